@@ -9,6 +9,7 @@ from charact.core.errors import UserError
 if TYPE_CHECKING:
     import pandas as pd
 
+    from charact.execution.case import Case
     from charact.measure.memory_estimate.estimator import MemoryEstimate
     from charact.measure.memory_estimate.target_devices import Target
     from charact.workload.base import Workload
@@ -104,7 +105,8 @@ class Estimate:
 def estimate(what: "str | Workload | Callable[[], Any]", *, input_size: int | None = None,
              batch_size: int | None = None, mode: str = "train", precision: str = "fp32", variant: str | None = None,
              device: str | int = "cpu", input_spec: str | None = None, model_args: str = "", loss: str | None = None,
-             optimizer: str = "SGD", learning_rate: float = 0.01) -> Estimate:
+             optimizer: str = "SGD", learning_rate: float = 0.01, parallel: str | None = None,
+             num_ranks: int = 1) -> Estimate:
     """Estimate the memory of an iteration, without running it and without the device.
 
     Args:
@@ -123,17 +125,21 @@ def estimate(what: "str | Workload | Callable[[], Any]", *, input_size: int | No
         loss: as in `charact profile --loss`.
         optimizer: a class of torch.optim, for your model.
         learning_rate: of that optimizer.
+        parallel: "ddp" or "fsdp2", to estimate rank 0 of `num_ranks`; not for a function. Nothing runs on several
+            processes. FSDP2 shards each repeated block of the model, then the rest.
+        num_ranks: ranks that train together, each with a batch of `batch_size`.
 
     Raises:
-        UserError: a name or size is invalid, or the model needs an operator that fake tensors do not support (the
-            message names it).
+        UserError: a name, size or number is invalid, FSDP2 cannot shard the model, or the model needs an operator that
+            fake tensors do not support (the message names it).
     """
     target = target_of(device, "cuda")
     if not isinstance(what, str) and callable(what):
         name = getattr(what, "__qualname__", type(what).__name__)
         return Estimate(name, target.name, target, _of_function(what, name))
     workload = _workload(what, variant, input_spec, model_args, loss, optimizer, learning_rate)
-    return Estimate(workload.name, target.name, target, _of_workload(workload, input_size, batch_size, mode, precision))
+    case = _case(workload, input_size, batch_size, mode, precision, parallel, num_ranks)
+    return Estimate(workload.name, target.name, target, lambda target: _estimate_case(case, target))
 
 
 def target_of(device: str | int, kind: Any) -> "Target":
@@ -169,22 +175,30 @@ def _workload(what: "str | Workload", variant: str | None, input_spec: str | Non
     return own_model(what, model_args, parse_input_spec(input_spec), loss, optimizer, learning_rate).prepare()
 
 
-def _of_workload(workload: "Workload", input_size: int | None, batch_size: int | None, mode: str, precision: str
-                 ) -> "Callable[[Target], MemoryEstimate]":
+def _case(workload: "Workload", input_size: int | None, batch_size: int | None, mode: str, precision: str,
+          parallel: str | None, num_ranks: int) -> "Case":
     import torch
 
     from charact.datasets._common.request import DataRequest
     from charact.execution.case import Case
-    from charact.measure.memory_estimate.estimator import Estimator
-    from charact.record.schema import MODES, PRECISIONS
+    from charact.record.schema import MODES, PARALLEL, PRECISIONS
 
-    for value, known, option in ((mode, MODES, "mode"), (precision, PRECISIONS, "precision")):
+    if (parallel is None) != (num_ranks == 1) or num_ranks < 1:
+        raise UserError("parallel and num_ranks go together: give both, with 2 ranks or more, or neither")
+    for value, known, option in ((mode, MODES, "mode"), (precision, PRECISIONS, "precision"),
+                                 (parallel or PARALLEL[0], PARALLEL, "parallel")):
         if value not in known:
             raise UserError(f"{option} '{value}' is not one of {', '.join(known)}")
     case = Case(workload, input_size or workload.default_input_size, batch_size or workload.default_batch_size, mode,
-                precision, torch.device("cpu"), DataRequest())
+                precision, torch.device("cpu"), DataRequest(), parallel=parallel, num_ranks=num_ranks)
     case.check_size()
-    return lambda target: Estimator(target).estimate(case)
+    return case
+
+
+def _estimate_case(case: "Case", target: "Target") -> "MemoryEstimate":
+    from charact.measure.memory_estimate.estimator import Estimator
+
+    return Estimator(target).estimate(case)
 
 
 def _of_function(build: "Callable[[], Any]", name: str) -> "Callable[[Target], MemoryEstimate]":

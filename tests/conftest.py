@@ -26,7 +26,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """Report in one line how many tests were skipped, and what they need."""
+    """Report in one line how many tests were skipped and what they need, and in another the CPU time of the session."""
     reasons = [str(report.longrepr[-1]) for report in terminalreporter.stats.get("skipped", [])
                if isinstance(report.longrepr, tuple | list)]  # fmt: skip
     counts = {name: sum(word in reason for reason in reasons) for name, word in NEEDS.items()}
@@ -35,6 +35,9 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
         skipped.append(f"{rest} others (-rs shows why)")
     if skipped:
         terminalreporter.write_line(f"skipped: {', '.join(skipped)}")
+    times = os.times()
+    cpu_s = times.user + times.system + times.children_user + times.children_system
+    terminalreporter.write_line(f"CPU time of the tests and their child processes: {cpu_s:.0f} s")
 
 
 _modules_frozen = 0
@@ -63,6 +66,14 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
     keep_made_up()
 
 
+@pytest.fixture(scope="session", autouse=True)
+def nothing_waits_for_the_disk() -> Iterator[None]:
+    """Skip waiting for the disk: no test cuts the power, and each record waits dozens of times."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", os.fstat)  # which still fails for a file that is closed
+        yield
+
+
 @pytest.fixture
 def one_thread() -> Iterator[None]:
     """PyTorch computes with one thread: of two, one often waits for the other, which may have to wait for a core."""
@@ -74,28 +85,42 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-@pytest.fixture(scope="module", autouse=True)
-def plain_figures_of_fixtures() -> Iterator[None]:
-    """Figures that a module's fixtures make are their texts alone."""
-    drawing = sys.modules.get("charact.views.html.elements.drawing")
-    with pytest.MonkeyPatch.context() as patch:
-        if drawing is not None:
-            from support.plain_figures import PlainFigure  # here, since most tests need none
+def make_figures_plain(node: Any, patch: pytest.MonkeyPatch) -> None:
+    """Draw the figures of a test or a module as its marks say: by default as their texts alone."""
+    if "charact.views.html.elements.drawing" in sys.modules:
+        from support import plain_figures  # here, since most tests need none
 
-            patch.setattr(drawing, "Figure", PlainFigure)
+        if node.get_closest_marker("drawn") is not None:
+            plain_figures.draw_all(patch)
+        elif node.get_closest_marker("without_figures") is not None:
+            plain_figures.leave_titles(patch)
+        else:
+            plain_figures.leave_texts(patch)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def plain_figures_of_fixtures(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Figures that a module's fixtures make are plain."""
+    with pytest.MonkeyPatch.context() as patch:
+        make_figures_plain(request.node, patch)
         yield
 
 
 @pytest.fixture(autouse=True)
-def plain_figures(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Figures that tests make are their texts alone; tests marked `drawn` draw them."""
-    drawing = sys.modules.get("charact.views.html.elements.drawing")
-    if drawing is not None:
-        from matplotlib.figure import Figure
-        from support.plain_figures import PlainFigure  # here, since most tests need none
+def plain_figures_of_tests(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Figures that tests make are plain."""
+    make_figures_plain(request.node, monkeypatch)
 
-        is_drawn = request.node.get_closest_marker("drawn") is not None
-        monkeypatch.setattr(drawing, "Figure", Figure if is_drawn else PlainFigure)
+
+@pytest.fixture(scope="session")
+def measured_ceilings(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
+    """Ceilings of this machine's processor, measured once by all workers."""
+    import torch  # here, since most tests need none
+    from support.shared import made_once
+
+    from charact.measure.microbench.ceilings import measure_ceilings
+
+    return made_once(tmp_path_factory, "ceilings", lambda: measure_ceilings(torch.device("cpu")))
 
 
 @pytest.fixture(scope="module")

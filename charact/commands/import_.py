@@ -116,11 +116,9 @@ def _case(path: Path, label: str, *, alone: bool, named: bool,
     console = Console(stderr=True)
     with ReadingProgress(console, readable(path), enabled=console.is_terminal and not quiet) as progress:
         trace = read_trace(path, progress)
-    if trace.rank is not None and not (alone and (trace.world_size or 1) == 1):
-        program = f"{label}-rank{trace.rank}"
-    else:
-        program = label if alone else f"{label}-{stem(path)}" if named else stem(path)
-    return trace, *trace_case(trace, program)
+    by_rank = trace.rank is not None and not (alone and (trace.world_size or 1) == 1)
+    program = label if alone or by_rank else f"{label}-{stem(path)}" if named else stem(path)
+    return trace, *trace_case(trace, program, by_rank=by_rank)
 
 
 def _describe(writer: "RunWriter", trace: "Trace") -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from charact.commands._shared import completion
+from charact.commands._shared import completion, parallel_options
 from charact.commands._shared import options as opt
 from charact.commands._shared import user_model_options as own_model
 from charact.core.errors import UserError
@@ -43,6 +43,8 @@ def command(
     precision: opt.Precision = "fp32",
     accumulate: Annotated[int, typer.Option(
         min=1, max=10_000, help="Batches per update (gradient accumulation) in training.")] = 1,
+    parallel: parallel_options.Parallel = None,
+    nproc: parallel_options.NumRanks = None,
     predict: Annotated[bool, typer.Option("--predict", help="Only estimate: run no case but small ones.")] = False,
     measure: Annotated[bool, typer.Option("--measure", help="Only measure.")] = False,
     device_memory: Annotated[str | None, typer.Option(
@@ -73,12 +75,14 @@ def command(
     Every combination of workload, input size, batch size, mode and precision is a case. Its memory is estimated on
     tensors without data, at any size and for any device. It is also measured if the device is present and has enough
     memory. A case that runs out of memory is recorded with the requested size, and with a size that would fit.
+    With --parallel, one rank of --nproc is estimated, and nothing runs on several processes.
 
     \b
       charact memory resnet18 --input-sizes 32:224:32 --batch-sizes 1,8
       charact memory vgg16 --predict --device-like a100-80gb --batch-sizes 256 --mode train
       charact memory transformer --fit 16GiB --input-sizes 32,64 --mode train
       charact memory resnet18 --device-memory 500MiB --fit --verify
+      charact memory resnet50 --parallel ddp,fsdp2 --nproc 8 --mode train
     """  # noqa: D301  (click wants the character itself)
     names = [part for workload in workloads or [] for part in opt.parse_list(workload, "WORKLOADS")]
     amounts = [part for part in names if _AMOUNT.fullmatch(part)]  # no workload has such a name
@@ -98,10 +102,12 @@ def command(
     own_model.check_own_options(own, {"WORKLOADS": names, "--variant": variant, "--data": data != "synthetic",
                                       "--synthetic": synthetic}, "memory")
     opt.check_name(name)
+    ranks = parallel_options.parse_ranks(parallel, nproc)
+    _check_parallel(ranks, measure, search)
     options: dict[str, Any] = {
         "command": "memory", "predict": not measure, "measure": not predict, "fit": search.axis if search.on else None,
         "verify": verify, "device_like": device_like, "device_memory_bytes": limit_bytes, "accumulate": accumulate,
-        "data": data, "synthetic": synthetic or "", "seed": seed,
+        "data": data, "synthetic": synthetic or "", "seed": seed, "parallel": parallel, "nproc": nproc,
     } | {option[2:].replace("-", "_"): value for option, value in own.items() if value is not None}
 
     from charact.execution.interrupt import Interrupt
@@ -118,8 +124,8 @@ def command(
         chosen = chosen_device(device, device_like, limit_bytes)
         if (measure or verify) and not chosen.here:
             raise UserError(f"{chosen.target.name} is not present: leave {'--measure' if measure else '--verify'} out")
-        cases = _cases(prepared, sizes, batches, modes, precisions, request, chosen, accumulate, search)
-        runner = _runner(cases, chosen, search, predict, measure, limit_bytes, interrupt)
+        cases = _cases(prepared, sizes, batches, modes, precisions, request, chosen, accumulate, search, ranks)
+        runner = _runner(cases, chosen, search, predict or bool(ranks), measure, limit_bytes, interrupt)
         label = name or "+".join(workload.name for workload in prepared[:3])
         devices = [str(chosen.device)] if chosen.here else []
         return run_and_publish(runner, out, label, options, threads, quiet, interrupt, devices, MemoryProgress,
@@ -155,6 +161,12 @@ def _limit_bytes(fit: bool, device_memory: str | None, amounts: list[str]) -> in
     return parse_memory(given[0]) if given else None
 
 
+def _check_parallel(ranks: list[tuple[str, int]], measure: bool, search: _Search) -> None:
+    """Check that ranks are only estimated."""
+    if ranks and (measure or search.verify):
+        raise UserError(f"--parallel estimates, and runs nothing: leave {'--measure' if measure else '--verify'} out")
+
+
 def _check_kinds(predict: bool, measure: bool, search: _Search, input_sizes: str | None, batch_sizes: str | None
                  ) -> None:
     """Check that options are compatible."""
@@ -171,8 +183,8 @@ def _check_kinds(predict: bool, measure: bool, search: _Search, input_sizes: str
 
 
 def _cases(prepared: "Sequence[Workload]", sizes: list[int] | None, batches: list[int] | None, modes: list[str],
-           precisions: list[str], request: "DataRequest", chosen: "Chosen", accumulate: int, search: _Search
-           ) -> "list[Case]":
+           precisions: list[str], request: "DataRequest", chosen: "Chosen", accumulate: int, search: _Search,
+           ranks: list[tuple[str, int]]) -> "list[Case]":
     """Return the cross product; each case is checked first. A search begins at the smallest value."""
     from charact.execution.case import cases_of, checked
 
@@ -184,6 +196,8 @@ def _cases(prepared: "Sequence[Workload]", sizes: list[int] | None, batches: lis
             batches = [1]
         made = cases_of(workload, sizes, batches, modes, precisions, device=chosen.device, data=request)
         cases += [replace(case, accumulate=accumulate) if case.mode == "train" else case for case in made]
+    if ranks:
+        cases = [replace(case, parallel=name, num_ranks=number) for case in cases for name, number in ranks]
     return checked(cases, here=chosen.here)
 
 

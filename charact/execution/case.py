@@ -33,13 +33,18 @@ class Case:
     """Whether the model is compiled with torch.compile."""
     accumulate: int = 1
     """Batches whose gradients are summed before an update; together they are one iteration."""
+    parallel: str | None = None
+    """How ranks train together, one of `schema.PARALLEL`; None for a single process."""
+    num_ranks: int = 1
+    """Number of ranks, each with a batch of `batch_size`."""
 
     @property
     def id(self) -> str:
         """Readable and stable identifier, e.g. `resnet50-224-b8-train-fp32-cpu`."""
         device = str(self.device).replace(":", "")
         batch = f"b{self.batch_size}" + (f"x{self.accumulate}" if self.accumulate > 1 else "")
-        return f"{self._full_name}-{self.input_size}-{batch}-{self.mode}-{self.precision}-{device}"
+        ranks = f"-{self.parallel}x{self.num_ranks}" if self.parallel else ""
+        return f"{self._full_name}-{self.input_size}-{batch}-{self.mode}-{self.precision}-{device}{ranks}"
 
     @property
     def _full_name(self) -> str:

@@ -20,6 +20,8 @@ def case_entry(case: Case, name: str | None = None) -> dict[str, Any]:
         "mode": case.mode, "precision": case.precision, "device": str(case.device),
         "device_name": name or device_name(case.device), "data": case.data.name, "num_parameters": None,
         "source": case.workload.source, "status": "ok", "reason": None, "requested_bytes": None, "passes": {},
+        **({"parallel": case.parallel, "rank": 0, "world_size": case.num_ranks,
+            "global_batch_size": case.batch_size * case.num_ranks} if case.parallel else {}),
     }
 
 

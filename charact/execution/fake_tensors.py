@@ -12,6 +12,7 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTens
 from charact.execution.case import Case
 from charact.execution.loop import Loop
 from charact.execution.precision import PRECISIONS
+from charact.execution.sharding import Shard
 
 _AS_COMPUTED = {"fp16": "bf16", "tf32": "fp32"}
 """Substitutes with equal work and sizes, because fake tensors have no values to scale by."""
@@ -38,20 +39,22 @@ def fake_tensors(case: Case, fake: FakeTensorMode | None = None) -> Iterator[Fak
         torch.set_default_dtype(before)
 
 
-def fake_loop(case: Case, batches: Iterator[Any], fake: FakeTensorMode) -> Loop:
+def fake_loop(case: Case, batches: Iterator[Any], fake: FakeTensorMode, shard: Shard | None = None) -> Loop:
     """Return a loop over fake batches; a model that reads values on creation is created with real tensors.
+
+    `shard` shards the model over fake ranks.
 
     Optimizers use foreach updates if they would on the case's device.
     """
     on_cpu = fake_case(case)
     try:
-        loop = Loop(on_cpu, batches)
+        loop = Loop(on_cpu, batches, shard=shard)
     except DataDependentOutputException:
         with unset_fake_temporarily():
             dataset = on_cpu.dataset()
             model = on_cpu.workload.prepare(on_cpu.workload.variant).model(dataset)
             _replace_tensors(model, fake)
-        loop = Loop(on_cpu, batches, dataset=dataset, model=model)
+        loop = Loop(on_cpu, batches, dataset=dataset, model=model, shard=shard)
     if case.device.type == "cuda":
         _choose_foreach(loop.optimizers)
     return loop

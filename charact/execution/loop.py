@@ -11,6 +11,7 @@ from torch.utils.data import Dataset
 from charact.execution.batches import Batches
 from charact.execution.case import Case
 from charact.execution.precision import PRECISIONS
+from charact.execution.sharding import Shard
 
 Mark = Callable[[str], AbstractContextManager[Any]]
 """Function that returns, for a phase's name, a context manager around it."""
@@ -32,10 +33,11 @@ class Loop:
         batches: batches on the device; by default those of the case's data, in endless epochs.
         dataset: the case's data; read again by default.
         model: its model, `placed`; by default one with random weights.
+        shard: shards the model, as by FSDP2; by default it stays whole.
     """
 
     def __init__(self, case: Case, batches: Iterator[Any] | None = None, *, dataset: Dataset[Any] | None = None,
-                 model: torch.nn.Module | None = None) -> None:
+                 model: torch.nn.Module | None = None, shard: Shard | None = None) -> None:
         torch.manual_seed(case.data.seed)
         self.case = case
         self.precision = PRECISIONS[case.precision]
@@ -43,6 +45,8 @@ class Loop:
         self.dataset = case.dataset() if dataset is None else dataset
         self.model = placed(self.workload.model(self.dataset), case) if model is None else model
         self.model.train(case.training)
+        if shard is not None:
+            shard(self.model)
         # `model.compile()` would skip a model that consists only of PyTorch's own modules.
         self._called: Any = torch.compile(self.model) if case.compiled else self.model
         self._compiling = case.compiled

@@ -19,6 +19,7 @@ from charact.record.manifest_passes import PASSES, Amount, Category, Count, Devi
 from charact.record.schema import (
     CASE_STATUSES,
     DAMAGED,
+    PARALLEL,
     RUN_STATUSES,
     SCHEMA_VERSION,
     TABLES,
@@ -71,6 +72,8 @@ class Case(Struct):
     local_rank: Count | None = None
     world_size: Count | None = None
     hostname: str | None = None
+    parallel: Literal[PARALLEL] | None = None  # type: ignore[valid-type]
+    global_batch_size: Count | None = None
     source: str | None = None
     requested_bytes: Amount | None = None
     passes: dict[str, dict[str, Any]] = {}

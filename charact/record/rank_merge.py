@@ -31,7 +31,7 @@ def merge_parts(out: Path, parts: Sequence[Part]) -> RunWriter:
     """
     runs = [load_run(part.directory) for part in parts]
     first = runs[0].manifest
-    ranks = [_described(part, run) for part, run in zip(parts, runs, strict=True)]
+    ranks = [described(part, run) for part, run in zip(parts, runs, strict=True)]
     facts = {name: value for name, value in first.items() if name not in _OWN}
     facts |= {"ranks": ranks, "world_size": max(one["world_size"] for one in ranks), "ending": _ending(ranks),
               "event_log_damage": [one for run in runs for one in run.manifest.get("event_log_damage", [])]}
@@ -81,7 +81,7 @@ def _ending(ranks: Sequence[dict[str, Any]]) -> str:
     return str(ranks[0]["ending"])
 
 
-def _described(part: Part, run: Run) -> dict[str, Any]:
+def described(part: Part, run: Run) -> dict[str, Any]:
     """Return what the merged run says of a rank."""
     facts, identity = run.manifest, run.manifest.get("rank", {})
     timed = [entry["passes"].get("timing", {}).get("num_iterations") or 0 for entry in facts["cases"]]

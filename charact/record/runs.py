@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from charact.core.errors import UserError
 from charact.record.in_progress import PARTIAL_PREFIX
+from charact.record.rank_parts import RANKS_PREFIX
 
 if TYPE_CHECKING:
     from charact.record.reader import Run
@@ -27,7 +28,8 @@ def run_directories(logdir: Path, on_error: Callable[[OSError], object] | None =
             subfolders.clear()
             yield directory
         else:
-            shown = (name for name in subfolders if not name.startswith(".") or name.startswith(PARTIAL_PREFIX))
+            shown = (name for name in subfolders if not name.startswith(RANKS_PREFIX)  # parts, which are no runs yet
+                     and (not name.startswith(".") or name.startswith(PARTIAL_PREFIX)))
             subfolders[:] = sorted(shown)
 
 

@@ -19,14 +19,20 @@ PHASES = ("data", "forward", "loss", "backward", "update", "communication", "oth
 LOAD_PHASES = ("build", "read", "place")
 """Phases of a load: creating the model, reading the file, moving the weights to the device."""
 
-MEMORY_CATEGORIES = ("weights", "gradients", "optimizer_state", "activations", "temporary", "input", "workspaces",
-                     "unknown")
+MEMORY_CATEGORIES = ("weights", "unsharded_weights", "gradients", "optimizer_state", "activations", "temporary",
+                     "input", "communication_buffers", "workspaces", "unknown")
+"""`unsharded_weights`: parameters that FSDP2 has gathered from all ranks; `communication_buffers`: tensors that a
+collective reads or writes and that hold neither parameters nor the gradients of an update."""
 
 MEMORY_ORIGINS = ("tensors", "workspaces", "rounding")
 """Origins of estimated bytes: tensors (exact), operators' workspaces (calibrated or modelled), rounding of each block
 by the device's allocator."""
 
 MODES = ("train", "infer")
+
+PARALLEL = ("ddp", "fsdp2")
+"""How ranks train together: `DistributedDataParallel` replicates the model in each rank; FSDP2 (`fully_shard`) shards
+parameters, gradients and optimizer state over the ranks."""
 
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16", "pure-bf16")
 
@@ -115,7 +121,8 @@ TABLES: dict[str, tuple[Column, ...]] = {
                nullable=False),
         Column("wait_s", "float64", "time from the call to the end of the collective, on the rank's own clock; null if "
                                     "the host did not wait for it, or for several of which this is not the last"),
-        Column("exposed_s", "float64", "time in which the host did nothing but wait for it; null if the device waits"),
+        Column("exposed_s", "float64", "time in which the host did nothing but wait for it, or, in an imported trace, "
+                                       "in which nothing was computed; null if the device waits"),
         Column("device_s", "float64", "time of the collective on the device, measured by the backend; null on a CPU"),
     ),
     "operators": (

@@ -7,6 +7,7 @@ from typing import Any
 
 from charact.core.errors import UserError
 from charact.record.schema import Rows
+from charact.traces.collectives import collective_rows
 from charact.traces.counters import NO_KERNELS, SOURCE, counter_rows, outcome
 from charact.traces.events import OPTIMIZER, TraceEvents, readable
 from charact.traces.files import Trace
@@ -25,12 +26,13 @@ _NO_PHASES = ("the trace has no information on phases: annotate them in the prog
               "torch.profiler.record_function('charact.phase:forward')")
 
 
-def trace_case(trace: Trace, name: str) -> tuple[dict[str, Any], dict[str, Rows]]:
+def trace_case(trace: Trace, name: str, *, by_rank: bool = False) -> tuple[dict[str, Any], dict[str, Rows]]:
     """Return a trace's case and its tables by name.
 
     Args:
         trace: the trace; it is completed here.
         name: name of the case's workload; the case is named after it and its mode.
+        by_rank: whether the trace's rank is part of the case's name.
 
     Raises:
         UserError: the trace has nothing to build a case from.
@@ -47,9 +49,11 @@ def trace_case(trace: Trace, name: str) -> tuple[dict[str, Any], dict[str, Rows]
         "operators": operator_rows(kept, places, len(iterations)),
         "kernels": kernel_rows([placed]),
         "layers": layer_rows(kept), "counters": counter_rows([kept], trace.rank),
-        "memory": memory_rows(kept, places, iterations[-1]),
+        "memory": memory_rows(kept, places, iterations[-1]), "collectives": collective_rows(placed),
     }  # fmt: skip
     entry = _entry(trace, name, placed.outlined)
+    if by_rank:
+        entry["case"] += f"-rank{trace.rank}"
     entry["passes"] = {"timing": _timing(trace, placed, tables["iterations"]),
                        **_passes(kept, iterations, tables)}
     for one, number in kept.dropped.items():
@@ -120,6 +124,8 @@ def _passes(kept: TraceEvents, iterations: Sequence[Iteration], tables: dict[str
     passes = {"operators": operators, "kernels": kernels,
               "counters": {**_outcome(bool(kept.device), NO_KERNELS, status="skipped"),
                            "num_iterations": len(iterations), "sources": sources}}
+    if tables["collectives"]:
+        passes["collectives"] = _outcome(True, "")
     if tables["memory"]:
         peak = next(row["bytes"] for row in tables["memory"] if row["kind"] == "peak")
         passes["memory"] = {**_outcome(True, ""), "peak_bytes": peak, "reserved_peak_bytes": None,

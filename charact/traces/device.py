@@ -52,6 +52,11 @@ def is_communication(event: DeviceEvent) -> bool:
     return event.kind == "kernel" and ("nccl" in name or "rccl" in name)
 
 
+def is_copy(event: DeviceEvent) -> bool:
+    """Return whether an event copies memory; fills count as computation."""
+    return event.kind in ("gpu_memcpy", "memcpy")
+
+
 @dataclass(frozen=True)
 class Usage:
     """Use of one device from its first event to its last, in nanoseconds.
@@ -72,7 +77,7 @@ def usage(events: Sequence[DeviceEvent]) -> Usage:
     """Return the use of a device; fills count as computation."""
     by_kind: dict[str, list[tuple[int, int]]] = {"computation": [], "communication": [], "copy": []}
     for event in events:
-        kind = "copy" if event.kind in ("gpu_memcpy", "memcpy") else "computation"
+        kind = "copy" if is_copy(event) else "computation"
         by_kind["communication" if is_communication(event) else kind].append((event.start_ns, event.end_ns))
     computation, communication, copies = (union(by_kind[kind]) for kind in by_kind)
     working = union([*computation, *communication])

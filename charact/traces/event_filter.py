@@ -13,6 +13,7 @@ import msgspec
 
 from charact.core.errors import UserError
 from charact.core.trace_marks import LAYER_PREFIX, PHASE_PREFIX
+from charact.traces.collective_names import TYPE_BYTES, operation_name
 from charact.traces.events import (
     FORWARDS,
     LOADER,
@@ -24,6 +25,7 @@ from charact.traces.events import (
     DeviceEvent,
     Dropped,
     Event,
+    Exchange,
     Geometry,
     Launch,
     Mark,
@@ -53,6 +55,8 @@ _ALLOCATED_BYTES = range((1 << 50) + 1)
 _GRID, _BLOCK = range(1 << 32), range((1 << 12) + 1)
 """Blocks of a grid and threads of a block in one dimension; CUDA allows 2^31 - 1 and 1,024."""
 _SIZES = range(1 << 63)
+_NUM_ELEMENTS = range(1 << 49)
+_GROUP_SIZES = range(1, 1 << 24)
 _IMPOSSIBLE = "values that no device can have"
 _NO_TIME = Dropped("timing", "events", "no end, an end before the start, or an impossible time")
 _MODULE = "nn.Module: "
@@ -125,6 +129,8 @@ class EventFilter:
         self._num_kept += 1
         if external_id is not None:
             self.kept.by_id[external_id] = operator
+            if args.collective is not None and (exchange := self._exchange(args)) is not None:
+                self.kept.exchanges[external_id] = exchange
 
     def _annotation(self, event: Event, start_ns: int, end_ns: int, args: Arguments) -> None:
         if _COLLECTIVE.match(event.name):
@@ -155,7 +161,8 @@ class EventFilter:
         stream = event.tid if args.stream is None else args.stream
         self.kept.device.append(DeviceEvent(
             start_ns, end_ns, self._name(event.name), self._name(event.cat.lower()), self._name(str(device)),
-            self._name(str(stream)), _external_id(args), args.correlation, self._geometry(args)))  # fmt: skip
+            self._name(str(stream)), _external_id(args), args.correlation, self._geometry(args),
+            exchange=None if args.collective is None else self._exchange(args)))  # fmt: skip
         self._num_kept += 1
 
     def _instant(self, event: Event, start_ns: int, _: int, args: Arguments) -> None:
@@ -165,6 +172,22 @@ class EventFilter:
                 return
             self.kept.allocated.append(Allocated(start_ns, args.allocated, args.device_type))
             self._num_kept += 1
+
+    def _exchange(self, args: Arguments) -> Exchange | None:
+        """Return the collective of an event; None if it is a wait."""
+        if not isinstance(args.collective, str) or args.collective == "wait":
+            return None
+        in_all = args.group_description == "default_pg"
+        group = args.group if args.group_description in (None, "", "undefined") else args.group_description
+        sizes = [number for number in (args.num_in, args.num_out) if type(number) is int and number in _SIZES]
+        size_bytes = TYPE_BYTES.get(args.data_type) if isinstance(args.data_type, str) else None
+        return Exchange(
+            self._name(operation_name(args.collective)),
+            "default" if in_all else self._name(group) if isinstance(group, str) else None,
+            args.group_size if type(args.group_size) is int and args.group_size in _GROUP_SIZES else None,
+            max(sizes) * size_bytes if sizes and size_bytes and max(sizes) in _NUM_ELEMENTS else None,
+            args.collective_sequence if type(args.collective_sequence) is int
+            and args.collective_sequence in _NUM_ELEMENTS else None)
 
     def _geometry(self, args: Arguments) -> Geometry:
         percent, registers, shared_bytes = args.occupancy_percent, args.registers, args.shared_memory

@@ -4,7 +4,7 @@ import os
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -55,6 +55,25 @@ class Arguments(msgspec.Struct, gc=False):
     warps_per_sm: float | None = msgspec.field(name="warps per SM", default=None)
     allocated: int | None = msgspec.field(name="Total Allocated", default=None)
     device_type: int | None = msgspec.field(name="Device Type", default=None)
+    collective: Any = msgspec.field(name="Collective name", default=None)
+    data_type: Any = msgspec.field(name="dtype", default=None)
+    num_in: Any = msgspec.field(name="In msg nelems", default=None)
+    num_out: Any = msgspec.field(name="Out msg nelems", default=None)
+    group_size: Any = msgspec.field(name="Group size", default=None)
+    group: Any = msgspec.field(name="Process Group Name", default=None)
+    group_description: Any = msgspec.field(name="Process Group Description", default=None)
+    collective_sequence: Any = msgspec.field(name="Seq", default=None)
+
+
+class Exchange(msgspec.Struct, gc=False, frozen=True):
+    """What a collective exchanges, as the profiler recorded it; None for what it did not record."""
+
+    operation: str
+    group: str | None = None
+    group_size: int | None = None
+    num_bytes: int | None = None
+    """Bytes of its inputs or of its outputs, whichever are more."""
+    sequence: int | None = None
 
 
 class Event(msgspec.Struct, gc=False):
@@ -106,6 +125,7 @@ class DeviceEvent(msgspec.Struct, gc=False):
     geometry: Geometry
     launched_ns: int | None = None
     operator: Operator | None = None
+    exchange: Exchange | None = None
 
 
 class Launch(msgspec.Struct, gc=False):
@@ -152,5 +172,7 @@ class TraceEvents:
     launches: dict[int, Launch] = field(default_factory=dict)
     """By correlation."""
     allocated: list[Allocated] = field(default_factory=list)
+    exchanges: dict[int, Exchange] = field(default_factory=dict)
+    """Collectives that the host called, by the external id of the operator."""
     dropped: Counter[Dropped] = field(default_factory=Counter)
     """Numbers of dropped items."""

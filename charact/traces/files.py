@@ -1,10 +1,11 @@
 """Trace files: selection, decompression, and their ranks."""
 
+import contextlib
 import gzip
 import os
 import re
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, cast
@@ -21,6 +22,7 @@ from charact.traces.json_stream import JsonStream, Readable
 _ENDINGS = (".json", ".json.gz")
 _SUFFIX = re.compile(r"(\.pt)?(\.trace)?\.json(\.gz)?$")
 _RANK = re.compile(r"rank[-_.]?(\d{1,6})(?!\d)", re.IGNORECASE)
+_PICKLE = re.compile(rb"\x80[\x02-\x05]")
 _GZIP = b"\x1f\x8b"
 _SIZE_BYTES = 4
 """Size of the field at the end of a gzip file with its unpacked size, modulo 4 GiB."""
@@ -81,6 +83,28 @@ def stem(path: Path) -> str:
     return _SUFFIX.sub("", name) or name
 
 
+@contextlib.contextmanager
+def open_trace(path: Path, kept: frozenset[str], progress: Progress | None = None) -> Iterator[JsonStream]:
+    """Yield the JSON of a trace file, compressed or not.
+
+    Args:
+        path: the file.
+        kept: names of the wanted values outside the events.
+        progress: called about once per MiB.
+
+    Raises:
+        UserError: it is not a trace, is truncated, damaged or unreadable, or unpacks to more than the limit.
+    """
+    try:
+        with reading(path), path.open("rb") as raw:
+            _check_no_pickle(raw, path)
+            yield JsonStream(_Source(raw, path, progress), path, kept)
+    except RecursionError as error:
+        raise UserError(f"{path} is not a trace of torch.profiler: it is nested too deeply") from error
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise UserError(f"{path} is truncated or damaged ({error}): write the trace again") from error
+
+
 def read_trace(path: Path, progress: Progress | None = None) -> Trace:
     """Read a trace file, compressed or not.
 
@@ -93,15 +117,9 @@ def read_trace(path: Path, progress: Progress | None = None) -> Trace:
             events than fit into memory.
     """
     event_filter = EventFilter()
-    try:
-        with reading(path), path.open("rb") as raw:
-            stream = JsonStream(_Source(raw, path, progress), path, _METADATA_KEYS)
-            for events in stream.events(msgspec.json.Decoder(list[Event]).decode):
-                event_filter.add(events)
-    except RecursionError as error:
-        raise UserError(f"{path} is not a trace of torch.profiler: it is nested too deeply") from error
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise UserError(f"{path} is truncated or damaged ({error}): write the trace again") from error
+    with open_trace(path, _METADATA_KEYS, progress) as stream:
+        for events in stream.events(msgspec.json.Decoder(list[Event]).decode):
+            event_filter.add(events)
     metadata = stream.metadata
     distributed = metadata.get(_DISTRIBUTED)
     distributed = distributed if isinstance(distributed, dict) else {}
@@ -115,6 +133,14 @@ def read_trace(path: Path, progress: Progress | None = None) -> Trace:
         devices=devices,
         versions={name: version for name in _VERSIONS if (version := _version(metadata.get(name))) is not None},
     )  # fmt: skip
+
+
+def _check_no_pickle(raw: IO[bytes], path: Path) -> None:
+    """Refuse a pickle, such as an older dump of the flight recorder."""
+    if _PICKLE.match(raw.read(2)):
+        raise UserError(f"{path} is a pickle, which can run any code when it is read: name a trace of torch.profiler, "
+                        "or write the flight recorder's dump as JSON (torch._C._distributed_c10d._dump_fr_trace_json)")
+    raw.seek(0)
 
 
 class _Source:

@@ -96,5 +96,5 @@ def plain_figures_of_fixtures() -> None:
 
 
 @pytest.fixture(autouse=True)
-def plain_figures() -> None:
+def plain_figures_of_tests() -> None:
     """Draw them in tests, too."""

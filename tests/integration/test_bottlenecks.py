@@ -8,7 +8,6 @@ from statistics import mean, median
 from typing import Any
 
 import pytest
-import torch
 from support.bound import Bound, LargeElementwise, ManyTinyOperators, Product, decode
 from support.notes import Notes
 from support.small import TwoLayers, small_case
@@ -24,7 +23,6 @@ from charact.analysis.profile.case_summary import case_summary
 from charact.execution.case import Case
 from charact.execution.interrupt import Interrupt
 from charact.machine.facts import machine_facts
-from charact.measure.microbench.ceilings import measure_ceilings
 from charact.measure.passes.runner import run_cases
 from charact.measure.passes.timing import StopRule
 from charact.record.reader import Run
@@ -35,11 +33,6 @@ pytestmark = pytest.mark.clock
 
 TRACES = Path(__file__).resolve().parents[3] / "shared" / "traces"
 RULE = StopRule(max_iterations=10, max_seconds=2.0)
-
-
-@pytest.fixture(scope="module")
-def ceilings() -> list[dict[str, Any]]:
-    return measure_ceilings(torch.device("cpu"))
 
 
 def profiled(out: Path, case: Case, ceilings: list[dict[str, Any]]) -> Run:
@@ -71,10 +64,11 @@ def profiled(out: Path, case: Case, ceilings: list[dict[str, Any]]) -> Run:
     ), id="an update of many weights"),
 ])  # fmt: skip
 def test_a_workload_has_the_bottleneck_that_it_was_built_for(
-        verdict: str, mode: str, workload: Workload, tmp_path: Path, ceilings: list[dict[str, Any]],
+        verdict: str, mode: str, workload: Workload, tmp_path: Path, measured_ceilings: list[dict[str, Any]],
         monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(core_use, "UNRELIABLE_FRAC", 2.0)  # other tests may take the cores
-    run = profiled(tmp_path, small_case(mode, batch_size=workload.default_batch_size, workload=workload), ceilings)
+    case = small_case(mode, batch_size=workload.default_batch_size, workload=workload)
+    run = profiled(tmp_path, case, measured_ceilings)
     found = bottlenecks(run).iloc[0]
     limits = time_limits(run)
     shares = limits.set_index("limit")["share_frac"].to_dict()
@@ -87,8 +81,8 @@ def test_a_workload_has_the_bottleneck_that_it_was_built_for(
     assert limits["time_s"].sum() == pytest.approx(case_summary(run)["median_s"][0])
 
 
-def test_a_case_without_enough_memory_is_bound_by_it(tmp_path: Path, ceilings: list[dict[str, Any]]) -> None:
-    found = bottlenecks(profiled(tmp_path, small_case(workload=TwoLayers(fail_in="memory")), ceilings)).iloc[0]
+def test_a_case_without_enough_memory_is_bound_by_it(tmp_path: Path, measured_ceilings: list[dict[str, Any]]) -> None:
+    found = bottlenecks(profiled(tmp_path, small_case(workload=TwoLayers(fail_in="memory")), measured_ceilings)).iloc[0]
     assert found["verdict"] == "memory-capacity-bound"
     assert "out of memory" in found["evidence"]
 
@@ -114,7 +108,7 @@ def test_traces_of_devices_that_wait(
         assert told[limit] == pytest.approx(forward_s - kernels_s, rel=0.01)
 
 
-def test_the_roofline_of_a_product_is_its_rate(tmp_path: Path, ceilings: list[dict[str, Any]]) -> None:
+def test_the_roofline_of_a_product_is_its_rate(tmp_path: Path, measured_ceilings: list[dict[str, Any]]) -> None:
     num_rows, num_inner, num_columns = 1024, 1024, 2048
     made: list[Product] = []
 
@@ -123,7 +117,7 @@ def test_the_roofline_of_a_product_is_its_rate(tmp_path: Path, ceilings: list[di
         return made[-1]
 
     workload = Bound(default_batch_size=num_rows, default_input_size=num_inner, network=network)
-    run = profiled(tmp_path, small_case("infer", batch_size=num_rows, workload=workload), ceilings)
+    run = profiled(tmp_path, small_case("infer", batch_size=num_rows, workload=workload), measured_ceilings)
     timing, operators = (run.manifest["cases"][0]["passes"][name] for name in ("timing", "operators"))
     # The same products by a clock of their own: those that were timed, one to warm up, those under the profiler, of
     # which the quicker half counts.
@@ -138,7 +132,7 @@ def test_the_roofline_of_a_product_is_its_rate(tmp_path: Path, ceilings: list[di
     assert by_phase["flop"] == by_type["flop"] == product_flop
     assert by_phase["flop_per_s"] == pytest.approx(product_flop / median(timed_s), rel=0.05)
     assert by_type["flop_per_s"] == pytest.approx(product_flop / mean(counted_s), rel=0.05)
-    peak = next(row["value"] for row in ceilings if (row["ceiling"], row["precision"]) == ("gemm", "fp32"))
+    peak = next(row["value"] for row in measured_ceilings if (row["ceiling"], row["precision"]) == ("gemm", "fp32"))
     for row in (by_phase, by_type):
         assert (row["limit"], row["attainable_flop_per_s"]) == ("compute", pytest.approx(peak))
         assert row["share_frac"] == pytest.approx(row["flop_per_s"] / peak)

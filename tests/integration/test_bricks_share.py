@@ -24,6 +24,15 @@ def there(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with a suite of a small model."""
+    directory = tmp_path_factory.mktemp("small")
+    assert cli.run(["bricks", "generate", "mlp", "--input-sizes", "8", "--batch-sizes", "2", "--out",
+                    str(directory / "suite"), "--quiet"]) == 0
+    return directory
+
+
 def run_of(directory: Path, name: str) -> Path:
     (path,) = directory.glob(f"runs/*-{name}-*")
     return path
@@ -70,8 +79,8 @@ def test_the_cost_falls_with_the_share(there: Path, here: Here) -> None:
     (("suite", "--share", "1.5"), "--share: 1.5 is not a share"),
     (("suite", "--share", "nan"), "--share"),
 ])  # fmt: skip
-def test_no_share_is_one_line(there: Path, here: Here, arguments: tuple[str, ...], words: str) -> None:
-    done = here("bricks", "run", *arguments, cwd=there)
+def test_no_share_is_one_line(small: Path, here: Here, arguments: tuple[str, ...], words: str) -> None:
+    done = here("bricks", "run", *arguments, cwd=small)
     assert done.returncode == 2
     assert words in done.stderr
 

@@ -4,6 +4,7 @@ import gzip
 import io
 import json
 import os
+import pickle
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -28,6 +29,7 @@ def only_run(directory: Path) -> Path:
     return run
 
 
+@pytest.mark.drawn
 def test_a_trace_becomes_a_run_with_a_report_and_tables(here: Callable[..., Any], tmp_path: Path) -> None:
     training().write(tmp_path / "mine.pt.trace.json.gz")
     done = here("import", "mine.pt.trace.json.gz", cwd=tmp_path)
@@ -38,7 +40,7 @@ def test_a_trace_becomes_a_run_with_a_report_and_tables(here: Callable[..., Any]
     run = load_run(only_run(tmp_path))
     assert run.run_id.split("-")[2] == "mine"
     assert run.cases["case"].tolist() == ["mine-train"]
-    assert run.manifest["tables"] == ["iterations", "operators", "kernels", "layers", "counters"]
+    assert run.manifest["tables"] == ["iterations", "collectives", "operators", "kernels", "layers", "counters"]
     counters = run.counters.set_index("counter")["value"]
     assert counters["launch_delay_s"] == pytest.approx(648e-6)
     assert run.manifest["counters"]["kineto"]["launch_delay_s"]["method"] == "measured"
@@ -95,8 +97,51 @@ def test_ranks_of_a_directory_are_cases_of_one_run(here: Callable[..., Any], tmp
         training(distributedInfo={"rank": rank, "world_size": 2}).write(tmp_path / "ddp" / f"part{rank}.json.gz")
     assert here("import", "ddp", cwd=tmp_path).returncode == 0
     run = load_run(only_run(tmp_path))
-    assert run.cases["case"].tolist() == ["ddp-rank0-train", "ddp-rank1-train"]
+    assert run.cases["case"].tolist() == ["ddp-train-rank0", "ddp-train-rank1"]
+    assert set(run.table("collectives")["case"]) == {"ddp-train-rank0", "ddp-train-rank1"}
     assert run.counters.groupby("case")["rank"].first().tolist() == [0, 1]
+
+
+def test_a_rank_that_a_directory_lacks_is_named(here: Callable[..., Any], tmp_path: Path) -> None:
+    (tmp_path / "ddp").mkdir()
+    for rank in (0, 1, 3):
+        training(1, distributedInfo={"rank": rank, "world_size": 4}).write(tmp_path / "ddp" / f"part{rank}.json")
+    done = here("import", "ddp", cwd=tmp_path)
+    assert done.returncode == 0
+    assert "ranks 0–1, 3 of 4; rank 2 is missing" in done.stdout
+    assert "ranks 0–1, 3 of 4; rank 2 is missing" in (only_run(tmp_path) / "report.html").read_text(encoding="utf-8")
+
+
+def test_ranks_are_merged_into_one_file_for_perfetto(here: Callable[..., Any], tmp_path: Path) -> None:
+    (tmp_path / "ddp").mkdir()
+    for rank in (1, 0):
+        training(1, distributedInfo={"rank": rank, "world_size": 2}).write(tmp_path / "ddp" / f"part{1 - rank}.json")
+    assert here("import", "ddp", "--quiet", cwd=tmp_path).returncode == 0
+    run = f"runs/{only_run(tmp_path).name}"
+    done = here("export", run, "--format", "perfetto", "--to", "all.json", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == "Wrote all.json: rank 0 (ddp-train-rank0), rank 1 (ddp-train-rank1)\n"
+    events = json.loads((tmp_path / "all.json").read_text())["traceEvents"]
+    assert [event["args"]["name"] for event in events if event["name"] == "process_name"] == [
+        "rank 0 (ddp-train-rank0)", "rank 1 (ddp-train-rank1)"]
+    again = here("export", run, "--format", "perfetto", "--to", "all.json", cwd=tmp_path)
+    assert (again.returncode, again.stderr) == (2, "error: all.json exists: --force replaces it, --to names another\n")
+    (tmp_path / "ddp" / "part0.json").unlink()
+    done = here("export", run, "--format", "perfetto", "--to", "all.json", "--force", cwd=tmp_path)
+    assert done.stdout == ("Wrote all.json: rank 0 (ddp-train-rank0); without ddp-train-rank1, which has no trace\n")
+    (tmp_path / "ddp" / "part1.json").unlink()
+    done = here("export", run, "--format", "perfetto", cwd=tmp_path)
+    assert done.stderr == (f"error: {run} has no traces: ddp/part0.json is not there: run this in the directory of "
+                           "charact import\n")
+
+
+def test_a_pickle_is_not_read(here: Callable[..., Any], tmp_path: Path) -> None:
+    (tmp_path / "nccl_trace_rank_0").write_bytes(pickle.dumps({"entries": []}, protocol=2))
+    done = here("import", "nccl_trace_rank_0", cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr == ("error: nccl_trace_rank_0 is a pickle, which can run any code when it is read: name a trace "
+                           "of torch.profiler, or write the flight recorder's dump as JSON "
+                           "(torch._C._distributed_c10d._dump_fr_trace_json)\n")
 
 
 @pytest.mark.slow

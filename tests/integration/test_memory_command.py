@@ -29,6 +29,7 @@ def entries(run: Run) -> dict[str, dict[str, Any]]:
     return {entry["case"]: entry for entry in run.manifest["cases"]}
 
 
+@pytest.mark.drawn
 def test_cases_are_predicted_and_measured_and_told(here: Here, tmp_path: Path) -> None:
     done = here(*MLP, "--input-sizes", "4,8", "--batch-sizes", "2", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
@@ -119,7 +120,30 @@ def test_a_model_of_your_own(here: Here, tmp_path: Path, monkeypatch: pytest.Mon
         assert passes["prediction"]["peak_bytes"] == pytest.approx(passes["memory"]["peak_bytes"], rel=0.02)
 
 
+def test_one_rank_of_many_is_only_predicted(here: Here, tmp_path: Path) -> None:
+    done = here(*MLP, "--parallel", "fsdp2,ddp", "--nproc", "2", "--mode", "train", "--batch-sizes", "4", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "rank 0, fsdp2 over 2 ranks: batch 4 per rank, 8 in all" in done.stdout
+    run = only_run(tmp_path)
+    assert set(entries(run)) == {f"mlp-28-b4-train-fp32-cpu-{name}x2" for name in ("ddp", "fsdp2")}
+    for entry in run.manifest["cases"]:
+        assert entry["passes"]["memory"] == {"status": "skipped", "reason": "predicted only"}
+        assert (entry["rank"], entry["world_size"], entry["global_batch_size"]) == (0, 2, 8)
+    page = (run.path / "report.html").read_text()
+    assert "fsdp2 over 2 ranks" in page
+    assert "Unsharded weights" in page
+
+
 @pytest.mark.parametrize(("arguments", "said"), [
+    (["mlp", "--parallel", "fsdp2"], "--parallel fsdp2 needs the number of ranks: add --nproc 8"),
+    (["mlp", "--nproc", "2"], "--nproc 2 needs --parallel: add --parallel ddp or --parallel fsdp2"),
+    (["mlp", "--parallel", "fsdp", "--nproc", "2"], "--parallel: 'fsdp' is unknown: did you mean fsdp2"),
+    (["mlp", "--parallel", "tensor", "--nproc", "2"], "--parallel: 'tensor' is unknown: use ddp or fsdp2"),
+    (["mlp", "--parallel", "ddp", "--nproc", "2,1"], "--nproc 1 is a single process: leave --parallel and --nproc out"),
+    (["mlp", "--parallel", "ddp", "--nproc", "0"], "--nproc: 0 is not positive"),
+    (["mlp", "--parallel", "ddp", "--nproc", "65537"], "--nproc 65537 is more than 65,536 ranks: give fewer"),
+    (["mlp", "--parallel", "ddp", "--nproc", "2", "--measure"],
+     "--parallel estimates, and runs nothing: leave --measure out"),
     (["resnet19"], "unknown workload 'resnet19': did you mean resnet1"),
     ([], "give a workload, as in charact memory resnet50, or your own model with --model"),
     (["mlp", "--input-sizes", "0"], "--input-sizes: 0 is not positive"),

@@ -1,6 +1,6 @@
 """`charact run` in every rank of a program: one record, with each rank's phases and collectives."""
 
-import signal
+import random
 import time
 from pathlib import Path
 
@@ -9,6 +9,7 @@ import pytest
 from support.forked import Server, hidden
 from support.ranks import only_record, run_ranks, start_ranks
 
+from charact.analysis.ranks.stragglers import stragglers
 from charact.cli import run as charact
 from charact.record.reader import Run
 
@@ -65,6 +66,26 @@ def test_fsdp2_gathers_and_reduces_each_block(tmp_path: Path, server: Server) ->
     assert median_s.loc[0, "communication"] - median_s.loc[1, "communication"] == pytest.approx(0.05, abs=0.015)
 
 
+STRAGGLERS = [
+    (parallel, phase, world_size, slow) for parallel in ("ddp", "fsdp2")
+    for phase in ("data", "forward", "loss", "backward", "update") for world_size, slow in ((2, 1), (3, 0))
+]  # fmt: skip
+QUICK = {("ddp", "update", 2, 1), ("fsdp2", "backward", 2, 1)}
+
+
+@pytest.mark.clock
+@pytest.mark.parametrize(("parallel", "phase", "world_size", "slow"), [
+    one if one in QUICK else pytest.param(*one, marks=pytest.mark.slow) for one in STRAGGLERS])
+def test_the_rank_that_sleeps_is_named_with_its_phase(parallel: str, phase: str, world_size: int, slow: int,
+                                                      tmp_path: Path, server: Server) -> None:
+    run = run_ranks(server, tmp_path, "--parallel", parallel, "--sleep", phase, "--seconds", 0.06, "--slow", slow,
+                    "--base", 0.04, "--iterations", 10, world_size=world_size)
+    (found,) = stragglers(run).itertuples(index=False)
+    assert (found.verdict, found.rank, found.phase) == ("straggler", slow, phase), found.evidence
+    assert found.wait_s == pytest.approx(0.06, rel=0.15)
+    assert found.extra_s == pytest.approx(0.06, rel=0.15)
+
+
 def test_with_batch_norm_the_wait_is_in_the_broadcast_of_the_forward(tmp_path: Path, server: Server) -> None:
     run = run_ranks(server, tmp_path, "--normalize", "--sleep", "data", "--seconds", 0.05, "--iterations", 8)
     rows = run.table("collectives").query("case == 'ranks-train-rank0'")
@@ -87,17 +108,30 @@ def test_a_rank_that_fails_is_named_with_its_traceback_and_the_others_are_kept(t
     assert second["num_iterations"] >= 7
 
 
+BASE_S = 0.04
+FLUSHED_S = 0.25
+"""Interval at which a rank writes its event log."""
+
+
 @pytest.mark.slow
-def test_a_killed_rank_loses_nothing_that_had_finished(tmp_path: Path, server: Server) -> None:
-    children = start_ranks(server, tmp_path, "--iterations", 20, "--hang-at", 12)
-    time.sleep(6)
-    children[1].kill()
-    children[1].wait()
-    children[0].kill(signal.SIGTERM)
-    children[0].wait()
-    (job,) = hidden(tmp_path / "runs") or [None]
-    if job is not None:  # both were killed: the next reader merges
-        assert charact(["show", str(job)]) == 0
+@pytest.mark.parametrize("seed", range(5))
+def test_a_killed_rank_loses_nothing_that_had_finished(seed: int, tmp_path: Path, server: Server) -> None:
+    chosen = random.Random(seed)
+    killed, world_size = chosen.randrange(2), 2
+    children = start_ranks(server, tmp_path, "--iterations", 500, "--base", BASE_S, world_size=world_size)
+    time.sleep(chosen.uniform(3, 6))
+    children[killed].kill()
+    for child in children:  # the other one's next collective fails
+        child.wait()
+    until = time.monotonic() + 10
+    while hidden(tmp_path / "runs") and time.monotonic() < until:
+        time.sleep(0.1)
+    for job in hidden(tmp_path / "runs"):  # the other one ended before the kill was known: the next reader merges
+        assert charact(["recover", "-q", str(job)]) == 0
     run = only_record(tmp_path)
-    assert [one["num_iterations"] for one in run.manifest["ranks"]] >= [8, 8]
-    assert run.manifest["ranks"][1]["ending"] == "killed"
+    ranks = run.manifest["ranks"]
+    assert ranks[killed]["ending"] == "killed"
+    assert run.manifest["ending"] == f"rank {killed}: killed"
+    lost = ranks[1 - killed]["num_iterations"] - ranks[killed]["num_iterations"]
+    assert ranks[killed]["num_iterations"] > 0
+    assert lost <= 2 + FLUSHED_S / BASE_S

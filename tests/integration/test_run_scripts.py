@@ -122,7 +122,7 @@ SLOW = {
 @pytest.mark.parametrize("program", [slow(one) if name in SLOW else one for name, one in CASES.items()], ids=CASES)
 def test_a_script_stays_as_it_is_and_its_phases_are_the_true_ones(
         program: list[str], tmp_path: Path, server: Server) -> None:
-    alone, watched = forked_bare_and_watched(server, tmp_path, *program)
+    alone, watched = forked_bare_and_watched(server, tmp_path, *program, draws_views=False)
     assert alone[2] == ""
     assert watched[:2] == alone[:2], watched[2]
     assert alone[1].count("\n") > 1
@@ -133,7 +133,7 @@ def test_a_script_stays_as_it_is_and_its_phases_are_the_true_ones(
 
 
 def test_methods_that_are_called_by_themselves_are_forwards(tmp_path: Path, server: Server) -> None:
-    alone, watched = forked_bare_and_watched(server, tmp_path, "methods")
+    alone, watched = forked_bare_and_watched(server, tmp_path, "methods", draws_views=False)
     assert watched[:2] == alone[:2], watched[2]
     run = only_run(tmp_path)
     recorded, true = recorded_parts_s(run, "methods-train"), true_parts_s(true_iterations(tmp_path, "train"))

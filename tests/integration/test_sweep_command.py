@@ -9,13 +9,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
+Here = Callable[..., Any]
 CHARACT = [sys.executable, "-m", "charact", "sweep"]
 CLUSTER = Path(__file__).parents[3] / "shared" / "slurm"
 _HAS_SLURM = shutil.which("sbatch") is not None and shutil.which("munged") is not None
@@ -50,33 +51,33 @@ def assert_each_measured_once(out: Path, num_cases: int) -> None:
     assert not list((out / "runs").glob(".partial-*"))
 
 
-def test_a_sweep_records_failures_and_runs_the_rest(tmp_path: Path) -> None:
-    file, out = sweep_file(tmp_path, 2), tmp_path / "out"
-    with file.open("a") as added:
-        added.write('include: [{problem: "gemm:nonsense"}]\n')
-    done = sweep(file, "--out", out)
+def test_a_sweep_records_failures_and_runs_the_rest(tmp_path: Path, here: Here) -> None:
+    file, out = sweep_file(tmp_path, 1), str(tmp_path / "out")
+    file.write_text(file.read_text().replace("problem: [", 'problem: ["gemm:nonsense", '))
+    done = here("sweep", str(file), "--out", out, cwd=tmp_path)
     assert done.returncode == 1, done.stderr
-    assert "1/3 ops problem=gemm:64x8x8" in done.stdout.replace(" max-seconds=0.05", "")
+    assert "2/2 ops problem=gemm:64x8x8" in done.stdout.replace(" max-seconds=0.05", "")
     assert "failed: error: " in done.stderr
-    found = status(out)
-    assert found["counts"] == {"ok": 2, "failed": 1, "killed": 0, "running": 0, "waiting": 0}
-    ended = (out / "cases").stat().st_mtime_ns
-    assert sweep(file, "--out", out).returncode == 1
-    assert (out / "cases").stat().st_mtime_ns == ended  # nothing ran again
-    merged = sweep("merge", out)
+    found = json.loads(here("sweep", "status", out, "--json", cwd=tmp_path).stdout)
+    assert found["counts"] == {"ok": 1, "failed": 1, "killed": 0, "running": 0, "waiting": 0}
+    ended = (tmp_path / "out" / "cases").stat().st_mtime_ns
+    assert here("sweep", str(file), "--out", out, cwd=tmp_path).returncode == 1
+    assert (tmp_path / "out" / "cases").stat().st_mtime_ns == ended  # nothing ran again
+    merged = here("sweep", "merge", out, cwd=tmp_path)
     assert merged.returncode == 0, merged.stderr
-    assert len((out / "cases.csv").read_text(encoding="utf-8").splitlines()) == 1 + 3
-    assert (out / "report.html").is_file()
+    assert len((tmp_path / "out" / "cases.csv").read_text(encoding="utf-8").splitlines()) == 1 + 2
+    assert (tmp_path / "out" / "report.html").is_file()
 
 
-def test_one_coordinator_at_a_time_and_one_sweep_a_directory(tmp_path: Path) -> None:
+def test_one_coordinator_at_a_time_and_one_sweep_a_directory(tmp_path: Path, here: Here) -> None:
     from charact.sweeps.definition import Definition, SweepCase
     from charact.sweeps.directory import SweepDirectory
 
     file, out = sweep_file(tmp_path, 1), tmp_path / "out"
     directory = SweepDirectory(out)
     directory.create(Definition("other", (SweepCase("infer", (), 1),)))
-    assert "is the directory of the sweep 'other', not of 'trial'" in sweep(file, "--out", out).stderr
+    assert "is the directory of the sweep 'other', not of 'trial'" in here(
+        "sweep", str(file), "--out", str(out), cwd=tmp_path).stderr
     directory.create(Definition("other", ()))
     other = tmp_path / "other.yaml"
     file.rename(other)
@@ -84,8 +85,8 @@ def test_one_coordinator_at_a_time_and_one_sweep_a_directory(tmp_path: Path) -> 
         assert "another process runs the sweep" in sweep(other, "--out", out).stderr
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "mine.txt").touch()
-    assert "is no directory of a sweep" in sweep(other, "--out", tmp_path / "full").stderr
-    assert "is no directory of a sweep" in sweep("status", tmp_path / "full").stderr
+    for arguments in ([str(other), "--out", "full"], ["status", "full"]):
+        assert "is no directory of a sweep" in here("sweep", *arguments, cwd=tmp_path).stderr
 
 
 @pytest.mark.slow

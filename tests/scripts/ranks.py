@@ -100,6 +100,7 @@ def main() -> None:
     parser.add_argument("--parallel", choices=["ddp", "fsdp2"], default="ddp")
     parser.add_argument("--sleep", default="backward")
     parser.add_argument("--seconds", type=float, default=0.0)
+    parser.add_argument("--base", type=float, default=0.0, help="sleep of every rank, half in each of two phases (s)")
     parser.add_argument("--slow", type=int, nargs="*", default=[1])
     parser.add_argument("--rotate", action="store_true")
     parser.add_argument("--normalize", action="store_true")
@@ -115,9 +116,9 @@ def main() -> None:
     optimizer = SleepySGD(model.parameters(), lr=0.01)
     for number, (x, y) in enumerate(DataLoader(SleepyData(options.iterations), batch_size=BATCH)):
         turn = options.slow[number % len(options.slow)] if options.rotate else rank
-        SLEEP.clear()
+        SLEEP.update(dict.fromkeys(SLEEP, 0.0) | {"forward": options.base / 2, "backward": options.base / 2})
         if rank in options.slow and rank == turn:
-            SLEEP[options.sleep] = options.seconds
+            SLEEP[options.sleep] = SLEEP.get(options.sleep, 0.0) + options.seconds
         if number == options.fail_at and rank == 1:
             raise ValueError("bad batch")
         while number == options.hang_at and rank == 1:
@@ -125,6 +126,8 @@ def main() -> None:
         criterion(model(x), y).backward()
         optimizer.step()
         optimizer.zero_grad()
+    # gloo's thread needs the GIL to drop its last work, and the group's destructor joins that thread with the GIL held.
+    time.sleep(0.1)
     dist.destroy_process_group()
 
 

@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 import pyarrow as pa
+import pytest
 
 from charact.record.in_progress import LEFTOVERS, LOCK, PARTIAL_PREFIX
 from charact.record.reader import Run, arrow_schema, load_run
@@ -99,7 +100,8 @@ class Server:
         self._num_started = 0
 
     def start(self, *arguments: object, cwd: Path, full_from: int | None = None, stays_hidden: bool = False,
-              recovers_afresh: bool = False, largest_file_bytes: int | None = None, **environment: str) -> Child:
+              recovers_afresh: bool = False, draws_views: bool = True, largest_file_bytes: int | None = None,
+              **environment: str) -> Child:
         """Start a command.
 
         Args:
@@ -108,6 +110,7 @@ class Server:
             full_from: number of the write, from 1, from which on there is no space left.
             stays_hidden: whether the run of a watched program is left as if its process had been killed at its end.
             recovers_afresh: whether the record is made by a process of its own, as it is for users.
+            draws_views: whether the record gets its report and scalars.
             largest_file_bytes: size above which a file meets a full disk.
             environment: variables of its own.
         """
@@ -116,7 +119,8 @@ class Server:
         place.mkdir()
         pid = self.ask({"arguments": list(map(str, arguments)), "cwd": str(cwd), "place": str(place),
                         "full_from": full_from, "stays_hidden": stays_hidden, "recovers_afresh": recovers_afresh,
-                        "largest_file_bytes": largest_file_bytes, "environment": environment})
+                        "draws_views": draws_views, "largest_file_bytes": largest_file_bytes,
+                        "environment": environment})
         assert pid is not None
         return Child(self, pid, place)
 
@@ -203,10 +207,11 @@ def _serve() -> None:
         importlib.import_module(name)
     from charact import cli
     from charact.measure.passes import counters
-    from support.plain_figures import leave_figures_out
+    from support.plain_figures import leave_titles
 
     counters.MIN_SECONDS = SHORT_COUNTER_PASS_S
-    leave_figures_out()
+    os.fsync = os.fstat  # nobody cuts the power
+    leave_titles(pytest.MonkeyPatch())
     cli.build_app()
     torch.set_num_threads(1)  # a pool of threads does not outlive a fork
     gc.collect()
@@ -229,7 +234,7 @@ def _serve() -> None:
 
 
 def _run(arguments: Sequence[str], cwd: str, place: str, full_from: int | None, stays_hidden: bool,
-         recovers_afresh: bool, largest_file_bytes: int | None, environment: dict[str, str]) -> None:
+         recovers_afresh: bool, draws_views: bool, largest_file_bytes: int | None, environment: dict[str, str]) -> None:
     status = 70
     try:
         os.setpgid(0, 0)
@@ -247,8 +252,11 @@ def _run(arguments: Sequence[str], cwd: str, place: str, full_from: int | None, 
         _keep_list(Path(place, "flushed"))
         count = _count_writes(full_from)
         from charact import cli
+        from charact.commands._shared import publish
         from charact.measure.script.exit_handling import ExitHandler
 
+        if not draws_views:
+            publish.write_views = lambda run: None
         if stays_hidden:
             ExitHandler._recover = lambda *_: None  # type: ignore[method-assign]
         elif arguments[0] == "run" and not recovers_afresh:

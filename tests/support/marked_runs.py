@@ -18,14 +18,16 @@ Outcome = tuple[int, str, str]
 Parts = dict[tuple[str, str | None], float]
 
 
-def forked_bare_and_watched(server: Server, tmp_path: Path, script: str, *arguments: str) -> tuple[Outcome, Outcome]:
+def forked_bare_and_watched(server: Server, tmp_path: Path, script: str, *arguments: str, draws_views: bool = True
+                            ) -> tuple[Outcome, Outcome]:
     """Outcomes of a script, alone and under charact; both run at once, each in a directory of its own."""
     program = [str(SCRIPTS / f"{script}.py"), *arguments]
     commands = {"bare": program, "watched": ["run", "--skip", "0", "--out", str(tmp_path / "runs"), *program]}
     truths = {"bare": "../unread.json", "watched": str(tmp_path / "truth.json")}
     for name in commands:
         (tmp_path / name).mkdir()
-    children = [server.start(*command, cwd=tmp_path / name, TRUTH=truths[name]) for name, command in commands.items()]
+    children = [server.start(*command, cwd=tmp_path / name, draws_views=draws_views, TRUTH=truths[name])
+                for name, command in commands.items()]
     alone, watched = (child.wait()[:3] for child in children)
     return alone, watched
 

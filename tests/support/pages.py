@@ -39,7 +39,13 @@ class Page(HTMLParser):
 
 
 def words_of(run: Run) -> dict[str, str]:
-    spaced = {part.id: re.sub(r"</(dt|td|th|h3)>", r"\g<0> ", part.html) for part in sections(run)}
+    """Words of each section of a run, by the section's id."""
+    return words_in({part.id: part.html for part in sections(run)})
+
+
+def words_in(html: dict[str, str]) -> dict[str, str]:
+    """Words of each section, of which the HTML is given."""
+    spaced = {name: re.sub(r"</(dt|td|th|h3)>", r"\g<0> ", section) for name, section in html.items()}
     texts = {name: " ".join(Page(html).words.split()) for name, html in spaced.items()}
     return {name: text.replace("\N{NO-BREAK SPACE}", " ") for name, text in texts.items()}
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+import numpy as np
 import pandas as pd
 
 from charact.record.reader import Run
@@ -17,5 +18,5 @@ def in_order(frame: pd.DataFrame, run: Run, *columns: str) -> pd.DataFrame:
         "category": MEMORY_CATEGORIES,
     }
     ranks = {column: {value: rank for rank, value in enumerate(orders[column])} for column in columns}
-    keys = pd.DataFrame({column: frame[column].map(ranks[column]) for column in columns}, index=frame.index)
-    return frame.loc[keys.sort_values(list(columns), kind="stable").index].reset_index(drop=True)
+    keys = [frame[column].map(ranks[column]).to_numpy(dtype="float64", na_value=np.nan) for column in columns]
+    return frame.take(np.lexsort(keys[::-1])).reset_index(drop=True)

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import pandas as pd
@@ -70,7 +71,12 @@ class Situation:
 
     def spent_s(self, limit: str) -> float:
         """Return the time of the median iteration with this limit."""
-        return float(self.of(limit)["time_s"].sum())
+        return self._spent_s[limit]
+
+    @cached_property
+    def _spent_s(self) -> dict[str, float]:
+        """Time of the median iteration by limit."""
+        return {limit: float(self.of(limit)["time_s"].sum()) for limit in LIMITS}
 
     def share(self, limit: str) -> float:
         """Return the share of the median iteration with this limit."""

@@ -23,6 +23,7 @@ def counter_values(run: Run) -> pd.DataFrame:
     return _read_or_mean(rows[rows["time_s"].notna() | rows["phase"].isna()], run, _READ)
 
 
+@memoize
 def counters_by_phase(run: Run) -> pd.DataFrame:
     """Return counters over each phase; for counters that were only sampled, the mean of the samples in the phase.
 

@@ -15,6 +15,7 @@ _COLUMNS = [
 ]  # fmt: skip
 
 
+@memoize
 def top_kernels(run: Run) -> pd.DataFrame:
     """Return the kernels, copies and fills of each case, summed over launch geometries and phases, longest first.
 

@@ -23,6 +23,7 @@ _MODEL = "flop pass"
 _COLUMNS = ["case", "metric", "value", "value_frac", "ideal", "source", "method", "reason"]
 
 
+@memoize
 def utilization(run: Run) -> pd.DataFrame:
     """Return the five metrics of each case against their ideal, from the best available source.
 
@@ -50,6 +51,7 @@ _BUSY = {
 """Counters of how busy a device is; the first available one counts. NVML's own window begins before the pass."""
 
 
+@memoize
 def busy(run: Run) -> pd.DataFrame:
     """Return how busy the processor and the GPU are in the counter pass of each case, as far as that was read.
 

@@ -118,6 +118,7 @@ def _why_none(run: Run, entry: dict[str, Any], name: str, method: str) -> str:
     return pass_reason(run, entry["case"], name) or "the record has no data"
 
 
+@memoize
 def memory_needs(run: Run) -> pd.DataFrame:
     """Return memory needed beyond allocations: one row for each case with a measurement or estimate.
 
@@ -151,6 +152,7 @@ def memory_needs(run: Run) -> pd.DataFrame:
 _SNAPSHOT = ["case", "method", "moment", "time_s", "phase", "layer", "operator"]
 
 
+@memoize
 def memory_timeline(run: Run) -> pd.DataFrame:
     """Return the bytes of each category at the recorded snapshots of an iteration, in order of time.
 

@@ -10,27 +10,37 @@ from charact.analysis.memory.composition import memory_composition
 from charact.core.statistics import Line, fitted_line
 from charact.record.reader import Run
 
-SERIES = ["workload", "variant", "mode", "batch_size", "precision", "device"]
+SERIES = ["workload", "variant", "mode", "batch_size", "precision", "device", "ranks"]
 """Columns that are equal in the cases of a series, which differ only in input size."""
 _POSITIONS = {"image": "pixel", "sequence": "token"}
 _LINE = ["slope_bytes", "slope_error_bytes", "slope_low_bytes", "slope_high_bytes",
          "fixed_bytes", "fixed_error_bytes", "fixed_low_bytes", "fixed_high_bytes"]  # fmt: skip
 
 
+@memoize
 def case_series(run: Run) -> pd.DataFrame:
     """Return the series and input size of each case; cases without a recorded size are left out.
 
-    Columns: case; workload, variant, mode, batch_size, precision, device (together: a series); input_size; position
-    ('pixel', 'token', or 'unit of S' if a model's own input spec defines the size); num_positions of a sample: the
-    square of the side for images, else the input size.
+    Columns: case; workload, variant, mode, batch_size, precision, device, ranks (together: a series; batch_size is that
+    of each rank, and ranks 'fsdp2 over 8 ranks', or empty for a single process); input_size; position ('pixel',
+    'token', or 'unit of S' if a model's own input spec defines the size); num_positions of a sample: the square of the
+    side for images, else the input size.
     """
-    columns = ["case", *SERIES, "input_size", "input_kind"]
-    cases = run.cases.reindex(columns=columns).astype({"case": "str"})
+    cases = named_series(run)
     cases = cases[cases["input_size"].notna()].astype({"input_size": "int64"})
-    cases["variant"] = cases["variant"].fillna("")
     cases["position"] = cases["input_kind"].map(_POSITIONS).fillna("unit of S").astype("str")
     cases["num_positions"] = cases["input_size"].where(cases["position"] != "pixel", cases["input_size"] ** 2)
     return cases.drop(columns="input_kind").reset_index(drop=True)
+
+
+def named_series(run: Run) -> pd.DataFrame:
+    """Return case, the columns of its series, input_size and input_kind of every case."""
+    found = run.cases.reindex(columns=["case", *SERIES, "input_size", "input_kind", "parallel", "world_size"])
+    found["variant"] = found["variant"].fillna("")
+    together = found[["parallel", "world_size"]].notna().all(axis="columns")
+    found["ranks"] = [f"{parallel} over {world_size:.0f} ranks" if known else "" for parallel, world_size, known
+                      in zip(found["parallel"], found["world_size"], together, strict=True)]
+    return found.drop(columns=["parallel", "world_size"]).astype({"case": "str", "variant": "str", "ranks": "str"})
 
 
 def of_series(rows: pd.DataFrame, one: Any, columns: Sequence[str] = SERIES) -> pd.DataFrame:
@@ -49,12 +59,14 @@ def memory_by_size(run: Run) -> pd.DataFrame:
     return rows[[*SERIES, "input_size", "position", "num_positions", "case", "method", "phase", "category", "bytes"]]
 
 
+@memoize
 def _peaks(run: Run) -> pd.DataFrame:
     """Return the peak of each case with a recorded size, by method: columns of `case_series`, method, bytes."""
     totals = memory_composition(run).groupby(["case", "method"], sort=False, as_index=False)[["bytes"]].sum()
     return case_series(run).merge(totals, on="case", how="inner")
 
 
+@memoize
 def memory_growth(run: Run) -> pd.DataFrame:
     """Return a line fitted to the peaks of each series: bytes per pixel or token, and a fixed part.
 

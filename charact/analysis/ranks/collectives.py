@@ -9,7 +9,7 @@ from charact.record.reader import Run
 
 _KEYS = ["case", "phase", "operation", "group"]
 _COLUMNS = ["case", "rank", "phase", "operation", "group", "group_size", "num_calls", "bytes", "exposed_s", "late_s",
-            "bus_bytes_per_s", "device_s"]
+            "bus_bytes_per_s", "device_s", "overlapped_s"]
 _FACTORS = {"all_reduce": lambda n: 2 * (n - 1) / n}
 
 
@@ -20,7 +20,9 @@ def collective_summary(run: Run) -> pd.DataFrame:
     Columns: case; rank; phase; operation; group; group_size; num_calls; bytes, the larger of inputs and outputs;
     exposed_s, in which the host did nothing but wait; late_s of it for the last rank, the rest is the transfer (null if
     not all ranks observed the end); bus_bytes_per_s, bandwidth of the transfer of the collectives whose end all ranks
-    observed; device_s on the device (null on a CPU). All are means over the rank's iterations.
+    observed; device_s on the device (null on a CPU); overlapped_s = device_s - exposed_s, in which the device computed,
+    too (null unless both are known). All are means over the case's iterations. In an imported trace, exposed_s is the
+    time in which the device ran nothing else; rank is null if it is not known.
 
     The bus bandwidth is bytes over the time from the last rank's call to the end, times 2 (n-1)/n for an all_reduce of
     n ranks and (n-1)/n for other operations.
@@ -29,8 +31,7 @@ def collective_summary(run: Run) -> pd.DataFrame:
 
     *Source*: NVIDIA nccl-tests, doc/PERFORMANCE.md.
     """
-    cases = rank_cases(run)
-    rows = run.table("collectives").merge(cases[["case", "rank", "num_iterations"]], on="case")
+    rows = run.table("collectives").merge(_iterations(run), on="case")
     if rows.empty:
         return pd.DataFrame(columns=_COLUMNS)
     sums = rows.groupby(_KEYS, sort=False).agg(
@@ -39,8 +40,17 @@ def collective_summary(run: Run) -> pd.DataFrame:
         num_iterations=("num_iterations", "first")).reset_index()
     per_iteration = ["num_calls", "bytes", "exposed_s", "device_s"]
     sums[per_iteration] = sums[per_iteration].div(sums["num_iterations"], axis=0).astype("float64")
+    sums["overlapped_s"] = sums["device_s"] - sums["exposed_s"]
     found = sums.merge(_late(run), on=["case", "phase", "operation"], how="left")
     return found[_COLUMNS].sort_values(["rank", "phase", "operation"], kind="stable", ignore_index=True)
+
+
+def _iterations(run: Run) -> pd.DataFrame:
+    """Return case, rank and the number of timed iterations of every case."""
+    rows = [[entry["case"], entry.get("rank"), entry.get("passes", {}).get("timing", {}).get("num_iterations") or 0]
+            for entry in run.manifest["cases"]]
+    found = pd.DataFrame(rows, columns=["case", "rank", "num_iterations"])
+    return found.astype({"case": "str", "rank": "Int64"})
 
 
 def _total(values: "pd.Series[float]") -> float:
@@ -57,6 +67,6 @@ def _late(run: Run) -> pd.DataFrame:
         for operation, size in zip(rows["operation"], rows["world_size"], strict=True)]
     num_iterations = rows.groupby("case")["iteration"].nunique()
     sums = rows.groupby(["case", "phase", "operation"])[["late_s", "transfer_s", "moved_bytes"]].sum().reset_index()
-    sums["late_s"] /= sums["case"].map(num_iterations)
+    sums["late_s"] /= sums["case"].map(num_iterations).astype("float64")
     sums["bus_bytes_per_s"] = sums["moved_bytes"] / sums["transfer_s"].where(sums["transfer_s"] > 0)
     return sums[["case", "phase", "operation", "late_s", "bus_bytes_per_s"]]

@@ -7,11 +7,14 @@ import pandas as pd
 from charact.analysis.common.cache import memoize
 from charact.analysis.ranks.matching import mismatches, rank_cases
 from charact.analysis.ranks.waiting import rank_phase_times, waits
+from charact.core.statistics import median_interval
 from charact.core.units import quantity, share
 from charact.record.reader import Run
 
 WAITING_FRAC = 0.1
 """Share of the iteration from which waiting for other ranks is reported as a straggler or an imbalance."""
+ROTATING_FRAC = 0.2
+"""The same for stragglers that rotate: ranks that wait for a core of a busy machine look alike."""
 _ONE_RANK_FRAC = 0.6
 """Share of the waiting from which one rank causes it."""
 _LASTING_FRAC = 0.5
@@ -24,6 +27,8 @@ _COLUMNS = ["program", "verdict", "rank", "phase", *_NUMBERS, "num_iterations", 
 _NO_DEVICE = ("how long ranks on a GPU wait for each other is known on the device alone: import traces of all ranks "
               "with charact import")
 
+_NO_EXCHANGE = "the ranks exchanged nothing in the iterations that were timed on all of them"
+
 
 @memoize
 def stragglers(run: Run) -> pd.DataFrame:
@@ -35,8 +40,11 @@ def stragglers(run: Run) -> pd.DataFrame:
     wait per iteration, median over the iterations of their mean; share_frac of the median iteration; threshold_frac;
     num_iterations that were compared; evidence, advice, and reason, why there is no verdict.
 
-    A straggler causes 60 % of the waiting or more. Otherwise it is an imbalance if lasting differences in the ranks'
-    work explain half of the waiting, else the stragglers rotate.
+    A straggler causes 60 % of the waiting or more, and its additional work explains half of that; the 95 % interval of
+    the waiting that it causes is above the threshold. Otherwise it is an imbalance if lasting differences in the ranks'
+    work explain half of the waiting, with the same interval. Stragglers rotate if the ranks wait for 20 % of the
+    iteration or more, and differences in one phase explain half of that. On a machine whose cores are taken by other
+    programs, the times of all ranks vary; they are balanced.
     """
     unmatched = mismatches(run).set_index("program")["reason"]
     times, waited = rank_phase_times(run), waits(run)
@@ -50,7 +58,7 @@ def stragglers(run: Run) -> pd.DataFrame:
         elif num_iterations < MIN_ITERATIONS:
             found["reason"] = f"{num_iterations} iterations are too few to compare ranks: {MIN_ITERATIONS} are needed"
         elif (of_waits := waited[waited["program"] == program]).empty:
-            found["reason"] = _NO_DEVICE
+            found["reason"] = _NO_DEVICE if _is_on_device(run, program) else _NO_EXCHANGE
         else:
             found |= _judged(_Program(of_program, of_waits))
         rows.append({"program": program} | found)
@@ -58,6 +66,12 @@ def stragglers(run: Run) -> pd.DataFrame:
         name: pd.Series([row.get(name) for row in rows], dtype="float64" if name in _NUMBERS else "object")
         for name in _COLUMNS
     })
+
+
+def _is_on_device(run: Run, program: str) -> bool:
+    """Return whether a program's ranks computed on a device other than the CPU."""
+    cases = set(rank_cases(run).query("program == @program")["case"])
+    return any(entry["case"] in cases and entry["device"] != "cpu" for entry in run.manifest["cases"])
 
 
 def rank_verdicts(run: Run) -> pd.DataFrame:
@@ -77,10 +91,13 @@ class _Program:
         walls_s = times.groupby(["iteration", "rank"])["time_s"].sum()
         self.median_s = float(walls_s.median())
         work = times[times["phase"] != "communication"]
-        self.work_s = work.groupby(["iteration", "rank"])["time_s"].sum().unstack("rank").median()
-        """Time that each rank does not wait."""
+        self.works_s = work.groupby(["iteration", "rank"])["time_s"].sum().unstack("rank")
+        """Time that each rank does not wait, by iteration."""
+        self.work_s = self.works_s.median()
         by_phase = work.pivot_table("time_s", ["iteration", "rank"], "phase", aggfunc="sum", fill_value=0.0)
-        self.by_phase = by_phase
+        iterations = by_phase.groupby("iteration")
+        self.range_s: Any = (iterations.max() - iterations.median()).mean()
+        """How much longer a phase takes on its slowest rank than on the median one, in the same iteration."""
         self.phases_s = by_phase.groupby("rank").median()
         """Time of each phase by rank."""
         self.ranks = [int(rank) for rank in self.phases_s.index]
@@ -104,17 +121,27 @@ def _judged(program: _Program) -> dict[str, Any]:
                              "share_frac": waiting_s / program.median_s}
     if found["share_frac"] < WAITING_FRAC:
         return found | {"verdict": BALANCED, "evidence": _balanced(found["share_frac"])}
-    if of_rank[worst] >= _ONE_RANK_FRAC * waiting_s and of_rank[worst] >= WAITING_FRAC * program.median_s:
+    extra_s = float(program.work_s[worst] - program.work_s.drop(worst).median())
+    is_one = (of_rank[worst] >= _ONE_RANK_FRAC * waiting_s
+              and _low(program.caused_s[worst]) >= WAITING_FRAC * program.median_s)
+    if is_one and extra_s >= _LASTING_FRAC * of_rank[worst]:
         return found | _straggler(program, worst, float(of_rank[worst]))
-    spread_s = float(program.work_s.max() - program.work_s.min())
-    if spread_s >= _LASTING_FRAC * waiting_s:
-        return found | _imbalance(program, spread_s, waiting_s)
-    return found | _rotating(program, waiting_s)
+    most, least = int(_largest(program.work_s)), int(_largest(-program.work_s))
+    if _low(program.works_s[most] - program.works_s[least]) >= _LASTING_FRAC * waiting_s:
+        return found | _imbalance(program, most, least, waiting_s)
+    if found["share_frac"] < ROTATING_FRAC or program.range_s.max() < _LASTING_FRAC * waiting_s:
+        return found | {"verdict": BALANCED, "evidence": _uneven(found["share_frac"])}
+    return found | {"threshold_frac": ROTATING_FRAC} | _rotating(program, waiting_s)
 
 
 def _balanced(share_frac: float) -> str:
     return (f"the ranks wait for each other for {share(share_frac)} of the iteration; from {share(WAITING_FRAC)} on, "
             "this would be a straggler or an imbalance")
+
+
+def _uneven(share_frac: float) -> str:
+    return (f"the ranks wait for each other for {share(share_frac)} of the iteration, but no rank and no phase "
+            f"explains half of it; rotating stragglers are reported from {share(ROTATING_FRAC)} on")
 
 
 def _straggler(program: _Program, rank: int, wait_s: float) -> dict[str, Any]:
@@ -128,8 +155,8 @@ def _straggler(program: _Program, rank: int, wait_s: float) -> dict[str, Any]:
             "share_frac": frac, "evidence": evidence, "advice": _advice(rank, phase)}
 
 
-def _imbalance(program: _Program, spread_s: float, waiting_s: float) -> dict[str, Any]:
-    most, least = int(_largest(program.work_s)), int(_largest(-program.work_s))
+def _imbalance(program: _Program, most: int, least: int, waiting_s: float) -> dict[str, Any]:
+    spread_s = float(program.work_s[most] - program.work_s[least])
     extra: Any = program.phases_s.loc[most] - program.phases_s.loc[least]
     phase = str(_largest(extra))
     evidence = (f"rank {most} works {quantity(spread_s, 's')} longer in each iteration than rank {least}, most of it "
@@ -142,20 +169,25 @@ def _imbalance(program: _Program, spread_s: float, waiting_s: float) -> dict[str
 def _rotating(program: _Program, waiting_s: float) -> dict[str, Any]:
     last = program.caused_s.idxmax(axis=1).value_counts(normalize=True)
     counts = ", ".join(f"rank {rank} in {share(float(frac))}" for rank, frac in last.sort_index().items())
-    ranges = program.by_phase.groupby("iteration").max() - program.by_phase.groupby("iteration").median()
-    phase = str(_largest(ranges.mean()))
+    phase = str(_largest(program.range_s))
     evidence = (f"the last rank changes from iteration to iteration ({counts}), and differs most in {_named(phase)}; "
                 f"the ranks wait {quantity(waiting_s, 's')} for each other: {share(waiting_s / program.median_s)} of "
                 "the iteration")
     advice = ("make batches equally long to load (more loader processes, a longer queue)" if phase == "data" else
               "make the work of an iteration equal on all ranks, such as by sorting samples by length")
-    return {"verdict": ROTATING, "phase": phase, "extra_s": float(ranges.mean()[phase]), "evidence": evidence,
+    return {"verdict": ROTATING, "phase": phase, "extra_s": float(program.range_s[phase]), "evidence": evidence,
             "advice": advice}
 
 
 def _largest(values: Any) -> Any:
     """Return the label of the largest value."""
     return values.idxmax()
+
+
+def _low(values: Any) -> float:
+    """Return the lower end of the 95 % interval of the median; the median of fewer than 6 values."""
+    interval = median_interval(values.tolist())
+    return float(values.median()) if interval is None else interval[0]
 
 
 def _named(phase: str) -> str:

@@ -8,7 +8,7 @@ from charact.commands._shared.watched_program import add_cases_of_program
 from charact.core.errors import UserError
 from charact.core.output import warn
 from charact.measure.script.spans.event_log_to_record import script_options
-from charact.record.rank_merge import first_failure, merge_parts
+from charact.record.rank_merge import described, first_failure, merge_parts
 from charact.record.rank_parts import Part, job_lock, job_of, parts_of
 from charact.record.reader import Run, load_run
 from charact.record.writer import RunWriter
@@ -113,10 +113,13 @@ def _merge(job: Path, *, quiet: bool, waiting: int | None) -> bool:
         if not part.has_ended:
             complete_part(part.directory)
     parts = parts_of(job)
-    if not any(load_run(part.directory).manifest["cases"] for part in parts):
-        reasons = {str(load_run(part.directory).manifest.get("reason")) for part in parts}
+    ranks = [described(part, load_run(part.directory)) for part in parts]
+    if not any(one["num_iterations"] for one in ranks):
+        failed = first_failure(ranks)
+        reasons = [f"rank {failed['rank']}: {failed['ending'] or 'killed'}"] if failed else sorted(
+            {str(one["reason"]) for one in ranks})
         shutil.rmtree(job, ignore_errors=True)
-        raise UserError(f"no rank had an iteration to record: {'; '.join(sorted(reasons)) or 'none had begun'}")
+        raise UserError(f"no rank had an iteration to record: {'; '.join(reasons) or 'none had begun'}")
     writer = merge_parts(job.parent, parts)
     shutil.rmtree(job, ignore_errors=True)
     run = load_run(writer.directory)

@@ -194,7 +194,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return number
 
     def _record_free(self, address: int) -> None:
-        self.trace.events.append(("free", self._index_of.pop(address)))
+        if (number := self._index_of.pop(address, None)) is not None:  # a storage may be resized to nothing before
+            self.trace.events.append(("free", number))
 
 
 def _tensors(values: Any) -> list[torch.Tensor]:

@@ -55,6 +55,12 @@ class Range:
     uncertain: set[str]
     """Names of operators whose memory no feature set explains; their range is wide."""
 
+    def with_more(self, more: Sequence[int]) -> "Range":
+        """Return the range with more internal memory of each operator (bytes)."""
+        low, likely, high = (replace(inner, workspaces=[sum(pair) for pair in zip(inner.workspaces, more, strict=True)])
+                             for inner in (self.low, self.likely, self.high))
+        return replace(self, low=low, likely=likely, high=high)
+
 
 @dataclass(frozen=True)
 class _Point:

@@ -20,6 +20,7 @@ from charact.measure.memory_estimate.cuda_kernels import cuda_kernels
 from charact.measure.memory_estimate.cuda_workspaces import cuda_inner, held
 from charact.measure.memory_estimate.fake_program import FakeProgram, weight_shapes
 from charact.measure.memory_estimate.function_trace import trace_function
+from charact.measure.memory_estimate.ranks import fake_process_group, gloo_copies
 from charact.measure.memory_estimate.replay import HostAllocator, Replayed, replay
 from charact.measure.memory_estimate.target_devices import Target
 from charact.record.schema import MEMORY_ORIGINS
@@ -166,7 +167,10 @@ class _Family:
         """Calibrations by whether the batch is a single sample, which other libraries compute."""
 
     def trace(self, case: Case) -> AllocationTrace:
-        """Record the allocation trace of the case's iteration."""
+        """Record the allocation trace of the case's iteration; of rank 0, whose shards are the largest."""
+        if case.parallel:
+            with fake_process_group(case.num_ranks), _kernels_of(self._target):
+                return FakeProgram(case).trace(case)
         with _kernels_of(self._target):
             return self._program(case).trace(case)
 
@@ -178,7 +182,8 @@ class _Family:
         if alone not in self._calibrations:
             self._calibrations[alone] = self._calibrate(case)
         calibration, facts = self._calibrations[alone]
-        return (uncalibrated(trace) if calibration is None else calibration.inner(trace, case)), facts
+        inner = uncalibrated(trace) if calibration is None else calibration.inner(trace, case)
+        return (inner if case.parallel is None else inner.with_more(gloo_copies(trace))), facts
 
     def _program(self, case: Case) -> FakeProgram:
         """Return the program for a case: the previous one, unless the weights' shapes differ."""
@@ -209,7 +214,7 @@ class _Family:
 
 def _points(case: Case) -> list[list[Case]]:
     """Return candidate sets of cases for calibration, the best first: a model may support only the case's size."""
-    workload = case.workload
+    workload, case = case.workload, replace(case, parallel=None, num_ranks=1)
     small = max(workload.smallest_input_size, min(_SMALL[workload.input_kind], case.input_size))
     batches = (*_BATCHES, 1) if case.batch_size == 1 else _BATCHES
     return [[replace(case, input_size=size, batch_size=batch) for batch in batches for size in sizes]

@@ -24,12 +24,14 @@ from charact.execution.fake_tensors import fake_case, fake_loop, fake_tensors
 from charact.execution.precision import PRECISIONS
 from charact.execution.running_layer import RunningLayer
 from charact.measure.memory_estimate.allocation_trace import AllocationTrace, Recorder, record_iteration
+from charact.measure.memory_estimate.ranks import Buckets, RankRecorder, shard_of
 from charact.workload.base import Workload
 
 _SIGNS = (
     (r"(\.numpy\(\)) is not supported|annot access (data pointer)", "its {} reads values, which do not exist"),
     (r"convert all Tensors to FakeTensors first(?s:.*) Found in ([\w.]+)",
      "its operator {} gets a tensor created outside of the function: create it inside"),
+    (r"got mixed torch.Tensor and (DTensor)", "it uses a weight outside of the module that FSDP2 gathers it for"),
     (r"SparseTensorImpl()", "it creates sparse tensors, whose size depends on values"),
     (r"(UninitializedParameter)", "it has lazy layers: give them their sizes"),
     (r"(?:no fake impl registered for|Could not run) .*?(\w+::\w+)", "its operator {} has no fake kernel"),
@@ -53,9 +55,11 @@ class FakeProgram:
 
     def __init__(self, case: Case) -> None:
         self._case = case
-        with cannot_estimate_errors(case.workload.name), fake_tensors(case) as self._fake:
-            self._loop = fake_loop(case, _fake_batches(case), self._fake)
-            self._recorder = Recorder(RunningLayer(self._loop.model))
+        with _errors_of(case), fake_tensors(case) as self._fake:
+            self._loop = fake_loop(case, _fake_batches(case), self._fake, shard_of(case))
+            self._buckets = Buckets(self._loop.model) if case.parallel == "ddp" else None
+            layer = RunningLayer(self._loop.model)
+            self._recorder = Recorder(layer) if case.parallel is None else RankRecorder(layer)
         self._warm = False
         self._carries = type(case.workload).start_epoch is not Workload.start_epoch
 
@@ -65,11 +69,19 @@ class FakeProgram:
         Raises:
             CannotEstimate: as above.
         """
-        with cannot_estimate_errors(case.workload.name), fake_tensors(case, self._fake):
+        with _errors_of(case), fake_tensors(case, self._fake):
             self._loop.feed(_fake_batches(case))
             if self._carries or not self._warm:  # state between iterations exists after the first
-                record_iteration(self._loop, self._recorder)
+                self._record()
                 self._warm = True
+            return self._record()
+
+    def _record(self) -> AllocationTrace:
+        """Record an iteration."""
+        if not isinstance(self._recorder, RankRecorder):
+            return record_iteration(self._loop, self._recorder)
+        with self._recorder.resizing():
+            self._recorder.hold("communication_buffers", self._buckets.held if self._buckets else [])
             return record_iteration(self._loop, self._recorder)
 
 
@@ -85,7 +97,7 @@ def weight_shapes(case: Case) -> list[tuple[int, ...]] | None:
 
 
 @contextlib.contextmanager
-def cannot_estimate_errors(name: str) -> Iterator[None]:
+def cannot_estimate_errors(name: str, remedy: str = "run it with --measure") -> Iterator[None]:
     """Convert errors of fake tensors to `CannotEstimate` with a one-line reason; suppress PyTorch's log."""
     log = logging.getLogger("torch._subclasses.fake_tensor")
     was_off, log.disabled = log.disabled, True
@@ -95,9 +107,15 @@ def cannot_estimate_errors(name: str) -> Iterator[None]:
         why = _why(error)
         if why is None:
             raise
-        raise CannotEstimate(f"the memory of {name} cannot be estimated: {why}; run it with --measure") from error
+        raise CannotEstimate(f"the memory of {name} cannot be estimated: {why}; {remedy}") from error
     finally:
         log.disabled = was_off
+
+
+def _errors_of(case: Case) -> contextlib.AbstractContextManager[None]:
+    if case.parallel is None:
+        return cannot_estimate_errors(case.workload.name)
+    return cannot_estimate_errors(f"{case.workload.name} under {case.parallel}", "estimate it without --parallel")
 
 
 def _why(error: Exception) -> str | None:

@@ -313,8 +313,9 @@ class Session:
         end = {"note": "end", "ending": ending, "traceback": traceback, "time_s": time.time()}
         unwatched = {"note": "unwatched", "children": self._patches.num_children,
                      "threads": self._patches.num_training_threads}
+        problem = None if self._flight_recorder is None else self._flight_recorder.problem
         self._event_log.notes([*facts, *([self._device] if self._device else []), self._names(), *self._torch_facts(),
-                               unwatched, end])
+                               *([{"note": "no collectives", "reason": problem}] if problem else []), unwatched, end])
 
     def _torch_facts(self) -> list[dict[str, Any]]:
         """Return notes with PyTorch's facts, so that the process that writes the record need not import PyTorch.

@@ -8,7 +8,13 @@ import pandas as pd
 from rich.console import RenderableType
 
 from charact.analysis.memory.composition import memory_composition, memory_needs, memory_peaks, peak_moments
-from charact.analysis.memory.growth import SERIES, memory_growth, of_series, training_to_inference
+from charact.analysis.memory.growth import (
+    SERIES,
+    memory_growth,
+    named_series,
+    of_series,
+    training_to_inference,
+)
 from charact.analysis.memory.limits import memory_fits, memory_room, out_of_memory
 from charact.record.reader import Run
 from charact.views.case_kind import CaseKind, CasePart, Overview, in_one_table
@@ -21,8 +27,7 @@ from charact.views.terminal import memory as terminal
 
 def _cards(run: Run) -> list[Card]:
     """Return a card for the largest case of each series that fits, and one per reason for other failed cases."""
-    rows = run.cases.reindex(columns=["case", *SERIES, "input_size"]).merge(memory_peaks(run), on="case")
-    rows["variant"] = rows["variant"].fillna("")
+    rows = named_series(run).merge(memory_peaks(run), on="case")
     held, facts = memory_composition(run), _Facts.of(run)
     shown: list[Card] = []
     for _, series in rows.groupby(SERIES, sort=False, dropna=False):
@@ -71,7 +76,7 @@ def _card(row: Any, held: pd.DataFrame, facts: _Facts) -> Card:
         detail = f"predicted {fmt.num_bytes(row.predicted_bytes, row.predicted_reason)}"
         detail += f", {words.share_of(row.error_frac)}" if pd.notna(row.error_frac) else ""
     peak = (fmt.num_bytes(peak_bytes), f"at the peak, {method}")
-    details = [f"in {words.place(next(fmt.rows(snapshots)))}", detail]
+    details = [f"in {words.place(next(fmt.rows(snapshots)))}", detail, *words.batches(row)]
     fits = facts.fits[facts.fits["case"] == row.case]
     if len(fits):
         headline, *more = words.fit_in_brief(next(fmt.rows(fits)))

@@ -47,7 +47,7 @@ from charact.views.html.elements.blocks import (
     status_reason,
 )
 from charact.views.section import all_sections
-from charact.views.tables import counter_text, palette
+from charact.views.tables import counter_text, palette, rank_text
 from charact.views.tables import format as fmt
 from charact.views.tables.model import Column, Table, table
 from charact.views.terminal.case_lines import case_block, headline_table
@@ -63,14 +63,18 @@ _USED = {
 
 def _overview(run: Run, cases: pd.DataFrame) -> Overview:
     verdicts = {row.case: row for row in fmt.rows(bottlenecks(run))}
-    cards = [_card(run, case, verdicts[str(case["case"])]) for _, case in cases.iterrows()]
+    of_ranks = rank_verdicts(run).drop(columns="rank").rename(columns={"straggler": "rank"})
+    waits = {row.case: row for row in fmt.rows(of_ranks[of_ranks["share_frac"] >= of_ranks["threshold_frac"]])}
+    cards = [_card(run, case, verdicts[name], waits.get(name))
+             for _, case in cases.iterrows() for name in [str(case["case"])]]
     return Overview(cards, _table(run, cases))
 
 
-def _card(run: Run, case: "pd.Series[Any]", verdict: Any) -> Card:
+def _card(run: Run, case: "pd.Series[Any]", verdict: Any, of_ranks: Any) -> Card:
     """Return the card of a case: its time, where it goes, what memory is for, how well the device is used, the verdict.
 
-    `verdict` is the case's row of `bottlenecks`.
+    `verdict` is the case's row of `bottlenecks`; `of_ranks` its program's row of `stragglers` if the ranks wait much
+    for each other, which is then the verdict.
     """
     name = str(case["case"])
     if failure := failure_of(case["status"], case["reason"]):
@@ -92,8 +96,10 @@ def _card(run: Run, case: "pd.Series[Any]", verdict: Any) -> Card:
         numbers=[number for number in numbers if was_asked_for(run, passes[number[0]])],
         strips=_strips(run, name),
         meters=_meters(run, name),
-        verdict=fmt.verdict(verdict),
-        advice=[text[0].upper() + text[1:] for text in (verdict.prize, verdict.advice) if isinstance(text, str)],
+        verdict=fmt.verdict(verdict) if of_ranks is None else rank_text.verdict(of_ranks),
+        advice=[text[0].upper() + text[1:] for text in (
+            (verdict.prize, verdict.advice) if of_ranks is None else (of_ranks.evidence, of_ranks.advice))
+            if isinstance(text, str)],
     )
 
 
@@ -314,7 +320,7 @@ _PARTS = {
     "waiting": CasePart(rank_waits, ("for_rank", "wait_s", "share_frac"), ("for_rank", "wait_s", "share_frac")),
     "collectives": CasePart(collective_summary, (
         "phase", "operation", "group", "group_size", "num_calls", "bytes", "exposed_s", "late_s", "bus_bytes_per_s",
-        "device_s")),
+        "device_s", "overlapped_s")),
     "blind_spots": CasePart(blind_spots, ("blind_spot",), ("blind_spot",)),
 }  # fmt: skip
 

@@ -14,12 +14,27 @@ _NUM_LARGEST = 3
 
 def series(row: Any) -> str:
     """Name the series of cases that differ in input size only: resnet50 (imagenet), train, batch 8, fp32, cpu."""
-    return ", ".join([model(row.workload, row.variant), row.mode, f"batch {row.batch_size}", row.precision, row.device])
+    return ", ".join([model(row.workload, row.variant), row.mode, f"batch {row.batch_size}", row.precision, row.device,
+                      *_ranks(row)])
 
 
 def both_modes(row: Any) -> str:
     """Name a series that has training and inference: resnet50 (imagenet), batch 8, fp32, cpu."""
-    return f"{model(row.workload, row.variant)}, batch {row.batch_size}, {row.precision}, {row.device}"
+    return ", ".join([model(row.workload, row.variant), f"batch {row.batch_size}", row.precision, row.device,
+                      *_ranks(row)])
+
+
+def batches(row: Any) -> list[str]:
+    """Return the batch of each rank and of all together, of a row with `ranks`; nothing for a single process."""
+    if not row.ranks:
+        return []
+    num_ranks = int(row.ranks.split()[-2])
+    batch, in_all = fmt.number(row.batch_size), fmt.number(row.batch_size * num_ranks)
+    return [f"rank 0, {row.ranks}: batch {batch} per rank, {in_all} in all"]
+
+
+def _ranks(row: Any) -> list[str]:
+    return [row.ranks] if row.ranks else []
 
 
 def model(workload: str, variant: str) -> str:
@@ -72,7 +87,8 @@ def growth(row: Any) -> str:
 
 def fit(row: Any) -> str:
     """Format a row of `memory_fits`: batch 412 is the largest that fits the 16.0 GiB of a device ..."""
-    what, at = "batch" if row.searched == "batch_size" else "input size", held_fixed(row)
+    what = "batch" if row.searched == "batch_size" else "input size"
+    at = ", ".join([held_fixed(row), *_ranks(row)])
     where = f"{fmt.num_bytes(row.limit_bytes)} of {row.target}"
     if pd.isna(row.value):
         return f"no {what} fits the {where} at {at}"

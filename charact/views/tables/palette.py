@@ -26,6 +26,7 @@ CASES = ("#7766CC", "#CC6677", "#44AA99", "#AA4499", "#999933", "#88AACC", "#882
 CATEGORIES = {
     "weights": "#77AADD", "gradients": "#EE8866", "optimizer_state": "#44BB99", "activations": "#99DDFF",
     "temporary": "#EEDD88", "input": "#FFAABB", "workspaces": "#BBCC33", "unknown": "#DDDDDD",
+    "unsharded_weights": "#AABBEE", "communication_buffers": "#CCAADD",
 }  # fmt: skip
 """Colors of memory categories: pale, as those of phases are saturated. None is the color of a phase."""
 

@@ -11,6 +11,7 @@ from tensorboard.summary import Output, Writer
 from tensorboard.summary.writer.record_writer import RecordWriter
 from tensorboard.util import tensor_util
 
+from charact.analysis.memory.growth import named_series
 from charact.analysis.profile.case_summary import case_summary
 from charact.core.files import atomic_write
 from charact.record.presentable import presentable
@@ -76,9 +77,11 @@ def scalars(run: Run) -> Iterator[Scalar]:
 def _by_size(run: Run, found: Mapping[str, "pd.Series[float]"]) -> Iterator[Scalar]:
     """Yield points of cases that differ in their input size only."""
     cases = case_summary(run).sort_values("input_size", kind="stable").dropna(subset=["input_size"])
+    ranks = named_series(run).set_index("case")["ranks"]
     for case in cases.to_dict("records"):  # cases of scripts have no input size
         workload, variant, batch_size, *rest = (case[name] for name in _SERIES)
-        series = "-".join(map(str, [workload, variant, f"b{batch_size}", *rest]))
+        of_ranks = [ranks[case["case"]].replace(" over ", "x").removesuffix(" ranks")] if ranks[case["case"]] else []
+        series = "-".join(map(str, [workload, variant, f"b{batch_size}", *rest, *of_ranks]))
         for name, values in found.items():
             value = values.get(case["case"])
             if value is not None and pd.notna(value):

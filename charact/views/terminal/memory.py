@@ -37,6 +37,7 @@ def blocks(run: Run) -> list[RenderableType]:
     for _, group in rows.groupby(_SHOWN_TOGETHER, sort=False):
         first = next(fmt.rows(group))
         title = f"{words.model(first.workload, first.variant)}, {first.mode}, {first.precision}, {first.device}"
+        title += f", {first.ranks}" if first.ranks else ""
         below = [_peaks(run, group), *_growth(of_series(growth, first, _SHOWN_TOGETHER)), *_peak(run, group)]
         shown += [Text(), Rule(Text(title, style="bold"), align="left", style="dim"),
                   *(Padding(each, (0, 0, 1, 2)) for each in below)]  # fmt: skip
@@ -101,7 +102,8 @@ def _peak(run: Run, rows: pd.DataFrame) -> list[RenderableType]:
     held = memory_composition(run)
     held = held[(held["case"] == largest) & (held["method"] == moment.method) & (held["bytes"] > 0)]
     label = f"{largest} peaks ({fmt.num_bytes(moment.bytes)}, {moment.method}) in {words.place(moment)}"
-    return [Bar(label, [
+    batch = words.batches(next(fmt.rows(rows[rows["case"] == largest])))
+    return [*map(Text, batch), Bar(label, [
         Part(words.category(row.category), row.share_frac, fmt.num_bytes(row.bytes), palette.CATEGORIES[row.category])
         for row in fmt.rows(held)
     ])]  # fmt: skip

@@ -7,6 +7,8 @@ from support import records
 
 from charact import cli
 
+pytestmark = pytest.mark.without_figures
+
 
 def test_a_directory_of_runs_is_reported_and_the_report_overwritten(
         tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

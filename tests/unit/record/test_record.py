@@ -771,7 +771,7 @@ class TestValues:
         ("iterations", "iteration", 1, "rows with the same case, iteration, phase, part"),
         ("operators", "num_calls", -1.0, "-1.0 is less than 0"),
         ("operators", "input_shapes", "[[1,", "is not valid JSON for this column"),
-        ("memory", "category", "\x1b[31mweights", "is not one of weights, gradients,"),
+        ("memory", "category", "\x1b[31mweights", "is not one of weights, unsharded_weights,"),
     ])
     def test_a_value_that_the_schema_does_not_allow_is_one_line(self, record: Path, table: str, column: str,
                                                                 value: Any, problem: str) -> None:

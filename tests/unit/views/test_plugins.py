@@ -20,6 +20,8 @@ from charact.views.html.report import sections as drawn_sections
 from charact.views.tensorboard.records import Records
 from charact.views.tensorboard.scalars import write_scalars
 
+pytestmark = pytest.mark.without_figures
+
 DOCS = Path(__file__).parents[3] / "docs"
 DESIGN, EXTENDING = ((DOCS / name).read_text(encoding="utf-8") for name in ("design.md", "extending.md"))
 SECTION, OF_A_KIND, TRACKER = (

@@ -16,7 +16,9 @@ _BYTES = {
     "ComplexHalf": 4, "ComplexFloat": 8, "ComplexDouble": 16, "Float8_e4m3fn": 1, "Float8_e5m2": 1,
     "UInt16": 2, "UInt32": 4, "UInt64": 8,
 }  # fmt: skip
-UNAVAILABLE = "this PyTorch has no flight recorder for collectives: PyTorch 2.9 and newer have one"
+_TOO_OLD = "this PyTorch has no flight recorder for collectives: PyTorch 2.9 and newer have one"
+_OFF = f"the flight recorder is off: remove {_SIZE_VARIABLE}=0"
+_EMPTY = "the flight recorder of this PyTorch recorded none of this rank"
 
 
 class _Entry(msgspec.Struct):
@@ -60,8 +62,14 @@ class FlightRecorder:
         self._most_per_iteration = 0.0
         self._iterations_at_read = 0
         self._capacity = _capacity(os.environ)
-        self.is_available = True
-        """Whether this PyTorch has the flight recorder; known after the first read."""
+        self._is_missing = False
+
+    @property
+    def problem(self) -> str | None:
+        """Why there are no collectives; None if there are some."""
+        if self._last_id >= 0:
+            return None
+        return _TOO_OLD if self._is_missing else _OFF if os.environ.get(_SIZE_VARIABLE) == "0" else _EMPTY
 
     def note_if_due(self, num_iterations: int) -> dict[str, Any] | None:
         """Return a note with the new collectives; None if there are none, or not yet enough.
@@ -86,7 +94,8 @@ class FlightRecorder:
         if not new:
             return None
         num_lost = max(min(one.record_id for one in new) - self._last_id - 1, 0)
-        if since := num_iterations - self._iterations_at_read:
+        since = num_iterations - self._iterations_at_read
+        if since and self._last_id >= 0:  # the first ones are of the start: they tell nothing of an iteration
             self._most_per_iteration = max(self._most_per_iteration, (len(new) + num_lost) / since)
         self._last_id, self._iterations_at_read = max(one.record_id for one in new), num_iterations
         sizes = {name: group.ranks.count(",") + 1 for name, group in dump.pg_config.items() if group.ranks}
@@ -101,7 +110,7 @@ class FlightRecorder:
 
         dump = getattr(_distributed_c10d, "_dump_fr_trace_json", None)
         if dump is None:
-            self.is_available = False
+            self._is_missing = True
             return None
         return msgspec.json.decode(dump(True, False), type=_Dump)
 

@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import MutableMapping, Sequence
+from pathlib import Path
 
 from charact.core.errors import UserError
 from charact.core.output import warn
@@ -34,7 +35,7 @@ def launch(num_ranks: int, arguments: Sequence[str]) -> int:
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.run import main
 
-    command = [sys.executable, "-P", "-m", "charact", *without_option(arguments)]
+    command = [*_program(), *without_option(arguments)]
     try:
         main(["--standalone", "--nproc-per-node", str(num_ranks), "--no-python", *command])
     except ChildFailedError as error:
@@ -48,6 +49,12 @@ def launch(num_ranks: int, arguments: Sequence[str]) -> int:
         raise UserError(f"the ranks cannot be started ({' '.join(str(error).split())[:200]}): try again, or use "
                         "torchrun --no-python charact run") from error
     return 0
+
+
+def _program() -> list[str]:
+    """Return the command that runs charact; a rank's modules must not come before those of the script's directory."""
+    called = Path(sys.argv[0])
+    return [sys.executable, str(called)] if called.name == "charact" else [sys.executable, "-m", "charact"]
 
 
 def divide_threads(num_ranks: int, num_cores: int, environment: MutableMapping[str, str]) -> None:

@@ -66,6 +66,10 @@ class _Collectives(Struct):
     lost: _Count
 
 
+class _NoCollectives(Struct):
+    reason: str
+
+
 class _Device(Struct):
     device: Annotated[str, Meta(pattern=r"^[a-z]{1,20}(:[0-9]{1,4})?$")]
     name: str | None
@@ -167,7 +171,7 @@ class _Pass(Struct):
 _OWNERS: dict[str, type[_Owned]] = {"model": _Model, "optimizer": _Optimizer, "loader": _Loader}
 _FACTS: dict[str, type] = {"operators": _OperatorFacts, "memory": _MemoryFacts, "counters": _CounterFacts}
 _KINDS: dict[str, type] = {"names": _Names, "end": _End, "rule": _Rule, "frames": _Frames, "core use": _CoreUse,
-                           "collectives": _Collectives,
+                           "collectives": _Collectives, "no collectives": _NoCollectives,
                            "torch": _Torch, "unwatched": _Unwatched, "timing ended": _TimingEnded,
                            "timing resumed": _TimingEnded, "device": _Device,
                            "pass": _Pass}

@@ -45,6 +45,8 @@ class EventLog:
     """Traceback of the error that ended it; None if none did."""
     arrivals: Arrivals = field(default_factory=lambda: Arrivals([]))
     """Collectives that this rank called."""
+    no_collectives: str | None = None
+    """Why there are none, if it is a rank."""
     num_lost_collectives: int = 0
     """Number of collectives that were overwritten before they were read."""
     rule: dict[str, Any] = field(default_factory=dict)
@@ -133,6 +135,8 @@ def read_event_log(directory: Path) -> EventLog:
             log.torch_facts = note["facts"]
         elif note["note"] == "frames":
             log.samples.add(note)
+        elif note["note"] == "no collectives":
+            log.no_collectives = note["reason"]
         elif note["note"] == "full":
             log.full = True
         log.passes.add(note)
@@ -227,6 +231,8 @@ def _case(log: EventLog, name: str, source: str, training: bool, iterations: lis
         tables["collectives"] = [row for number, one in enumerate(iterations)
                                  for row in collective_rows(number, one, log.arrivals)]
         entry["passes"]["collectives"] = {"status": "ok", "reason": None, "num_lost": log.num_lost_collectives}
+    elif log.no_collectives is not None:
+        entry["passes"]["collectives"] = {"status": "skipped", "reason": log.no_collectives}
     return entry, tables
 
 

@@ -15,7 +15,13 @@ from charact.analysis.memory.composition import (
     memory_timeline,
     peak_moments,
 )
-from charact.analysis.memory.growth import SERIES, memory_by_size, memory_growth, training_to_inference
+from charact.analysis.memory.growth import (
+    SERIES,
+    memory_by_size,
+    memory_growth,
+    named_series,
+    training_to_inference,
+)
 from charact.analysis.memory.limits import out_of_memory, out_of_memory_composition
 from charact.record.reader import Run
 from charact.views.html.elements import memory as figures
@@ -170,7 +176,7 @@ def _timelines(run: Run) -> list[Block]:
 def _largest(run: Run, cases: set[str]) -> list[str]:
     """Return the largest of these cases per workload, mode, precision and device; measured ones first."""
     peaks = memory_peaks(run)[["case", "measured_bytes", "predicted_bytes"]]
-    rows = run.cases.reindex(columns=["case", *SERIES]).merge(peaks, on="case")
+    rows = named_series(run).merge(peaks, on="case")
     rows = rows[rows["case"].isin(cases)].sort_values(["measured_bytes", "predicted_bytes"], na_position="first")
     last = rows.drop_duplicates([name for name in SERIES if name != "batch_size"], keep="last")
     return [str(case) for case in last.sort_index()["case"]]

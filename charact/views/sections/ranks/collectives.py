@@ -9,7 +9,8 @@ from charact.views.tables.model import Column, table
 
 _LEAD = (
     "Numbers are per iteration of a rank. Exposed time is the time in which the host did nothing but wait, for the "
-    "exchange or for a later rank. Time in which an exchange ran while the host computed is not contained."
+    "exchange or for a later rank; in an imported trace, the time in which the device computed nothing. Time in which "
+    "an exchange and a computation ran together is overlapped, not exposed."
 )
 _UNSEEN = "the ranks did not wait for it alone"
 
@@ -25,7 +26,8 @@ def collectives(run: Run) -> Body:
         Column("group_size", "Ranks", fmt.number, "in the group", lambda row: "not recorded"),
         Column("num_calls", "Calls", fmt.number, "per iteration"),
         Column("bytes", "Bytes", fmt.num_bytes, "the larger of inputs and outputs", lambda row: "type not known"),
-        Column("exposed_s", "Exposed", fmt.seconds, "the host only waits", lambda row: "the device waits"),
+        Column("exposed_s", "Exposed", fmt.seconds, "nothing else ran", lambda row: "the device waits"),
+        Column("overlapped_s", "Overlapped", fmt.seconds, "the device computed, too", lambda row: "not recorded"),
         Column("late_s", "For later ranks", fmt.seconds, "part of it that is waiting for the rank that comes last",
                lambda row: _UNSEEN),
         Column("bus_bytes_per_s", "Bus bandwidth", fmt.byte_rate,

@@ -8,6 +8,7 @@ from rich.text import Text
 
 from charact.analysis.profile.breakdown import phase_breakdown
 from charact.analysis.ranks.matching import rank_cases
+from charact.analysis.ranks.presence import rank_presence
 from charact.analysis.ranks.stragglers import stragglers
 from charact.analysis.ranks.waiting import waiting_matrix
 from charact.record.reader import Run
@@ -15,7 +16,7 @@ from charact.views.html.elements.blocks import PHASE, Block, Body, legend_of
 from charact.views.html.elements.drawing import WIDTH_PX, bar_figure, rows_of
 from charact.views.section import Section
 from charact.views.tables import format as fmt
-from charact.views.tables import palette
+from charact.views.tables import palette, rank_text
 from charact.views.tables.model import Column, Table, share_column, table
 from charact.views.terminal.bars import Bar, Part
 
@@ -36,7 +37,15 @@ def ranks(run: Run) -> Body:
     blocks: list[Block] = []
     for row in fmt.rows(stragglers(run)):
         blocks += [_verdict(row), _strip(run, str(row.program)), *_matrix(run, str(row.program))]
-    return Body(lead=_LEAD, blocks=[*blocks, *_ends(run)])
+    return Body(lead=_LEAD, blocks=[*_missing(run), *blocks, *_ends(run)])
+
+
+def _missing(run: Run) -> list[Block]:
+    """Return which ranks of a program the run lacks; nothing if it has all, or if the table of ends has them."""
+    lacking = rank_presence(run).query("num_missing > 0")
+    if lacking.empty or run.manifest.get("ranks"):
+        return []
+    return [Block(note="; ".join(f"{row.program}: {row.text}" for row in fmt.rows(lacking)))]
 
 
 def is_of_ranks(run: Run) -> bool:
@@ -44,19 +53,10 @@ def is_of_ranks(run: Run) -> bool:
     return bool(run.manifest.get("ranks")) or len(rank_cases(run)) > 0
 
 
-def headline(row: Any) -> str:
-    """Return the verdict of a row of `stragglers` in a few words."""
-    if not isinstance(row.verdict, str):
-        return fmt.missing(row.reason)
-    where = "" if fmt.absent(row.rank) else f" rank {row.rank:.0f} in {row.phase}"
-    cost = f"ranks wait for each other {fmt.share(row.share_frac)} of the iteration"
-    return f"{row.verdict}{where}, {cost}"
-
-
 def _verdict(row: Any) -> Block:
     points = [(title, getattr(row, name)) for name, title in (("evidence", "Evidence"), ("advice", "To try"))
               if isinstance(getattr(row, name), str)]
-    return Block(title=f"{row.program}: {headline(row)}", points=points)
+    return Block(title=f"{row.program}: {rank_text.verdict(row)}", points=points)
 
 
 def _breakdown(run: Run, program: str) -> pd.DataFrame:
@@ -93,7 +93,7 @@ def _matrix(run: Run, program: str) -> list[Block]:
                    Column("wait_s", "Wait", fmt.seconds, "mean over the iterations"),
                    share_column("share_frac", "Share", "part of the rank’s iteration")]
         return [Block(table=table(worst, caption, columns, f"The {_WIDEST_MATRIX} longest waits."))]
-    return [Block(table=_as_matrix(rows, caption))]
+    return [Block(title="Who waits for whom", table=_as_matrix(rows, caption))]
 
 
 def _as_matrix(rows: pd.DataFrame, caption: str) -> Table:
@@ -101,7 +101,7 @@ def _as_matrix(rows: pd.DataFrame, caption: str) -> Table:
     shown = pd.DataFrame({"rank": matrix.index} | {f"for_{rank}": matrix[rank].to_numpy() for rank in matrix})
     columns = [Column(f"for_{rank}", f"for rank {rank}", fmt.seconds, "mean wait over the iterations",
                       lambda row: "the rank itself") for rank in matrix]
-    return table(shown, caption, [Column("rank", "Rank", fmt.number, "that waits"), *columns])
+    return table(shown, caption, [Column("rank", "Waits", fmt.number, "the rank that waits"), *columns])
 
 
 def _ends(run: Run) -> list[Block]:
@@ -119,7 +119,7 @@ def _ends(run: Run) -> list[Block]:
     missing = sorted(set(range(run.manifest.get("world_size") or 0)) - set(rows["rank"]))
     note = f"The record lacks rank {', '.join(map(str, missing))} of {run.manifest['world_size']}." if missing else ""
     traces = [(f"rank {one['rank']}", one["traceback"]) for one in ranks if one.get("traceback")]
-    found = [Block(table=table(rows, "How each rank ended", columns, note))]
+    found = [Block(title="How each rank ended", table=table(rows, "How each rank ended", columns, note))]
     return [*found, Block(title="Errors", points=traces)] if traces else found
 
 
@@ -133,7 +133,9 @@ def _terminal(run: Run, case: Any) -> list[RenderableType]:
     if cases.loc[cases["program"] == program, "case"].iloc[0] != case["case"]:
         return []
     (row,) = (one for one in fmt.rows(stragglers(run)) if one.program == program)
-    lines = Text.assemble(("all ranks  ", ""), (headline(row), "bold"))
+    (found,) = (one for one in fmt.rows(rank_presence(run)) if one.program == program)
+    title = found.text if found.num_missing else "all ranks"
+    lines = Text.assemble(f"{title}  ", (rank_text.verdict(row), "bold"))
     for text in (row.evidence, row.advice):
         if isinstance(text, str):
             lines.append(f"\n{text}", style="dim")

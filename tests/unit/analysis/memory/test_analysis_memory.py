@@ -5,6 +5,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from support import memory_records as made
+from support import records
 
 from charact.analysis.compare import Group, metric_ratios
 from charact.analysis.memory.composition import (
@@ -234,3 +235,14 @@ def test_memory_runs_are_compared_by_their_peaks(run: Run, record: Path) -> None
     assert compared.set_index("case").loc[TRAIN, ["value", "ratio"]].tolist() == [
         2 * true_bytes("image", "train", 256), 2]
     assert metric_ratios([Group("one", (run,)), Group("profile", (load_run(record),))]).empty
+
+
+def test_cases_of_ranks_are_a_series_of_their_own(tmp_path: Path) -> None:
+    writer = RunWriter(tmp_path, "m", {})
+    for name, facts in (("alone", {}), ("ranks", {"parallel": "fsdp2", "world_size": 8}), ("more", {
+            "parallel": "fsdp2", "world_size": 16}), ("a rank of a script", {"world_size": 8})):
+        writer.add_case(records.case_entry("r", 32, "train") | {"case": name} | facts, {})
+    writer.close("complete")
+    series = case_series(load_run(writer.publish())).set_index("case")["ranks"]
+    assert series.to_dict() == {"alone": "", "ranks": "fsdp2 over 8 ranks", "more": "fsdp2 over 16 ranks",
+                                "a rank of a script": ""}

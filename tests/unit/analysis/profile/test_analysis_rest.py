@@ -23,8 +23,8 @@ from charact.views.tables import format as fmt
 TRAIN = "resnet50-224-b8-train-fp32-cpu"
 def test_memory_composition_sums_to_the_peak(record: Path) -> None:
     held = memory_composition(load_run(record)).query("case == @TRAIN")
-    # A record of before workspaces had a category.
-    assert held["category"].tolist() == [name for name in MEMORY_CATEGORIES if name != "workspaces"]
+    of_ranks_or_newer = ("unsharded_weights", "communication_buffers", "workspaces")
+    assert held["category"].tolist() == [name for name in MEMORY_CATEGORIES if name not in of_ranks_or_newer]
     by_category = held.set_index("category")
     assert by_category.loc["activations", "bytes"] == 1e3 * 224**2
     peak = 3 * 1.02e8 + 1e3 * 224**2 + 1e6 + 4 * 8 * 3 * 224**2
@@ -67,7 +67,8 @@ def test_stop_rules(tmp_path: Path) -> None:
 
 def test_a_case_without_its_tables_keeps_its_row(record: Path) -> None:
     for table in records.PROFILE_TABLES:
-        records.drop_table(record, table)
+        if (record / f"{table}.parquet").exists():
+            records.drop_table(record, table)
     summary = case_summary(load_run(record))
     assert len(summary) == 4
     assert summary[["median_s", "flop", "peak_bytes"]].isna().all(axis=None)

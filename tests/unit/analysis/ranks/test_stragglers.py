@@ -1,5 +1,6 @@
 """Who waits for whom, from records of known times."""
 
+import random
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,16 @@ def test_ranks_of_equal_work_are_balanced(tmp_path: Path) -> None:
 
 def test_a_wait_below_the_threshold_is_no_straggler(tmp_path: Path) -> None:
     assert verdict(ranks(tmp_path, slow(1, "forward", 0.003))).verdict == "balanced"
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_ranks_that_a_busy_machine_delays_at_random_are_balanced(seed: int, tmp_path: Path) -> None:
+    chosen = random.Random(seed)
+    noise_s = {(rank, number, phase): chosen.expovariate(1 / 0.002) for rank in range(3) for number in range(14)
+               for phase in WORK_S}
+    run = ranks(tmp_path, lambda rank, number: {phase: noise_s[rank, number, phase] for phase in WORK_S},
+                world_size=3, num_iterations=14)
+    assert verdict(run).verdict == "balanced"
 
 
 def test_stragglers_that_rotate_are_no_single_rank(tmp_path: Path) -> None:

@@ -31,11 +31,6 @@ def probes() -> list[Probe]:
     return list(ceiling_probes.probes(CPU))
 
 
-@pytest.fixture(scope="module")
-def measured() -> list[Ceiling]:
-    return measure_ceilings(CPU)
-
-
 def test_a_products_flop_are_those_that_pytorch_counts(probes: list[Probe]) -> None:
     counted = 0
     for probe in probes:
@@ -82,8 +77,8 @@ def test_a_probe_takes_as_long_as_an_independent_clock_tells(probes: list[Probe]
 
 
 @pytest.mark.slow
-def test_no_product_of_the_same_size_is_much_faster_than_the_ceiling(measured: list[Ceiling]) -> None:
-    reached = next(row["value"] for row in measured if row["precision"] == "fp32")
+def test_no_product_of_the_same_size_is_much_faster_than_the_ceiling(measured_ceilings: list[Ceiling]) -> None:
+    reached = next(row["value"] for row in measured_ceilings if row["precision"] == "fp32")
     left, right = torch.randn(768, 768), torch.randn(768, 768)
     timer = Timer("left @ right", globals={"left": left, "right": right}, num_threads=torch.get_num_threads())
     independent = 2 * 768**3 / median(timer.timeit(5).mean for _ in range(9))
@@ -91,20 +86,20 @@ def test_no_product_of_the_same_size_is_much_faster_than_the_ceiling(measured: l
 
 
 @pytest.mark.slow
-def test_every_ceiling_has_its_interval_around_it(measured: list[Ceiling]) -> None:
-    keys = [(row["ceiling"], row["precision"], row["level"]) for row in measured]
+def test_every_ceiling_has_its_interval_around_it(measured_ceilings: list[Ceiling]) -> None:
+    keys = [(row["ceiling"], row["precision"], row["level"]) for row in measured_ceilings]
     assert len(set(keys)) == len(keys)
     assert {("gemm", "fp32", None), ("copy", None, "memory"), ("triad", None, "memory"),
             ("launch", None, None)} <= set(keys)
-    for row in measured:
+    for row in measured_ceilings:
         assert 0 < row["low"] <= row["value"] <= row["high"] < math.inf
         assert (row["cores_frac"] is None) == (row["ceiling"] != "gemm")
         assert row["device"] == "cpu"
         assert row["datasheet"] is row["datasheet_source"] is row["theoretical"] is None
 
 
-def test_caches_are_faster_than_memory(measured: list[Ceiling]) -> None:
-    rates = {row["level"]: row["value"] for row in measured if row["ceiling"] == "copy"}
+def test_caches_are_faster_than_memory(measured_ceilings: list[Ceiling]) -> None:
+    rates = {row["level"]: row["value"] for row in measured_ceilings if row["ceiling"] == "copy"}
     if len(rates) == 1:
         pytest.skip("the system tells of no cache")
     assert rates.pop("memory") < max(rates.values())

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 from support import memory_records as made
 from support import records
-from support.pages import HOSTILE, Page, row_of, words_of
+from support.pages import HOSTILE, Page, row_of, words_in, words_of
 
 from charact.analysis.memory.composition import memory_by_phase
 from charact.record.reader import Run, load_run
@@ -27,13 +27,13 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 @pytest.fixture(scope="module")
-def texts(run: Run) -> dict[str, str]:
-    return words_of(run)
+def html(run: Run) -> dict[str, str]:
+    return {part.id: part.html for part in sections(run)}
 
 
 @pytest.fixture(scope="module")
-def html(run: Run) -> dict[str, str]:
-    return {part.id: part.html for part in sections(run)}
+def texts(html: dict[str, str]) -> dict[str, str]:
+    return words_in(html)
 
 
 def run_of(tmp_path: Path, *cases: tuple[dict[str, Any], list[dict[str, Any]]], **options: Any) -> Run:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from support import records
-from support.pages import HOSTILE, Page, row_of, words_of
+from support.pages import HOSTILE, Page, row_of, words_in, words_of
 
 from charact.record.reader import Run, load_run
 from charact.record.writer import RunWriter
@@ -22,8 +22,15 @@ def record_of(tmp_path: Path, entry: dict, tables: dict) -> Run:
     return load_run(writer.close("complete"))
 
 
-def test_a_training_has_the_sections_of_a_training(tmp_path: Path) -> None:
-    parts = words_of(load_run(records.write_training(tmp_path)))
+@pytest.fixture(scope="module")
+def of_training(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The sections of a training by their ids."""
+    run = load_run(records.write_training(tmp_path_factory.mktemp("runs")))
+    return {part.id: part.html for part in sections(run)}
+
+
+def test_a_training_has_the_sections_of_a_training(of_training: dict[str, str]) -> None:
+    parts = words_in(of_training)
     assert list(parts) == ["summary", "training", "machine", "method"]
     for text in ("62.5 s for 5 epochs", "training 50.0 s, validation 10.0 s, checkpointing 2.50 s", "2 min 5 s",
                  "best accuracy, epoch 4 96.0 %", "to accuracy 95.0 % 49.5 s", "diverged",
@@ -34,8 +41,8 @@ def test_a_training_has_the_sections_of_a_training(tmp_path: Path) -> None:
     assert "timing pass" not in parts["method"]
 
 
-def test_the_tables_of_a_training(tmp_path: Path) -> None:
-    html = {part.id: part.html for part in sections(load_run(records.write_training(tmp_path)))}["training"]
+def test_the_tables_of_a_training(of_training: dict[str, str]) -> None:
+    html = of_training["training"]
     assert row_of(html, "Epochs", "batch 10", "2") == [
         "batch 10", "2", "10.0 s", "2.00 s", "500 ms", "24.5 s", "1", "78.0 %", "1.20", "80.0 %"]
     training = row_of(html, "Trainings", "batch 10")

@@ -18,6 +18,8 @@ from charact.record.in_progress import write_manifest
 from charact.record.reader import PARTIAL_PREFIX
 from charact.views.tensorboard.plugin import CharactPlugin
 
+pytestmark = pytest.mark.without_figures
+
 
 @pytest.fixture
 def runs(tmp_path: Path) -> Path:

@@ -1,0 +1,106 @@
+"""Rows of the table `collectives` from a trace: what each collective exchanges, and how much of it is exposed."""
+
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from charact.record.schema import Rows
+from charact.traces.collective_names import kernel_operation, operation_name
+from charact.traces.device import is_communication, is_copy, length_ns, union, without
+from charact.traces.events import DeviceEvent, Exchange, Operator, TraceEvents
+from charact.traces.phases import AttributedTrace
+
+_HOST_BACKENDS = ("gloo:", "mpi:", "ucc:")
+_COMPUTES = "aten::"
+
+
+class _Call(NamedTuple):
+    """A collective of a trace, by the time at which the host called it."""
+
+    called_ns: int
+    start_ns: int
+    end_ns: int
+    exposed_ns: int
+    exchange: Exchange
+    on_device: bool
+
+
+def collective_rows(trace: AttributedTrace) -> Rows:
+    """Return rows of the table `collectives`, in the order of calls.
+
+    On a device, a collective takes the time of its kernel. It is exposed while no other kernel and no fill runs. On a
+    host, as with gloo, it takes the time of its span, and is exposed while no operator computes in any thread. Where
+    two collectives are exposed at the same time, the time belongs to the one that started first. Collectives outside
+    of all iterations are left out; their kernels or operators are counted as dropped.
+    """
+    calls = _on_device(trace.kept) or _on_host(trace.kept)
+    starts = [iteration.start_ns for iteration in trace.iterations]
+    counts: Counter[str] = Counter()
+    rows: Rows = []
+    for call in sorted(calls, key=lambda one: one.called_ns):
+        phase = trace.places.phase(call.called_ns)
+        if phase is None:
+            continue
+        number, exchange = bisect_right(starts, call.called_ns) - 1, call.exchange
+        group = exchange.group or "n/a"
+        rows.append({
+            "iteration": number, "phase": phase if phase != "other" else "communication", "group": group,
+            "group_size": exchange.group_size,
+            "sequence": counts[group] if exchange.sequence is None else exchange.sequence,
+            "operation": exchange.operation, "bytes": exchange.num_bytes,
+            "start_s": (call.called_ns - starts[number]) / 1e9, "wait_s": None, "exposed_s": call.exposed_ns / 1e9,
+            "device_s": (call.end_ns - call.start_ns) / 1e9 if call.on_device else None,
+        })
+        counts[group] += 1
+    return rows
+
+
+def _on_device(kept: TraceEvents) -> list[_Call]:
+    events = sorted((event for event in kept.device if is_communication(event)), key=lambda event: event.start_ns)
+    computing = [(event.start_ns, event.end_ns) for event in kept.device
+                 if not is_communication(event) and not is_copy(event)]
+    exposed = _exposed([(event.start_ns, event.end_ns) for event in events], computing)
+    return [_Call(event.start_ns if event.launched_ns is None else event.launched_ns, event.start_ns, event.end_ns,
+                  alone_ns, _exchange(kept, event), on_device=True)
+            for event, alone_ns in zip(events, exposed, strict=True) if event.launched_ns is not None]
+
+
+def _exchange(kept: TraceEvents, event: DeviceEvent) -> Exchange:
+    """Return what a kernel exchanges: as recorded with it, else with its operator, else by its name."""
+    if event.exchange is not None:
+        return event.exchange
+    launch = None if event.correlation is None else kept.launches.get(event.correlation)
+    for external_id in (event.external_id, launch.external_id if launch else None):
+        if external_id is not None and external_id in kept.exchanges:
+            return kept.exchanges[external_id]
+    return Exchange(kernel_operation(event.name))
+
+
+def _on_host(kept: TraceEvents) -> list[_Call]:
+    spans = sorted((one for one in kept.operators if one.name.startswith(_HOST_BACKENDS)), key=lambda one: one.start_ns)
+    computing = [(one.start_ns, one.end_ns) for one in kept.operators if one.name.startswith(_COMPUTES)]
+    exposed = _exposed([(one.start_ns, one.end_ns) for one in spans], computing)
+    exchanges = _called(kept, spans)
+    return [_Call(one.start_ns, one.start_ns, one.end_ns, alone_ns, exchange, on_device=False)
+            for one, alone_ns, exchange in zip(spans, exposed, exchanges, strict=True)]
+
+
+def _called(kept: TraceEvents, spans: Sequence[Operator]) -> list[Exchange]:
+    """Return what each span exchanges: by order, if the host called as many collectives of its name; else the name."""
+    names = [operation_name(span.name.partition(":")[2]) for span in spans]
+    called: dict[str, list[Exchange]] = {}
+    for external_id in sorted(kept.exchanges, key=lambda one: kept.by_id[one].start_ns):
+        called.setdefault(kept.exchanges[external_id].operation, []).append(kept.exchanges[external_id])
+    known = {name: iter(called[name]) for name, number in Counter(names).items() if len(called.get(name, ())) == number}
+    return [next(known[name]) if name in known else Exchange(name) for name in names]
+
+
+def _exposed(spans: Sequence[tuple[int, int]], computing: Sequence[tuple[int, int]]) -> list[int]:
+    """Return how much of each span nothing is computed in; time of several spans belongs to the first. In order."""
+    covered, reached_ns, exposed = union(computing), None, []
+    for start_ns, end_ns in spans:
+        begin_ns = start_ns if reached_ns is None else max(start_ns, reached_ns)
+        exposed.append(length_ns(without([(begin_ns, end_ns)], covered)) if begin_ns < end_ns else 0)
+        reached_ns = end_ns if reached_ns is None else max(end_ns, reached_ns)
+    return exposed
