@@ -50,6 +50,7 @@ A sweep file:
   repeats: 3
 
 Keys are the options of the command, without dashes. `parts:` holds a list of such descriptions with several commands.
+On Slurm, `nodes:` gives options of sbatch to types of node, and `node` is one more key of a case.
 """)
 
 

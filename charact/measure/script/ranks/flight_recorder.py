@@ -94,7 +94,8 @@ class FlightRecorder:
         if not new:
             return None
         num_lost = max(min(one.record_id for one in new) - self._last_id - 1, 0)
-        if since := num_iterations - self._iterations_at_read:
+        since = num_iterations - self._iterations_at_read
+        if since and self._last_id >= 0:  # the first ones are of the start: they tell nothing of an iteration
             self._most_per_iteration = max(self._most_per_iteration, (len(new) + num_lost) / since)
         self._last_id, self._iterations_at_read = max(one.record_id for one in new), num_iterations
         sizes = {name: group.ranks.count(",") + 1 for name, group in dump.pg_config.items() if group.ranks}

@@ -60,12 +60,14 @@ def test_it_is_read_before_it_can_overwrite_anything(dump: list[dict[str, Any]],
                                                      monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCH_FR_BUFFER_SIZE", "90")
     recorder = FlightRecorder()
-    dump += [entry(number) for number in range(10)]
-    assert recorder.note_if_due(1) is not None  # the first read shows how many an iteration has
-    dump += [entry(number) for number in range(10, 30)]
-    assert recorder.note_if_due(2) is None
+    dump += [entry(number) for number in range(40)]
+    assert len(rows(recorder.note_if_due(1))) == 40  # those of the start
+    dump += [entry(number) for number in range(40, 50)]
+    assert len(rows(recorder.note_if_due(2))) == 10  # the second read shows how many an iteration has
+    dump += [entry(number) for number in range(50, 70)]
     assert recorder.note_if_due(3) is None
-    assert len(rows(recorder.note_if_due(4))) == 20  # three iterations may have had 30, a third of what it holds
+    assert recorder.note_if_due(4) is None
+    assert len(rows(recorder.note_if_due(5))) == 20  # three iterations may have had 30, a third of what it holds
 
 
 def test_why_there_are_none(dump: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> None:
