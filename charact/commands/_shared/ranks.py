@@ -1,5 +1,6 @@
 """One record of all ranks: each rank's part is completed when it ends, and the last one merges them."""
 
+import contextlib
 import shutil
 from pathlib import Path
 
@@ -99,35 +100,68 @@ def complete_part(directory: Path) -> None:
 
 def _world_size(parts: list[Part]) -> int:
     """Return the number of ranks that the parts expect."""
-    sizes = [load_run(part.directory, partial=True).manifest.get("rank", {}).get("world_size", 1) for part in parts]
-    return max(sizes, default=1)
+    sizes = [1]
+    for part in parts:
+        with contextlib.suppress(UserError):  # it is reported when the parts are merged
+            sizes.append(load_run(part.directory, partial=True).manifest.get("rank", {}).get("world_size", 1))
+    return max(sizes)
 
 
 def _merge(job: Path, *, quiet: bool, waiting: int | None) -> bool:
-    """Complete the parts of killed ranks, merge all, and remove the job's directory; its lock is held.
+    """Complete the parts of killed ranks, merge all, and remove the merged parts; the job's lock is held.
+
+    A part that cannot be read or completed is reported and stays where it is.
 
     Raises:
-        UserError: no rank has an iteration, or a part is corrupt; the parts stay.
+        UserError: no rank has an iteration, or the run cannot be written; the parts stay.
     """
-    for part in parts_of(job):
-        if not part.has_ended:
-            complete_part(part.directory)
-    parts = parts_of(job)
+    parts = _completed(job)
     ranks = [described(part, load_run(part.directory)) for part in parts]
     if not any(one["num_iterations"] for one in ranks):
         failed = first_failure(ranks)
         reasons = [f"rank {failed['rank']}: {failed['ending'] or 'killed'}"] if failed else sorted(
             {str(one["reason"]) for one in ranks})
-        shutil.rmtree(job, ignore_errors=True)
+        _remove(job, parts)
         raise UserError(f"no rank had an iteration to record: {'; '.join(reasons) or 'none had begun'}")
     writer = merge_parts(job.parent, parts)
-    shutil.rmtree(job, ignore_errors=True)
+    _remove(job, parts)
     run = load_run(writer.directory)
     _warn_of_problems(run)
     if waiting is not None:
         return publish_before_views(writer, quiet, waiting)
     publish(writer, run)
     return report_outcome(load_run(writer.final), quiet)
+
+
+def _completed(job: Path) -> list[Part]:
+    """Complete the parts of a job; return those that can be read, and print why the others cannot."""
+    found = []
+    for part in parts_of(job):
+        try:
+            if not part.has_ended:
+                complete_part(part.directory)
+            found += [one for one in parts_of(job) if one.rank == part.rank and _is_readable(one)]
+        except UserError as error:
+            warn(f"charact: rank {part.rank} is left out, and its part is kept: {error}")
+    return found
+
+
+def _is_readable(part: Part) -> bool:
+    """Read a part with its tables.
+
+    Raises:
+        UserError: it is corrupt.
+    """
+    run = load_run(part.directory)
+    return all(run.table(table) is not None for table in run.manifest.get("tables", []))
+
+
+def _remove(job: Path, parts: list[Part]) -> None:
+    """Remove parts, and the job's directory if no other part is left in it."""
+    for part in parts:
+        shutil.rmtree(part.directory.parent, ignore_errors=True)
+    if not any(job.glob("rank-*")):
+        shutil.rmtree(job, ignore_errors=True)
 
 
 def _warn_of_problems(run: Run) -> None:
