@@ -2,6 +2,7 @@
 
 import contextlib
 import shutil
+import time
 from pathlib import Path
 
 from charact.commands._shared.publish import publish, publish_before_views, report_outcome
@@ -10,7 +11,7 @@ from charact.core.errors import UserError
 from charact.core.output import warn
 from charact.measure.script.spans.event_log_to_record import script_options
 from charact.record.rank_merge import described, first_failure, merge_parts
-from charact.record.rank_parts import Part, job_lock, job_of, parts_of
+from charact.record.rank_parts import Part, is_written, job_lock, job_of, parts_of
 from charact.record.reader import Run, load_run
 from charact.record.writer import RunWriter
 
@@ -70,18 +71,13 @@ def merged(job: Path) -> Path:
 
 
 def complete_part(directory: Path) -> None:
-    """Turn a rank's event log into its part, without views; nothing to do if another process has done it.
+    """Turn a rank's event log into its part, without views; nothing to do if another process does it or has done it.
 
     Raises:
         UserError: the part is corrupt or cannot be written.
     """
-    if not directory.exists():
-        return
-    try:
-        writer = RunWriter.reopen(directory)
-    except UserError:
-        if directory.exists():
-            raise
+    writer = _reopened(directory)
+    if writer is None:
         return
     try:
         if writer.manifest["status"] == "running":
@@ -96,6 +92,28 @@ def complete_part(directory: Path) -> None:
         if directory.exists():
             writer.leave()
         raise
+
+
+def _reopened(directory: Path) -> RunWriter | None:
+    """Return the writer of a part; None if another process completes it or has completed it.
+
+    A process that asks whether a part is being written holds its lock for a moment.
+
+    Raises:
+        UserError: the part is corrupt or cannot be written.
+    """
+    for wait_s in (0.05, 0.1, 0.2, None):
+        try:
+            return RunWriter.reopen(directory)
+        except UserError:
+            if not directory.exists():
+                return None
+            if wait_s is None:
+                if is_written(directory):
+                    return None
+                raise
+            time.sleep(wait_s)
+    return None
 
 
 def _world_size(parts: list[Part]) -> int:
@@ -116,6 +134,8 @@ def _merge(job: Path, *, quiet: bool, waiting: int | None) -> bool:
         UserError: no rank has an iteration, or the run cannot be written; the parts stay.
     """
     parts = _completed(job)
+    if parts is None:
+        return True
     ranks = [described(part, load_run(part.directory)) for part in parts]
     if not any(one["num_iterations"] for one in ranks):
         failed = first_failure(ranks)
@@ -133,14 +153,21 @@ def _merge(job: Path, *, quiet: bool, waiting: int | None) -> bool:
     return report_outcome(load_run(writer.final), quiet)
 
 
-def _completed(job: Path) -> list[Part]:
-    """Complete the parts of a job; return those that can be read, and print why the others cannot."""
+def _completed(job: Path) -> list[Part] | None:
+    """Complete the parts of a job; return those that can be read, and print why the others cannot.
+
+    None if another process has begun to complete one of them: it merges.
+    """
     found = []
     for part in parts_of(job):
         try:
             if not part.has_ended:
                 complete_part(part.directory)
-            found += [one for one in parts_of(job) if one.rank == part.rank and _is_readable(one)]
+            (now,) = (one for one in parts_of(job) if one.rank == part.rank)
+            if not now.has_ended:
+                return None
+            if _is_readable(now):
+                found.append(now)
         except UserError as error:
             warn(f"charact: rank {part.rank} is left out, and its part is kept: {error}")
     return found
