@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from charact.record.schema import MOST_RANKS
+
 _TORCHRUN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
 _SLURM = ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NTASKS", "SLURM_NTASKS_PER_NODE")
 JOB = "CHARACT_JOB"
@@ -40,7 +42,7 @@ def rank_identity(environment: Mapping[str, str]) -> RankIdentity | None:
     for launcher, names, job in (("torchrun", _TORCHRUN, _torchrun_job), ("slurm", _SLURM, _slurm_job)):
         rank, local_rank, world_size, _ = (_number(environment.get(name, "")) for name in names)
         if rank is not None and world_size is not None:
-            if world_size < 2 or rank >= world_size:
+            if not 2 <= world_size <= MOST_RANKS or rank >= world_size:
                 return None
             return RankIdentity(rank, local_rank, world_size, _short(job(environment)), launcher)
     return None

@@ -95,10 +95,17 @@ def open_trace(path: Path, kept: frozenset[str], progress: Progress | None = Non
     Raises:
         UserError: it is not a trace, is truncated, damaged or unreadable, or unpacks to more than the limit.
     """
+    with open_text(path, progress) as text:
+        yield JsonStream(text, path, kept)
+
+
+@contextlib.contextmanager
+def open_text(path: Path, progress: Progress | None = None) -> "Iterator[_Source]":
+    """Yield the text of a file, compressed or not; arguments and errors as in `open_trace`."""
     try:
         with reading(path), path.open("rb") as raw:
             _check_no_pickle(raw, path)
-            yield JsonStream(_Source(raw, path, progress), path, kept)
+            yield _Source(raw, path, progress)
     except RecursionError as error:
         raise UserError(f"{path} is not a trace of torch.profiler: it is nested too deeply") from error
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
@@ -128,7 +135,7 @@ def read_trace(path: Path, progress: Progress | None = None) -> Trace:
     if len(devices) > MAX_DEVICES:
         raise UserError(f"{path} describes {len(devices):,} devices: no machine has more than {MAX_DEVICES:,}")
     return Trace(
-        path, event_filter.kept, rank=_number(distributed.get("rank"), _rank_in_name(path)),
+        path, event_filter.kept, rank=_number(distributed.get("rank"), rank_in_name(path)),
         world_size=_number(distributed.get("world_size")),
         devices=devices,
         versions={name: version for name in _VERSIONS if (version := _version(metadata.get(name))) is not None},
@@ -158,7 +165,7 @@ class _Source:
         if packed:
             self._text = BoundedStream(cast(IO[bytes], gzip.GzipFile(fileobj=raw)), path, MAX_UNPACKED_BYTES)
 
-    def read(self, size: int) -> bytes:
+    def read(self, size: int = -1, /) -> bytes:
         text = self._text.read(size)
         if self._progress is not None:
             self._progress(self._raw.tell(), self._num_bytes)
@@ -180,6 +187,7 @@ def _number(value: Any, otherwise: int | None = None) -> int | None:
     return value if type(value) is int and 0 <= value < 1 << 53 else otherwise
 
 
-def _rank_in_name(path: Path) -> int | None:
+def rank_in_name(path: Path) -> int | None:
+    """Return the rank in a file's name, as in trace-rank3.json; None without one."""
     found = _RANK.search(path.name)
     return int(found[1]) if found else None

@@ -135,6 +135,24 @@ def test_ranks_are_merged_into_one_file_for_perfetto(here: Callable[..., Any], t
                            "charact import\n")
 
 
+def test_dumps_of_the_flight_recorder_are_ranks(here: Callable[..., Any], tmp_path: Path) -> None:
+    call = {"profiling_name": "gloo:all_reduce", "process_group": ["0", "default_pg"], "input_sizes": [[10]],
+            "input_dtypes": ["Float"], "output_sizes": [[10]], "output_dtypes": ["Float"], "retired": False}
+    for rank in (0, 1):
+        calls = [call | {"time_created_ns": 10**18 + number * 10**6, "collective_seq_id": number}
+                 for number in range(1, 4 - rank)]
+        content = {"entries": calls, "pg_config": {"": {"ranks": "[0, 1]"}}, "version": "2.10"}
+        (tmp_path / f"dump_rank{rank}.json").write_text(json.dumps(content))
+    done = here("import", "--name", "job", "dump_rank0.json", "dump_rank1.json", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    run = load_run(only_run(tmp_path))
+    assert run.cases["case"].tolist() == ["job-rank0", "job-rank1"]
+    assert run.table("collectives").groupby("case")["bytes"].sum().tolist() == [120, 80]
+    page = (run.path / "report.html").read_text(encoding="utf-8")
+    assert "3 collectives had not completed: all_reduce 1 of group default" in page
+    assert "the ranks called different collectives" in page
+
+
 def test_a_pickle_is_not_read(here: Callable[..., Any], tmp_path: Path) -> None:
     (tmp_path / "nccl_trace_rank_0").write_bytes(pickle.dumps({"entries": []}, protocol=2))
     done = here("import", "nccl_trace_rank_0", cwd=tmp_path)
