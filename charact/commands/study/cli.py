@@ -23,7 +23,8 @@ def command(
     slurm: Annotated[str | None, typer.Option(
         metavar="NAME=VALUE,...", help="Options of sbatch, as for `charact sweep`.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="List cases, states and times; run nothing.")] = False,
-    retry: Annotated[bool, typer.Option("--retry", help="Also run failed cases again.")] = False,
+    retry: Annotated[bool, typer.Option("--retry", help="Also run failed cases again, and replace their runs.")]
+    = False,
     quiet: opt.Quiet = False,
 ) -> int:
     """Repeat a published study, next to its published values.

@@ -36,8 +36,8 @@ def test_a_straggler_is_named_with_its_phase_and_what_it_costs(phase: str, world
     whole_s = sum(WORK_S.values()) + TRANSFER_S + 0.05
     assert found.share_frac == pytest.approx(0.05 / whole_s)
     assert f"rank 1’s {phase} takes 50.0 ms longer" in found.evidence
-    assert re.search(r"the others wait 50.0 ms \(\d\d.\d % of the iteration\) for it, most at the all_reduce in backward$",
-                     found.evidence)
+    assert re.search(r"the others wait 50.0 ms \(\d\d.\d % of the iteration\) for it, most at the all_reduce in "
+                     "backward$", found.evidence)
 
 
 def test_ranks_of_equal_work_are_balanced(tmp_path: Path) -> None:
