@@ -1,5 +1,7 @@
 """Collectives: how often, how many bytes, and what they cost."""
 
+from collections.abc import Callable
+
 import pandas as pd
 
 from charact.analysis.common.cache import memoize
@@ -10,7 +12,8 @@ from charact.record.reader import Run
 _KEYS = ["case", "phase", "operation", "group"]
 _COLUMNS = ["case", "rank", "phase", "operation", "group", "group_size", "num_calls", "bytes", "exposed_s", "late_s",
             "bus_bytes_per_s", "device_s", "overlapped_s"]
-_FACTORS = {"all_reduce": lambda n: 2 * (n - 1) / n, "broadcast": lambda n: 1.0, "reduce": lambda n: 1.0}
+_FACTORS: dict[str, Callable[[int], float]] = {
+    "all_reduce": lambda n: 2 * (n - 1) / n, "broadcast": lambda n: 1.0, "reduce": lambda n: 1.0}
 
 
 @memoize
