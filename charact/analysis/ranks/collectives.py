@@ -1,7 +1,5 @@
 """Collectives: how often, how many bytes, and what they cost."""
 
-from collections.abc import Callable
-
 import pandas as pd
 
 from charact.analysis.common.cache import memoize
@@ -12,8 +10,6 @@ from charact.record.reader import Run
 _KEYS = ["case", "phase", "operation", "group"]
 _COLUMNS = ["case", "rank", "phase", "operation", "group", "group_size", "num_calls", "bytes", "exposed_s", "late_s",
             "bus_bytes_per_s", "device_s", "overlapped_s"]
-_FACTORS: dict[str, Callable[[int], float]] = {
-    "all_reduce": lambda n: 2 * (n - 1) / n, "broadcast": lambda n: 1.0, "reduce": lambda n: 1.0}
 
 
 @memoize
@@ -60,13 +56,20 @@ def _total(values: "pd.Series[float]") -> float:
     return float(values.sum(min_count=1))
 
 
+def _bus_factor(operation: str, num_ranks: int) -> float:
+    """Return the bytes that each link carries over the bytes of the collective."""
+    if operation in ("broadcast", "reduce"):
+        return 1.0
+    return (2 if operation == "all_reduce" else 1) * (num_ranks - 1) / num_ranks
+
+
 def _late(run: Run) -> pd.DataFrame:
     """Return late_s per matched iteration and bus_bytes_per_s, by case, phase, operation and group."""
     rows = waits(run).dropna(subset=["operation"])
     rows = rows.merge(rank_cases(run)[["program", "rank", "case", "world_size"]], on=["program", "rank"])
     rows["transfer_s"] = rows["wait_s"] - rows["late_s"]
     rows["moved_bytes"] = rows["bytes"].astype("float64") * [
-        _FACTORS.get(str(operation), lambda n: (n - 1) / n)(size)
+        _bus_factor(str(operation), int(size))
         for operation, size in zip(rows["operation"], rows["world_size"], strict=True)]
     num_iterations = matched_iterations(run).groupby("case")["own_iteration"].nunique()
     sums = rows.groupby(_KEYS)[["late_s", "transfer_s", "moved_bytes"]].sum().reset_index()
