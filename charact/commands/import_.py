@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 def command(
     traces: Annotated[list[Path], typer.Argument(
-        help="Traces of torch.profiler (.json or .json.gz), one per rank or program, or directories of them.",
+        help="Traces of torch.profiler, or JSON dumps of the flight recorder (.json or .json.gz), one per rank or "
+             "program, or directories of them.",
         metavar="TRACE...")],
     out: Annotated[Path, typer.Option(help="Directory in which to create the run's directory.")] = Path("runs"),
     name: Annotated[str | None, typer.Option(
@@ -99,19 +100,23 @@ def _add_cases(writer: "RunWriter", label: str, files: list[Path], interrupt: "I
             writer.discard()
             raise
         origins[entry["case"]] = path
-        if len(origins) == 1:
+        if len(origins) == 1 and trace is not None:
             _describe(writer, trace)
         writer.add_case(entry, tables)
 
 
 def _case(path: Path, label: str, *, alone: bool, named: bool,
-          quiet: bool) -> "tuple[Trace, dict[str, Any], dict[str, Rows]]":
-    """Return a trace, and the case's entry and rows from it."""
+          quiet: bool) -> "tuple[Trace | None, dict[str, Any], dict[str, Rows]]":
+    """Return a trace, and the case's entry and rows from it; no trace for a dump of the flight recorder."""
     from charact.core.console import Console
     from charact.traces.cases import trace_case
     from charact.traces.events import readable
     from charact.traces.files import read_trace, stem
+    from charact.traces.recorder_dumps import dump_case, is_dump
     from charact.views.terminal.progress import ReadingProgress
+
+    if is_dump(path):
+        return None, *dump_case(path, label, by_rank=not alone)
 
     console = Console(stderr=True)
     with ReadingProgress(console, readable(path), enabled=console.is_terminal and not quiet) as progress:

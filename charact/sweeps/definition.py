@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
 from typing import Any, NoReturn
@@ -16,7 +16,9 @@ from charact.core.text import did_you_mean
 
 MAX_CASES = 10_000
 _MAX_FILE_BYTES = 2**20
-_TOP_KEYS = ("name", "parts")
+NODE = "node"
+"""Key under which a case names the type of node that it runs on: one of the file's `nodes`."""
+_TOP_KEYS = ("name", "nodes", "parts")
 _PART_KEYS = ("command", "matrix", "options", "include", "exclude", "repeats")
 RESERVED = ("out", "name", "json", "quiet", "resume", "help")
 """Options that the sweep sets itself, or that make no sense in it."""
@@ -59,9 +61,15 @@ class SweepCase:
         return " ".join([self.command, *words, *([f"(repeat {self.repeat})"] if self.repeat > 1 else [])])
 
     @property
+    def node(self) -> str | None:
+        """Name of the type of node that the case runs on; None for any."""
+        return dict(self.options).get(NODE)
+
+    @property
     def arguments(self) -> list[str]:
         """Arguments for charact's command line, without those that the sweep adds."""
         options, argument = dict(self.options), ARGUMENTS.get(self.command, "")
+        options.pop(NODE, None)
         positional = [options.pop(argument)] if argument in options else []
         return [*self.command.split(), *positional, *(
             f"--{name}={value}" if value else f"--{name}" for name, value in options.items())]
@@ -74,6 +82,8 @@ class Definition:
     name: str
     cases: tuple[SweepCase, ...]
     """Cases in the order of the file, each once."""
+    nodes: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """Options of sbatch for each type of node, with underscores for dashes."""
 
 
 def read_definition(path: Path, known: Known, check: Check = lambda command, name, value: "") -> Definition:
@@ -97,6 +107,7 @@ class _Reader:
 
     def __init__(self, path: Path, known: Known, check: Check) -> None:
         self._path, self._known, self._check = path, known, check
+        self._nodes: dict[str, dict[str, str]] = {}
 
     def definition(self) -> Definition:
         """Return the content of the file."""
@@ -104,14 +115,22 @@ class _Reader:
         is_one_part = "parts" not in top
         self._check_keys(top, _TOP_KEYS + (_PART_KEYS if is_one_part else ()))
         name = self._text(top["name"]) if "name" in top else self._path.stem
+        self._nodes = self._node_types(top.get("nodes"))
         if is_one_part:
-            parts = [{key: node for key, node in top.items() if key != "name"}]
+            parts = [{key: node for key, node in top.items() if key not in _TOP_KEYS}]
         else:
             parts = [self._mapping(node, "a part") for node in self._sequence(top["parts"], "parts")]
         cases = dict.fromkeys(case for part in parts for case in self._part(part, top))
         if not cases:
             raise UserError(f"{self._path} describes no case: all are excluded, or a list of `matrix` is empty")
-        return Definition(name, tuple(cases))
+        return Definition(name, tuple(cases), self._nodes)
+
+    def _node_types(self, node: yaml.Node | None) -> dict[str, dict[str, str]]:
+        """Return the options of sbatch of each type of node."""
+        types = {} if node is None else self._mapping(node, "nodes")
+        return {name: {key.replace("-", "_"): self._text(value)
+                       for key, value in self._mapping(options, f"node {name}").items()}
+                for name, options in types.items()}
 
     def _document(self) -> yaml.Node:
         with reading(self._path), self._path.open("rb") as file:
@@ -179,7 +198,7 @@ class _Reader:
         for name, node in found.items():
             if name in RESERVED:
                 self._fail(node, f"{name} is set by the sweep: leave it out")
-            if name not in self._known[command]:
+            if name not in self._known[command] and name != NODE:
                 self._fail(node, f"charact {command} has no option '{name}'",
                            did_you_mean(name, self._known[command], f"see charact {command} --help"))
         return found
@@ -197,7 +216,9 @@ class _Reader:
     def _checked(self, command: str, name: str, node: yaml.Node) -> str:
         """Return the value of an option of a command."""
         value = self._value(node)
-        if problem := self._check(command, name, value):
+        if name == NODE and value not in self._nodes:
+            self._fail(node, f"unknown node '{value}'", did_you_mean(value, self._nodes, "describe it in `nodes`"))
+        if name != NODE and (problem := self._check(command, name, value)):
             self._fail(node, problem)
         return value
 

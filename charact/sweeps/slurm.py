@@ -1,4 +1,4 @@
-"""Runs the cases of a sweep as jobs of Slurm, by submitit: an array with one task per case.
+"""Runs a sweep's cases on Slurm, by submitit: an array per type of node, a task per case.
 
 Whether a case has ended is read from its outcome, never from the scheduler, whose answer is late, wrong after a lost
 node, and missing without accounting. The queue is only asked which jobs still exist.
@@ -33,7 +33,7 @@ _GRACE_S = 15.0
 _DEFAULT_MINUTES = 60
 
 OnChange = Callable[[], None]
-"""Function that is called after each look at the queue."""
+"""Function that is called before each query of the queue."""
 
 
 class CaseJob:
@@ -66,7 +66,7 @@ class CaseJob:
 
 
 def run_cases(directory: SweepDirectory, cases: Sequence[SweepCase], parameters: Mapping[str, str],
-              on_change: OnChange) -> list[SweepCase]:
+              nodes: Mapping[str, Mapping[str, str]], on_change: OnChange) -> list[SweepCase]:
     """Submit a job for each case that has none in the queue, and wait until all have ended; return the lost cases.
 
     A lost case left the queue without an outcome: its job was cancelled, its node died, or it ran out of time.
@@ -75,7 +75,8 @@ def run_cases(directory: SweepDirectory, cases: Sequence[SweepCase], parameters:
         directory: directory of the sweep, which all nodes see under the same path.
         cases: cases that have not ended.
         parameters: options of sbatch, with underscores for dashes; `time` is in minutes.
-        on_change: called after each look at the queue.
+        nodes: options of sbatch that replace or extend these for cases that name a type of node.
+        on_change: called before each query of the queue.
 
     Raises:
         UserError: Slurm or submitit is missing, or Slurm rejects the jobs.
@@ -84,7 +85,8 @@ def run_cases(directory: SweepDirectory, cases: Sequence[SweepCase], parameters:
         raise UserError("there is no sbatch on the path: run this where Slurm's commands are, or with --launcher local")
     jobs = _Jobs(directory)
     waiting = jobs.queued(cases)
-    jobs.submit([case for case in cases if case.id not in waiting], parameters)
+    for node, some in by_node([case for case in cases if case.id not in waiting]).items():
+        jobs.submit(some, {**parameters, **(nodes[node] if node is not None else {})})
     left = {case.id: case for case in cases}
     lost: list[SweepCase] = []
     gone_s: dict[str, float] = {}
@@ -101,6 +103,14 @@ def run_cases(directory: SweepDirectory, cases: Sequence[SweepCase], parameters:
         if left:
             time.sleep(_POLL_S)
     return lost
+
+
+def by_node(cases: Sequence[SweepCase]) -> dict[str | None, list[SweepCase]]:
+    """Return the cases of each type of node, in order: an array of jobs has the same options for all its tasks."""
+    found: dict[str | None, list[SweepCase]] = {}
+    for case in cases:
+        found.setdefault(case.node, []).append(case)
+    return found
 
 
 class _Jobs:

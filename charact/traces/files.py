@@ -1,10 +1,11 @@
 """Trace files: selection, decompression, and their ranks."""
 
+import contextlib
 import gzip
 import os
 import re
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, cast
@@ -82,6 +83,35 @@ def stem(path: Path) -> str:
     return _SUFFIX.sub("", name) or name
 
 
+@contextlib.contextmanager
+def open_trace(path: Path, kept: frozenset[str], progress: Progress | None = None) -> Iterator[JsonStream]:
+    """Yield the JSON of a trace file, compressed or not.
+
+    Args:
+        path: the file.
+        kept: names of the wanted values outside the events.
+        progress: called about once per MiB.
+
+    Raises:
+        UserError: it is not a trace, is truncated, damaged or unreadable, or unpacks to more than the limit.
+    """
+    with open_text(path, progress) as text:
+        yield JsonStream(text, path, kept)
+
+
+@contextlib.contextmanager
+def open_text(path: Path, progress: Progress | None = None) -> "Iterator[_Source]":
+    """Yield the text of a file, compressed or not; arguments and errors as in `open_trace`."""
+    try:
+        with reading(path), path.open("rb") as raw:
+            _check_no_pickle(raw, path)
+            yield _Source(raw, path, progress)
+    except RecursionError as error:
+        raise UserError(f"{path} is not a trace of torch.profiler: it is nested too deeply") from error
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise UserError(f"{path} is truncated or damaged ({error}): write the trace again") from error
+
+
 def read_trace(path: Path, progress: Progress | None = None) -> Trace:
     """Read a trace file, compressed or not.
 
@@ -94,16 +124,9 @@ def read_trace(path: Path, progress: Progress | None = None) -> Trace:
             events than fit into memory.
     """
     event_filter = EventFilter()
-    try:
-        with reading(path), path.open("rb") as raw:
-            _check_no_pickle(raw, path)
-            stream = JsonStream(_Source(raw, path, progress), path, _METADATA_KEYS)
-            for events in stream.events(msgspec.json.Decoder(list[Event]).decode):
-                event_filter.add(events)
-    except RecursionError as error:
-        raise UserError(f"{path} is not a trace of torch.profiler: it is nested too deeply") from error
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise UserError(f"{path} is truncated or damaged ({error}): write the trace again") from error
+    with open_trace(path, _METADATA_KEYS, progress) as stream:
+        for events in stream.events(msgspec.json.Decoder(list[Event]).decode):
+            event_filter.add(events)
     metadata = stream.metadata
     distributed = metadata.get(_DISTRIBUTED)
     distributed = distributed if isinstance(distributed, dict) else {}
@@ -112,7 +135,7 @@ def read_trace(path: Path, progress: Progress | None = None) -> Trace:
     if len(devices) > MAX_DEVICES:
         raise UserError(f"{path} describes {len(devices):,} devices: no machine has more than {MAX_DEVICES:,}")
     return Trace(
-        path, event_filter.kept, rank=_number(distributed.get("rank"), _rank_in_name(path)),
+        path, event_filter.kept, rank=_number(distributed.get("rank"), rank_in_name(path)),
         world_size=_number(distributed.get("world_size")),
         devices=devices,
         versions={name: version for name in _VERSIONS if (version := _version(metadata.get(name))) is not None},
@@ -142,7 +165,7 @@ class _Source:
         if packed:
             self._text = BoundedStream(cast(IO[bytes], gzip.GzipFile(fileobj=raw)), path, MAX_UNPACKED_BYTES)
 
-    def read(self, size: int) -> bytes:
+    def read(self, size: int = -1, /) -> bytes:
         text = self._text.read(size)
         if self._progress is not None:
             self._progress(self._raw.tell(), self._num_bytes)
@@ -164,6 +187,7 @@ def _number(value: Any, otherwise: int | None = None) -> int | None:
     return value if type(value) is int and 0 <= value < 1 << 53 else otherwise
 
 
-def _rank_in_name(path: Path) -> int | None:
+def rank_in_name(path: Path) -> int | None:
+    """Return the rank in a file's name, as in trace-rank3.json; None without one."""
     found = _RANK.search(path.name)
     return int(found[1]) if found else None

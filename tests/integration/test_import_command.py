@@ -112,6 +112,47 @@ def test_a_rank_that_a_directory_lacks_is_named(here: Callable[..., Any], tmp_pa
     assert "ranks 0–1, 3 of 4; rank 2 is missing" in (only_run(tmp_path) / "report.html").read_text(encoding="utf-8")
 
 
+def test_ranks_are_merged_into_one_file_for_perfetto(here: Callable[..., Any], tmp_path: Path) -> None:
+    (tmp_path / "ddp").mkdir()
+    for rank in (1, 0):
+        training(1, distributedInfo={"rank": rank, "world_size": 2}).write(tmp_path / "ddp" / f"part{1 - rank}.json")
+    assert here("import", "ddp", "--quiet", cwd=tmp_path).returncode == 0
+    run = f"runs/{only_run(tmp_path).name}"
+    done = here("export", run, "--format", "perfetto", "--to", "all.json", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == "Wrote all.json: rank 0 (ddp-train-rank0), rank 1 (ddp-train-rank1)\n"
+    events = json.loads((tmp_path / "all.json").read_text())["traceEvents"]
+    assert [event["args"]["name"] for event in events if event["name"] == "process_name"] == [
+        "rank 0 (ddp-train-rank0)", "rank 1 (ddp-train-rank1)"]
+    again = here("export", run, "--format", "perfetto", "--to", "all.json", cwd=tmp_path)
+    assert (again.returncode, again.stderr) == (2, "error: all.json exists: --force replaces it, --to names another\n")
+    (tmp_path / "ddp" / "part0.json").unlink()
+    done = here("export", run, "--format", "perfetto", "--to", "all.json", "--force", cwd=tmp_path)
+    assert done.stdout == ("Wrote all.json: rank 0 (ddp-train-rank0); without ddp-train-rank1, which has no trace\n")
+    (tmp_path / "ddp" / "part1.json").unlink()
+    done = here("export", run, "--format", "perfetto", cwd=tmp_path)
+    assert done.stderr == (f"error: {run} has no traces: ddp/part0.json is not there: run this in the directory of "
+                           "charact import\n")
+
+
+def test_dumps_of_the_flight_recorder_are_ranks(here: Callable[..., Any], tmp_path: Path) -> None:
+    call = {"profiling_name": "gloo:all_reduce", "process_group": ["0", "default_pg"], "input_sizes": [[10]],
+            "input_dtypes": ["Float"], "output_sizes": [[10]], "output_dtypes": ["Float"], "retired": False}
+    for rank in (0, 1):
+        calls = [call | {"time_created_ns": 10**18 + number * 10**6, "collective_seq_id": number}
+                 for number in range(1, 4 - rank)]
+        content = {"entries": calls, "pg_config": {"": {"ranks": "[0, 1]"}}, "version": "2.10"}
+        (tmp_path / f"dump_rank{rank}.json").write_text(json.dumps(content))
+    done = here("import", "--name", "job", "dump_rank0.json", "dump_rank1.json", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    run = load_run(only_run(tmp_path))
+    assert run.cases["case"].tolist() == ["job-rank0", "job-rank1"]
+    assert run.table("collectives").groupby("case")["bytes"].sum().tolist() == [120, 80]
+    page = (run.path / "report.html").read_text(encoding="utf-8")
+    assert "3 collectives had not completed: all_reduce 1 of group default" in page
+    assert "the ranks called different collectives" in page
+
+
 def test_a_pickle_is_not_read(here: Callable[..., Any], tmp_path: Path) -> None:
     (tmp_path / "nccl_trace_rank_0").write_bytes(pickle.dumps({"entries": []}, protocol=2))
     done = here("import", "nccl_trace_rank_0", cwd=tmp_path)

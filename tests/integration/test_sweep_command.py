@@ -43,6 +43,13 @@ def status(out: Path) -> dict[str, Any]:
     return found
 
 
+def done(out: Path) -> set[str]:
+    """Identities of the cases that succeeded; none before the sweep has a list of its cases."""
+    if not (out / "sweep.json").is_file():
+        return set()
+    return {case["id"] for case in status(out)["cases"] if case["state"] == "ok"}
+
+
 def assert_each_measured_once(out: Path, num_cases: int) -> None:
     found = status(out)
     assert found["counts"]["ok"] == num_cases, found
@@ -108,14 +115,14 @@ def test_thirty_kills_lose_nothing_and_measure_nothing_twice(tmp_path: Path) -> 
             continue
         victims = [psutil.Process(process.pid)]
         victims = chance.choice([victims, victims[0].children(), [*victims, *victims[0].children()]])
-        done_before = {case["id"] for case in status(out)["cases"] if case["state"] == "ok"} if out.is_dir() else set()
+        done_before = done(out)
         for victim in victims:
             if psutil.pid_exists(victim.pid):
                 victim.send_signal(signal.SIGKILL)
                 kills += 1
         if victims == psutil.Process().children() or process.poll() is None:
             process.wait()
-        assert done_before <= {case["id"] for case in status(out)["cases"] if case["state"] == "ok"}
+        assert done_before <= done(out)
     assert kills >= 30
     assert sweep(file, "--out", out).returncode == 0
     assert_each_measured_once(out, num_cases)
@@ -147,6 +154,21 @@ def test_a_sweep_on_slurm_survives_a_cancelled_job(tmp_path: Path, cluster: dict
         again = sweep(*arguments, env=cluster)
     assert again.returncode == 0, again.stderr
     assert_each_measured_once(out, 3)
+
+
+@pytest.mark.slow
+@needs_slurm
+def test_a_type_of_node_has_jobs_of_its_own(tmp_path: Path, cluster: dict[str, str]) -> None:
+    file, out = sweep_file(tmp_path, 2), tmp_path / "out"
+    lines = file.read_text(encoding="utf-8").replace("matrix: {", "matrix: {node: [first, last], ")
+    file.write_text(f"nodes: {{first: {{nodelist: n1}}, last: {{nodelist: n3}}}}\n{lines}", encoding="utf-8")
+    assert "add --launcher slurm" in sweep(file, "--out", out).stderr
+    done = sweep(file, "--out", out, "--launcher", "slurm", env=cluster)
+    assert done.returncode == 0, done.stderr
+    assert_each_measured_once(out, 4)
+    scripts = [path.read_text(encoding="utf-8") for path in (out / "slurm").glob("*submission*.sh")]
+    assert {line for text in scripts for line in text.splitlines() if "nodelist" in line} == {
+        "#SBATCH --nodelist=n1", "#SBATCH --nodelist=n3"}
 
 
 def queue(cluster: dict[str, str], at_least: int) -> list[str]:

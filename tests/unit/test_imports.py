@@ -8,6 +8,7 @@ import ast
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -59,6 +60,12 @@ def layer(module: str) -> str:
     return name if name in MAY_IMPORT else ""
 
 
+@cache
+def parsed(source: str) -> ast.Module:
+    """Return the tree of a file's source, which several tests look at."""
+    return ast.parse(source)
+
+
 def imports(body: ast.AST) -> Iterator[tuple[str, int]]:
     """Modules that a file imports, at any depth, with their lines; not those for type checking."""
     for node in ast.iter_child_nodes(body):
@@ -79,7 +86,7 @@ def imports(body: ast.AST) -> Iterator[tuple[str, int]]:
 def violations(source: str, module: str) -> list[str]:
     """Imports that a module's layer may not have."""
     own, found = layer(module), []
-    for name, line in imports(ast.parse(source)):
+    for name, line in imports(parsed(source)):
         top = name.partition(".")[0]
         if top == "charact" and own and layer(name) not in MAY_IMPORT[own] | {own}:
             found.append(f"{module}:{line} imports {name}: {own}/ may not import {layer(name) or 'the top'}")
@@ -95,7 +102,7 @@ def at_start(source: str, module: str) -> list[str]:
     """Heavy libraries that a command's file imports when the command line starts, before it knows what to run."""
     if module != "charact.cli" and (layer(module) != "commands" or helper(module)):
         return []
-    body = [node for node in ast.parse(source).body if not isinstance(node, (ast.FunctionDef, ast.ClassDef))]
+    body = [node for node in parsed(source).body if not isinstance(node, (ast.FunctionDef, ast.ClassDef))]
     return [f"{module}:{line} imports {name} when the command line starts"
             for name, line in imports(ast.Module(body=body, type_ignores=[])) if name.partition(".")[0] in HEAVY]
 
@@ -110,7 +117,7 @@ def graph() -> dict[str, set[str]]:
     """Modules that each module imports."""
     found = {}
     for module, path in SOURCES.items():
-        named = {name for name, _ in imports(ast.parse(path.read_text(encoding="utf-8"))) if name in SOURCES}
+        named = {name for name, _ in imports(parsed(path.read_text(encoding="utf-8"))) if name in SOURCES}
         found[module] = named - {module}
     return found
 

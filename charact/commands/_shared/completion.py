@@ -80,7 +80,7 @@ def precisions(incomplete: str) -> Iterable[str]:
 def export_formats(incomplete: str) -> list[str]:
     """Return formats of exports."""
     trackers = _files(_PACKAGE / "views" / "export" / "trackers")
-    return ["csv", "json", "parquet", *sorted(path.stem for path in trackers)]
+    return ["csv", "json", "parquet", "perfetto", *sorted(path.stem for path in trackers)]
 
 
 def training_metrics(incomplete: str) -> list[str]:

@@ -28,7 +28,7 @@ def end_rank(directory: Path, *, quiet: bool, waiting: int | None = None) -> boo
         Whether the run, if it was merged, has a case that succeeded.
 
     Raises:
-        UserError: a part cannot be read or written, and is kept.
+        UserError: a part cannot be read or written, and is kept; or no rank has an iteration.
     """
     job = job_of(directory.absolute())
     assert job is not None
@@ -46,7 +46,7 @@ def merge_job(job: Path, *, quiet: bool) -> bool:
     """Merge the parts of a job whose ranks have all ended or were killed; return whether any case succeeded.
 
     Raises:
-        UserError: a rank is still running, there is no part with an iteration, or a part is corrupt.
+        UserError: a rank is still running, no rank has an iteration (then the parts are removed), or a part is corrupt.
     """
     job = job.absolute()
     with job_lock(job) as exists:

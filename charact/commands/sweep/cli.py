@@ -50,6 +50,7 @@ A sweep file:
   repeats: 3
 
 Keys are the options of the command, without dashes. `parts:` holds a list of such descriptions with several commands.
+On Slurm, `nodes:` gives options of sbatch to types of node, and `node` is one more key of a case.
 """)
 
 
@@ -64,7 +65,8 @@ def run(
         metavar="NAME=VALUE,...", help="Options of sbatch: partition=gpu,gpus_per_node=1,exclusive=true. time is in "
                                        "minutes, by default 60.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="List the cases and their states; run nothing.")] = False,
-    retry: Annotated[bool, typer.Option("--retry", help="Also run failed cases again.")] = False,
+    retry: Annotated[bool, typer.Option("--retry", help="Also run failed cases again, and replace their runs.")]
+    = False,
     quiet: opt.Quiet = False,
 ) -> int:
     """Run the cases of a sweep file that have not ended.

@@ -1,22 +1,21 @@
 """Runs the cases of a sweep that have not ended."""
 
-import time
 from collections.abc import Mapping
 from pathlib import Path
 
 from charact.commands._shared.print_table import print_table
 from charact.commands.sweep.known import check_cases
-from charact.commands.sweep.status import expected, plan_rows, plan_summary, summary
+from charact.commands.sweep.live import progress_of
+from charact.commands.sweep.status import plan_rows, plan_summary, summary
 from charact.core.errors import UserError
-from charact.core.output import OUT, show, warn
+from charact.core.output import show, warn
 from charact.sweeps import local
 from charact.sweeps import slurm as on_slurm
-from charact.sweeps.definition import Definition, SweepCase
+from charact.sweeps.definition import Definition
 from charact.sweeps.directory import SweepDirectory
-from charact.sweeps.progress import remaining_s, statuses
+from charact.sweeps.progress import statuses
 
 _COORDINATOR = "coordinator"
-_EVERY_S = 5.0
 
 
 def parameters_of(text: str | None) -> dict[str, str]:
@@ -57,6 +56,8 @@ def run_sweep(definition: Definition, out: Path | None, slurm: Mapping[str, str]
                     plan_rows(found))
         show(*plan_summary(found))
         return 0
+    if slurm is None and any(case.node is not None for case in definition.cases):
+        raise UserError("cases name types of node, which only Slurm has: add --launcher slurm")
     directory.create(definition)
     with directory.locked(_COORDINATOR) as is_ours:
         if not is_ours:
@@ -67,16 +68,16 @@ def run_sweep(definition: Definition, out: Path | None, slurm: Mapping[str, str]
                 if directory.state(case) == "failed":
                     directory.forget(case)
         found = statuses(directory, definition.cases)
-        progress = _Lines(directory, definition.cases, enabled=not quiet)
+        pending, lost = [one.case for one in found if not one.is_done], []
         try:
-            pending = [one.case for one in found if not one.is_done]
-            if slurm is None:
-                local.run_cases(directory, pending, progress.begin, progress.end)
-            else:
-                lost = on_slurm.run_cases(directory, pending, slurm, progress.show)
-                if lost:
-                    warn(f"{len(lost):,} jobs left the queue without a result (cancelled, or their node died): the "
-                         "same command runs them again")
+            with progress_of(directory, definition.cases, enabled=not quiet) as progress:
+                if slurm is None:
+                    local.run_cases(directory, pending, progress.begin, progress.end)
+                else:
+                    lost = on_slurm.run_cases(directory, pending, slurm, definition.nodes, progress.show)
+            if lost:
+                warn(f"{len(lost):,} jobs left the queue without a result (cancelled, or their node died): the "
+                     "same command runs them again")
         except KeyboardInterrupt:
             goes_on = "" if slurm is None else "jobs continue; "
             warn(f"interrupted: {goes_on}the same command runs the rest ({directory.path})")
@@ -86,32 +87,3 @@ def run_sweep(definition: Definition, out: Path | None, slurm: Mapping[str, str]
          f"  one report  charact sweep merge {directory.path}")
     return int(any(one.state != "ok" for one in found))
 
-
-class _Lines:
-    """Prints a line when a case begins and one when it has ended."""
-
-    def __init__(self, directory: SweepDirectory, cases: tuple[SweepCase, ...], *, enabled: bool) -> None:
-        self._directory, self._cases, self._enabled = directory, cases, enabled
-        self._line, self._shown_s = "", -_EVERY_S
-
-    def begin(self, case: SweepCase) -> None:
-        """Print which case begins, and the expected time of all that is left."""
-        if self._enabled:
-            found = statuses(self._directory, self._cases)
-            number = 1 + sum(one.is_done for one in found)
-            OUT.print(f"{number:>{len(str(len(found)))}}/{len(found)} {case.label}{expected(remaining_s(found))}")
-
-    def show(self) -> None:
-        """Print a line with the number of cases by state when it has changed, at most every `_EVERY_S`."""
-        if not self._enabled or time.monotonic() - self._shown_s < _EVERY_S:
-            return
-        (line,) = summary(statuses(self._directory, self._cases))
-        if line != self._line:
-            OUT.print(line)
-            self._line, self._shown_s = line, time.monotonic()
-
-    def end(self, case: SweepCase) -> None:
-        """Print why a case did not succeed."""
-        outcome = self._directory.outcome(case)
-        if outcome is not None and outcome.state != "ok":
-            warn(f"{case.label}: {outcome.state}: {outcome.reason} ({self._directory.log(case)})")

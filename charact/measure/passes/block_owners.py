@@ -33,6 +33,10 @@ class InitialBlock:
     num_bytes: int
 
 
+_OF_RANKS = ("unsharded_weights", "communication_buffers")
+"""Categories that only a program of several ranks has."""
+
+
 class BlockOwners:
     """Blocks with known owners, at the start of an iteration and after each of its phases.
 
@@ -41,8 +45,8 @@ class BlockOwners:
         models: owners of weights and gradients.
         optimizers: owners of optimizer state.
         carriers: objects whose attributes hold tensors between iterations, such as a hidden state.
-        others: whether to count all other live tensors, such as a copy of the weights, and the buckets of
-            `DistributedDataParallel` as `unknown`. It has no effect on CUDA, whose allocator's statistics include them.
+        others: whether to count all other live tensors, such as a copy of the weights, as `unknown`, and the buckets of
+            `DistributedDataParallel`. It has no effect on CUDA, whose allocator's statistics include them.
     """
 
     def __init__(self, device: torch.device, models: Sequence[torch.nn.Module],
@@ -80,11 +84,11 @@ class BlockOwners:
             for storage in self._storages_of_live_tensors():
                 if self._size(storage) <= resident_bytes:  # else it is a mapped file
                     self._hold("unknown", storage)
-        held = dict.fromkeys(MEMORY_CATEGORIES, 0)
+        held = {category: 0 for category in MEMORY_CATEGORIES if category not in _OF_RANKS}
         for block in self.before:
             held[block.category] += block.num_bytes
-        if self._others:
-            held["unknown"] += sum(map(_bucket_bytes, self._models))
+        if self._others and (num_bytes := sum(map(_bucket_bytes, self._models))):
+            held["communication_buffers"] = num_bytes
         return held
 
     def fetched(self, batch: Any) -> None:

@@ -20,13 +20,17 @@ def _rank(case: _Case) -> str:
     return "" if case.get("rank") is None else f"rank {case['rank']}"
 
 
+def _parallel(case: _Case) -> str:
+    return f"{case['parallel']} over {case.get('world_size')} ranks" if case.get("parallel") else ""
+
+
 def _text(name: str) -> Callable[[_Case], str]:
     return lambda case: str(case.get(name) or "").replace("n/a", "").replace("as written", f"{name} as written")
 
 
 _FACTS: tuple[Callable[[_Case], str], ...] = (
     _text("workload"), _text("variant"), _size, _batch, _text("mode"), _text("precision"), _text("device"),
-    _text("data"), _rank,
+    _text("data"), _parallel, _rank,
 )  # fmt: skip
 
 

@@ -14,6 +14,7 @@ import pytest
 from charact.analysis.compare.metrics import METRICS
 from charact.cli import build_command
 from charact.commands._shared import completion
+from charact.commands._shared.merged_trace import MERGED_FORMAT
 from charact.datasets._common.registry import all_datasets
 from charact.views.export.tables import FORMATS
 from charact.views.export.tracker import all_trackers
@@ -87,7 +88,7 @@ def test_names_are_those_of_the_registries() -> None:
     assert set(completion.workload_names("")) == {*workloads, *(a for one in workloads.values() for a in one.aliases)}
     assert set(completion.datasets("")) == set(all_datasets())
     assert set(completion.stored_datasets("")) == set(all_datasets()) - {"synthetic"}
-    assert set(completion.export_formats("")) == {*FORMATS, *all_trackers()}
+    assert set(completion.export_formats("")) == {*FORMATS, MERGED_FORMAT, *all_trackers()}
     assert set(METRICS) < set(completion.compared_metrics(""))
 
 

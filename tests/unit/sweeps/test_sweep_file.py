@@ -5,9 +5,11 @@ from pathlib import Path
 import pytest
 
 from charact.commands.sweep.known import COMMANDS, check_cases, known_options, problem_of
+from charact.commands.sweep.run import run_sweep
 from charact.core.errors import UserError
 from charact.studies.study import SCALES, Scale, Study, all_studies
 from charact.sweeps.definition import MAX_CASES, Definition, SweepCase, read_definition
+from charact.sweeps.slurm import by_node
 
 KNOWN = known_options()
 
@@ -60,6 +62,25 @@ def test_a_case_is_what_it_does_whatever_its_place_in_the_file(tmp_path: Path) -
     other = "command: infer\nmatrix: {threads: 1}\noptions: {workload: mlp}"
     assert read(tmp_path, one).cases == read(tmp_path, other).cases
     assert SweepCase("infer", (("workload", "mlp"),), 1).id != SweepCase("infer", (("workload", "mlp"),), 2).id
+
+
+def test_a_type_of_node_is_an_axis_with_options_of_sbatch(tmp_path: Path) -> None:
+    found = read(tmp_path, """
+command: infer
+nodes:
+  a100: {partition: gpu, gpus-per-node: 1, exclusive: true}
+  any: {}
+matrix: {node: [a100, any], workload: [mlp, vgg16]}
+exclude: [{node: any, workload: vgg16}]
+""")
+    assert found.nodes == {"a100": {"partition": "gpu", "gpus_per_node": "1", "exclusive": "true"}, "any": {}}
+    assert [(case.node, case.label) for case in found.cases] == [
+        ("a100", "infer mlp node=a100"), ("a100", "infer vgg16 node=a100"), ("any", "infer mlp node=any")]
+    assert found.cases[0].arguments == ["infer", "mlp"]
+    assert found.cases[0].id != found.cases[2].id
+    assert {node: len(cases) for node, cases in by_node(found.cases).items()} == {"a100": 2, "any": 1}
+    with pytest.raises(UserError, match="which only Slurm has: add --launcher slurm"):
+        run_sweep(found, tmp_path / "out", None, dry_run=False, retry=False, quiet=True)
 
 
 def test_a_case_given_twice_runs_once(tmp_path: Path) -> None:
@@ -120,6 +141,11 @@ def test_a_case_whose_command_line_cannot_be_parsed_is_refused() -> None:
      "line 2: unknown workload 'resnt18': did you mean resnet18"),
     ("command: train\nmatrix:\n  workload: 'mlp,vg16'\n", "line 3: unknown workload 'vg16': did you mean vgg16"),
     ("command: train\noptions: {workload: mlp, data: mnst}", "line 2: unknown dataset 'mnst': did you mean mnist"),
+    ("command: infer\nnodes: {a100: {}}\nmatrix: {workload: mlp, node: a10}",
+     "line 3: unknown node 'a10': did you mean a100"),
+    ("command: infer\nmatrix: {workload: mlp, node: a10}", "line 2: unknown node 'a10': describe it in `nodes`"),
+    ("command: infer\nnodes: [a100]\nmatrix: {workload: mlp}", "line 2: nodes is written as `key: value`"),
+    ("command: infer\nnodes: {a100: gpu}\nmatrix: {workload: mlp}", "line 2: node a100 is written as `key: value`"),
     ("command: ops\noptions: {suite: deepbnch}", "line 2: unknown suite 'deepbnch': did you mean deepbench"),
     (b"\0", "trial.yaml"),
     (b"#" * (2**20 + 1), "has more than 1 MiB"),

@@ -134,8 +134,8 @@ def _terminal(run: Run, case: Any) -> list[RenderableType]:
         return []
     (row,) = (one for one in fmt.rows(stragglers(run)) if one.program == program)
     (found,) = (one for one in fmt.rows(rank_presence(run)) if one.program == program)
-    present = found.text if found.num_missing else "all ranks"
-    lines = Text.assemble(f"{present}  ", (rank_text.verdict(row), "bold"))
+    title = found.text if found.num_missing else "all ranks"
+    lines = Text.assemble(f"{title}  ", (rank_text.verdict(row), "bold"))
     for text in (row.evidence, row.advice):
         if isinstance(text, str):
             lines.append(f"\n{text}", style="dim")

@@ -1,0 +1,132 @@
+"""One trace of several: a process row for each, for Perfetto."""
+
+import gzip
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from pathlib import Path
+from typing import IO, Any
+
+import msgspec
+
+from charact.core.files import atomic_write
+from charact.core.text import label
+from charact.traces.files import open_trace
+from charact.traces.json_stream import JsonStream
+
+_BASE = "baseTimeNanoseconds"
+_KEPT = frozenset({_BASE})
+_LINKS = ("id", "bind_id")
+"""Fields that link events of one trace."""
+_LONGEST_US = 1e16
+
+Event = dict[str, Any]
+_DECODER = msgspec.json.Decoder(list[Event])
+
+
+@dataclass(frozen=True)
+class Row:
+    """A trace that becomes a process row, and the row's name."""
+
+    name: str
+    path: Path
+
+
+@dataclass
+class _Outline:
+    """What a trace says of its processes and threads, and when it begins."""
+
+    base_ns: int = 0
+    """Time of the trace's zero on the clock of the day."""
+    first_us: float = math.inf
+    processes: dict[Any, str] = field(default_factory=dict)
+    threads: dict[tuple[Any, Any], str] = field(default_factory=dict)
+
+
+def merge_traces(rows: Sequence[Row], target: Path) -> int:
+    """Write one trace with a process row for each given trace, packed if the name ends in `.gz`; return its events.
+
+    Threads and streams of a trace become threads of its row. The time axis is that of the traces' clocks, from their
+    first event on: rows of machines whose clocks differ are shifted against each other.
+
+    Raises:
+        UserError: a trace cannot be read, or the file cannot be written.
+    """
+    outlines = [_outline(row.path) for row in rows]
+    first = min(outlines, key=lambda one: one.base_ns / 1e3 + one.first_us)
+    num_events = 0
+    with atomic_write(target) as temporary, _opened(temporary, packed=target.name.endswith(".gz")) as file:
+        file.write(b'{"schemaVersion":1,"displayTimeUnit":"ms","traceEvents":[\n')
+        encoder = msgspec.json.Encoder()
+        for number, (row, outline) in enumerate(zip(rows, outlines, strict=True)):
+            threads = {thread: place for place, thread in enumerate(outline.threads, start=1)}
+            shift_us = (outline.base_ns - first.base_ns) / 1e3 - first.first_us
+            for event in chain(_names(number, row.name, outline), _shifted(row, number, shift_us, threads)):
+                file.write((b",\n" if num_events else b"") + encoder.encode(event))
+                num_events += 1
+        file.write(b"\n]}\n")
+    return num_events
+
+
+def _opened(path: Path, *, packed: bool) -> IO[bytes]:
+    return gzip.open(path, "wb", compresslevel=5) if packed else path.open("wb")  # type: ignore[return-value]
+
+
+def _outline(path: Path) -> _Outline:
+    found = _Outline()
+    with open_trace(path, _KEPT) as stream:
+        for event in _events(stream):
+            if event.get("ph") == "M":
+                _describe(found, event)
+            else:
+                found.threads.setdefault((event.get("pid"), event.get("tid")), "")
+                found.first_us = min(found.first_us, event["ts"])
+        base = stream.metadata.get(_BASE)
+    found.base_ns = base if type(base) is int and abs(base) < _LONGEST_US * 1e3 else 0
+    return found
+
+
+def _describe(found: _Outline, event: Event) -> None:
+    """Store the name of a process or thread."""
+    args = event.get("args") if isinstance(event.get("args"), dict) else {}
+    name, pid = event.get("name"), event.get("pid")
+    assert isinstance(args, dict)
+    if name == "process_labels":
+        found.processes[pid] = label(str(args.get("labels", "")))
+    elif name == "thread_name":
+        found.threads[pid, event.get("tid")] = label(str(args.get("name", "")))
+
+
+def _names(number: int, name: str, outline: _Outline) -> Iterator[Event]:
+    """Yield the events that name a row and its threads."""
+    yield _metadata("process_name", number, {"name": name})
+    yield _metadata("process_sort_index", number, {"sort_index": number})
+    for place, ((pid, tid), thread) in enumerate(outline.threads.items(), start=1):
+        words = [outline.processes.get(pid, ""), thread.strip() or f"{label(str(pid))} {label(str(tid))}".strip()]
+        yield _metadata("thread_name", number, {"name": ": ".join(filter(None, words)) or "others"}) | {"tid": place}
+
+
+def _metadata(kind: str, pid: int, args: dict[str, Any]) -> Event:
+    return {"ph": "M", "name": kind, "pid": pid, "tid": 0, "args": args}
+
+
+def _shifted(row: Row, number: int, shift_us: float, threads: dict[tuple[Any, Any], int]) -> Iterator[Event]:
+    """Yield a trace's events as those of a row."""
+    with open_trace(row.path, _KEPT) as stream:
+        for event in _events(stream):
+            if event.get("ph") != "M":
+                links = {key: f"{number}.{event[key]}" for key in _LINKS if key in event}
+                place = threads[event.get("pid"), event.get("tid")]
+                yield event | links | {"pid": number, "tid": place, "ts": event["ts"] + shift_us}
+
+
+def _events(stream: JsonStream) -> Iterator[Event]:
+    """Yield metadata and the events that have a plausible time."""
+    for events in stream.events(_DECODER.decode):
+        for event in events:
+            threads = event.get("pid"), event.get("tid")
+            ts = event.get("ts")
+            is_timed = isinstance(ts, int | float) and abs(ts) < _LONGEST_US
+            if all(isinstance(one, int | str | None) for one in threads) and (event.get("ph") == "M" or is_timed):
+                yield event
