@@ -10,11 +10,12 @@ import pytest
 from support.rank_records import NUM_BYTES, TRANSFER_S, WORK_S, Work, slow, write_ranks
 
 from charact.analysis.efficiency.bottleneck import bottlenecks
+from charact.analysis.efficiency.time_bounds import time_limits
 from charact.analysis.ranks.collectives import collective_summary
 from charact.analysis.ranks.matching import matched_iterations, mismatches
 from charact.analysis.ranks.stragglers import stragglers
 from charact.analysis.ranks.waiting import waiting_matrix, waits
-from charact.record.reader import Run, load_run
+from charact.record.reader import Run, frame_of, load_run
 
 
 def ranks(tmp_path: Path, *arguments: Any, **named: Any) -> Run:
@@ -150,3 +151,19 @@ def test_a_rank_that_waits_for_another_is_not_told_to_communicate_less(work: Wor
         assert found["prize_s"] == pytest.approx(0.06, rel=0.01)
     else:
         assert found["verdict"] != "communication-bound"
+
+
+def test_exchange_under_the_profiler_is_not_counted_in_a_phase_again(tmp_path: Path) -> None:
+    run = ranks(tmp_path, lambda rank, iteration: {})
+    case = run.manifest["cases"][0]
+    case["passes"]["operators"] = {"status": "ok", "reason": None, "num_iterations": 3, "iteration_s": 0.1,
+                                   "phase_s": {"backward": 0.075}}
+    times_s = {"aten::mm": ("GEMM", 0.02), "gloo:all_reduce": ("communication", 0.05)}
+    run._tables["operators"] = frame_of("operators", [
+        {"case": case["case"], "phase": "backward", "operator": name, "operator_type": kind, "num_calls": 1.0,
+         "self_host_s": self_s} for name, (kind, self_s) in times_s.items()])
+    limits = time_limits(run).query("case == @case['case']").set_index("limit")["time_s"]
+    assert limits["communication"] == pytest.approx(TRANSFER_S)  # the phase alone
+    assert limits.sum() == pytest.approx(sum(WORK_S.values()) + TRANSFER_S)
+    # The backward takes 75 ms under the profiler, and waits for 50 ms of it: 20 of the other 25 ms are the product.
+    assert limits["host"] == pytest.approx(WORK_S["backward"] * 5 / 25)
