@@ -35,10 +35,10 @@ def command(
         min=2, max=1000, help="Number of times that --ab runs each command.")] = 5,
     out: Annotated[Path, typer.Option(
         help="Directory in which --ab creates the directory of its runs.")] = Path("runs"),
-    by: Annotated[str, typer.Option(
+    by: Annotated[str | None, typer.Option(
         help="Levels of the comparison: case, phase, operator_type, operator, layer, kernel, problem, "
-             "brick, layer_type.",
-        metavar="LIST")] = "case",
+             "brick, layer_type. Default: case, and phase with --ab.",
+        metavar="LIST", show_default=False)] = None,
     to: Annotated[Path | None, typer.Option(
         help="Also write the comparison to a file: .html (full report), .md or .csv (texts escaped as by charact "
              "export).", metavar="FILE")] = None,
@@ -80,7 +80,7 @@ def command(
     from charact.commands._shared.gate import explain as print_explanations
     from charact.commands._shared.run_groups import read_sides
 
-    levels = opt.parse_choices(by, "--by", _BY)
+    levels = opt.parse_choices(by or ("case" if ab is None else "case,phase"), "--by", _BY)
     quiet = quiet or as_json
     _check_apart(to, summary, junit)
     commands = _commands(sides, ab)

@@ -47,14 +47,14 @@ def command(
     skip: Annotated[int | None, typer.Option(
         min=0, help="Warm-up iterations to leave out. Default: a quarter, at most 3.")] = None,
     passes: Annotated[str | None, typer.Option(
-        help="What to measure in addition to timing, each in separate iterations afterwards: operators (with FLOP), "
-             "memory, counters. Timing then takes 50 iterations, unless --iterations is given. Default with "
+        help="What to measure after timing, each in iterations of its own: operators (with FLOP), memory, "
+             "counters; or only timing. Timing then takes 50 iterations, unless --iterations is given. Default with "
              "--iterations: timing only. Default without: operators and memory take 6 iterations once the timing is "
              "precise, and all others are timed.",
         show_default=False)] = None,
     stop: Annotated[bool, typer.Option("--stop", help="End the script after --iterations and passes.")] = False,
     sample: Annotated[bool, typer.Option(
-        "--sample", help="Sample the script's source line every 10 ms outside of phases, not every 100 ms.")] = False,
+        "--sample", help="Sample the script's line in data and other every 10 ms, not every 100 ms.")] = False,
     live: Annotated[bool, typer.Option(
         "--live", help="Show where time goes at the bottom of the terminal while it runs.")] = False,
     nproc: Annotated[int | None, typer.Option(

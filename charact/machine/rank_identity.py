@@ -6,17 +6,20 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from charact.record.schema import MOST_RANKS
+
 _TORCHRUN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
 _SLURM = ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NTASKS", "SLURM_NTASKS_PER_NODE")
 JOB = "CHARACT_JOB"
-"""Environment variable by which `charact run --nproc` names the job for its ranks."""
+"""Environment variable that names the job of ranks; it precedes torchrun's."""
 
 
 @dataclass(frozen=True)
 class RankIdentity:
     """A process among the ranks of a job.
 
-    `job` is the same text for all ranks of one start of the program, and different for every other start.
+    `job` is the same text for all ranks of one start of the program, and different for other starts, except
+    that a static rendezvous on several machines repeats.
     """
 
     rank: int
@@ -35,12 +38,14 @@ def rank_identity(environment: Mapping[str, str]) -> RankIdentity | None:
     """Return the identity that environment variables give; None if they name no job of several ranks.
 
     The variables of torchrun (RANK, WORLD_SIZE, LOCAL_RANK) come first, then those of a step of Slurm (SLURM_PROCID,
-    SLURM_NTASKS, SLURM_LOCALID). Variables that are not valid numbers name no rank.
+    SLURM_NTASKS, SLURM_LOCALID); a batch script is no step. Variables that are not valid numbers name no rank.
     """
     for launcher, names, job in (("torchrun", _TORCHRUN, _torchrun_job), ("slurm", _SLURM, _slurm_job)):
+        if launcher == "slurm" and _number(environment.get("SLURM_STEP_ID", "")) is None:
+            continue
         rank, local_rank, world_size, _ = (_number(environment.get(name, "")) for name in names)
         if rank is not None and world_size is not None:
-            if world_size < 2 or rank >= world_size:
+            if not 2 <= world_size <= MOST_RANKS or rank >= world_size:
                 return None
             return RankIdentity(rank, local_rank, world_size, _short(job(environment)), launcher)
     return None
@@ -50,7 +55,7 @@ def _torchrun_job(environment: Mapping[str, str]) -> list[str]:
     """Return what is the same for all ranks of one start by torchrun.
 
     If all ranks are on one machine, the folder of torchrun's error files is new for each start. On several machines,
-    each agent has its own folder: there the rendezvous must tell starts apart.
+    each agent has its own folder: there the rendezvous identifies the start.
     """
     if JOB in environment:
         return [environment[JOB]]

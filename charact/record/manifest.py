@@ -15,7 +15,7 @@ from charact.core.errors import UserError
 from charact.core.files import reading
 from charact.core.text import valid_text
 from charact.record.checksums import is_intact, is_sealed
-from charact.record.manifest_passes import PASSES, Amount, Category, Count, Device, Number, Pass
+from charact.record.manifest_passes import PASSES, Amount, Category, Count, Device, Number, Pass, RankCount
 from charact.record.schema import (
     CASE_STATUSES,
     DAMAGED,
@@ -68,9 +68,9 @@ class Case(Struct):
     device_name: str | None = None
     data: str | None = None
     num_parameters: Count | None = None
-    rank: Count | None = None
-    local_rank: Count | None = None
-    world_size: Count | None = None
+    rank: RankCount | None = None
+    local_rank: RankCount | None = None
+    world_size: RankCount | None = None
     hostname: str | None = None
     parallel: Literal[PARALLEL] | None = None  # type: ignore[valid-type]
     global_batch_size: Count | None = None
@@ -182,19 +182,19 @@ class LogDamage(Struct):
 class RankIdentity(Struct):
     """Place of the process that wrote the run among the ranks of its job; see `charact.machine.rank_identity`."""
 
-    rank: Count
-    world_size: Count
+    rank: RankCount
+    world_size: RankCount
     job: str
     launcher: str
-    local_rank: Count | None = None
+    local_rank: RankCount | None = None
 
 
 class Rank(Struct):
     """A rank of a run that was merged from the parts of several."""
 
-    rank: Count
-    world_size: Count
-    local_rank: Count | None = None
+    rank: RankCount
+    world_size: RankCount
+    local_rank: RankCount | None = None
     hostname: str | None = None
     num_iterations: Count | None = None
     ending: str | None = None
@@ -236,7 +236,7 @@ class Manifest(Struct):
     reference: Reference | None = None
     rank: RankIdentity | None = None
     ranks: list[Rank] = []
-    world_size: Count | None = None
+    world_size: RankCount | None = None
     traceback: str | None = None
     ended_s: float | None = None
     reason: str | None = None

@@ -4,11 +4,12 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
-from charact.record.schema import MEMORY_CATEGORIES, PASS_STATUSES, PHASES
+from charact.record.schema import MEMORY_CATEGORIES, MOST_RANKS, PASS_STATUSES, PHASES
 
 # Fields with a default are optional, and unknown fields are allowed, so that an older charact can read newer records.
 # The Structs only validate types; other code reads the plain dictionary.
 Count = Annotated[int, Meta(ge=0, le=2**53)]
+RankCount = Annotated[int, Meta(ge=0, le=MOST_RANKS)]
 Amount = Annotated[float, Meta(ge=0, le=1e30)]
 Number = Annotated[float, Meta(ge=-1e30, le=1e30)]
 Device = Annotated[str, Meta(pattern=r"^(n/a|[a-z_]{1,20}(:[0-9]{1,4})?)\Z")]

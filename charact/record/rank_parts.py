@@ -36,12 +36,20 @@ class Part(NamedTuple):
     @property
     def is_being_written(self) -> bool:
         """Whether the rank runs, or its part is being completed."""
-        if self.has_ended:
-            return False
-        held = lock(self.directory / LOCK)
-        if held is not None:
-            os.close(held)
-        return held is None
+        return not self.has_ended and is_written(self.directory)
+
+
+def is_written(directory: Path) -> bool:
+    """Return whether a process holds the lock of a part; False if the part was completed in the meantime."""
+    try:
+        held = lock(directory / LOCK)
+    except UserError:
+        if directory.exists():
+            raise
+        return False
+    if held is not None:
+        os.close(held)
+    return held is None
 
 
 def part_folder(out: Path, job: str, rank: int) -> Path:

@@ -70,6 +70,10 @@ LARGEST = {"int64": 2.0**53, "float64": 1e30}
 and squares of floats up to 1e30 stay finite."""
 
 
+MOST_RANKS = 2**20
+"""Largest number of ranks of a program."""
+
+
 @dataclass(frozen=True)
 class Column:
     """A column: its name ends in its unit, and its description gives the meaning of nulls.

@@ -47,9 +47,9 @@ def remaining_s(found: Sequence[CaseStatus]) -> float | None:
 def expected_times(found: Sequence[CaseStatus]) -> dict[SweepCase, float]:
     """Return the expected time of each case that is not done (s), from the times of those that are.
 
-    A case that will be repeated by --retry takes as long as the last time. Another takes as long as the average of the
-    cases with the same command, argument and node, else of any node, else of the same command, else of all. Empty if no
-    time is known.
+    A case that --retry repeats takes as long as the last time. Another takes the average of the cases with the same
+    command, workload, mode and node, else of any node, else of the same command, else of all. Empty if no time is
+    known.
 
     *Error*: cases of one workload may differ by their sizes; running cases count in full.
     """

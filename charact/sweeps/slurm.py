@@ -1,4 +1,4 @@
-"""Runs the cases of a sweep as jobs of Slurm, by submitit: an array with one task per case.
+"""Runs a sweep's cases on Slurm, by submitit: an array per type of node, a task per case.
 
 Whether a case has ended is read from its outcome, never from the scheduler, whose answer is late, wrong after a lost
 node, and missing without accounting. The queue is only asked which jobs still exist.
@@ -33,7 +33,7 @@ _GRACE_S = 15.0
 _DEFAULT_MINUTES = 60
 
 OnChange = Callable[[], None]
-"""Function that is called after each look at the queue."""
+"""Function that is called before each query of the queue."""
 
 
 class CaseJob:
@@ -76,7 +76,7 @@ def run_cases(directory: SweepDirectory, cases: Sequence[SweepCase], parameters:
         cases: cases that have not ended.
         parameters: options of sbatch, with underscores for dashes; `time` is in minutes.
         nodes: options of sbatch that replace or extend these for cases that name a type of node.
-        on_change: called after each look at the queue.
+        on_change: called before each query of the queue.
 
     Raises:
         UserError: Slurm or submitit is missing, or Slurm rejects the jobs.

@@ -94,6 +94,8 @@ def test_two_commands_run_by_turns_and_are_compared(here: Callable, stand_in: Pa
     assert calls[0].split(" ")[:4] == ["profile", "--out", str(directory.relative_to(tmp_path) / "a"), "--quiet"]
     assert len(list((directory / "b").iterdir())) == 2
     assert "slower" in done.stdout
+    assert "Times by phase" in done.stdout
+    assert re.search(r"^b 2/2: .* --slow, about \d+ s left$|^a 2/2: .*, about \d+ s left$", done.stdout, re.MULTILINE)
     again = here("compare", str(directory / "a"), str(directory / "b"), "--fail-if", "time > 1.05", "-q", cwd=tmp_path)
     assert again.returncode == 1
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from charact.core.errors import UserError
 
 MIN_VALUES = 10
-"""Minimum number of values: with fewer, no order of them is rarer than `FALSE_ALARM_FRAC`."""
+"""Minimum: with fewer, chance gives a perfect step more often than `FALSE_ALARM_FRAC`."""
 FALSE_ALARM_FRAC = 0.01
 """Share of series of independent noise in which a change point is found."""
 MIN_SEGMENT = 3
@@ -28,7 +28,7 @@ Values = NDArray[np.float64]
 
 
 def change_points(values: Sequence[float]) -> list[int]:
-    """Return the positions at which a new level begins, by PELT on the ranks of the values.
+    """Return the positions at which a new level begins, by PELT on rank-transformed values.
 
     A change point is accepted if it reduces the squared deviations of the ranks by more than a penalty, which random
     orders exceed with a probability of `FALSE_ALARM_FRAC`. The penalty grows with the correlation of consecutive

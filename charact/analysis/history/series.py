@@ -55,8 +55,8 @@ def history(index: Index, case: str, metric: str) -> pd.DataFrame:
     record has none), and dirty, whether files had changed; machine; value, of the metric in its base unit (null with
     the reason); low and high, its 95 % interval over the iterations or epochs of that run (null with the reason);
     reason; level, the median of the values between two change points (null without a value); change_frac, the new level
-    / the level before - 1 at a change point, null elsewhere; differs, the versions and machines that differ from the
-    run before with a value, as text (null at the first).
+    / the level before - 1 at a change point, null elsewhere; differs, the commit, torch and machine that differ from
+    the run before with a value, as text (null at the first).
 
     *Error*: see `change_points.change_points`. Fewer than 10 values have one level.
 

@@ -26,7 +26,7 @@ def memory_fits(run: Run) -> pd.DataFrame:
 
 
 def memory_room(run: Run) -> pd.DataFrame:
-    """Return the estimated cases that fit into a memory that the user named, one row for each.
+    """Return the estimated cases that fit the named memory or device, one row for each.
 
     Cases that do not fit are in `out_of_memory`. No rows for a search, whose result is in `memory_fits`.
 

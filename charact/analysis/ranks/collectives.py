@@ -1,21 +1,24 @@
 """Collectives: how often, how many bytes, and what they cost."""
 
+from collections.abc import Callable
+
 import pandas as pd
 
 from charact.analysis.common.cache import memoize
-from charact.analysis.ranks.matching import rank_cases
+from charact.analysis.ranks.matching import matched_iterations, rank_cases
 from charact.analysis.ranks.waiting import waits
 from charact.record.reader import Run
 
 _KEYS = ["case", "phase", "operation", "group"]
 _COLUMNS = ["case", "rank", "phase", "operation", "group", "group_size", "num_calls", "bytes", "exposed_s", "late_s",
             "bus_bytes_per_s", "device_s", "overlapped_s"]
-_FACTORS = {"all_reduce": lambda n: 2 * (n - 1) / n}
+_FACTORS: dict[str, Callable[[int], float]] = {
+    "all_reduce": lambda n: 2 * (n - 1) / n, "broadcast": lambda n: 1.0, "reduce": lambda n: 1.0}
 
 
 @memoize
 def collective_summary(run: Run) -> pd.DataFrame:
-    """Return the collectives of each rank by phase and operation, per iteration.
+    """Return each rank's collectives per iteration, by phase, operation and group.
 
     Columns: case; rank; phase; operation; group; group_size; num_calls; bytes, the larger of inputs and outputs;
     exposed_s, in which the host did nothing but wait; late_s of it for the last rank, the rest is the transfer (null if
@@ -25,7 +28,7 @@ def collective_summary(run: Run) -> pd.DataFrame:
     time in which the device ran nothing else; rank is null if it is not known.
 
     The bus bandwidth is bytes over the time from the last rank's call to the end, times 2 (n-1)/n for an all_reduce of
-    n ranks and (n-1)/n for other operations.
+    n ranks, times 1 for broadcast and reduce, and (n-1)/n for other operations.
 
     *Error*: transfers that run at the same time share the link, so the bus bandwidth is a lower bound.
 
@@ -41,7 +44,7 @@ def collective_summary(run: Run) -> pd.DataFrame:
     per_iteration = ["num_calls", "bytes", "exposed_s", "device_s"]
     sums[per_iteration] = sums[per_iteration].div(sums["num_iterations"], axis=0).astype("float64")
     sums["overlapped_s"] = sums["device_s"] - sums["exposed_s"]
-    found = sums.merge(_late(run), on=["case", "phase", "operation"], how="left")
+    found = sums.merge(_late(run), on=_KEYS, how="left")
     return found[_COLUMNS].sort_values(["rank", "phase", "operation"], kind="stable", ignore_index=True)
 
 
@@ -58,15 +61,15 @@ def _total(values: "pd.Series[float]") -> float:
 
 
 def _late(run: Run) -> pd.DataFrame:
-    """Return late_s per iteration and bus_bytes_per_s, by case, phase and operation."""
+    """Return late_s per matched iteration and bus_bytes_per_s, by case, phase, operation and group."""
     rows = waits(run).dropna(subset=["operation"])
     rows = rows.merge(rank_cases(run)[["program", "rank", "case", "world_size"]], on=["program", "rank"])
     rows["transfer_s"] = rows["wait_s"] - rows["late_s"]
     rows["moved_bytes"] = rows["bytes"].astype("float64") * [
         _FACTORS.get(str(operation), lambda n: (n - 1) / n)(size)
         for operation, size in zip(rows["operation"], rows["world_size"], strict=True)]
-    num_iterations = rows.groupby("case")["iteration"].nunique()
-    sums = rows.groupby(["case", "phase", "operation"])[["late_s", "transfer_s", "moved_bytes"]].sum().reset_index()
+    num_iterations = matched_iterations(run).groupby("case")["own_iteration"].nunique()
+    sums = rows.groupby(_KEYS)[["late_s", "transfer_s", "moved_bytes"]].sum().reset_index()
     sums["late_s"] /= sums["case"].map(num_iterations).astype("float64")
     sums["bus_bytes_per_s"] = sums["moved_bytes"] / sums["transfer_s"].where(sums["transfer_s"] > 0)
-    return sums[["case", "phase", "operation", "late_s", "bus_bytes_per_s"]]
+    return sums[[*_KEYS, "late_s", "bus_bytes_per_s"]]

@@ -11,9 +11,9 @@ _MATCHED = ["program", "iteration", "case", "rank", "own_iteration"]
 
 @memoize
 def rank_cases(run: Run) -> pd.DataFrame:
-    """Return the cases that ran on one of several ranks.
+    """Return the cases of programs of several ranks.
 
-    Columns: program, what all ranks of it share, such as train-train; case; rank; world_size; hostname;
+    Columns: program, the case without its rank, such as train-train; case; rank; world_size; hostname;
     num_warmup_iterations that were left out; num_iterations. A program has cases of at least two ranks.
     """
     rows = []
@@ -52,7 +52,7 @@ def rank_collectives(run: Run) -> pd.DataFrame:
     """Return the collectives of all ranks in matched iterations.
 
     Columns: program; iteration; rank; and those of the table collectives except for iteration. Collectives of groups
-    that do not contain all ranks are left out: which groups of equal name are one is not recorded.
+    that do not contain all ranks are left out: the record mixes groups of the same name.
     """
     cases = rank_cases(run)
     rows = run.table("collectives").rename(columns={"iteration": "own_iteration"})
@@ -92,7 +92,7 @@ def _differing(collectives: pd.DataFrame, num_matched: int) -> str | None:
         return None
     called = collectives.assign(number=collectives["group"] + " " + collectives["sequence"].astype("str"))
     sets = called.groupby(["iteration", "rank"])["number"].agg(frozenset).unstack("rank")
-    differing = int((sets.nunique(axis=1) > 1).sum() + sets.isna().any(axis=1).sum())
+    differing = int(((sets.nunique(axis=1) > 1) | sets.isna().any(axis=1)).sum())
     if not differing:
         return None
     return (f"in {differing} of {num_matched} iterations the ranks called different collectives: they do not run the "

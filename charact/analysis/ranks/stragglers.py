@@ -14,18 +14,17 @@ from charact.record.reader import Run
 WAITING_FRAC = 0.1
 """Share of the iteration from which waiting for other ranks is reported as a straggler or an imbalance."""
 ROTATING_FRAC = 0.2
-"""The same for stragglers that rotate: ranks that wait for a core of a busy machine look alike."""
+"""The same for rotating stragglers: waiting for a core of a busy machine looks the same."""
 _ONE_RANK_FRAC = 0.6
-"""Share of the waiting from which one rank causes it."""
+"""Share of the waiting that a straggler causes."""
 _LASTING_FRAC = 0.5
-"""Share of the waiting that a lasting difference between the ranks' work explains; below it, stragglers rotate."""
+"""Share of the waiting that differences between the ranks' work must explain."""
 MIN_ITERATIONS = 5
 
 STRAGGLER, IMBALANCE, ROTATING, BALANCED = "straggler", "imbalance", "rotating stragglers", "balanced"
 _NUMBERS = ["extra_s", "wait_s", "share_frac", "threshold_frac"]
 _COLUMNS = ["program", "verdict", "rank", "phase", *_NUMBERS, "num_iterations", "evidence", "advice", "reason"]
-_NO_DEVICE = ("how long ranks on a GPU wait for each other is known on the device alone: import traces of all ranks "
-              "with charact import")
+_NO_DEVICE = ("waits of ranks on a GPU are not measured: import traces of all ranks with charact import")
 
 _NO_EXCHANGE = "the ranks exchanged nothing in the iterations that were timed on all of them"
 
@@ -36,15 +35,15 @@ _NOT_RECORDED = "waiting was not recorded: charact run --nproc records a program
 def stragglers(run: Run) -> pd.DataFrame:
     """Return for each program of several ranks whether they wait for one of them.
 
-    Columns: program; verdict ('straggler', 'imbalance', 'rotating stragglers', 'balanced', or null); rank and phase:
-    of a straggler the rank and the phase in which it takes longer, of an imbalance the rank with the most work;
-    extra_s, how much longer that rank's phase takes than the median of the other ranks; wait_s, how long the others
-    wait per iteration, median over the iterations of their mean; share_frac of the median iteration; threshold_frac;
+    Columns: program; verdict ('straggler', 'imbalance', 'rotating stragglers', 'balanced', or null); rank, the
+    straggler or the rank with the most work; phase in which it takes longer, or that differs most between ranks;
+    extra_s, how much: over the median rank, of an imbalance over the rank with the least work; wait_s, mean wait of
+    the other ranks per iteration (median over the iterations); share_frac of the median iteration; threshold_frac;
     num_iterations that were compared; evidence, advice, and reason, why there is no verdict.
 
     A straggler causes 60 % of the waiting or more, and its additional work explains half of that; the 95 % interval of
-    the waiting that it causes is above the threshold. Otherwise it is an imbalance if lasting differences in the ranks'
-    work explain half of the waiting, with the same interval. Stragglers rotate if the ranks wait for 20 % of the
+    the waiting that it causes is above the threshold. It is an imbalance if the 95 % interval of the difference between
+    most and least work is above half of the waiting. Stragglers rotate if the ranks wait for 20 % of the
     iteration or more, and differences in one phase explain half of that. On a machine whose cores are taken by other
     programs, the times of all ranks vary; they are balanced.
     """
@@ -160,8 +159,8 @@ def _straggler(program: _Program, rank: int, wait_s: float) -> dict[str, Any]:
     phase = str(_largest(extra))
     frac = wait_s / program.median_s
     evidence = (f"rank {rank}’s {_named(phase)} takes {quantity(extra[phase], 's')} longer than that of the other "
-                f"ranks; the others wait {quantity(wait_s, 's')} for it in each iteration{_where(program, rank)}: "
-                f"{share(frac)} of the iteration")
+                f"ranks; the others wait {quantity(wait_s, 's')} ({share(frac)} of the iteration) for it"
+                f"{_where(program, rank)}")
     return {"verdict": STRAGGLER, "rank": rank, "phase": phase, "extra_s": float(extra[phase]), "wait_s": wait_s,
             "share_frac": frac, "evidence": evidence, "advice": _advice(rank, phase)}
 

@@ -11,7 +11,7 @@ from charact.analysis.profile.case_summary import phase_times
 from charact.analysis.ranks.matching import matched_iterations, mismatches, rank_cases, rank_collectives
 from charact.record.reader import Run
 
-_WAITS = ["program", "iteration", "rank", "phase", "operation", "bytes", "wait_s", "last_rank", "late_s"]
+_WAITS = ["program", "iteration", "rank", "phase", "operation", "group", "bytes", "wait_s", "last_rank", "late_s"]
 _CALL = ["program", "iteration", "group", "operation", "sequence"]
 
 
@@ -20,7 +20,7 @@ def rank_phase_times(run: Run) -> pd.DataFrame:
     """Return the time of each phase of each rank in each matched iteration.
 
     Columns: program; iteration; rank; phase; time_s on the device if available, else on the host. `communication` is
-    the time in which the host only waited; phases do not contain it.
+    the time in which the host only waited; other phases exclude it.
     """
     times = phase_times(run).rename(columns={"iteration": "own_iteration"})
     rows = matched_iterations(run).merge(times[["case", "own_iteration", "phase", "time_s"]],
@@ -32,10 +32,10 @@ def rank_phase_times(run: Run) -> pd.DataFrame:
 def waits(run: Run) -> pd.DataFrame:
     """Return how long each rank waited in each collective whose end was observed on every rank.
 
-    Columns: program; iteration; rank; phase and operation of the collective, and its bytes; wait_s, from the rank's
+    Columns: program; iteration; rank; phase, operation and group of the collective; its bytes; wait_s, from the rank's
     call to the end; last_rank, the rank that called last; late_s, how much longer this rank waited than that one, which
     waited for the transfer alone. Without recorded collectives a row is a whole iteration's `communication`, and phase,
-    operation and bytes are null. Programs of `mismatches` have no rows.
+    operation, group and bytes are null. Programs of `mismatches` have no rows.
 
     *Error*: ranks do not leave a collective at exactly the same time; on gloo the difference is a part of the
     transfer's own time.
@@ -68,8 +68,8 @@ def _with_last(rows: pd.DataFrame) -> pd.DataFrame:
 def waiting_matrix(run: Run) -> pd.DataFrame:
     """Return how long each rank waits for each other rank.
 
-    Columns: program; rank, which waits; for_rank, which came last; wait_s per iteration, mean over the matched
-    iterations; share_frac of the rank's mean iteration.
+    Columns: program; rank, which waits; for_rank, which came last; wait_s, mean over the iterations with a
+    collective; share_frac of the rank's mean iteration.
     """
     rows = waits(run)
     walls = rank_phase_times(run).groupby(["program", "iteration", "rank"])["time_s"].sum()

@@ -1,6 +1,8 @@
 """One record of all ranks: each rank's part is completed when it ends, and the last one merges them."""
 
+import contextlib
 import shutil
+import time
 from pathlib import Path
 
 from charact.commands._shared.publish import publish, publish_before_views, report_outcome
@@ -9,7 +11,7 @@ from charact.core.errors import UserError
 from charact.core.output import warn
 from charact.measure.script.spans.event_log_to_record import script_options
 from charact.record.rank_merge import described, first_failure, merge_parts
-from charact.record.rank_parts import Part, job_lock, job_of, parts_of
+from charact.record.rank_parts import Part, is_written, job_lock, job_of, parts_of
 from charact.record.reader import Run, load_run
 from charact.record.writer import RunWriter
 
@@ -26,7 +28,7 @@ def end_rank(directory: Path, *, quiet: bool, waiting: int | None = None) -> boo
         Whether the run, if it was merged, has a case that succeeded.
 
     Raises:
-        UserError: a part cannot be read or written, and is kept.
+        UserError: a part cannot be read or written, and is kept; or no rank has an iteration.
     """
     job = job_of(directory.absolute())
     assert job is not None
@@ -44,7 +46,7 @@ def merge_job(job: Path, *, quiet: bool) -> bool:
     """Merge the parts of a job whose ranks have all ended or were killed; return whether any case succeeded.
 
     Raises:
-        UserError: a rank is still running, there is no part with an iteration, or a part is corrupt.
+        UserError: a rank is still running, no rank has an iteration (then the parts are removed), or a part is corrupt.
     """
     job = job.absolute()
     with job_lock(job) as exists:
@@ -69,18 +71,13 @@ def merged(job: Path) -> Path:
 
 
 def complete_part(directory: Path) -> None:
-    """Turn a rank's event log into its part, without views; nothing to do if another process has done it.
+    """Turn a rank's event log into its part, without views; nothing to do if another process does it or has done it.
 
     Raises:
         UserError: the part is corrupt or cannot be written.
     """
-    if not directory.exists():
-        return
-    try:
-        writer = RunWriter.reopen(directory)
-    except UserError:
-        if directory.exists():
-            raise
+    writer = _reopened(directory)
+    if writer is None:
         return
     try:
         if writer.manifest["status"] == "running":
@@ -97,37 +94,101 @@ def complete_part(directory: Path) -> None:
         raise
 
 
+def _reopened(directory: Path) -> RunWriter | None:
+    """Return the writer of a part; None if another process completes it or has completed it.
+
+    A process that asks whether a part is being written holds its lock for a moment.
+
+    Raises:
+        UserError: the part is corrupt or cannot be written.
+    """
+    for wait_s in (0.05, 0.1, 0.2, None):
+        try:
+            return RunWriter.reopen(directory)
+        except UserError:
+            if not directory.exists():
+                return None
+            if wait_s is None:
+                if is_written(directory):
+                    return None
+                raise
+            time.sleep(wait_s)
+    return None
+
+
 def _world_size(parts: list[Part]) -> int:
     """Return the number of ranks that the parts expect."""
-    sizes = [load_run(part.directory, partial=True).manifest.get("rank", {}).get("world_size", 1) for part in parts]
-    return max(sizes, default=1)
+    sizes = [1]
+    for part in parts:
+        with contextlib.suppress(UserError):  # it is reported when the parts are merged
+            sizes.append(load_run(part.directory, partial=True).manifest.get("rank", {}).get("world_size", 1))
+    return max(sizes)
 
 
 def _merge(job: Path, *, quiet: bool, waiting: int | None) -> bool:
-    """Complete the parts of killed ranks, merge all, and remove the job's directory; its lock is held.
+    """Complete the parts of killed ranks, merge all, and remove the merged parts; the job's lock is held.
+
+    A part that cannot be read or completed is reported and stays where it is.
 
     Raises:
-        UserError: no rank has an iteration, or a part is corrupt; the parts stay.
+        UserError: no rank has an iteration, or the run cannot be written; the parts stay.
     """
-    for part in parts_of(job):
-        if not part.has_ended:
-            complete_part(part.directory)
-    parts = parts_of(job)
+    parts = _completed(job)
+    if parts is None:
+        return True
     ranks = [described(part, load_run(part.directory)) for part in parts]
     if not any(one["num_iterations"] for one in ranks):
         failed = first_failure(ranks)
         reasons = [f"rank {failed['rank']}: {failed['ending'] or 'killed'}"] if failed else sorted(
             {str(one["reason"]) for one in ranks})
-        shutil.rmtree(job, ignore_errors=True)
+        _remove(job, parts)
         raise UserError(f"no rank had an iteration to record: {'; '.join(reasons) or 'none had begun'}")
     writer = merge_parts(job.parent, parts)
-    shutil.rmtree(job, ignore_errors=True)
+    _remove(job, parts)
     run = load_run(writer.directory)
     _warn_of_problems(run)
     if waiting is not None:
         return publish_before_views(writer, quiet, waiting)
     publish(writer, run)
     return report_outcome(load_run(writer.final), quiet)
+
+
+def _completed(job: Path) -> list[Part] | None:
+    """Complete the parts of a job; return those that can be read, and print why the others cannot.
+
+    None if another process has begun to complete one of them: it merges.
+    """
+    found = []
+    for part in parts_of(job):
+        try:
+            if not part.has_ended:
+                complete_part(part.directory)
+            (now,) = (one for one in parts_of(job) if one.rank == part.rank)
+            if not now.has_ended:
+                return None
+            if _is_readable(now):
+                found.append(now)
+        except UserError as error:
+            warn(f"charact: rank {part.rank} is left out, and its part is kept: {error}")
+    return found
+
+
+def _is_readable(part: Part) -> bool:
+    """Read a part with its tables.
+
+    Raises:
+        UserError: it is corrupt.
+    """
+    run = load_run(part.directory)
+    return all(run.table(table) is not None for table in run.manifest.get("tables", []))
+
+
+def _remove(job: Path, parts: list[Part]) -> None:
+    """Remove parts, and the job's directory if no other part is left in it."""
+    for part in parts:
+        shutil.rmtree(part.directory.parent, ignore_errors=True)
+    if not any(job.glob("rank-*")):
+        shutil.rmtree(job, ignore_errors=True)
 
 
 def _warn_of_problems(run: Run) -> None:

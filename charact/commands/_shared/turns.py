@@ -69,13 +69,13 @@ def measure_by_turns(commands: Sequence[Sequence[str]], repeat: int, out: Path, 
         with writing(path):
             path.mkdir(parents=True)
     begun = time.monotonic()
-    for number in range(repeat):
-        for label in sorted(groups, reverse=number % 2 == 1):
-            if not quiet:
-                left_s = (time.monotonic() - begun) / number * (repeat - number) if number else 0.0
-                left = f", about {left_s:.0f} s left" if number and label == min(groups) else ""
-                show(f"{label} {number + 1}/{repeat}: {_shown(by_label[label])}{left}")
-            _measure(by_label[label], groups[label])
+    turns = [(label, number) for number in range(repeat) for label in sorted(groups, reverse=number % 2 == 1)]
+    for num_done, (label, number) in enumerate(turns):
+        if not quiet:
+            left_s = (time.monotonic() - begun) / max(num_done, 1) * (len(turns) - num_done)
+            left = f", about {left_s:.0f} s left" if num_done > 1 else ""  # both commands have run once
+            show(f"{label} {number + 1}/{repeat}: {_shown(by_label[label])}{left}")
+        _measure(by_label[label], groups[label])
     if not quiet:
         show(f"Wrote {directory}")
     return [f"{label}={path}" for label, path in groups.items()]

@@ -16,14 +16,15 @@ def command(
     full: Annotated[bool, typer.Option("--full/--quick", help="As published, which takes days on a CPU; or minutes on "
                                                               "two cores.")] = False,
     data_dir: Annotated[Path | None, typer.Option(
-        help="Directory of real data sets, in directories of their names or in it. Default: synthetic data.")] = None,
+        help="Directory with a data set, or with a directory for each data set. Default: synthetic data.")] = None,
     out: Annotated[Path, typer.Option(help="Directory for the runs and report.html.")] = Path("studies"),
     launcher: Annotated[str, typer.Option(help="local, one case after another here; or slurm, a job per case.")]
     = "local",
     slurm: Annotated[str | None, typer.Option(
         metavar="NAME=VALUE,...", help="Options of sbatch, as for `charact sweep`.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="List the cases and their states; run nothing.")] = False,
-    retry: Annotated[bool, typer.Option("--retry", help="Also run failed cases again.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="List cases, states and times; run nothing.")] = False,
+    retry: Annotated[bool, typer.Option("--retry", help="Also run failed cases again, and replace their runs.")]
+    = False,
     quiet: opt.Quiet = False,
 ) -> int:
     """Repeat a published study, next to its published values.

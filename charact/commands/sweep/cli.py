@@ -65,7 +65,8 @@ def run(
         metavar="NAME=VALUE,...", help="Options of sbatch: partition=gpu,gpus_per_node=1,exclusive=true. time is in "
                                        "minutes, by default 60.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="List the cases and their states; run nothing.")] = False,
-    retry: Annotated[bool, typer.Option("--retry", help="Also run failed cases again.")] = False,
+    retry: Annotated[bool, typer.Option("--retry", help="Also run failed cases again, and replace their runs.")]
+    = False,
     quiet: opt.Quiet = False,
 ) -> int:
     """Run the cases of a sweep file that have not ended.

@@ -23,6 +23,7 @@ from charact.views.tables.model import Column, table
 
 _SETUPS = ("aalto-1", "aalto-2", "aalto-3", "aalto-4")
 _NUM_SAMPLES, _NUM_PREDICTED = 60_000, 10_000
+_SECONDS_PER_HOUR = 3600
 
 
 def chapter(runs: Sequence[Run]) -> Body:
@@ -49,8 +50,10 @@ def _by_setup(frame: pd.DataFrame, *keys: str) -> tuple[pd.DataFrame, list[Colum
 def _training(runs: Sequence[Run]) -> list[Block]:
     rows, columns = _published("train", "workload", "data", "num_epochs")
     shown = trainings(runs, rows.assign(num_samples=_NUM_SAMPLES))
-    drawn = shown.dropna(subset=["modelled_s"]).assign(name=lambda frame: frame["workload"] + ", " + frame["data"])
-    figures = [bars_by_name("Total execution time here, modelled", drawn, "modelled_s", "s",
+    drawn = shown.dropna(subset=["modelled_s"]).assign(
+        name=lambda frame: frame["workload"] + ", " + frame["data"],
+        modelled_h=lambda frame: frame["modelled_s"] / _SECONDS_PER_HOUR)
+    figures = [bars_by_name("Total execution time here, modelled", drawn, "modelled_h", "h",
                             "all epochs of 60,000 samples", lambda row: palette.CASES[0])] if len(drawn) else []
     found = table(shown, "Total execution time", [
         Column("workload", "Workload"), Column("data", "Data"), Column("num_epochs", "Epochs", fmt.number),
@@ -58,8 +61,10 @@ def _training(runs: Sequence[Run]) -> list[Block]:
         *columns,
         Column("measured_s", "Measured", fmt.duration, "total execution time of what was run", _not_run),
         Column("source", "Of", None, "the data that were read", unbroken=True)])
-    return [Block(title="Total execution time", table=found, figures=figures,
-                  note="The published time includes validating after each epoch; the modelled one does not.")]
+    # The table is a block of its own: below a figure it would be folded, and the published values with it.
+    return [Block(title="Total execution time", table=found,
+                  note="The published time includes validating after each epoch; the modelled one does not."),
+            *([Block(figures=figures)] if figures else [])]
 
 
 def _not_run(row: object) -> str:
@@ -112,9 +117,11 @@ def _rates(runs: Sequence[Run]) -> list[Block]:
 
 
 def _memory(runs: Sequence[Run]) -> list[Block]:
-    shown = [memory_tables.fits(run) for run in runs if is_memory_run(run)]
-    return [Block(title="Out of memory: the largest batch that fits" if not number else "", table=each)
-            for number, each in enumerate(each for each in shown if each is not None)]
+    shown = [found for run in runs if is_memory_run(run) and (found := memory_tables.fits(run)) is not None]
+    if not shown:
+        return []
+    return [Block(title="Out of memory: the largest batch that fits",
+                  table=replace(shown[0], rows=[row for each in shown for row in each.rows]))]
 
 
 def _operations(runs: Sequence[Run]) -> list[Block]:

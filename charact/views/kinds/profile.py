@@ -27,7 +27,7 @@ from charact.analysis.profile.breakdown import operator_types, phase_breakdown, 
 from charact.analysis.profile.case_summary import case_summary, repeated_cases
 from charact.analysis.profile.core_use import Disturbance, disturbance
 from charact.analysis.ranks.collectives import collective_summary
-from charact.analysis.ranks.stragglers import rank_verdicts
+from charact.analysis.ranks.stragglers import BALANCED, rank_verdicts
 from charact.analysis.ranks.waiting import rank_waits
 from charact.record.reader import Run
 from charact.views.case_kind import CaseKind, CasePart, Overview, shown_as
@@ -64,7 +64,8 @@ _USED = {
 def _overview(run: Run, cases: pd.DataFrame) -> Overview:
     verdicts = {row.case: row for row in fmt.rows(bottlenecks(run))}
     of_ranks = rank_verdicts(run).drop(columns="rank").rename(columns={"straggler": "rank"})
-    waits = {row.case: row for row in fmt.rows(of_ranks[of_ranks["share_frac"] >= of_ranks["threshold_frac"]])}
+    uneven = of_ranks[of_ranks["verdict"].notna() & (of_ranks["verdict"] != BALANCED)]
+    waits = {row.case: row for row in fmt.rows(uneven)}
     cards = [_card(run, case, verdicts[name], waits.get(name))
              for _, case in cases.iterrows() for name in [str(case["case"])]]
     return Overview(cards, _table(run, cases))

@@ -6,9 +6,9 @@ from charact.views.tables import format as fmt
 
 
 def verdict(row: Any) -> str:
-    """Format the verdict of a row of `stragglers`: straggler rank 3 in backward, ranks wait … of the iteration."""
+    """Format a row of `stragglers`: straggler rank 3 in backward, ranks wait for each other for 9 % of the time."""
     if not isinstance(row.verdict, str):
         return fmt.missing(row.reason)
     where = "" if fmt.absent(row.rank) else f" rank {row.rank:.0f} in {row.phase}"
-    cost = f"ranks wait for each other {fmt.share(row.share_frac)} of the iteration"
+    cost = f"ranks wait for each other for {fmt.share(row.share_frac)} of the iteration"
     return f"{row.verdict}{where}, {cost}"

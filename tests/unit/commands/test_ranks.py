@@ -1,5 +1,6 @@
 """Parts of ranks: which there are, when they are merged, and into what."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -112,3 +113,18 @@ def test_parts_are_no_runs_yet(tmp_path: Path) -> None:
     ended(tmp_path, 0)
     assert list(run_directories(tmp_path)) == []
     assert [path.name.startswith(PARTIAL_PREFIX) for path in tmp_path.iterdir()] == [True]
+
+
+@pytest.mark.parametrize("ruin", [lambda part: (part / "run.json").write_text("{"),
+                                  lambda part: (part / "iterations.parquet").write_bytes(b"PAR1")])
+def test_a_damaged_part_is_kept_and_the_others_are_merged(ruin: Callable[[Path], Any], tmp_path: Path,
+                                                          capsys: pytest.CaptureFixture[str]) -> None:
+    damaged = ended(tmp_path, 1)
+    job = job_of(ended(tmp_path, 0))
+    ruin(damaged)
+    assert job is not None
+    run = load_run(merged(job))
+    assert [one["rank"] for one in run.manifest["ranks"]] == [0]
+    assert "rank 1 is left out, and its part is kept" in capsys.readouterr().err
+    assert damaged.exists()
+    assert [part.rank for part in parts_of(job)] == [1]

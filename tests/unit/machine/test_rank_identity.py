@@ -32,7 +32,9 @@ def test_torchrun_inside_a_step_of_slurm_counts() -> None:
 @pytest.mark.parametrize("environment", [
     {}, {"RANK": "0"}, {"RANK": "0", "WORLD_SIZE": "1"}, {"RANK": "x", "WORLD_SIZE": "2"},
     {"RANK": "2", "WORLD_SIZE": "2"}, {"RANK": "-1", "WORLD_SIZE": "2"}, {"RANK": "9" * 99, "WORLD_SIZE": "2"},
-    {"SLURM_PROCID": "0", "SLURM_NTASKS": "1"},
+    {"SLURM_PROCID": "0", "SLURM_NTASKS": "1", "SLURM_STEP_ID": "0"},
+    {"SLURM_PROCID": "0", "SLURM_NTASKS": "8", "SLURM_JOB_ID": "5"},  # a batch script, which starts steps
+    {"RANK": "0", "WORLD_SIZE": "99999999"},
 ])  # fmt: skip
 def test_a_process_alone_is_no_rank(environment: dict[str, str]) -> None:
     assert rank_identity(environment) is None

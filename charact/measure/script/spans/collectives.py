@@ -1,4 +1,4 @@
-"""Collectives of a rank's iterations: the phase of each, and the time that it is waited for. No torch in here."""
+"""Collectives of a rank's iterations: the phase of each, and how long the host waits. No torch in here."""
 
 from bisect import bisect_left
 from collections.abc import Sequence
@@ -45,7 +45,7 @@ class Arrivals:
 
 
 def with_waiting(iteration: Iteration, arrivals: Arrivals) -> Iteration:
-    """Return the iteration with the end of each backward as communication, from its last gradient exchange on.
+    """Return the iteration; each backward becomes communication from its last gradient exchange on.
 
     `DistributedDataParallel` exchanges gradients inside the backward, without a call of a Python function. The host
     computes until it calls the last of these collectives, and then waits for all of them.
@@ -77,8 +77,8 @@ def _backwards(intervals: Sequence[Interval]) -> list[tuple[int, int]]:
 def collective_rows(number: int, iteration: Iteration, arrivals: Arrivals) -> Rows:
     """Return rows of the table `collectives` for one iteration.
 
-    A wait belongs to the collectives that were called in it, each until the next one, or to the latest before it. The
-    last of those that were called in one wait has its end; when the others ended is not known.
+    The collectives called in a wait share it, each up to the next call; without a call, the wait belongs to the latest
+    one before. Only the last call of a wait gets its end; the ends of the others are unknown.
     """
     found = arrivals.between(iteration.start_ns, iteration.end_ns)
     exposed_ns = [0] * len(found)
@@ -109,7 +109,7 @@ def collective_rows(number: int, iteration: Iteration, arrivals: Arrivals) -> Ro
 
 
 def _phase_at(iteration: Iteration, time_ns: int) -> str:
-    """Return the phase in which a collective was called; for a call between phases `communication`."""
+    """Return the phase of a collective's call: `communication` between phases, `other` elsewhere."""
     for one in iteration.intervals:
         if one.start_ns <= time_ns < one.end_ns:
             return one.inside or one.phase

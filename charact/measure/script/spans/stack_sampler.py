@@ -116,7 +116,7 @@ class FrameSampler:
 
 
 def location_of(frame: FrameType) -> CodeLocation | None:
-    """Return the innermost line of the program's own code, and the outermost library function above it.
+    """Return the innermost line of the program's own code, its function, and the library call in it.
 
     None if charact itself works, or if there is no code of the program. Own code is outside of Python's library and the
     installed packages; the main module always counts as own code.
