@@ -161,7 +161,7 @@ def _limit_bytes(fit: bool, device_memory: str | None, amounts: list[str]) -> in
     return parse_memory(given[0]) if given else None
 
 
-def _check_parallel(ranks: list[tuple[str, int]], measure: bool, search: _Search) -> None:
+def _check_parallel(ranks: list[tuple[str | None, int]], measure: bool, search: _Search) -> None:
     """Check that ranks are only estimated."""
     if ranks and (measure or search.verify):
         raise UserError(f"--parallel estimates, and runs nothing: leave {'--measure' if measure else '--verify'} out")
@@ -184,7 +184,7 @@ def _check_kinds(predict: bool, measure: bool, search: _Search, input_sizes: str
 
 def _cases(prepared: "Sequence[Workload]", sizes: list[int] | None, batches: list[int] | None, modes: list[str],
            precisions: list[str], request: "DataRequest", chosen: "Chosen", accumulate: int, search: _Search,
-           ranks: list[tuple[str, int]]) -> "list[Case]":
+           ranks: list[tuple[str | None, int]]) -> "list[Case]":
     """Return the cross product; each case is checked first. A search begins at the smallest value."""
     from charact.execution.case import cases_of, checked
 

@@ -1,16 +1,24 @@
 """`charact profile`."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from charact.commands._shared import completion
+from charact.commands._shared import completion, parallel_options
 from charact.commands._shared import options as opt
 from charact.commands._shared import user_model_options as own_model
 from charact.commands._shared.options import parse_choices, parse_list, parse_sizes
 from charact.commands._shared.user_model_options import check_own_options, load_own_model
+from charact.core.errors import UserError
+from charact.core.output import warn
 from charact.record.schema import MODES, PRECISIONS
+
+if TYPE_CHECKING:
+    from charact.commands._shared.run_cases import Measure
+    from charact.execution.case import Case
+    from charact.execution.interrupt import Interrupt
+    from charact.measure.passes.timing import StopRule
 
 
 def command(
@@ -39,6 +47,8 @@ def command(
     threads: opt.Threads = None,
     channels_last: opt.ChannelsLast = False,
     compiled: opt.Compiled = False,
+    parallel: parallel_options.Parallel = None,
+    nproc: parallel_options.NumRanks = None,
     counters: opt.Counters = "auto",
     seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Seed of weights and synthetic data.")] = 0,
     precision_target: Annotated[float, typer.Option(
@@ -61,6 +71,13 @@ def command(
       charact profile resnet --input-sizes 32,224
       charact profile vgg16 resnet50 --batch-sizes 1,8 --mode infer --precision fp32,bf16
       charact profile resnet18 --variant cifar --data cifar10 --data-dir ~/data --workers 2
+
+    With --parallel, built-in workloads train on several ranks of this machine, and only their time is measured, on each
+    rank. --nproc 1,2 also measures a single process, from which the scaling efficiency follows: weak for equal
+    --batch-sizes, which are those of each rank, and strong for an equal batch of all ranks.
+
+    \b
+      charact profile resnet18 --parallel ddp,fsdp2 --nproc 1,2 --batch-sizes 4,8 --input-sizes 32
 
     Your own model is any importable nn.Module. --input-spec lists its inputs, separated by commas:
     [name=][type[range]] shape. A shape joins numbers and S, the input size, by x. The batch is the first dimension, or
@@ -86,9 +103,13 @@ def command(
     check_own_options(own, {"WORKLOADS": workloads, "--variant": variant, "--data": data != "synthetic",
                             "--synthetic": synthetic, "--split": split != "train"})
     opt.check_name(name)
+    ranks = _ranks(parallel, nproc, modes, own_model=model is not None, compiled=compiled)
+    if ranks:
+        modes = ["train"]
     options: dict[str, Any] = {
         "data": data, "synthetic": synthetic or "", "split": split, "workers": workers, "seed": seed,
-        "channels_last": channels_last, "compiled": compiled, "counters": counters,
+        "channels_last": channels_last, "compiled": compiled, "counters": counters, "parallel": parallel,
+        "nproc": nproc,
         "precision_target_frac": precision_target, "max_iterations": max_iterations, "max_seconds": max_seconds,
     } | {option[2:].replace("-", "_"): value for option, value in own.items() if value is not None}
 
@@ -111,7 +132,41 @@ def command(
         sources = chosen_sources(sources_named)
         rule = StopRule(precision_target, max_iterations, max_seconds)
         label = name or "+".join(workload.name for workload in prepared[:3])
+        if ranks:
+            return run_and_publish(_on_ranks(cases, ranks, rule, interrupt), out, label, options, threads, quiet,
+                                   interrupt, [], as_json=as_json)
         return run_and_publish(
             lambda writer, progress: run_cases(cases, rule, writer, progress, interrupt, sources), out, label, options,
             threads, quiet, interrupt, [str(case.device) for case in cases], measures_ceilings=True,
             as_json=as_json)
+
+
+def _ranks(parallel: str | None, nproc: str | None, modes: list[str], *, own_model: bool, compiled: bool
+           ) -> list[tuple[str | None, int]]:
+    """Return how ranks train together and how many there are, after checking the options."""
+    ranks = parallel_options.parse_ranks(parallel, nproc, with_one=True)
+    if ranks and own_model:
+        raise UserError("--parallel runs built-in workloads: run your own script on ranks with charact run --nproc")
+    if ranks and "train" not in modes:
+        raise UserError("--parallel is for training: leave --mode infer out")
+    if ranks and compiled:
+        raise UserError("--parallel and --compile exclude each other: leave one of them out")
+    return ranks
+
+
+def _on_ranks(cases: "list[Case]", ranks: list[tuple[str | None, int]], rule: "StopRule", interrupt: "Interrupt"
+              ) -> "Measure":
+    """Return the function that times the cases on ranks; the largest number of ranks divides the threads."""
+    from dataclasses import replace
+
+    import torch
+
+    from charact.measure.ranks.runner import run_rank_cases
+
+    most, num_cores = max(number for _, number in ranks), torch.get_num_threads()
+    if most > num_cores and cases[0].device.type == "cpu":
+        warn(f"charact: --nproc {most} is more than the {num_cores} threads of this process: ranks wait for each "
+             "other's cores, so the scaling is that of this machine, not of the program")
+    on_ranks = [replace(case, parallel=name, num_ranks=number) for case in cases for name, number in ranks]
+    return lambda writer, progress: run_rank_cases(on_ranks, rule, max(1, torch.get_num_threads() // most), writer,
+                                                   progress, interrupt)

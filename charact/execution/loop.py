@@ -34,10 +34,12 @@ class Loop:
         dataset: the case's data; read again by default.
         model: its model, `placed`; by default one with random weights.
         shard: shards the model, as by FSDP2; by default it stays whole.
+        wrap: returns what is called instead of the model, such as `DistributedDataParallel` around it.
     """
 
     def __init__(self, case: Case, batches: Iterator[Any] | None = None, *, dataset: Dataset[Any] | None = None,
-                 model: torch.nn.Module | None = None, shard: Shard | None = None) -> None:
+                 model: torch.nn.Module | None = None, shard: Shard | None = None,
+                 wrap: Callable[[torch.nn.Module], Any] | None = None) -> None:
         torch.manual_seed(case.data.seed)
         self.case = case
         self.precision = PRECISIONS[case.precision]
@@ -48,7 +50,7 @@ class Loop:
         if shard is not None:
             shard(self.model)
         # `model.compile()` would skip a model that consists only of PyTorch's own modules.
-        self._called: Any = torch.compile(self.model) if case.compiled else self.model
+        self._called: Any = torch.compile(self.model) if case.compiled else wrap(self.model) if wrap else self.model
         self._compiling = case.compiled
         if case.compiled:
             torch._dynamo.utils.counters.clear()

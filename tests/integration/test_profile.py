@@ -43,6 +43,22 @@ def finished(tmp_path_factory: pytest.TempPathFactory, server: Server) -> Finish
     return done, only_run(directory)
 
 
+@pytest.mark.slow
+def test_ranks_and_a_single_process_give_the_scaling(tmp_path: Path) -> None:
+    done = charact("profile", "mlp", "--parallel", "ddp", "--nproc", "1,2", "--batch-sizes", "32,64", *QUICK,
+                   "--input-sizes", "8", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "weak scaling to 2 ranks (batch 32 per rank, 64 in all)" in " ".join(done.stdout.split())
+    run = load_run(only_run(tmp_path))
+    assert list(run.cases["case"]) == [
+        name for size in (32, 64) for name in (f"mlp-8-b{size}-train-fp32-cpu", *(
+            f"mlp-8-b{size}-train-fp32-cpu-ddpx2-rank{rank}" for rank in (0, 1)))]
+    assert run.manifest["cases"][1]["global_batch_size"] == 64
+    page = (run.path / "report.html").read_text(encoding="utf-8")
+    assert "Scaling efficiency" in page
+    assert "waiting was not recorded: charact run --nproc" in page
+
+
 class TestAFinishedRun:
     def test_it_ends_with_a_summary_and_where_to_go_next(self, finished: Finished) -> None:
         done, path = finished
@@ -75,6 +91,11 @@ class TestAFinishedRun:
 
 class TestBadInput:
     @pytest.mark.parametrize(("arguments", "message"), [
+        (["mlp", "--parallel", "ddp"], "error: --parallel ddp needs the number of ranks: add --nproc 8"),
+        (["mlp", "--parallel", "ddp", "--nproc", "2", "--compile"], "error: --parallel and --compile exclude"),
+        (["--model", "a:b", "--input-spec", "S", "--parallel", "ddp", "--nproc", "2"],
+         "error: --parallel runs built-in workloads: run your own script on ranks with charact run --nproc"),
+        (["mlp", "--parallel", "ddp", "--nproc", "2", "--mode", "infer"], "error: --parallel is for training"),
         (["rasnet"], "error: unknown workload 'rasnet': did you mean resnet"),
         (["vgg16", "--input-sizes", "7"], "error: input size 7 is too small for vgg16 (needs at least 32)"),
         (["resnet18", "--input-sizes", "0"], "error: --input-sizes: 0 is not positive"),

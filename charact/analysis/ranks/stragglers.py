@@ -28,6 +28,8 @@ _NO_DEVICE = ("waits of ranks on a GPU are not measured: import traces of all ra
 
 _NO_EXCHANGE = "the ranks exchanged nothing in the iterations that were timed on all of them"
 
+_NOT_RECORDED = "waiting was not recorded: charact run --nproc records a program's collectives"
+
 
 @memoize
 def stragglers(run: Run) -> pd.DataFrame:
@@ -57,7 +59,7 @@ def stragglers(run: Run) -> pd.DataFrame:
         elif num_iterations < MIN_ITERATIONS:
             found["reason"] = f"{num_iterations} iterations are too few to compare ranks: {MIN_ITERATIONS} are needed"
         elif (of_waits := waited[waited["program"] == program]).empty:
-            found["reason"] = _NO_DEVICE if _is_on_device(run, program) else _NO_EXCHANGE
+            found["reason"] = _why_no_waits(run, program)
         else:
             found |= _judged(_Program(of_program, of_waits))
         rows.append({"program": program} | found)
@@ -65,6 +67,15 @@ def stragglers(run: Run) -> pd.DataFrame:
         name: pd.Series([row.get(name) for row in rows], dtype="float64" if name in _NUMBERS else "object")
         for name in _COLUMNS
     })
+
+
+def _why_no_waits(run: Run, program: str) -> str:
+    """Return why it is not known how long the ranks of a program wait."""
+    if _is_on_device(run, program):
+        return _NO_DEVICE
+    cases = set(rank_cases(run).query("program == @program")["case"])
+    is_of_profile = any(entry.get("parallel") for entry in run.manifest["cases"] if entry["case"] in cases)
+    return _NOT_RECORDED if is_of_profile else _NO_EXCHANGE
 
 
 def _is_on_device(run: Run, program: str) -> bool:

@@ -18,8 +18,13 @@ NumRanks = Annotated[str | None, typer.Option(
 _MAX_RANKS = 65_536
 
 
-def parse_ranks(parallel: str | None, nproc: str | None) -> list[tuple[str, int]]:
+def parse_ranks(parallel: str | None, nproc: str | None, *, with_one: bool = False) -> list[tuple[str | None, int]]:
     """Return each combination of how ranks train together and how many there are; none without the options.
+
+    Args:
+        parallel: the option `--parallel`.
+        nproc: the option `--nproc`.
+        with_one: whether a single process is a number of ranks, too; it comes first, without a name.
 
     Raises:
         UserError: one of the options is missing, a name is unknown, or a number is below 2 or too large.
@@ -36,8 +41,9 @@ def parse_ranks(parallel: str | None, nproc: str | None) -> list[tuple[str, int]
             known = f"use {' or '.join(PARALLEL)}"
             raise UserError(f"--parallel: '{name}' is unknown: {did_you_mean(name, PARALLEL, known)}")
     numbers = parse_sizes(nproc, "--nproc")
-    if 1 in numbers:
+    if 1 in numbers and not with_one:
         raise UserError("--nproc 1 is a single process: leave --parallel and --nproc out, or give 2 ranks or more")
     if max(numbers) > _MAX_RANKS:
         raise UserError(f"--nproc {max(numbers)} is more than {_MAX_RANKS:,} ranks: give fewer")
-    return list(product(names, numbers))
+    alone: list[tuple[str | None, int]] = [(None, 1)] if 1 in numbers else []
+    return [*alone, *product(names, [number for number in numbers if number > 1])]

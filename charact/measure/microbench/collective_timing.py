@@ -1,21 +1,17 @@
 """Timing of collectives between ranks, each in a process started here."""
 
-import contextlib
 import itertools
 import json
 import math
-import signal
 import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.multiprocessing.spawn import ProcessException, start_processes
 
 from charact.measure.microbench.call_timer import REPEAT_S, Times, by_clock, seconds
 from charact.measure.microbench.operation_timing import (
@@ -28,6 +24,7 @@ from charact.measure.microbench.operation_timing import (
 )
 from charact.measure.passes.timing import StopRule, ended_by, warm_up
 from charact.measure.passes.warm_device import warm_device
+from charact.measure.ranks.processes import largest_over_ranks, process_group, run_ranks
 from charact.ops import Prepared, parse_problem
 from charact.ops.kinds.all_reduce import KIND
 
@@ -72,59 +69,19 @@ def time_over_ranks(text: str, precision: str, device: torch.device, rule: StopR
     num_threads = max(1, torch.get_num_threads() // num_ranks)
     with tempfile.TemporaryDirectory(prefix="charact-ranks-") as folder:
         task = _Task(folder, text, precision, device.type, num_ranks, num_threads, hot, rule)
-        _run_ranks(task)
+        run_ranks(_run_rank, task, task.num_ranks)
         found = json.loads((Path(folder) / _RESULT).read_text(encoding="utf-8"))
     return OperationTiming(found["rows"], found["facts"]), found["max_error"]
 
 
-def _run_ranks(task: _Task) -> None:
-    with _interrupts_held():
-        ranks: Any = start_processes(  # type: ignore[no-untyped-call]
-            _run_rank, args=(task,), nprocs=task.num_ranks, join=False, daemon=True, start_method="spawn")
-    try:
-        while not ranks.join():
-            pass
-    except ProcessException as error:
-        # A rank's message is its traceback; the last line is the error.
-        raise RuntimeError(f"rank {error.error_index}: {str(error).strip().splitlines()[-1]}") from error
-    finally:
-        for process in ranks.processes:
-            process.terminate()
-
-
-@contextlib.contextmanager
-def _interrupts_held() -> Iterator[None]:
-    """Block SIGINT for processes started in the context, which would print a traceback while importing.
-
-    The starting process receives a pending SIGINT at the end.
-    """
-    resource_tracker.ensure_running()  # otherwise it would start in the context, and unblock signals
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
 def _run_rank(rank: int, task: _Task) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends a rank, too
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-    torch.set_num_threads(task.num_threads)
-    device = torch.device(task.device_type, rank) if task.device_type == "cuda" else torch.device("cpu")
-    if device.type == "cuda":
-        torch.cuda.set_device(device)
-    dist.init_process_group("nccl" if device.type == "cuda" else "gloo", rank=rank, world_size=task.num_ranks,
-                            init_method=f"file://{task.folder}/store",
-                            device_id=device if device.type == "cuda" else None)
-    try:
+    with process_group(rank, task.num_ranks, task.folder, task.device_type, task.num_threads) as device:
         prepared = KIND.prepare(parse_problem(task.text), "forward", task.precision, device)
-        max_error, = _largest([result_error(prepared, prepared.inputs())], device)
+        max_error, = largest_over_ranks([result_error(prepared, prepared.inputs())], device)
         timing = _timed(prepared, device, task)
         if rank == 0:
             found = {"rows": timing.rows, "facts": timing.facts, "max_error": max_error}
             (Path(task.folder) / _RESULT).write_text(json.dumps(found), encoding="utf-8")
-    finally:
-        dist.destroy_process_group()
 
 
 def _timed(prepared: Prepared, device: torch.device, task: _Task) -> OperationTiming:
@@ -150,7 +107,7 @@ def _timed(prepared: Prepared, device: torch.device, task: _Task) -> OperationTi
         times = _repetition(prepared, turns, num_calls, device)
         call_s.append(seconds(times))
         rows.append({"repetition": len(rows), "num_calls": num_calls, **by_clock(times)})
-        spent_s, = _largest([time.perf_counter() - begun], device)
+        spent_s, = largest_over_ranks([time.perf_counter() - begun], device)
     return OperationTiming(rows, {
         "num_warmup_repetitions": len(warmup_s), "warmup_ended_by": warmup_ended_by,
         **timing_facts(call_s, num_calls, reason, task.rule, rotated, device),
@@ -165,13 +122,6 @@ def _repetition(prepared: Prepared, turns: Iterator[Inputs], num_calls: int, dev
         torch.cuda.synchronize(device)
     host_s, device_s = repetition(prepared, turns, num_calls, device, queued=False)
     if device_s is None:
-        return _largest([host_s], device)[0], None
-    host_s, device_s = _largest([host_s, device_s], device)
+        return largest_over_ranks([host_s], device)[0], None
+    host_s, device_s = largest_over_ranks([host_s, device_s], device)
     return host_s, device_s
-
-
-def _largest(values: list[float], device: torch.device) -> list[float]:
-    """Return the maximum over ranks of each value."""
-    values_of_ranks = torch.tensor(values, dtype=torch.float64, device=device)
-    dist.all_reduce(values_of_ranks, op=dist.ReduceOp.MAX)
-    return values_of_ranks.tolist()

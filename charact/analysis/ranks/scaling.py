@@ -1,0 +1,91 @@
+"""Scaling: how much faster several ranks are than one process, and which phase the loss is in."""
+
+from typing import Any
+
+import pandas as pd
+
+from charact.analysis.common.cache import memoize
+from charact.analysis.common.significance import Sample, judged, timed
+from charact.analysis.profile.case_summary import iteration_times, phase_times
+from charact.record.reader import Run
+
+_ALIKE = ["workload", "variant", "mode", "input_size", "precision", "device"]
+_COLUMNS = [*_ALIKE, "parallel", "kind", "num_ranks", "batch_size", "global_batch_size", "base_s", "time_s",
+            "samples_per_s", "efficiency", "low", "high", "lost_s", "phase", "phase_lost_s", "reason"]
+_NO_WEAK = "no single process with this batch: add 1 to --nproc"
+_NO_STRONG = "no single process with the batch of all ranks: add it to --batch-sizes, and 1 to --nproc"
+
+
+@memoize
+def scaling(run: Run) -> pd.DataFrame:
+    """Return the scaling efficiency of cases that were timed on several ranks.
+
+    Columns: workload, variant, mode, input_size, precision, device; parallel, how the ranks train together; kind,
+    'weak' (the single process has the batch of a rank) or 'strong' (it has the batch of all ranks); num_ranks;
+    batch_size of each rank and global_batch_size of all; base_s and time_s, the median iteration of the single process
+    and of the ranks, whose iteration lasts as long as that of the slowest rank; samples_per_s of all ranks; efficiency,
+    base_s / time_s for weak and base_s / (num_ranks time_s) for strong scaling, with its 95 % interval low to high
+    (null below 6 iterations); lost_s = time_s minus the time at an efficiency of 1; phase with the largest difference
+    to that time, and that difference (phase_lost_s, median of the slowest rank); reason, why there is no efficiency.
+
+    *Error*: the interval is that of the iterations of one run each, which do not show how runs differ.
+    """
+    groups = _groups(run)
+    rows = []
+    for key, group in groups.items():
+        if group["num_ranks"] > 1:
+            rows += [_row(run, group, groups.get(_alone(key, group["batch_size"])), "weak"),
+                     _row(run, group, groups.get(_alone(key, group["global_batch_size"])), "strong")]
+    return pd.DataFrame(rows, columns=_COLUMNS)
+
+
+def _groups(run: Run) -> dict[tuple[Any, ...], dict[str, Any]]:
+    """Return the cases that belong together, the ranks of one program or a single process, by what they are."""
+    found: dict[tuple[Any, ...], dict[str, Any]] = {}
+    parallel = [entry for entry in run.manifest["cases"] if entry.get("parallel")]
+    for entry in run.manifest["cases"] if parallel else []:
+        if entry["status"] != "ok" or not entry.get("passes", {}).get("timing", {}).get("num_iterations"):
+            continue
+        num_ranks = entry["world_size"] if entry.get("parallel") else 1
+        key = (*(entry.get(name) for name in _ALIKE), entry.get("parallel"), num_ranks, entry["batch_size"])
+        group = found.setdefault(key, {name: entry.get(name) for name in (*_ALIKE, "parallel", "batch_size")} | {
+            "num_ranks": num_ranks, "global_batch_size": entry["batch_size"] * num_ranks, "cases": []})
+        group["cases"].append(entry["case"])
+    return found
+
+
+def _alone(key: tuple[Any, ...], batch_size: int) -> tuple[Any, ...]:
+    """Return the key of the single process with a batch size."""
+    return (*key[:len(_ALIKE)], None, 1, batch_size)
+
+
+def _row(run: Run, group: dict[str, Any], base: dict[str, Any] | None, kind: str) -> dict[str, Any]:
+    sample = _sample(run, group)
+    row = {name: value for name, value in group.items() if name != "cases"} | {
+        "kind": kind, "time_s": sample.value, "samples_per_s": group["global_batch_size"] / sample.value}
+    if base is None:
+        return row | {"reason": _NO_WEAK if kind == "weak" else _NO_STRONG}
+    share = 1 if kind == "weak" else group["num_ranks"]
+    ratio = judged(_sample(run, base), sample)
+    base_s = _sample(run, base).value
+    lost = _phases(run, group).sub(_phases(run, base) / share, fill_value=0.0)
+    return row | {
+        "base_s": base_s, "efficiency": base_s / sample.value / share,
+        "low": None if ratio.high is None else 1 / ratio.high / share,
+        "high": None if ratio.low is None else 1 / ratio.low / share,
+        "lost_s": sample.value - base_s / share, "phase": lost.idxmax(), "phase_lost_s": lost.max(),
+    }
+
+
+def _sample(run: Run, group: dict[str, Any]) -> Sample:
+    """Return the iteration times of the slowest rank, by iteration."""
+    walls = iteration_times(run)
+    slowest = walls[walls["case"].isin(group["cases"])].groupby("iteration")["wall_s"].max()
+    return timed(slowest.tolist())
+
+
+def _phases(run: Run, group: dict[str, Any]) -> "pd.Series[float]":
+    """Return the median time of each phase, of the rank in which it takes longest (s)."""
+    times = phase_times(run)
+    medians = times[times["case"].isin(group["cases"])].groupby(["case", "phase"])["time_s"].median()
+    return medians.groupby("phase").max()

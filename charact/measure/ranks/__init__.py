@@ -1,0 +1,1 @@
+"""Processes of several ranks, and cases that run on them."""

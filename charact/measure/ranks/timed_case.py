@@ -1,0 +1,133 @@
+"""A data-parallel case, timed on several ranks of this machine."""
+
+import json
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+from torch import nn
+
+from charact.execution.case import Case
+from charact.execution.loop import Loop
+from charact.execution.precision import float32_products
+from charact.execution.sharding import Shard, shard_by_block
+from charact.machine.core_use import CoreUse
+from charact.measure.passes.phase_timer import phases_for
+from charact.measure.passes.timing import StopRule, ended_by, spread_frac, wall_s_of
+from charact.measure.ranks.processes import largest_over_ranks, process_group, run_ranks
+
+_NUM_WARMUP = 5
+_TURN = 5
+"""Number of iterations after which the ranks agree whether to go on."""
+
+
+@dataclass(frozen=True)
+class RankTiming:
+    """Timing pass of one rank: rows of the table `iterations`, and facts."""
+
+    rows: list[dict[str, Any]]
+    facts: dict[str, Any]
+    num_parameters: int
+
+
+@dataclass(frozen=True)
+class _Task:
+    folder: str
+    case: Case
+    num_threads: int
+    rule: StopRule
+
+
+def time_on_ranks(case: Case, rule: StopRule, num_threads: int) -> list[RankTiming]:
+    """Time a case in a new process for each of its ranks, each with a batch of the case's size; return one per rank.
+
+    All ranks run the same number of iterations: every fifth iteration, outside of the timed ones, they agree whether
+    the rule is met in any rank. All ranks read the same batches.
+
+    Args:
+        case: the case; its device determines where the ranks run.
+        rule: stop rule.
+        num_threads: threads inside an operator, of each rank.
+
+    Raises:
+        RuntimeError: a rank failed; the message holds its error.
+    """
+    with tempfile.TemporaryDirectory(prefix="charact-ranks-") as folder:
+        run_ranks(_run_rank, _Task(folder, case, num_threads, rule), case.num_ranks)
+        return [RankTiming(**json.loads(_result(folder, rank).read_text(encoding="utf-8")))
+                for rank in range(case.num_ranks)]
+
+
+def _result(folder: str, rank: int) -> Path:
+    return Path(folder) / f"rank-{rank}.json"
+
+
+def _run_rank(rank: int, task: _Task) -> None:
+    case = task.case
+    with process_group(rank, case.num_ranks, task.folder, case.device.type, task.num_threads) as device, \
+            float32_products(case.precision):
+        shard, wrap = _parallel(case, device)
+        loop = Loop(replace(case, device=device), shard=shard, wrap=wrap)
+        num_parameters = sum(parameter.numel() for parameter in loop.model.parameters())
+        try:
+            rows, facts = _timed(loop, task.rule, device)
+        finally:
+            loop.close()
+    found = {"rows": rows, "facts": facts, "num_parameters": num_parameters}
+    _result(task.folder, rank).write_text(json.dumps(found), encoding="utf-8")
+
+
+def _parallel(case: Case, device: torch.device) -> tuple[Shard | None, Callable[[nn.Module], Any] | None]:
+    """Return what shards and what wraps the model for the way in which the ranks train together."""
+    if case.parallel == "fsdp2":
+        from torch.distributed.device_mesh import init_device_mesh
+
+        return partial(shard_by_block, mesh=init_device_mesh(device.type, (case.num_ranks,))), None
+    if case.parallel == "ddp":
+        from torch.nn.parallel import DistributedDataParallel
+
+        return None, DistributedDataParallel
+    return None, None
+
+
+def _timed(loop: Loop, rule: StopRule, device: torch.device) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Warm up and measure; return rows and facts, as `timing_pass`."""
+    begun, core_use = time.perf_counter(), CoreUse()
+    phases = phases_for(device)
+
+    def iterate(number: int) -> list[Any]:
+        for _ in range(number):
+            with phases:
+                loop.iteration(phases)
+        return phases.take(wait=True)
+
+    iterate(_NUM_WARMUP)
+    measured: list[Any] = []
+    reason = None
+    while reason is None:
+        measured += iterate(min(_TURN, rule.max_iterations - len(measured)))
+        walls_s = [wall_s_of(durations) for durations in measured]
+        reason = _agreed(ended_by(walls_s, len(walls_s), rule, time.perf_counter() - begun), device)
+    rows = [{"iteration": number, "phase": phase, "part": None, "host_s": host_s, "device_s": device_s}
+            for number, durations in enumerate(measured) for phase, (host_s, device_s) in durations.items()]
+    return rows, {
+        "status": "ok", "reason": None, "num_warmup_iterations": _NUM_WARMUP, "warmup_ended_by": "number",
+        "num_iterations": len(measured), "ended_by": reason, "precision_target_frac": rule.precision_target_frac,
+        "interval_frac": spread_frac(walls_s), "median_s": median(walls_s), "compile_s": None,
+        "core_use": core_use.facts(), "num_threads": torch.get_num_threads(),
+    }  # fmt: skip
+
+
+_REASONS = ("max_iterations", "max_seconds", "precision")
+
+
+def _agreed(reason: str | None, device: torch.device) -> str | None:
+    """Return the first reason of any rank to end, the same in all ranks; None if all go on."""
+    found = largest_over_ranks([float(reason == one) for one in _REASONS], device)
+    return next((one for one, is_met in zip(_REASONS, found, strict=True) if is_met), None)

@@ -1,0 +1,76 @@
+"""The section Scaling: how much of the ranks' number becomes speed."""
+
+from typing import Any
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from charact.analysis.ranks.scaling import scaling
+from charact.record.reader import Run
+from charact.views.html.elements.blocks import Block, Body
+from charact.views.section import Section
+from charact.views.tables import format as fmt
+from charact.views.tables.model import Column, table
+
+_LEAD = (
+    "Weak scaling: each rank has the batch of the single process; the efficiency is the single process’s time over "
+    "that of the ranks. Strong scaling: all ranks together have its batch; the efficiency is its time over the ranks’ "
+    "time and number. An iteration of the ranks lasts as long as that of the slowest. All processes have the same "
+    "number of threads."
+)
+
+
+def section(run: Run) -> Body:
+    """Build the section: a table with a row for each number of ranks and kind of scaling."""
+    def why(row: Any) -> str:
+        return str(row.reason)
+
+    rows = scaling(run)
+    rows = rows.assign(interval=[_interval(row) for row in fmt.rows(rows)], name=[_name(row) for row in fmt.rows(rows)])
+    columns = [
+        Column("name", "Case", unbroken=True), Column("kind", "Scaling"), Column("num_ranks", "Ranks", fmt.number),
+        Column("batch_size", "Batch", fmt.number, "of each rank"),
+        Column("global_batch_size", "In all", fmt.number, "batch of all ranks"),
+        Column("base_s", "One process", fmt.seconds, "median iteration", why),
+        Column("time_s", "Ranks", fmt.seconds, "median iteration of the slowest rank"),
+        Column("samples_per_s", "Samples/s", fmt.number, "of all ranks"),
+        Column("efficiency", "Efficiency", fmt.share, "1 if nothing is lost", why),
+        Column("interval", "95 % interval", meaning="of the efficiency, from the iterations of this run"),
+        Column("lost_s", "Lost", fmt.seconds, "time above that of an efficiency of 1", why),
+        Column("phase", "Mostly in", meaning="phase with the largest difference", reason=why),
+        Column("phase_lost_s", "There", fmt.seconds, "difference in that phase", why),
+    ]  # fmt: skip
+    return Body(lead=_LEAD, blocks=[Block(table=table(rows, "Scaling efficiency", columns))])
+
+
+def _name(row: Any) -> str:
+    return f"{row.workload}, {row.input_size}, {row.mode}, {row.precision}, {row.parallel}"
+
+
+def _interval(row: Any) -> str:
+    if fmt.absent(row.low):
+        return fmt.missing(row.reason if isinstance(row.reason, str) else "fewer than 6 iterations")
+    return f"{fmt.share(row.low)} to {fmt.share(row.high)}"
+
+
+def has_scaling(run: Run) -> bool:
+    """Return whether a case was timed on several ranks that train together."""
+    return len(scaling(run)) > 0
+
+
+def _terminal(run: Run, case: Any) -> list[RenderableType]:
+    """Return all efficiencies, once for the first case."""
+    if case["case"] != run.manifest["cases"][0]["case"]:
+        return []
+    return [Text(_line(row)) for row in fmt.rows(scaling(run)) if not fmt.absent(row.efficiency)]
+
+
+def _line(row: Any) -> str:
+    return (f"{_name(row)}: {row.kind} scaling to {row.num_ranks} ranks (batch {row.batch_size} per rank, "
+            f"{row.global_batch_size} in all): {fmt.share(row.efficiency)} ({_interval(row)}), "
+            f"{fmt.seconds(row.lost_s)} lost, mostly in {row.phase}")
+
+
+SECTION = Section("scaling", "Scaling", 16, section, shows=has_scaling, terminal=_terminal, terminal_order=6, points={
+    "timing": [("Scaling efficiency", "timing pass of the ranks and of a single process, each in processes of their "
+                "own with equal threads. The interval resamples iterations; it does not show how runs differ.")]})

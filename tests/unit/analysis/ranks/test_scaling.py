@@ -1,0 +1,78 @@
+"""Scaling efficiency of known times."""
+
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+from support import records
+
+from charact.analysis.ranks.scaling import scaling
+from charact.record.reader import Run, load_run
+from charact.record.writer import RunWriter
+from charact.views.html.report import report
+from charact.views.terminal.summary import summary
+
+
+def entry(case: str, batch_size: int, num_ranks: int, rank: int, num_iterations: int) -> dict[str, Any]:
+    own = {"parallel": "ddp", "rank": rank, "world_size": num_ranks} if num_ranks > 1 else {}
+    return records.case_entry("net", 32, "train") | {
+        "case": case, "batch_size": batch_size, **own,
+        "passes": {"timing": {"status": "ok", "reason": None, "num_iterations": num_iterations}}}
+
+
+def run_of(out: Path, *cases: tuple[int, int, list[float]], num_iterations: int = 10) -> Run:
+    """A record of (batch size, number of ranks, time of the backward of each rank)."""
+    writer = RunWriter(out, "net", records.manifest("profile"))
+    for batch_size, num_ranks, times_s in cases:
+        for rank, time_s in enumerate(times_s):
+            rows = [{"iteration": number, "phase": phase, "part": None, "host_s": host_s, "device_s": None}
+                    for number in range(num_iterations)
+                    for phase, host_s in (("forward", 0.01), ("backward", time_s + 1e-5 * (number % 2)))]
+            writer.add_case(entry(f"b{batch_size}x{num_ranks}-rank{rank}", batch_size, num_ranks, rank, num_iterations),
+                            {"iterations": rows})
+    writer.close("complete")
+    return load_run(writer.publish())
+
+
+def test_weak_and_strong(tmp_path: Path) -> None:
+    run = run_of(tmp_path, (4, 1, [0.03]), (8, 1, [0.05]), (4, 2, [0.04, 0.035]))
+    weak, strong = scaling(run).to_dict("records")
+    assert (weak["kind"], weak["num_ranks"], weak["batch_size"], weak["global_batch_size"]) == ("weak", 2, 4, 8)
+    assert weak["efficiency"] == pytest.approx(0.04 / 0.05, rel=1e-3)  # the slowest rank counts
+    assert weak["low"] <= weak["efficiency"] <= weak["high"]
+    assert weak["high"] - weak["low"] < 0.01
+    assert (weak["lost_s"], weak["phase"], weak["phase_lost_s"]) == (
+        pytest.approx(0.01, rel=1e-2), "backward", pytest.approx(0.01, rel=1e-2))
+    assert weak["samples_per_s"] == pytest.approx(8 / 0.05, rel=1e-3)
+    assert strong["efficiency"] == pytest.approx(0.06 / 2 / 0.05, rel=1e-3)
+    assert strong["lost_s"] == pytest.approx(0.05 - 0.03, rel=1e-2)
+
+
+def test_without_a_single_process_the_remedy_is_named(tmp_path: Path) -> None:
+    weak, strong = scaling(run_of(tmp_path, (4, 1, [0.03]), (8, 2, [0.04, 0.04]))).to_dict("records")
+    assert weak["reason"] == "no single process with this batch: add 1 to --nproc"
+    assert strong["reason"].startswith("no single process with the batch of all ranks: add it to --batch-sizes")
+    assert weak["time_s"] == pytest.approx(0.05, rel=1e-3)
+
+
+def test_few_iterations_have_no_interval(tmp_path: Path) -> None:
+    weak, _ = scaling(run_of(tmp_path, (4, 1, [0.03]), (4, 2, [0.04, 0.04]), num_iterations=3)).to_dict("records")
+    assert weak["efficiency"] == pytest.approx(0.8, rel=1e-3)
+    assert weak["low"] is None or weak["low"] != weak["low"]
+
+
+def test_runs_without_ranks_have_none(tmp_path: Path) -> None:
+    assert scaling(run_of(tmp_path, (4, 1, [0.03]))).empty
+
+
+def test_it_is_shown(tmp_path: Path) -> None:
+    run = run_of(tmp_path, (4, 1, [0.03]), (4, 2, [0.04, 0.035]))
+    page = report([run])
+    assert "Scaling efficiency" in page
+    assert "n/a (no single process with the batch of all ranks" in page
+    console = Console(file=io.StringIO(), width=300)
+    console.print(summary(run))
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "weak scaling to 2 ranks (batch 4 per rank, 8 in all): 80.0 %" in text
