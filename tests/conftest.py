@@ -21,7 +21,8 @@ NEEDS = {"browser tests": "Chromium", "tests of real data and traces": "../share
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Choose how many examples Hypothesis tries."""
+    """Choose how many examples Hypothesis tries, and let the collector wait for more objects: tests leave many."""
+    gc.set_threshold(20_000, 20, 50)
     hypothesis.settings.load_profile("quick" if config.getoption("markexpr") == "not slow" else "all")
 
 
