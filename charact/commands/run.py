@@ -57,6 +57,9 @@ def command(
         "--sample", help="Sample the script's line in data and other every 10 ms, not every 100 ms.")] = False,
     live: Annotated[bool, typer.Option(
         "--live", help="Show where time goes at the bottom of the terminal while it runs.")] = False,
+    hang_after: Annotated[float | None, typer.Option(
+        "--hang-after", min=1, metavar="SECONDS",
+        help="Print and record where the script, or a rank of it, is after this time without progress.")] = None,
     nproc: Annotated[int | None, typer.Option(
         min=1, metavar="N", help="Run the script on N ranks of this machine, as torchrun does. All ranks have one "
                                  "record.")] = None,
@@ -107,5 +110,5 @@ def command(
         Program(module, None if module is not None else program[0], program[module is None:]), skip=skip,
         iterations=iterations, stop=stop, passes=further, sample=sample,
         live=live and os.environ.get("LOCAL_RANK", "0") == "0",  # ranks share a terminal: only one draws
-        out=out, label=label,
+        hang_after_s=hang_after, out=out, label=label,
         quiet=quiet, keep_arguments=keep_arguments, command_line=sys.argv[1:], environment=environment)

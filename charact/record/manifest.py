@@ -201,6 +201,7 @@ class Rank(Struct):
     traceback: str | None = None
     ended_s: float | None = None
     reason: str | None = None
+    hung: str | None = None
 
 
 class Reference(Struct):
@@ -240,6 +241,7 @@ class Manifest(Struct):
     traceback: str | None = None
     ended_s: float | None = None
     reason: str | None = None
+    hung: str | None = None
     event_log_damage: list[LogDamage] = []
     flushes: dict[str, dict[str, Count]] = {}
 

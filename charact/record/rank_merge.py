@@ -13,7 +13,7 @@ from charact.record.schema import TABLES, Rows
 from charact.record.writer import RunWriter
 
 _OWN = {"schema_version", "run_id", "name", "status", "cases", "tables", "ended", "hostname", "rank", "ending",
-        "traceback", "ended_s", "reason", "table_checksums", "checksum", "flushes", "event_log_damage"}
+        "traceback", "ended_s", "reason", "hung", "table_checksums", "checksum", "flushes", "event_log_damage"}
 """Facts of a part that its run has for itself; the others are those of the first rank."""
 CONSEQUENCES = ("Connection closed by peer", "Connection reset", "ended by SIGTERM", "ended by SIGINT",
                 "Broken pipe", "Socket Timeout", "NCCL communicator was aborted", "Connection refused")
@@ -89,6 +89,7 @@ def described(part: Part, run: Run) -> dict[str, Any]:
         "rank": part.rank, "local_rank": identity.get("local_rank"), "world_size": identity.get("world_size", 1),
         "hostname": facts.get("hostname"), "num_iterations": sum(timed), "ending": facts.get("ending"),
         "traceback": facts.get("traceback"), "ended_s": facts.get("ended_s"), "reason": facts.get("reason"),
+        "hung": facts.get("hung"),
     }
 
 

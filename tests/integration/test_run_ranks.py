@@ -1,6 +1,7 @@
 """`charact run` in every rank of a program: one record, with each rank's phases and collectives."""
 
 import random
+import re
 import time
 from pathlib import Path
 
@@ -17,6 +18,9 @@ WIDTH, CLASSES = 128, 10
 BLOCKS = {"first": WIDTH * WIDTH + WIDTH, "second": WIDTH * WIDTH + WIDTH, "last": WIDTH * CLASSES + CLASSES}
 """Number of parameters of each block of the model."""
 PARAMETERS = sum(BLOCKS.values())
+BASE_S = 0.04
+FLUSHED_S = 0.25
+"""Interval at which a rank writes its event log."""
 
 
 def phases_s(run: Run) -> pd.DataFrame:
@@ -108,9 +112,26 @@ def test_a_rank_that_fails_is_named_with_its_traceback_and_the_others_are_kept(t
     assert second["num_iterations"] >= 7
 
 
-BASE_S = 0.04
-FLUSHED_S = 0.25
-"""Interval at which a rank writes its event log."""
+def test_ranks_that_hang_say_where_and_in_what_they_wait(tmp_path: Path, server: Server) -> None:
+    children = start_ranks(server, tmp_path, "--iterations", 30, "--hang-at", 20, "--base", BASE_S,
+                           options=("--hang-after", "1"))
+    until = time.monotonic() + 60
+    while not all("no progress" in child.error() for child in children) and time.monotonic() < until:
+        time.sleep(0.1)
+    for child in children:
+        child.kill()
+        child.wait()
+    waiting, hanging = (child.error() for child in children)
+    assert "rank 0 on " in waiting
+    assert re.search(r"no progress for 1 s: in backward at .* waiting in all_reduce \d+ of group default$",
+                     waiting.strip())
+    assert re.search(r"rank 1 on .*: no progress for 1 s: outside of all phases at ranks.py:\d+ \(main\)$",
+                     hanging.strip())
+    (job,) = hidden(tmp_path / "runs")
+    assert charact(["recover", "-q", str(job)]) == 0
+    first, second = only_record(tmp_path).manifest["ranks"]
+    assert "waiting in all_reduce" in first["hung"]
+    assert "outside of all phases" in second["hung"]
 
 
 @pytest.mark.slow

@@ -80,6 +80,10 @@ class Child:
         """What it has printed so far."""
         return self._kept("out")
 
+    def error(self) -> str:
+        """What it has printed to standard error so far."""
+        return self._kept("err")
+
     def flushed(self) -> dict[str, Flushed]:
         """What records had flushed, by case; of one that was flushed several times the last."""
         found = [Flushed(*json.loads(line)) for line in self._kept("flushed").split("\n")[:-1]]

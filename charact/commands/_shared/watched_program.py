@@ -51,7 +51,7 @@ def add_cases_of_program(writer: RunWriter, options: ScriptOptions, nothing: str
     watched = read_event_log(writer.directory)
     if "rank" in writer.manifest:
         writer.manifest |= {"ending": watched.ending or "killed", "traceback": watched.traceback,
-                            "ended_s": watched.ended_s}
+                            "ended_s": watched.ended_s, "hung": watched.hung}
     cases = script_cases(watched, writer.manifest["name"], options.script, options.skip, options.iterations,
                          options.passes)
     for damage in watched.damage:

@@ -40,7 +40,7 @@ class Program:
 
 
 def run_program(program: Program, *, skip: int | None, iterations: int | None, stop: bool, passes: Sequence[str],
-                sample: bool, live: bool, out: Path, label: str, quiet: bool,
+                sample: bool, live: bool, hang_after_s: float | None, out: Path, label: str, quiet: bool,
                 keep_arguments: bool, command_line: list[str], environment: Mapping[str, str]) -> NoReturn:
     """Run and record a program, then exit as the program does; the record is in a new directory in `out`.
 
@@ -52,6 +52,7 @@ def run_program(program: Program, *, skip: int | None, iterations: int | None, s
         passes: names of the passes to run after the timing; if all iterations are measured, as soon as it is precise.
         sample: whether a thread samples the program's stack often while no phase runs.
         live: whether a separate process shows the progress.
+        hang_after_s: time without progress after which the program's place is printed and recorded; None: never.
         out: parent directory of the run's directory.
         label: name of the run.
         quiet: whether to print only errors and the path of the record at the end.
@@ -82,10 +83,12 @@ def run_program(program: Program, *, skip: int | None, iterations: int | None, s
     if live:
         start_panel(run.directory, environment)
     error = StandardError()
+    who = "" if identity is None else f"rank {identity.rank} on {os.uname().nodename}: "
     warmup = MAX_WARMUP_ITERATIONS if skip is None and iterations is not None else skip or 0
     session = Session(run.directory, Plan(warmup, iterations, stop, tuple(passes)),
                       lambda reason: error.print_line(f"stopped measuring: {reason}"),
-                      sample_interval_s=INTERVAL_S if sample else SPARSE_INTERVAL_S, is_rank=identity is not None)
+                      sample_interval_s=INTERVAL_S if sample else SPARSE_INTERVAL_S, is_rank=identity is not None,
+                      hang_after_s=hang_after_s, on_hang=lambda text: error.print_line(f"{who}{text}"))
     ending = ExitHandler(session, run, error, environment, quiet=quiet)
     ending.install()
     when_imported("torch", session.start)

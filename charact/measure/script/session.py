@@ -18,6 +18,7 @@ from charact.measure.script.hooks.patches import Patches
 from charact.measure.script.hooks.variable_names import variable_name
 from charact.measure.script.pass_scheduler import PassScheduler
 from charact.measure.script.ranks.flight_recorder import FlightRecorder
+from charact.measure.script.ranks.hang_watch import HangWatch
 from charact.measure.script.spans.device_clock import DeviceClock, device_name, is_capturing, program_device
 from charact.measure.script.spans.event_log import EventLogWriter
 from charact.measure.script.spans.recorder import Kind, SpanRecorder
@@ -59,10 +60,13 @@ class Session:
         on_problem: called with the reason when recording ends early; `problem` holds the reason, too.
         sample_interval_s: interval at which a thread samples the program's stack while no span is open; None: never.
         is_rank: whether other ranks run the same program: then its collectives are recorded.
+        hang_after_s: time without progress after which `on_hang` is called; None: never.
+        on_hang: called once with a text that describes where the program hangs, in another thread.
     """
 
     def __init__(self, directory: Path, plan: Plan, on_problem: Callable[[str], None] | None = None, *,
-                 sample_interval_s: float | None = None, is_rank: bool = False) -> None:
+                 sample_interval_s: float | None = None, is_rank: bool = False,
+                 hang_after_s: float | None = None, on_hang: Callable[[str], None] | None = None) -> None:
         self.recorder = SpanRecorder()
         self.problem: str | None = None
         self._plan = plan
@@ -83,6 +87,9 @@ class Session:
         self._precision = TimingPrecision(in_step=is_rank) if plan.iterations is None and plan.passes else None
         """Decides when the passes run if all iterations are measured; None afterwards."""
         self._flight_recorder = FlightRecorder() if is_rank else None
+        self._on_hang = on_hang
+        self._hang_watch = None if hang_after_s is None else HangWatch(
+            self.recorder, self._flight_recorder or FlightRecorder(), hang_after_s, self._hangs)
         self._core_use: CoreUse | None = None
         """Use of the cores since the first iteration, until it is noted."""
         self._flushed = monotonic()
@@ -113,6 +120,8 @@ class Session:
         if self._sampler is not None:
             self._try(self._sampler.start)
         self.recorder.on = self.problem is None
+        if self._hang_watch is not None:
+            self._hang_watch.start()
 
     def close(self, ending: str, traceback: str | None = None) -> None:
         """Remove the patches and write the rest of the event log.
@@ -280,6 +289,13 @@ class Session:
         if self._device is None:
             self._look_for_device()
         self._flushed = monotonic()
+
+    def _hangs(self, text: str) -> None:
+        """Note that the program hangs; written at once, since the program may never get to write again."""
+        with contextlib.suppress(UserError):
+            self._event_log.notes([{"note": "hung", "text": text}])
+        if self._on_hang is not None:
+            self._on_hang(text)
 
     def _note_collectives(self, flight_recorder: FlightRecorder, *, all_of_them: bool) -> None:
         read = flight_recorder.note if all_of_them else flight_recorder.note_if_due

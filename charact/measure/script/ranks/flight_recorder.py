@@ -34,6 +34,7 @@ class _Entry(msgspec.Struct):
     output_sizes: list[list[int]] = []
     output_dtypes: list[str] = []
     duration_ms: float | None = None
+    retired: bool = True
 
 
 class _Group(msgspec.Struct):
@@ -100,6 +101,15 @@ class FlightRecorder:
         self._last_id, self._iterations_at_read = max(one.record_id for one in new), num_iterations
         sizes = {name: group.ranks.count(",") + 1 for name, group in dump.pg_config.items() if group.ranks}
         return {"note": "collectives", "lost": num_lost, "rows": [_row(one, offset_ns, sizes) for one in new]}
+
+    def unfinished(self) -> str | None:
+        """Return the first collective that has not ended, as text; None if all have."""
+        dump = self._dump()
+        waiting = [one for one in dump.entries if not one.retired] if dump is not None else []
+        if not waiting:
+            return None
+        _, group, _, sequence, operation, *_ = _row(min(waiting, key=lambda one: one.record_id), 0, {})
+        return f"{operation} {sequence} of group {group}"
 
     def _dump(self) -> _Dump | None:
         """Return the content of the flight recorder; None if torch.distributed is not in use or too old."""

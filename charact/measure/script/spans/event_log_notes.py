@@ -70,6 +70,10 @@ class _NoCollectives(Struct):
     reason: str
 
 
+class _Hung(Struct):
+    text: str
+
+
 class _Device(Struct):
     device: Annotated[str, Meta(pattern=r"^[a-z]{1,20}(:[0-9]{1,4})?$")]
     name: str | None
@@ -171,7 +175,7 @@ class _Pass(Struct):
 _OWNERS: dict[str, type[_Owned]] = {"model": _Model, "optimizer": _Optimizer, "loader": _Loader}
 _FACTS: dict[str, type] = {"operators": _OperatorFacts, "memory": _MemoryFacts, "counters": _CounterFacts}
 _KINDS: dict[str, type] = {"names": _Names, "end": _End, "rule": _Rule, "frames": _Frames, "core use": _CoreUse,
-                           "collectives": _Collectives, "no collectives": _NoCollectives,
+                           "collectives": _Collectives, "no collectives": _NoCollectives, "hung": _Hung,
                            "torch": _Torch, "unwatched": _Unwatched, "timing ended": _TimingEnded,
                            "timing resumed": _TimingEnded, "device": _Device,
                            "pass": _Pass}

@@ -45,6 +45,8 @@ class EventLog:
     """Traceback of the error that ended it; None if none did."""
     arrivals: Arrivals = field(default_factory=lambda: Arrivals([]))
     """Collectives that this rank called."""
+    hung: str | None = None
+    """Where it made no progress for longer than the user allowed; None if it did not hang."""
     no_collectives: str | None = None
     """Why there are none, if it is a rank."""
     num_lost_collectives: int = 0
@@ -135,6 +137,8 @@ def read_event_log(directory: Path) -> EventLog:
             log.torch_facts = note["facts"]
         elif note["note"] == "frames":
             log.samples.add(note)
+        elif note["note"] == "hung":
+            log.hung = note["text"]
         elif note["note"] == "no collectives":
             log.no_collectives = note["reason"]
         elif note["note"] == "full":

@@ -225,6 +225,16 @@ class SpanRecorder:
         return taken
 
     @property
+    def top(self) -> Kind | None:
+        """Kind of the innermost open span; None if no span is open."""
+        return self._top
+
+    @property
+    def progress(self) -> int:
+        """A number that changes whenever a span begins or ends."""
+        return self._since_ns
+
+    @property
     def idle(self) -> bool:
         """Whether no span is open."""
         return not self._stack

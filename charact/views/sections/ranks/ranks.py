@@ -118,7 +118,7 @@ def _ends(run: Run) -> list[Block]:
     ]  # fmt: skip
     missing = sorted(set(range(run.manifest.get("world_size") or 0)) - set(rows["rank"]))
     note = f"The record lacks rank {', '.join(map(str, missing))} of {run.manifest['world_size']}." if missing else ""
-    traces = [(f"rank {one['rank']}", one["traceback"]) for one in ranks if one.get("traceback")]
+    traces = [(f"rank {one['rank']}", one[fact]) for one in ranks for fact in ("hung", "traceback") if one.get(fact)]
     found = [Block(title="How each rank ended", table=table(rows, "How each rank ended", columns, note))]
     return [*found, Block(title="Errors", points=traces)] if traces else found
 

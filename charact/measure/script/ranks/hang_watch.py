@@ -1,0 +1,58 @@
+"""Reports a rank that makes no progress, and in what it waits. Imports no torch when loaded."""
+
+import sys
+import threading
+import time
+from collections.abc import Callable
+
+from charact.measure.script.ranks.flight_recorder import FlightRecorder
+from charact.measure.script.spans.iterations import PHASES
+from charact.measure.script.spans.recorder import SpanRecorder
+from charact.measure.script.spans.stack_sampler import location_of
+
+_CHECKS = 20
+"""Number of checks within the limit; a report comes at most this fraction of the limit too late."""
+
+
+class HangWatch:
+    """A thread that reports once if the watched thread neither begins nor ends a span for some time.
+
+    Args:
+        recorder: recorder of the program's spans.
+        flight_recorder: knows the collective that has not ended.
+        limit_s: time without progress after which it reports.
+        report: called with a text, such as 'no progress for 60 s: in backward at train.py:12 (main), waiting in
+            all_reduce 7 of group default'.
+    """
+
+    def __init__(self, recorder: SpanRecorder, flight_recorder: FlightRecorder, limit_s: float,
+                 report: Callable[[str], None]) -> None:
+        self._recorder, self._flight_recorder = recorder, flight_recorder
+        self._limit_s, self._report = limit_s, report
+        self._thread_id = 0
+
+    def start(self) -> None:
+        """Start to watch the calling thread."""
+        self._thread_id = threading.get_ident()
+        threading.Thread(target=self._watch, name="charact-hang", daemon=True).start()
+
+    def _watch(self) -> None:
+        progress, since_s = self._recorder.progress, time.monotonic()
+        while self._recorder.on:
+            time.sleep(self._limit_s / _CHECKS)
+            if self._recorder.progress != progress:
+                progress, since_s = self._recorder.progress, time.monotonic()
+            elif time.monotonic() - since_s >= self._limit_s:
+                self._report(f"no progress for {self._limit_s:g} s: {self._where()}")
+                return
+
+    def _where(self) -> str:
+        """Return the phase, the program's line and the collective in which the watched thread is, as text."""
+        kind = self._recorder.top
+        parts = ["outside of all phases" if kind is None else f"in {PHASES.get(kind, 'other')}"]
+        frame = sys._current_frames().get(self._thread_id)
+        if frame is not None and (location := location_of(frame)) is not None:
+            parts.append(f"at {location[0]} ({location[1]})")
+        if (waited_for := self._flight_recorder.unfinished()) is not None:
+            parts.append(f"waiting in {waited_for}")
+        return " ".join(parts)

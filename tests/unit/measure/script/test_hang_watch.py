@@ -1,0 +1,55 @@
+"""A program without progress is reported once, with the place where it is."""
+
+import threading
+import time
+
+import pytest
+
+from charact.measure.script.ranks.flight_recorder import FlightRecorder
+from charact.measure.script.ranks.hang_watch import HangWatch
+from charact.measure.script.spans.recorder import Kind, SpanRecorder
+
+
+class Waiting(FlightRecorder):
+    def unfinished(self) -> str | None:
+        return "all_reduce 7 of group default"
+
+
+@pytest.fixture
+def recorder() -> SpanRecorder:
+    one = SpanRecorder()
+    one.on = True
+    return one
+
+
+def test_a_hang_is_reported_once_with_its_phase_and_collective(recorder: SpanRecorder) -> None:
+    reports: list[str] = []
+    HangWatch(recorder, Waiting(), 0.1, reports.append).start()
+    recorder.enter(Kind.BACKWARD)
+    time.sleep(0.5)
+    recorder.leave()
+    time.sleep(0.3)
+    recorder.on = False
+    (report,) = reports
+    assert report.startswith("no progress for 0.1 s: in backward ")
+    assert report.endswith("waiting in all_reduce 7 of group default")
+
+
+def test_a_program_with_progress_is_not_reported(recorder: SpanRecorder) -> None:
+    reports: list[str] = []
+    HangWatch(recorder, Waiting(), 0.4, reports.append).start()
+    until = time.monotonic() + 1
+    while time.monotonic() < until:
+        recorder.enter(Kind.FORWARD)
+        time.sleep(0.02)
+        recorder.leave()
+        recorder.take()
+    recorder.on = False
+    assert reports == []
+
+
+def test_it_ends_with_the_recording(recorder: SpanRecorder) -> None:
+    HangWatch(recorder, Waiting(), 0.2, lambda text: None).start()
+    recorder.on = False
+    time.sleep(0.1)
+    assert [one.name for one in threading.enumerate() if one.name == "charact-hang"] == []
