@@ -50,6 +50,8 @@ def with_waiting(iteration: Iteration, arrivals: Arrivals) -> Iteration:
     `DistributedDataParallel` exchanges gradients inside the backward, without a call of a Python function. The host
     computes until it calls the last of these collectives, and then waits for all of them.
     """
+    if iteration.start_event is not None:  # an accelerator computes: the host's wait is no time of its own
+        return iteration
     intervals = list(iteration.intervals)
     for first, last in reversed(_backwards(intervals)):
         called = [one.time_ns for part in intervals[first:last + 1] if part.phase == "backward"

@@ -1,5 +1,7 @@
 """The phase of each collective and the time that a rank waits for it, from known times."""
 
+from dataclasses import replace
+
 import pytest
 
 from charact.measure.script.spans.collectives import Arrival, Arrivals, collective_rows, with_waiting
@@ -44,6 +46,11 @@ def test_each_of_two_backwards_is_cut() -> None:
 ])  # fmt: skip
 def test_a_backward_without_an_exchange_that_the_host_waits_for_stays_whole(arrivals: list[Arrival]) -> None:
     assert with_waiting(DDP, Arrivals(arrivals)) == DDP
+
+
+def test_device_times_of_a_program_on_an_accelerator_stay() -> None:
+    on_device = replace(DDP, start_event=0, end_event=100)
+    assert with_waiting(on_device, Arrivals([arrival(35), arrival(50)])) == on_device
 
 
 def test_a_wait_inside_a_phase_is_that_phases() -> None:
