@@ -39,6 +39,7 @@ COMMANDS: dict[str, tuple[list[str], int]] = {
     "recover": (["killed"], 0), "import": (["t.json.gz"], 0), "bricks show": (["suite"], 0),
     "bricks audit": (["suite"], 0), "data check": (["mnist"], 1), "report none": ([], 2), "nothing": ([], 2),
     "sweep status": (["sweep"], 0), "sweep merge": (["sweep"], 2),
+    "history": ([".", "--case", "resnet50-32-b8-train-fp32-cpu"], 0),
     "query": (["select count(*) from cases", "run"], 0),
     "study deep500": (["--dry-run", "--out", "studies"], 0), "study none": ([], 2),
 }
