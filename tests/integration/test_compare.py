@@ -52,7 +52,7 @@ def test_runs_of_a_script_under_two_names_get_the_remedy(here: Run, tmp_path: Pa
         records.write_watched(tmp_path / name, name=name)
     done = here("compare", "old", "new", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.endswith("are the same; for a changed script, give both runs one name: charact run --name NAME\n")
+    assert done.stderr.endswith("; for a changed script, give both runs one name: charact run --name NAME\n")
 
 
 def test_tells_where_one_s_own_machine_stands(here: Run, tmp_path: Path) -> None:
