@@ -1,5 +1,6 @@
 """Phase attribution of profiled programs and imported traces, and the code that ran in their `other` time."""
 
+import math
 from typing import Any
 
 import pandas as pd
@@ -79,6 +80,18 @@ def has_unexplained_other(run: Run, case: str) -> bool:
     sampled = {entry["case"] for entry in run.manifest["cases"]
                if "num_samples" in entry.get("passes", {}).get("frames", {})}
     return is_watched(run) and bool(much.any()) and case not in sampled
+
+
+def sampled_share(row: Any) -> str:
+    """Return the share of a row of `sampled_frames` as text, with half the width of its 95 % interval.
+
+    *Source*: A. Agresti and B. A. Coull, Approximate is better than "exact" for interval estimation of binomial
+    proportions, The American Statistician 52 (1998).
+    """
+    num_samples = row.num_samples / row.share_frac + 4
+    middle = (row.num_samples + 2) / num_samples
+    half = 1.96 * math.sqrt(middle * (1 - middle) / num_samples)
+    return f"{100 * row.share_frac:.0f} ± {100 * half:.0f} %"
 
 
 @memoize

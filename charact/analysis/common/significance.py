@@ -31,6 +31,7 @@ _NUM_RESAMPLES = 1000
 _VALUES_AT_ONCE = 1_000_000
 _TAILS = 0.025, 0.975
 _SIGNIFICANT = 0.05
+_ROUNDING = 1e-12
 _FEWEST_ORDERS = 2 / _SIGNIFICANT
 """Minimum number of ways to divide the values into two groups for a two-sided rank test to be significant."""
 _NUM_KEPT_DRAWS = 128
@@ -172,6 +173,8 @@ def judged(base: Sample, new: Sample) -> Judgement:
     if min(base.value, new.value) <= 0:
         return Judgement(None, reason="0 in the baseline" if base.value <= 0 else "0 here")
     ratio = new.value / base.value
+    if math.isclose(ratio, 1, rel_tol=_ROUNDING):  # geometric means of equal values differ in the last digit
+        ratio = 1.0
     if base.of_runs or new.of_runs:
         return _of_runs(ratio, *_runs(base, new))
     if base.exact and new.exact:

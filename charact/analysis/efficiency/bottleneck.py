@@ -89,7 +89,8 @@ def _judged(case: Situation) -> dict[str, Any]:
     limit, threshold_frac = _bound(case)
     disturbed = disturbance(case.run, case.entry["case"])
     if disturbed and disturbed.is_unreliable and (case.on_cpu or limit in _ON_HOST):
-        return {"reason": f"unreliable: {disturbed}; measure again when they are idle, and see charact doctor"}
+        return {"reason": f"unreliable: {disturbed}; measure again when they are idle, "
+                          "or with OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE"}
     memory = _memory(case)
     if limit in (None, "host") and memory is not None and memory[0] >= MEMORY_FRAC * memory[1]:
         return _full(case, *memory)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from charact.analysis.common.script_attribution import is_imported, is_watched, sampled_frames
+from charact.analysis.common.script_attribution import is_imported, is_watched, sampled_frames, sampled_share
 from charact.analysis.efficiency.ceilings import ceilings_disturbed_frac, product_ceiling, product_precision
 from charact.analysis.efficiency.time_bounds import CALLING, LIMITS
 from charact.analysis.profile.breakdown import OUTSIDE_OPERATORS
@@ -100,8 +100,8 @@ def _data_evidence(case: Situation) -> str:
     processes = "" if workers is None else f", with {workers} loader process{'' if workers == 1 else 'es'}"
     frames = sampled_frames(case.run, "data")
     of_case = frames[frames["case"] == case.entry["case"]].head(0 if workers else 1)  # the processes are not sampled
-    where = "".join(f"; {share(frame['share_frac'])} of it in {frame['place']}, {frame['function']}"
-                    for frame in of_case.to_dict("records"))
+    where = "".join(f"; {sampled_share(frame)} of it in {frame.place}, {frame.function}"
+                    for frame in of_case.itertuples())
     return f"it is the time in which the loop waited for batches{processes}{where}"
 
 

@@ -54,7 +54,8 @@ def speedup_tables(sides: Sequence[Group]) -> list[Table]:
     frame = frame.assign(row=_coordinates(frame), data=data, metric=metric)
     ambiguous = frame.duplicated(["side", "metric", "row", "data"], keep=False)  # differ in other options
     frame["row"] = frame["row"].where(~ambiguous, frame["case"])
-    found = [_speedup_table(f"Speedup of {side} over {sides[0].label} by data, from the {_TIMED[str(metric)]}", rows)
+    base = sides[0].label
+    found = [_speedup_table(f"Speedup of {side} over {base} by data set, from the {_TIMED[str(metric)]}", rows)
              for (side, metric), rows in frame.groupby(["side", "metric"], sort=False)]  # fmt: skip
     return [*found, _mean_table(sides, frame["mode"].nunique() > 1)] if frame["case"].nunique() > 1 else found
 

@@ -74,7 +74,7 @@ def test_models_have_a_figure_and_a_table(run: Run) -> None:
 def test_the_places_of_other_are_escaped_and_told_in_order(run: Run) -> None:
     html = of(run)["other"]
     assert html.index("gan.py:12") < html.index("gan.py:&lt;40&gt;")
-    for text in ("torch.serialization.save", "n/a (the line itself", "75.0 %", "14.2 ms"):
+    for text in ("torch.serialization.save", "n/a (the line itself", "75 ± 13", "14.2 ms"):
         assert text in html
 
 
@@ -87,7 +87,7 @@ def test_the_lines_that_load_the_data_have_a_table_of_their_own(run: Run) -> Non
     assert "7.50 ms" in html  # 6 of 8 samples, in 10 ms of data in the mean iteration
     text = in_terminal(run)
     assert "data was, in 8 samples" in text
-    assert "75.0 %  data.py:7 in Images.__getitem__, PIL.open" in text
+    assert "75 ± 27 %  data.py:7 in Images.__getitem__, PIL.open" in text
 
 
 def test_a_sampler_that_found_nothing_says_so(run: Run) -> None:
@@ -120,7 +120,7 @@ def test_the_terminal_shows_each_models_bar_and_no_unasked_pass(run: Run) -> Non
     text = in_terminal(run)
     for words in ("n/a (batch size not known)", "time in netD", "time in netG",
                   "95.0 % of the time belongs to a phase (2.0 % by a rule, not by a call); left out: the first 1",
-                  "75.0 %  gan.py:12 in save, torch.serialization.save ", "20.0 %  gan.py:<40> in <module> "):
+                  "75 ± 13 %  gan.py:12 in save, torch.serialization.save ", "20 ± 12 %  gan.py:<40> in <module> "):
         assert words in text
     for unasked in ("FLOP/s", "peak memory", "operator type", "nan"):
         assert unasked not in text

@@ -54,7 +54,7 @@ def _verdict_lines(row: Any) -> RenderableType:
     """Return the verdict, potential speedup and advice of a row of `bottlenecks` as text."""
     if pd.isna(row.verdict):
         return Text.assemble("bottleneck  ", (fmt.missing(row.reason), "dim"))
-    lines = Text.assemble((fmt.verdict(row), "bold"))
+    lines = Text.assemble("bottleneck  ", (fmt.verdict(row), "bold"))
     for text in (row.prize, row.advice):
         if isinstance(text, str):
             lines.append(f"\n{text}", style="dim")

@@ -7,12 +7,12 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from charact.analysis.common.pass_status import pass_reason
-from charact.analysis.common.script_attribution import has_unexplained_other, sampled_frames
+from charact.analysis.common.script_attribution import has_unexplained_other, sampled_frames, sampled_share
 from charact.record.reader import Run
 from charact.views.html.elements.blocks import CASE, Block, Body
 from charact.views.section import Section
 from charact.views.tables import format as fmt
-from charact.views.tables.model import Column, share_column, table
+from charact.views.tables.model import Column, table
 
 _NUM_PLACES = 3
 
@@ -20,7 +20,7 @@ _NUM_PLACES = 3
 def other(run: Run) -> Body:
     """Build the section: source lines that ran while the time was `other`, and while batches were loaded."""
     tables = [
-        Block(table=table(frames, caption, _columns(phase)))
+        Block(table=table(frames.assign(share=list(map(sampled_share, fmt.rows(frames)))), caption, _columns(phase)))
         for phase, caption in (("other", "What “other” was"), ("data", "What loaded the data"))
         if len(frames := sampled_frames(run, phase))
     ]
@@ -37,7 +37,7 @@ def _columns(phase: str) -> list[Column]:
         CASE, Column("place", "Line"), Column("function", "In", unbroken=True),
         Column("library", "Was calling", reason=lambda row: "the line itself, or a call outside of Python"),
         Column("num_samples", "Samples", fmt.number, f"while the time was “{phase}”"),
-        share_column("share_frac", f"Share of “{phase}”", f"part of the samples in “{phase}”"),
+        Column("share", f"Share of “{phase}”", meaning="part of these samples, ± 95 % interval", unbroken=True),
         Column("time_s", "Time", fmt.seconds, f"per iteration: share × mean time of “{phase}”"),
     ]  # fmt: skip
 
@@ -66,7 +66,7 @@ def _lines(run: Run, case: str, phase: str) -> list[str]:
         return []
     num_samples = f"{rows['num_samples'].iloc[0] / rows['share_frac'].iloc[0]:.0f}"
     return [f"{phase} was, in {num_samples} samples", *(
-        f"{fmt.share(row.share_frac)}  {row.place} in {row.function}"
+        f"{sampled_share(row)}  {row.place} in {row.function}"
         f"{'' if pd.isna(row.library) else f', {row.library}'}" for row in fmt.rows(rows.head(_NUM_PLACES)))]
 
 

@@ -199,3 +199,10 @@ def test_units_do_not_matter(base: list[float], new: list[float], factor: float)
     found = judged(timed(base), timed(new))
     scaled = judged(*(timed([factor * value for value in values]) for values in (base, new)))
     assert scaled[:3] == pytest.approx(found[:3])
+
+
+def test_equal_values_of_several_runs_do_not_differ_by_rounding() -> None:
+    base = Sample(1893072.0, (1893072.0,), of_runs=True)
+    found = judged(base, Sample(1893072.0000000012, (1893072.0,) * 3, of_runs=True))
+    assert (found.ratio, found.significant) == (1.0, False)
+    assert found.p_value == 1.0

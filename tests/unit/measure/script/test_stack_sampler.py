@@ -1,7 +1,9 @@
 """The sampler of `--sample`: where it finds a program, when it looks, and which samples are of `other`."""
 
+import sys
 import threading
 import time
+import zlib
 from pathlib import Path
 from subprocess import CompletedProcess, run
 from sys import _getframe
@@ -102,6 +104,39 @@ def test_it_ends_when_it_has_seen_enough(tmp_path: Path, monkeypatch: pytest.Mon
     wait_here()
     sampler.stop()
     assert sum(len(note["samples"]) for note in sampled(tmp_path)) == 3
+
+
+def compute_in_python() -> None:
+    sum(number * number for number in range(5_000))
+
+
+def release_the_gil(data: bytes = bytes(50_000)) -> None:
+    zlib.crc32(data)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the timer's slack can be shortened on Linux only")
+def test_lines_that_release_the_gil_are_not_seen_more_often(tmp_path: Path) -> None:
+    recorder = SpanRecorder()
+    recorder.on = True
+    sampler = FrameSampler(recorder, EventLogWriter(tmp_path))
+    sampler.start()
+    in_python_s = released_s = 0.0
+    until = time.monotonic() + 3
+    while time.monotonic() < until:
+        before_s = time.thread_time()
+        compute_in_python()
+        between_s = time.thread_time()
+        release_the_gil()
+        in_python_s, released_s = in_python_s + between_s - before_s, released_s + time.thread_time() - between_s
+    sampler.stop()
+    counts: dict[str, int] = {}
+    for (function, _), count in places(sampled(tmp_path)).items():
+        name = function.partition(".")[0]
+        counts[name] = counts.get(name, 0) + count
+    both = counts["compute_in_python"] + counts.get("release_the_gil", 0)
+    assert both > 50
+    assert counts.get("release_the_gil", 0) / both == pytest.approx(released_s / (in_python_s + released_s), abs=0.1)
+    assert sys.getswitchinterval() > 0.001
 
 
 def test_what_loads_a_batch_is_sampled(tmp_path: Path) -> None:

@@ -63,7 +63,7 @@ def test_a_library_that_a_client_lacks_is_not_hidden(record: Path, monkeypatch: 
 
 
 @pytest.mark.parametrize(("form", "to", "message"), [
-    (None, None, "name a format with --format: one of csv, json, parquet, mlflow, prometheus, wandb"),
+    (None, None, "name a format with --format: one of csv, json, parquet, perfetto, mlflow"),
     (None, "somewhere", "name a format with --format"), ("xml", None, "unknown format 'xml': choose from csv, json,"),
     ("mlflow", "there", "--to is for files: leave it out, since mlflow"),
 ])
