@@ -29,6 +29,7 @@ def _cards(run: Run) -> list[Card]:
     """Return a card for the largest case of each series that fits, and one per reason for other failed cases."""
     rows = named_series(run).merge(memory_peaks(run), on="case")
     held, facts = memory_composition(run), _Facts.of(run)
+    ran_out = {row.case: row for row in fmt.rows(out_of_memory(run))}
     shown: list[Card] = []
     for _, series in rows.groupby(SERIES, sort=False, dropna=False):
         well = series[series["status"] == "ok"].sort_values("input_size")
@@ -36,15 +37,17 @@ def _cards(run: Run) -> list[Card]:
             shown.append(_card(next(fmt.rows(well.tail(1))), held, facts))
         failed = series[series["status"] != "ok"]
         failed = failed if well.empty else failed[failed["status"] != "oom"]
-        shown += [_failed(group) for _, group in failed.groupby(["status", "reason"], sort=False, dropna=False)]
+        groups = failed.groupby(["status", "reason"], sort=False, dropna=False)
+        shown += [_failed(run, group, ran_out.get(group["case"].iloc[0])) for _, group in groups]
     return shown
 
 
-def _failed(rows: pd.DataFrame) -> Card:
+def _failed(run: Run, rows: pd.DataFrame, ran_out: Any | None) -> Card:
     first = next(fmt.rows(rows))
     status, reason = failure_of(first.status, first.reason) or ("", "")
     more = f" (and {len(rows) - 1} more of this series)" if len(rows) > 1 else ""
-    return Card(first.case, failure=(status, f"{reason}{more}"))
+    fits = "" if ran_out is None else f"; {words.what_would_fit(ran_out)}"
+    return Card(first.case, failure=(words.failed(run, first.case, status), f"{reason}{more}{fits}"))
 
 
 @dataclass(frozen=True)

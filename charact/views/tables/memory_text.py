@@ -4,6 +4,7 @@ from typing import Any
 
 import pandas as pd
 
+from charact.record.reader import Run
 from charact.views.tables import format as fmt
 
 AXES = {"pixel": "image area (pixels)", "token": "sequence length (tokens)", "unit of S": "S of --input-spec"}
@@ -138,10 +139,18 @@ def ran_out(row: Any, held: pd.DataFrame) -> str:
     if row.held_bytes:
         holds = "the estimated peak is" if row.composition_source == "predicted" else "held"
         words += f"; {holds} {fmt.num_bytes(row.held_bytes)}: {largest(held, len(held))}"
-    return f"{words}; {_what_would_fit(row)}"
+    return f"{words}; {what_would_fit(row)}"
 
 
-def _what_would_fit(row: Any) -> str:
+def failed(run: Run, case: str, status: str) -> str:
+    """Return the status of a failed case in words: does not fit, if that was estimated."""
+    (entry,) = (one for one in run.manifest["cases"] if one["case"] == case)
+    estimated = run.passes(case).get("prediction", {}).get("fits") is False and entry.get("requested_bytes") is None
+    return "does not fit" if estimated else status
+
+
+def what_would_fit(row: Any) -> str:
+    """Format the largest sizes of a row of `out_of_memory` that would have fitted."""
     smaller = [f"{what} {fmt.number(value)}" for what, value in
                (("batch", row.fits_batch_size), ("input size", row.fits_input_size)) if pd.notna(value)]  # fmt: skip
     if smaller:

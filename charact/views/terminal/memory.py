@@ -124,8 +124,9 @@ def _failures(run: Run) -> list[RenderableType]:
     held = out_of_memory_composition(run)
     lines = []
     for row in fmt.rows(run.cases[run.cases["status"] != "ok"]):
-        reason = fmt.failure(row.status, row.reason)
-        if row.case in out_of_memory_rows:
-            reason = words.ran_out(out_of_memory_rows[row.case], held[held["case"] == row.case])
-        lines.append(Text.assemble((row.case, "bold"), "  ", (f"{row.status}: ", "bold red"), reason))
+        reason, ran_out = fmt.failure(row.status, row.reason), out_of_memory_rows.get(row.case)
+        if ran_out is not None:
+            reason = words.ran_out(ran_out, held[held["case"] == row.case])
+        status = words.failed(run, str(row.case), str(row.status))
+        lines.append(Text.assemble((row.case, "bold"), "  ", (f"{status}: ", "bold red"), reason))
     return [Text(), *lines] if lines else []
