@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +12,10 @@ import charact.measure  # noqa: F401  (quiets torch, so it comes before torch)
 from charact.commands._shared.ceilings import keep_observed, recorded_ceilings
 from charact.commands._shared.publish import measure_and_publish
 from charact.core.console import Console
+from charact.core.output import warn
 from charact.execution.interrupt import Interrupt
 from charact.execution.precision import float32_settings
+from charact.machine.core_use import CoreUse
 from charact.machine.facts import machine_facts, software_facts
 from charact.measure.counters import described
 from charact.record.reader import load_run
@@ -22,6 +24,8 @@ from charact.views.terminal.progress import LiveProgress
 
 Measure = Callable[[RunWriter, LiveProgress], None]
 """Function that runs every case into the record, and reports progress."""
+_BUSY_FRAC = 0.25
+"""Share of the cores that other programs hold, from which a warning is printed at the start."""
 
 
 def run_and_publish(measure: Measure, out: Path, label: str, options: dict[str, Any], threads: int | None,
@@ -39,9 +43,12 @@ def run_and_publish(measure: Measure, out: Path, label: str, options: dict[str, 
         UserError: the record cannot be written; finished cases are kept.
     """
     quiet = quiet or as_json
-    writer, console = open_record(out, label, options, threads), Console(stderr=True)
+    core_use, console = CoreUse(), Console(stderr=True)
+    writer = open_record(out, label, options, threads)
 
     def run_cases() -> None:
+        if console.is_terminal and not quiet:
+            warn_of_load(core_use.facts())
         writer.manifest |= recorded_ceilings(writer.manifest["machine"]["fingerprint"], devices,
                                              interrupt if measures_ceilings else None, quiet=quiet)
         with progress_of(console, enabled=not quiet) as progress:
@@ -51,6 +58,16 @@ def run_and_publish(measure: Measure, out: Path, label: str, options: dict[str, 
     if measures_ceilings and writer.final.exists():
         keep_observed(load_run(writer.final))
     return status
+
+
+def warn_of_load(use: Mapping[str, Any] | None) -> None:
+    """Warn if other programs hold much of the cores; `use` is the result of `CoreUse.facts`."""
+    if use is None:
+        return
+    others_cores, num_cores = use["others_s"] / use["length_s"], use["num_usable_cores"]
+    if others_cores > _BUSY_FRAC * num_cores:
+        warn(f"other programs hold {others_cores:.1f} of {num_cores} cores: this takes longer, and there may be no "
+             "verdict; charact doctor has remedies")
 
 
 def open_record(out: Path, label: str, options: dict[str, Any], threads: int | None) -> RunWriter:
