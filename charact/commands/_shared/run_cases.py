@@ -24,6 +24,7 @@ from charact.views.terminal.progress import LiveProgress
 
 Measure = Callable[[RunWriter, LiveProgress], None]
 """Function that runs every case into the record, and reports progress."""
+_LOAD_WINDOW_S = 0.2
 _BUSY_FRAC = 0.25
 """Share of the cores that other programs hold, from which a warning is printed at the start."""
 
@@ -43,11 +44,12 @@ def run_and_publish(measure: Measure, out: Path, label: str, options: dict[str, 
         UserError: the record cannot be written; finished cases are kept.
     """
     quiet = quiet or as_json
-    core_use, console = CoreUse(), Console(stderr=True)
-    writer = open_record(out, label, options, threads)
+    writer, console = open_record(out, label, options, threads), Console(stderr=True)
 
     def run_cases() -> None:
         if console.is_terminal and not quiet:
+            core_use = CoreUse()
+            time.sleep(_LOAD_WINDOW_S)
             warn_of_load(core_use.facts())
         writer.manifest |= recorded_ceilings(writer.manifest["machine"]["fingerprint"], devices,
                                              interrupt if measures_ceilings else None, quiet=quiet)
