@@ -17,9 +17,9 @@ from charact.views.tables import palette
 from charact.views.tables.model import Column, Table, table
 
 _LEAD = (
-    "Five metrics against their ideal. The ideal of a share is 100 %; that of FLOP/s is the best rate of matrix "
-    "products measured on this machine in the case’s precision. Each metric names its source, and "
-    "whether it was measured, sampled, estimated or modelled."
+    "Metrics against their ideal; those without a value in any case are listed below. The ideal of a share is 100 %; that "
+    "of FLOP/s is the best rate of matrix products measured on this machine in the case’s precision. Each metric names "
+    "its source, and whether it was measured, sampled, estimated or modelled."
 )
 _ENERGY_NOTE = "Energy is that of the whole device, including other processes, while the case’s iterations ran."
 
@@ -39,11 +39,12 @@ def utilization(run: Run) -> Body:
     if used.empty:
         return Body(blocks=missing)
     colors = case_colors(run)
-    five = Block(
-        figures=[counters.five(used, colors)], table=_table(used),
-        legend=_legend(used["case"], colors), note=_past(used),
-    )  # fmt: skip
-    return Body(lead=_LEAD, blocks=[five, *_not_measured(run, used), *_energy(run, colors), *missing])
+    known = used[used["value"].notna().groupby(used["metric"]).transform("any")]
+    five = [] if known.empty else [Block(
+        figures=[counters.five(known, colors)], table=_table(known),
+        legend=_legend(known["case"], colors), note=_past(known),
+    )]  # fmt: skip
+    return Body(lead=_LEAD, blocks=[*five, *_not_measured(run, used), *_energy(run, colors), *missing])
 
 
 def case_colors(run: Run) -> dict[str, str]:
