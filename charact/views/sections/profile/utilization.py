@@ -18,8 +18,8 @@ from charact.views.tables.model import Column, Table, table
 
 _LEAD = (
     "Metrics against their ideal; those without a value in any case are listed below. The ideal of a share is 100 %; "
-    "that of FLOP/s is the best rate of matrix products measured on this machine in the case’s precision. Each metric names "
-    "its source, and whether it was measured, sampled, estimated or modelled."
+    "that of FLOP/s is the best rate of matrix products measured on this machine in the case’s precision. Each metric "
+    "names its source, and whether it was measured, sampled, estimated or modelled."
 )
 _ENERGY_NOTE = "Energy is that of the whole device, including other processes, while the case’s iterations ran."
 
