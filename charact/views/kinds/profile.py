@@ -94,6 +94,7 @@ def _card(run: Run, case: "pd.Series[Any]", verdict: Any, of_ranks: Any) -> Card
         headline=(fmt.seconds(case["median_s"], timing), "per iteration"),
         details=[f"95 % interval {fmt.interval(case['low_s'], case['high_s'], few)}", *compiled],
         warning=" ".join(_warnings(run, name)),
+        doubtful=bool((disturbed := disturbance(run, name)) and disturbed.is_unreliable),
         numbers=[number for number in numbers if was_asked_for(run, passes[number[0]])],
         strips=_strips(run, name),
         meters=_meters(run, name),

@@ -90,6 +90,14 @@ def test_the_lines_that_load_the_data_have_a_table_of_their_own(run: Run) -> Non
     assert "75 ± 27 %  data.py:7 in Images.__getitem__, PIL.open" in text
 
 
+def test_bars_of_a_program_that_others_disturbed_are_pale(run: Run) -> None:
+    assert "ch-doubtful" not in of(run)["summary"]
+    run.manifest["cases"][0]["passes"]["timing"]["core_use"] = {
+        "length_s": 1.0, "num_usable_cores": 2, "processor_s": 0.5, "others_s": 1.5, "waiting_s": 1.0}
+    assert of(Run(run.path, run.manifest, partial=False, _tables={"iterations": run.iterations}))[
+        "summary"].count("ch-doubtful") == 1
+
+
 def test_a_sampler_that_found_nothing_says_so(run: Run) -> None:
     run.manifest["cases"][0]["passes"]["frames"] |= {"frames": [], "num_samples": 0}
     assert "n/a (no sample fell into “other” or “data”)" in of(run)["unavailable"]

@@ -59,7 +59,7 @@ class Card:
 
     `verdict` is a few words, and `advice` the sentences after it. `failure` is the status and reason of a failed case,
     which may have numbers nevertheless. `several` is true if `case` names several cases, so that no filter hides the
-    card. `warning` names missing data.
+    card. `warning` names missing data. The bars of a `doubtful` card are pale.
     """
 
     case: str
@@ -73,6 +73,7 @@ class Card:
     advice: list[str] = field(default_factory=list)
     failure: tuple[str, str] | None = None
     several: bool = False
+    doubtful: bool = False
 
 
 @dataclass(frozen=True)
