@@ -38,20 +38,19 @@ class Item(NamedTuple):
 
 
 def items(data_dir: Path | None) -> list[Item]:
-    """Return the reports of a machine, in order. `{out}` stands for a temporary directory."""
-    data = "" if data_dir is None else f" --data-dir {data_dir}"
-    two = [f"charact profile resnet18 --input-sizes 64 --mode train --threads {number} --out {{out}}/threads-{number}"
+    """Return the reports of a machine, in order; the commands run in an empty directory, with the data in `data`."""
+    data = "" if data_dir is None else " --data-dir data"
+    two = [f"charact profile resnet18 --input-sizes 64 --mode train --threads {number} --out threads-{number}"
            for number in (1, 2)]
     return [
         Item("report.html", "ResNet-50 at 32 and 224 pixels: time, operators, layers, memory, utilization",
-             ["charact profile resnet --input-sizes 32,224 --out {out}/profile"]),
+             ["charact profile resnet --input-sizes 32,224 --out profile"]),
         Item("studies.html", "Four published studies, repeated",
-             [f"charact study all --quick --out {{out}}/studies{data}"]),
+             [f"charact study all --quick --out studies{data}"]),
         Item("memory.html", "Memory of ResNet-18 against the image area",
-             ["charact memory resnet18 --input-sizes 32:224:32 --out {out}/memory"]),
+             ["charact memory resnet18 --input-sizes 32:224:32 --out memory"]),
         Item("comparison.html", "ResNet-18 with two threads against one",
-             [*two, "charact compare '1 thread={out}/threads-1' '2 threads={out}/threads-2' "
-                    "--to {out}/comparison.html"]),
+             [*two, "charact compare '1 thread=threads-1' '2 threads=threads-2' --to comparison.html"]),
     ]
 
 
@@ -65,14 +64,15 @@ def make(machine: str, data_dir: Path | None) -> None:
     folder.mkdir(exist_ok=True)
     entries = []
     with TemporaryDirectory() as temporary:
+        if data_dir is not None:
+            (Path(temporary) / "data").symlink_to(data_dir.resolve())
         for item in items(data_dir):
             begun_s = time.monotonic()
             for command in item.commands:
                 _run(command, temporary)
             shutil.copyfile(_made(Path(temporary), item.file), folder / item.file)
             entries.append({"file": item.file, "title": item.title, "seconds": round(time.monotonic() - begun_s),
-                            "commands": [command.replace(" --out {out}/profile", "").replace("{out}/", "")
-                                         for command in item.commands]})
+                            "commands": [command.replace(" --out profile", "") for command in item.commands]})
         _keep_record(Path(temporary), folder)
     (folder / LIST).write_text(json.dumps(_facts(folder / RECORD) | {"reports": entries}, indent=1) + "\n",
                                encoding="utf-8")
@@ -83,9 +83,9 @@ def _run(command: str, out: str) -> None:
     """Run a command of charact; a study whose cases did not all succeed still has a report."""
     import shlex
 
-    print(f"$ {command.replace('{out}/', '')}", flush=True)
-    words = shlex.split(command.replace("{out}", out))[1:]
-    status = subprocess.run([*_CHARACT, *words], check=False).returncode
+    print(f"$ {command}", flush=True)
+    words = shlex.split(command)[1:]
+    status = subprocess.run([*_CHARACT, *words], cwd=out, check=False).returncode
     if status > 1 or (status and words[0] != "study"):
         raise subprocess.CalledProcessError(status, command)
 
