@@ -58,7 +58,7 @@ def _run(directory: SweepDirectory, case: SweepCase) -> int:
             child.wait()
         raise
     signal = -status if status < 0 else status - _SIGNALED if status > _SIGNALED else 0
-    if signal:
+    if signal and not directory.is_done(case):  # else it ended well, and was killed right after
         reason = f"by {_name(signal)}" + (", possibly for lack of memory" if signal == 9 else "")
         directory.write(case, Outcome(
             "killed", None, reason, None, time.monotonic() - begun_s, host(), started,
