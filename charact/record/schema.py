@@ -30,6 +30,9 @@ by the device's allocator."""
 
 MODES = ("train", "infer")
 
+SAMPLED_PHASES = {"other": ("num_samples", "frames"), "data": ("num_data_samples", "data_frames")}
+"""Facts of the pass `frames`, by phase: the number of samples, and the most frequent lines of the program."""
+
 PARALLEL = ("ddp", "fsdp2")
 """How ranks train together: `DistributedDataParallel` replicates the model in each rank; FSDP2 (`fully_shard`) shards
 parameters, gradients and optimizer state over the ranks."""

@@ -8,11 +8,10 @@ import pandas as pd
 from charact.analysis.common.cache import memoize
 from charact.analysis.common.row_order import in_order
 from charact.record.reader import Run
+from charact.record.schema import SAMPLED_PHASES
 
 _FACTS = ["num_warmup_iterations", "num_iterations", "attributed_frac", "inferred_frac", "compile_s"]
 _MUCH_FRAC = 0.1
-_SAMPLED = {"other": ("num_samples", "frames"), "data": ("num_data_samples", "data_frames")}
-"""Facts of the pass `frames`, by phase: the number of samples, and the most frequent lines."""
 _FRAMES = ["place", "function", "library", "num_samples"]
 
 
@@ -105,7 +104,7 @@ def sampled_frames(run: Run, phase: str = "other") -> pd.DataFrame:
     *Error*: a sample is taken every 100 ms, or every 10 ms with `--sample`. A share p of n samples has a standard error
     of at least sqrt(p (1 - p) / n).
     """
-    num_samples, frames_name = _SAMPLED[phase]
+    num_samples, frames_name = SAMPLED_PHASES[phase]
     rows: list[dict[str, Any]] = []
     for entry in run.manifest["cases"]:
         sampled = entry.get("passes", {}).get("frames", {})

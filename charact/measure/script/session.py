@@ -144,6 +144,8 @@ class Session:
     def stop_in_child(self) -> None:
         """Stop recording in a forked child, but note in the event log if it trains."""
         self._pass_scheduler.stop_in_child()
+        if self._sampler is not None:
+            self._sampler.restore_switch_interval()
         if self.recorder.on:
             self.problem = "forked children are not recorded"  # so that nothing else is written here
             self.recorder.stop_in_child(self._note_training_child)
