@@ -136,10 +136,16 @@ def noise_checks() -> list[Check]:
     import psutil
     import torch
 
-    cores = usable_cores()
-    busy_cores = psutil.cpu_percent(interval=_LOAD_WINDOW_S) / 100 * (psutil.cpu_count() or 1)
+    cores, busy_cores = usable_cores(), cores_in_use(_LOAD_WINDOW_S)
     return [_threads(torch.get_num_threads(), cores), _load(busy_cores, cores),
             _spinning(os.environ.get("OMP_WAIT_POLICY"), busy_cores, cores), _swap(psutil.swap_memory().used)]
+
+
+def cores_in_use(window_s: float) -> float:
+    """Return how many cores are busy while this process waits, mean over a time (s)."""
+    import psutil
+
+    return psutil.cpu_percent(interval=window_s) / 100 * (psutil.cpu_count() or 1)
 
 
 def _threads(num_threads: int, cores: int) -> Check:

@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,8 @@ from charact.core.console import Console
 from charact.core.output import warn
 from charact.execution.interrupt import Interrupt
 from charact.execution.precision import float32_settings
-from charact.machine.core_use import CoreUse
-from charact.machine.facts import machine_facts, software_facts
+from charact.machine.facts import machine_facts, software_facts, usable_cores
+from charact.measure.capabilities import NOISY_LOAD_FRAC, cores_in_use
 from charact.measure.counters import described
 from charact.record.reader import load_run
 from charact.record.writer import RunWriter
@@ -25,8 +25,6 @@ from charact.views.terminal.progress import LiveProgress
 Measure = Callable[[RunWriter, LiveProgress], None]
 """Function that runs every case into the record, and reports progress."""
 _LOAD_WINDOW_S = 0.2
-_BUSY_FRAC = 0.25
-"""Share of the cores that other programs hold, from which a warning is printed at the start."""
 
 
 def run_and_publish(measure: Measure, out: Path, label: str, options: dict[str, Any], threads: int | None,
@@ -48,9 +46,7 @@ def run_and_publish(measure: Measure, out: Path, label: str, options: dict[str, 
 
     def run_cases() -> None:
         if console.is_terminal and not quiet:
-            core_use = CoreUse()
-            time.sleep(_LOAD_WINDOW_S)
-            warn_of_load(core_use.facts())
+            warn_of_load(cores_in_use(_LOAD_WINDOW_S), usable_cores())
         writer.manifest |= recorded_ceilings(writer.manifest["machine"]["fingerprint"], devices,
                                              interrupt if measures_ceilings else None, quiet=quiet)
         with progress_of(console, enabled=not quiet) as progress:
@@ -62,12 +58,9 @@ def run_and_publish(measure: Measure, out: Path, label: str, options: dict[str, 
     return status
 
 
-def warn_of_load(use: Mapping[str, Any] | None) -> None:
-    """Warn if other programs hold much of the cores; `use` is the result of `CoreUse.facts`."""
-    if use is None:
-        return
-    others_cores, num_cores = use["others_s"] / use["length_s"], use["num_usable_cores"]
-    if others_cores > _BUSY_FRAC * num_cores:
+def warn_of_load(others_cores: float, num_cores: int) -> None:
+    """Warn if other programs hold much of the usable cores."""
+    if others_cores > NOISY_LOAD_FRAC * num_cores:
         warn(f"other programs hold {others_cores:.1f} of {num_cores} cores: this takes longer, and there may be no "
              "verdict; charact doctor has remedies")
 
