@@ -1,4 +1,4 @@
-"""SQL over the tables of many runs, by DuckDB in memory."""
+"""SQL over the tables of many runs, by DuckDB in memory, with the best and worst runs and what changed."""
 
 import os
 import re
@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pandas as pd
 
+from charact.analysis.compare.metrics import HIGHER_IS_BETTER
+from charact.analysis.history.index import Index, OnRun, read_index
 from charact.core.errors import UserError
 from charact.record.schema import TABLES, column_names
 
@@ -21,16 +23,55 @@ _FACTS = ("case", "workload", "variant", "input_size", "batch_size", "mode", "pr
           "reason")
 _RUN_FACTS = ("name", "started", "hostname")
 
+RESULTS = "results"
+"""Name of the table with a row per metric of each case of each run."""
+_METRIC_COLUMNS = {"run": "VARCHAR", "started": "VARCHAR", "commit": "VARCHAR", "machine": "VARCHAR",
+                   "torch": "VARCHAR", "case": "VARCHAR", "metric": "VARCHAR", "value": "DOUBLE", "low": "DOUBLE",
+                   "high": "DOUBLE", "reason": "VARCHAR"}
+_HIGHER = ", ".join(f"'{metric}'" for metric in sorted(HIGHER_IS_BETTER))
+_GOODNESS = f"CASE WHEN metric IN ({_HIGHER}) THEN value ELSE -value END"
+_RANKED = """
+    SELECT *, count(*) OVER (PARTITION BY "case", metric) AS num_runs FROM results WHERE value IS NOT NULL
+    QUALIFY row_number() OVER (PARTITION BY "case", metric ORDER BY {order}, started, run) = 1
+    ORDER BY "case", metric"""
+_CHANGES = f"""
+    SELECT "case", metric, lag(run) OVER earlier AS run_before, run, lag(value) OVER earlier AS before, value,
+        value / nullif(before, 0) AS ratio,
+        CASE WHEN before IS NULL OR value = before THEN 'same'
+             WHEN (value > before) = (metric IN ({_HIGHER})) THEN 'better' ELSE 'worse' END AS direction,
+        low > lag(high) OVER earlier OR high < lag(low) OVER earlier AS is_outside_intervals,
+        lag("commit") OVER earlier AS commit_before, "commit", lag(torch) OVER earlier AS torch_before, torch
+    FROM results WHERE value IS NOT NULL
+    WINDOW earlier AS (PARTITION BY "case", metric, machine ORDER BY started, run)
+    QUALIFY row_number() OVER (PARTITION BY "case", metric, machine ORDER BY started DESC, run DESC) = 1
+        AND before IS NOT NULL
+    ORDER BY abs(ln(ratio)) DESC NULLS LAST, "case", metric"""
+VIEWS = {"best": _RANKED.format(order=f"{_GOODNESS} DESC"), "worst": _RANKED.format(order=_GOODNESS),
+         "changes": _CHANGES}
+"""Queries over `results`, by the name under which SQL finds them."""
 
-def query(paths: Sequence[Path], sql: str) -> pd.DataFrame:
+
+def query(paths: Sequence[Path], sql: str, on_run: OnRun = lambda: None) -> pd.DataFrame:
     """Return the rows of an SQL query over the tables of runs.
 
-    The tables are `cases` and those of the record's schema, each with a first column `run`, the name of the run's
-    directory. A table that no run has is empty. Only the files of tables that the query names are opened.
+    The tables are `cases` and those of the record's schema, each with a column `run`, the name of the run's directory.
+    A table that no run has is empty. Only the files of tables that the query names are opened.
+
+    Four tables are computed from the metrics of `charact compare`, in its units:
+
+    - results: a row for each run, case and metric, with the 95 % interval of the value within its run (low, high; null
+      with the reason).
+    - best, worst: for each case and metric, the row of `results` of the best or worst run, and num_runs, the number of
+      runs with a value.
+    - changes: for each case, metric and machine, the newest run with a value (value) and the run before it (before,
+      run_before), the largest change first. ratio: value / before; direction: better, worse or same;
+      is_outside_intervals: the intervals of the two runs do not overlap (null without intervals). Two runs of the same
+      code may differ by that: `charact compare` judges with repeated runs.
 
     Args:
         paths: directories of runs.
         sql: a query in DuckDB's dialect.
+        on_run: called for each run whose metrics had to be read; later queries find them in the user's cache.
 
     Raises:
         UserError: DuckDB is missing, the query is wrong, or a table cannot be read.
@@ -47,11 +88,17 @@ def query(paths: Sequence[Path], sql: str) -> pd.DataFrame:
         for table in TABLES:
             if table != CASES:
                 _add(connection, table, paths if _names(sql, table) else ())
+        results = _results(read_index(paths if any(_names(sql, table) for table in (RESULTS, *VIEWS)) else (), on_run))
+        connection.register("_results", results)
+        columns = ", ".join(f'CAST("{name}" AS {kind}) AS "{name}"' for name, kind in _METRIC_COLUMNS.items())
+        connection.execute(f"CREATE VIEW {RESULTS} AS SELECT {columns} FROM _results")
+        for name, text in VIEWS.items():
+            connection.execute(f"CREATE VIEW {name} AS {text}")
         try:
             rows: pd.DataFrame = connection.sql(sql).df()
         except (duckdb.Error, AttributeError) as error:
             message = str(error).split("\n")[0].rstrip("!") if isinstance(error, duckdb.Error) else "no rows come back"
-            raise UserError(f"{message}: the tables are {CASES}, {', '.join(TABLES)}") from error
+            raise UserError(f"{message}: the tables are {', '.join((CASES, RESULTS, *VIEWS, *TABLES))}") from error
     return rows
 
 
@@ -92,6 +139,22 @@ def _cases(paths: Sequence[Path]) -> pd.DataFrame:
         except (OSError, msgspec.DecodeError) as error:
             raise UserError(f"{path / 'run.json'} is damaged ({type(error).__name__}): leave this run out") from error
     return pd.DataFrame(rows, columns=["run", *_RUN_FACTS, *_FACTS])
+
+
+def _results(index: Index) -> pd.DataFrame:
+    """Return a row for each run, case and metric.
+
+    Raises:
+        UserError: a run cannot be read.
+    """
+    rows: list[list[Any]] = []
+    for facts in index.runs.values():
+        if facts.problem is not None:
+            raise UserError(f"{facts.problem}: leave this run out")
+        rows += [[facts.run, facts.started, facts.commit, facts.machine, facts.torch, case, metric, number.value,
+                  number.low, number.high, number.reason]
+                 for case, found in facts.cases.items() for metric, number in found.metrics.items()]
+    return pd.DataFrame(rows, columns=list(_METRIC_COLUMNS))
 
 
 def _add(connection: "duckdb.DuckDBPyConnection", table: str, paths: Sequence[Path]) -> None:

@@ -20,13 +20,16 @@ def command(
 ) -> None:
     """Query the tables of many runs by SQL.
 
-    The tables are `cases`, with the coordinates and the outcome of each case, and those of a record: iterations,
-    operators, memory and others. Each begins with a column `run`. "case" is a word of SQL: quote it. Needs DuckDB: pip
-    install 'charact[query]'.
+    The tables are `cases`, with the coordinates and the outcome of each case; those of a record: iterations, operators,
+    memory and others; and four of metrics such as time, throughput and peak memory: `results`, the values of each case
+    in each run; `best` and `worst`, the best and the worst run of each case; `changes`, the newest run of each case
+    with the run before. Each has a column `run`. "case" is a word of SQL: quote it. Needs DuckDB: pip install
+    'charact[query]'.
 
     \b
       charact query "select workload, mode, count(*) from cases group by all" runs
       charact query 'select run, "case", median(host_s) as s from iterations group by all order by s desc' runs
+      charact query "from changes where metric = 'time'" runs
       charact query 'select * from memory' sweeps/example/runs --csv
     """  # noqa: D301  (click wants the character itself)
     if not sql.strip():
@@ -37,8 +40,11 @@ def command(
     from charact.commands._shared.run_groups import finished_runs
     from charact.core.text import spreadsheet_text
     from charact.core.units import digits
+    from charact.views.terminal.progress import RunsProgress
 
-    rows = query([path for given in runs or [Path("runs")] for path in finished_runs(given)], sql)
+    paths = [path for given in runs or [Path("runs")] for path in finished_runs(given)]
+    with RunsProgress("Indexing", len(paths), enabled=not (as_json or as_csv)) as progress:
+        rows = query(paths, sql, progress.advance)
     if as_json:
         show(*rows.to_json(orient="records", indent=2, date_format="iso").split("\n"))
     elif as_csv:

@@ -16,6 +16,8 @@ from typing import Any
 import psutil
 import pytest
 
+from charact import load_runs
+
 Here = Callable[..., Any]
 CHARACT = [sys.executable, "-m", "charact", "sweep"]
 CLUSTER = Path(__file__).parents[3] / "shared" / "slurm"
@@ -169,6 +171,18 @@ def test_a_type_of_node_has_jobs_of_its_own(tmp_path: Path, cluster: dict[str, s
     scripts = [path.read_text(encoding="utf-8") for path in (out / "slurm").glob("*submission*.sh")]
     assert {line for text in scripts for line in text.splitlines() if "nodelist" in line} == {
         "#SBATCH --nodelist=n1", "#SBATCH --nodelist=n3"}
+
+
+@pytest.mark.slow
+@needs_slurm
+def test_a_task_on_slurm_starts_the_ranks_of_its_case(tmp_path: Path, cluster: dict[str, str]) -> None:
+    file, out = tmp_path / "ranks.yaml", tmp_path / "out"
+    file.write_text("{name: ranks, command: profile, matrix: {workload: [mlp], nproc: [2]}, "
+                    "options: {parallel: ddp, mode: train, batch-sizes: 8, max-seconds: 0.2}}\n", encoding="utf-8")
+    done = sweep(file, "--out", out, "--launcher", "slurm", env=cluster)
+    assert done.returncode == 0, done.stderr
+    (run,) = load_runs(out / "runs")
+    assert [(case["case"][-5:], case["status"]) for case in run.manifest["cases"]] == [("rank0", "ok"), ("rank1", "ok")]
 
 
 def queue(cluster: dict[str, str], at_least: int) -> list[str]:

@@ -22,6 +22,8 @@ from charact.record.reader import Run
 METRICS = ("time", "throughput", "peak_memory", "accuracy", "energy", "total_time", "inference_time", "measured_time")
 """Metrics in this order have the units s, samples/s, bytes, a fraction of 1, J per iteration, s, s, s."""
 
+HIGHER_IS_BETTER = frozenset({"throughput", "accuracy"})
+
 EXACT_METRICS = frozenset({"peak_memory"})
 """Metrics that are counted: every difference is significant."""
 

@@ -4,6 +4,7 @@ from typing import Any
 
 import pandas as pd
 
+from charact.analysis.compare.metrics import HIGHER_IS_BETTER
 from charact.analysis.history.change_points import FALSE_ALARM_FRAC, MIN_VALUES
 from charact.core.units import digits, scale
 from charact.views.tables import format as fmt
@@ -18,7 +19,7 @@ _FORMATS: dict[str, tuple[str, Formatter, str]] = {
     "measured_time": ("measured iteration", fmt.seconds, "s"),
 }  # fmt: skip
 """Metrics: their labels, formatters and base units."""
-_LOWER_IS_BETTER = frozenset(_FORMATS) - {"throughput", "accuracy"}
+_LOWER_IS_BETTER = frozenset(_FORMATS) - HIGHER_IS_BETTER
 
 
 def label(metric: str) -> str:

@@ -3,14 +3,16 @@
 import json
 import shutil
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pandas as pd
 import pytest
 from support import records
 
-from charact.analysis.query import query
+from charact.analysis.query import VIEWS, query
 from charact.core.errors import UserError
+from charact.record.checksums import CHECKSUM, TABLE_CHECKSUMS
 from charact.record.reader import load_run
 from charact.record.schema import TABLES
 
@@ -45,7 +47,7 @@ def test_every_table_is_there_also_if_no_run_has_it(runs: list[Path], table: str
 
 @pytest.mark.parametrize(("sql", "message"), [
     ("select nothing from cases", '"nothing" not found'), ("selec 1", "syntax error"), ("", "no rows come back"),
-    ("select * from absent", "absent does not exist: the tables are cases, iterations"),
+    ("select * from absent", "absent does not exist: the tables are cases, results, best, worst, changes, iterations"),
     ("drop table cases", "trying to drop"),
 ])  # fmt: skip
 def test_a_mistake_is_one_line(runs: list[Path], sql: str, message: str) -> None:
@@ -69,9 +71,50 @@ def test_only_the_tables_that_the_query_names_are_opened(runs: list[Path], tmp_p
     (copy / "operators.parquet").write_bytes(b"damaged")
     (copy / "run.json").write_text("{", encoding="utf-8")
     assert len(query([copy], "SELECT * FROM Iterations"))
-    assert query([copy], "show all tables")["name"].nunique() == len({*TABLES, "cases"})
+    assert query([copy], "show all tables")["name"].nunique() == len({*TABLES, "cases", "results", *VIEWS, "_results"})
     with pytest.raises(UserError, match=r"operators\.parquet"):
         query([copy], 'select * from iterations, "operators" limit 1')
+
+
+def _copies(run: Path, out: Path, factors: Sequence[float]) -> list[Path]:
+    """Write copies of a run, a minute apart, with times longer by factors."""
+    paths = []
+    for number, factor in enumerate(factors):
+        path = Path(shutil.copytree(run, out / f"run-{number}"))
+        manifest = json.loads((path / "run.json").read_text(encoding="utf-8"))
+        for key in (CHECKSUM, TABLE_CHECKSUMS):
+            manifest.pop(key, None)
+        manifest |= {"run_id": path.name, "started": f"2026-11-01T10:{number:02}:00+00:00"}
+        (path / "run.json").write_text(json.dumps(manifest), encoding="utf-8")
+        rows = pd.read_parquet(path / "iterations.parquet")
+        for column in ("host_s", "device_s"):
+            rows[column] *= factor
+        rows.to_parquet(path / "iterations.parquet")
+        paths.append(path)
+    return paths
+
+
+def test_best_worst_and_what_changed_are_found(runs: list[Path], tmp_path: Path) -> None:
+    paths = _copies(runs[0], tmp_path, [1.0, 0.5, 2.0, 1.5])
+    for metric in ("time", "throughput"):  # less time is better, more throughput is
+        for table, expected in (("best", "run-1"), ("worst", "run-2")):
+            found = query(paths, f"from {table} where metric = '{metric}'")
+            assert set(found["run"]) == {expected}, (metric, table)
+            assert set(found["num_runs"]) == {4}
+    changes = query(paths, "from changes").set_index("metric")
+    assert set(changes["run"]) == {"run-3"}
+    assert set(changes["run_before"]) == {"run-2"}
+    assert changes.loc[["time"], "ratio"].tolist() == pytest.approx([0.75] * len(changes.loc[["time"]]))
+    assert set(changes.loc[["time"], "direction"]) == {"better"}
+    assert set(changes.loc[["throughput"], "direction"]) == {"better"}
+    assert set(changes.loc[["peak_memory"], "direction"]) == {"same"}
+
+
+def test_a_run_that_cannot_be_read_is_named_by_the_metrics(runs: list[Path], tmp_path: Path) -> None:
+    copy = shutil.copytree(runs[0], tmp_path / "copy")
+    (copy / "run.json").write_text("{", encoding="utf-8")
+    with pytest.raises(UserError, match=r"copy/run\.json.*leave this run out"):
+        query([copy], "from best")
 
 
 @pytest.mark.slow
