@@ -72,9 +72,9 @@ def command(
       charact profile vgg16 resnet50 --batch-sizes 1,8 --mode infer --precision fp32,bf16
       charact profile resnet18 --variant cifar --data cifar10 --data-dir ~/data --workers 2
 
-    With --parallel, built-in workloads train on several ranks of this machine, and only their time is measured, on each
-    rank. --nproc 1,2 also measures a single process, from which the scaling efficiency follows: weak for equal
-    --batch-sizes, which are those of each rank, and strong for an equal batch of all ranks.
+    With --parallel, workloads or your own model train on several ranks of this machine, and only their time is
+    measured, on each rank. --nproc 1,2 also measures a single process, from which the scaling efficiency follows: weak
+    for equal --batch-sizes, which are those of each rank, and strong for an equal batch of all ranks.
 
     \b
       charact profile resnet18 --parallel ddp,fsdp2 --nproc 1,2 --batch-sizes 4,8 --input-sizes 32
@@ -103,7 +103,7 @@ def command(
     check_own_options(own, {"WORKLOADS": workloads, "--variant": variant, "--data": data != "synthetic",
                             "--synthetic": synthetic, "--split": split != "train"})
     opt.check_name(name)
-    ranks = _ranks(parallel, nproc, modes, own_model=model is not None, compiled=compiled)
+    ranks = _ranks(parallel, nproc, modes, compiled=compiled)
     if ranks:
         modes = ["train"]
     options: dict[str, Any] = {
@@ -141,12 +141,10 @@ def command(
             as_json=as_json)
 
 
-def _ranks(parallel: str | None, nproc: str | None, modes: list[str], *, own_model: bool, compiled: bool
+def _ranks(parallel: str | None, nproc: str | None, modes: list[str], *, compiled: bool
            ) -> list[tuple[str | None, int]]:
     """Return how ranks train together and how many there are, after checking the options."""
     ranks = parallel_options.parse_ranks(parallel, nproc, with_one=True)
-    if ranks and own_model:
-        raise UserError("--parallel runs built-in workloads: run your own script on ranks with charact run --nproc")
     if ranks and "train" not in modes:
         raise UserError("--parallel is for training: leave --mode infer out")
     if ranks and compiled:

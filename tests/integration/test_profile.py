@@ -93,8 +93,6 @@ class TestBadInput:
     @pytest.mark.parametrize(("arguments", "message"), [
         (["mlp", "--parallel", "ddp"], "error: --parallel ddp needs the number of ranks: add --nproc 8"),
         (["mlp", "--parallel", "ddp", "--nproc", "2", "--compile"], "error: --parallel and --compile exclude"),
-        (["--model", "a:b", "--input-spec", "S", "--parallel", "ddp", "--nproc", "2"],
-         "error: --parallel runs built-in workloads: run your own script on ranks with charact run --nproc"),
         (["mlp", "--parallel", "ddp", "--nproc", "2", "--mode", "infer"], "error: --parallel is for training"),
         (["rasnet"], "error: unknown workload 'rasnet': did you mean resnet"),
         (["vgg16", "--input-sizes", "7"], "error: input size 7 is too small for vgg16 (needs at least 32)"),

@@ -1,6 +1,7 @@
 """Losses of a user's model: the model's own, one of PyTorch by name, a user's function, or a default."""
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -39,6 +40,8 @@ def default_loss(outputs: Any, target: Tensor | None) -> tuple[Tensor, str]:
 def named_loss(name: str, spec: InputSpec) -> Loss:
     """Return a loss of `torch.nn.functional` by name, or `package.module:function` of outputs and target.
 
+    It can be pickled, because the processes of ranks receive it.
+
     Raises:
         UserError: there is none with this name, or it needs a target that the spec lacks.
     """
@@ -46,13 +49,20 @@ def named_loss(name: str, spec: InputSpec) -> Loss:
         function = imported(name, "--loss")
         if not callable(function):
             raise UserError(f"--loss: {name} is a {kind_of(function)}: name a function of outputs and target")
-        return lambda outputs, target: (
-            _one_number(function(outputs) if target is None else function(outputs, target), name), name)
+        return partial(_own_loss, function, name)
     of_torch: Any = cross_entropy if name == "cross_entropy" else getattr(functional, chosen(name, _LOSSES, "--loss"))
     if spec.target is None:
         raise UserError(f"--loss {name} compares the outputs with a target: name one in --input-spec, "
                         "as in 3xSxS -> int64[1000]")
-    return lambda outputs, target: (_one_number(of_torch(main_output(outputs), target), name), name)
+    return partial(_loss_of_torch, of_torch, name)
+
+
+def _own_loss(function: Any, name: str, outputs: Any, target: Tensor | None) -> tuple[Tensor, str]:
+    return _one_number(function(outputs) if target is None else function(outputs, target), name), name
+
+
+def _loss_of_torch(function: Any, name: str, outputs: Any, target: Tensor | None) -> tuple[Tensor, str]:
+    return _one_number(function(main_output(outputs), target), name), name
 
 
 def main_output(outputs: Any) -> Tensor:

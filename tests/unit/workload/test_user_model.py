@@ -1,5 +1,6 @@
 """A workload around a model of the user's own: what it is fed, which loss it is trained with, what is refused."""
 
+import pickle
 import string
 import sys
 from collections import namedtuple
@@ -293,6 +294,13 @@ class TestTheWorkload:
     def test_the_input_size_is_the_users_to_tell(self) -> None:
         with pytest.raises(UserError, match="Pictures has no default input size: give values of S"):
             _ = made().default_input_size
+
+    @pytest.mark.parametrize("loss", [None, "cross_entropy", f"{__name__}:squared"])
+    def test_ranks_can_receive_it(self, loss: str | None) -> None:
+        outputs, target = torch.arange(6.0).reshape(2, 3), torch.tensor([0, 2])
+        workload = made(loss=loss)
+        received = pickle.loads(pickle.dumps(workload))
+        assert received.loss_of(outputs, target)[0] == workload.loss_of(outputs, target)[0]
 
     @pytest.mark.parametrize(("target", "said"), [
         ("Pictures", "--model: 'Pictures' is not of the form package.module:name"),
