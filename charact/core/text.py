@@ -9,6 +9,8 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar, cast
 
+import msgspec
+
 _ORDER = "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"
 """Controls of text direction: they can disguise a name as another one."""
 _CONTROLS = re.compile(f"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff{_ORDER}]")
@@ -54,8 +56,12 @@ def valid_text(text: str) -> str:
 
 
 def valid_values(value: T) -> T:
-    """Copy a JSON value with every text in it, including keys, made valid UTF-8."""
-    return cast(T, _mapped(value, valid_text))
+    """Return a JSON value with every text in it, including keys, made valid UTF-8: itself if all texts are valid."""
+    try:
+        msgspec.json.encode(value)
+    except (UnicodeEncodeError, TypeError):  # TypeError: keys or values that JSON has not, which _mapped keeps
+        return cast(T, _mapped(value, valid_text))
+    return value
 
 
 def labels(value: T) -> T:

@@ -11,7 +11,7 @@ import typer
 from charact import cli
 from charact.core.errors import UserError
 
-HEAVY = {"torch", "pandas", "pyarrow", "seaborn", "matplotlib", "tensorboard", "numpy", "rich", "psutil"}
+HEAVY = {"torch", "pandas", "pyarrow", "matplotlib", "tensorboard", "numpy", "rich", "psutil"}
 
 
 def profile(sizes: Annotated[str, typer.Option("--input-sizes", help="Sizes.")] = "",

@@ -40,7 +40,7 @@ FREE_OF_TORCH = {"core", "record", "traces", "analysis", "views", "sweeps", "stu
 FREE_OF_TORCH_ONCE_IMPORTED = ("charact.bricks.suite", "charact.bricks.brick", "charact.bricks.captured_graph")
 """What analyses and views may import of bricks."""
 LARGEST_FOLDER = 20
-HEAVY = {"torch", "numpy", "pandas", "pyarrow", "seaborn", "matplotlib", "tensorboard", "rich", "psutil", "jinja2"}
+HEAVY = {"torch", "numpy", "pandas", "pyarrow", "matplotlib", "tensorboard", "rich", "psutil", "jinja2"}
 
 
 def sources() -> dict[str, Path]:

@@ -22,7 +22,7 @@ NEED_UNIX = {
 """Modules and packages that need Unix, with the reason; on macOS they can be imported, too."""
 WITHOUT = """
 import builtins, importlib, io, os, signal, sys
-import matplotlib, multiprocessing, pandas, psutil, pyarrow, seaborn, subprocess, tempfile, tensorboard, torch
+import matplotlib, multiprocessing, pandas, psutil, pyarrow, subprocess, tempfile, tensorboard, torch
 import torch.distributed, torch.utils.data  # the libraries work on all systems by themselves
 
 for name in ("fcntl", "grp", "pwd", "resource", "termios"):

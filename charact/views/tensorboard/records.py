@@ -38,6 +38,7 @@ class Records:
         self._read_unended = read
         self._drawing = threading.Lock()  # no run is rendered twice at the same time
         self._drawn: OrderedDict[Path, tuple[Any, Sections]] = OrderedDict()
+        self._listed: dict[Path, tuple[Any, dict[str, Any]]] = {}
 
     def exist(self) -> bool:
         """Return whether there is any run."""
@@ -53,8 +54,17 @@ class Records:
 
     def listing(self) -> list[dict[str, Any]]:
         """Return one entry per run, newest first; `error` is why a run cannot be read, else null."""
-        entries = [_entry(run_id, path) for run_id, path in self.directories().items()]
+        entries = [self._entry(run_id, path) for run_id, path in self.directories().items()]
         return sorted(entries, key=lambda entry: (entry["started_s"] or 0.0, entry["id"]), reverse=True)
+
+    def _entry(self, run_id: str, path: Path) -> dict[str, Any]:
+        """Return the entry of a run; that of a finished run is read again only if its run.json has changed."""
+        if _is_hidden(path):
+            return _entry(run_id, path)
+        state = _state_of(path / "run.json")
+        if path not in self._listed or self._listed[path][0] != state:
+            self._listed[path] = (state, _entry(run_id, path))
+        return self._listed[path][1]
 
     def sections(self, run_id: str) -> Sections:
         """Return the sections of a run as in the HTML report: id, title, html.
@@ -132,12 +142,15 @@ def _state(path: Path) -> list[tuple[str, int, int]]:
     files = [path / "run.json", *sorted(path.glob("*.parquet"))]
     if _is_hidden(path):
         files += sorted(file for folder in (path, path / "parts") for file in folder.glob("*"))
-    found = []
-    for file in files:
-        with contextlib.suppress(OSError):  # removed since it was listed
-            status = file.stat()
-            found.append((file.name, status.st_mtime_ns, status.st_size))
-    return found
+    return [state for file in files if (state := _state_of(file)) is not None]
+
+
+def _state_of(file: Path) -> tuple[str, int, int] | None:
+    """Return a file's name, time and size; None if it has been removed since it was listed."""
+    with contextlib.suppress(OSError):
+        status = file.stat()
+        return file.name, status.st_mtime_ns, status.st_size
+    return None
 
 
 def _entry(run_id: str, path: Path) -> dict[str, Any]:

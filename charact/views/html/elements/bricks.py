@@ -5,7 +5,6 @@ from typing import Any
 
 import matplotlib as mpl
 import pandas as pd
-import seaborn as sns
 from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
@@ -19,6 +18,7 @@ from charact.views.html.elements.drawing import (
     draw_svg,
     part_text,
     plain_axes,
+    remove_frame,
     rows_of,
     show_on_hover,
     show_points_on_hover,
@@ -171,7 +171,7 @@ def _by_name(title: str, names: Sequence[str], draw: Callable[[Axes], None]) -> 
         ax.set_yticks(range(len(names)), short_names(names), fontsize=10)
         ax.set_ylim(len(names) - 0.4, -0.6)
         ax.grid(visible=False, axis="y")
-        sns.despine(ax=ax, left=True, bottom=True)
+        remove_frame(ax)
 
     return draw_svg(title, 66 + ROW_PX * len(names), draw_all)
 

@@ -6,7 +6,6 @@ from typing import Any
 
 import matplotlib as mpl
 import pandas as pd
-import seaborn as sns
 from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -18,6 +17,7 @@ from charact.views.html.elements.drawing import (
     WIDTH_PX,
     bar_figure,
     draw_svg,
+    remove_frame,
     rows_of,
     shortened,
     show_on_hover,
@@ -59,7 +59,7 @@ def ratio_intervals(ratios: pd.DataFrame, colors: dict[str, str]) -> Markup:
         ax.set_ylim(len(cases) * step, -2 * _ROW_PX)
         _log_axis(ax, rows)
         ax.set_xlabel("time / baseline’s time")
-        sns.despine(ax=ax, left=True, bottom=True)
+        remove_frame(ax)
 
     return draw_svg("Ratios of times to the baseline", 94 + step * len(cases), draw)
 
@@ -135,6 +135,6 @@ def waterfall(title: str, steps: pd.DataFrame, labels: tuple[str, str]) -> Marku
         ax.set_xlim(min(places) - room_s, max(places) + room_s)
         ax.grid(visible=False, axis="y")
         unit_axis(ax, max(places), "s", "median iteration")
-        sns.despine(ax=ax, left=True, bottom=True)
+        remove_frame(ax)
 
     return draw_svg(title, 60 + _STEP_PX * (count + 1), draw, width_px=HALF_PX)

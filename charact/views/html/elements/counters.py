@@ -6,7 +6,6 @@ from typing import Any
 import matplotlib as mpl
 import numpy as np
 import pandas as pd
-import seaborn as sns
 from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -22,6 +21,7 @@ from charact.views.html.elements.drawing import (
     draw_svg,
     ink_on,
     label_above,
+    remove_frame,
     show_on_hover,
     show_points_on_hover,
     unit_axis,
@@ -70,7 +70,7 @@ def five(used: pd.DataFrame, colors: Mapping[str, str]) -> Markup:
         ax.xaxis.set_major_locator(mpl.ticker.MultipleLocator(0.25))
         ax.xaxis.set_major_formatter(mpl.ticker.PercentFormatter(1, symbol=" %"))
         ax.grid(visible=False)
-        sns.despine(ax=ax, left=True, bottom=True)
+        remove_frame(ax)
 
     num_bars = sum(len(_shown(rows)) for _, rows in groups)
     height_px = 46 + num_bars * bar_px + len(groups) * (_HEADING_PX + _GAP_PX)
@@ -129,7 +129,7 @@ def timeline(source: str, device: str, samples: pd.DataFrame, spans: pd.DataFram
         ax.set_yticks([])
         ax.grid(visible=False)
         unit_axis(ax, end_s, "s", f"{source} on {device}: time since the pass began")
-        sns.despine(ax=ax, left=True, bottom=True)
+        remove_frame(ax)
 
     return draw_svg(f"Samples of {source} on {device}", 44 + _PANEL_PX * len(groups), draw, width_px=HALF_PX)
 

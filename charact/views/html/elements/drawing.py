@@ -10,7 +10,6 @@ from urllib.parse import quote, unquote
 
 import matplotlib as mpl
 import pandas as pd
-import seaborn as sns
 from markupsafe import Markup, escape
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
@@ -22,12 +21,13 @@ from charact.core.units import quantity, scale, share
 WIDTH_PX, HALF_PX = 640, 440
 INK, FAINT = "#1F2933", "#566373"
 _RC: Any = {
-    **sns.axes_style("whitegrid"),
+    "axes.grid": True, "axes.axisbelow": True, "xtick.bottom": False, "ytick.left": False,
+    "patch.edgecolor": "w", "patch.force_edgecolor": True, "lines.solid_capstyle": "round",
     "svg.fonttype": "none",  # text stays text: searchable, selectable, accessible
     "text.parse_math": False,  # a name may hold a $
     "font.family": "DejaVu Sans", "font.size": 12, "axes.labelsize": 12, "xtick.labelsize": 11, "ytick.labelsize": 12,
     "axes.edgecolor": "#D5DBE1", "grid.color": "#E8ECF0", "text.color": INK, "axes.labelcolor": FAINT,
-    "xtick.color": FAINT, "ytick.color": INK, "axes.axisbelow": True,
+    "xtick.color": FAINT, "ytick.color": INK,
 }  # fmt: skip
 _VARIABLES = {
     INK.lower(): "var(--ink, #1f2933)", FAINT.lower(): "var(--muted, #566373)", "#e8ecf0": "var(--line, #e8ecf0)",
@@ -131,10 +131,15 @@ def bar_figure(title: str, rows: Sequence[Row], colors: Callable[[str], str], la
     return draw_svg(title, 60 + row_px * len(rows), draw, width_px=width_px)
 
 
+def remove_frame(ax: Axes) -> None:
+    """Remove the lines around a plot."""
+    ax.spines[:].set_visible(False)
+
+
 def plain_axes(ax: Axes) -> None:
     """Remove the frame of a plot, and make the vertical ticks small."""
     ax.tick_params(axis="y", labelsize=11, labelcolor=FAINT)
-    sns.despine(ax=ax, left=True, bottom=True)
+    remove_frame(ax)
 
 
 def bars(ax: Axes, rows: Sequence[Row], colors: Callable[[str], str], unit: str | None) -> None:
@@ -157,7 +162,7 @@ def bars(ax: Axes, rows: Sequence[Row], colors: Callable[[str], str], unit: str 
     ax.set_xlim(0, 1 if as_share else widest * 1.02 or 1)
     ax.set_ylim(len(rows) - 0.5, -0.65)
     ax.grid(visible=False, axis="y")
-    sns.despine(ax=ax, left=True, bottom=True)
+    remove_frame(ax)
 
 
 def part_text(name: str, value: float, total: float, unit: str | None) -> str:

@@ -4,7 +4,6 @@ from collections.abc import Mapping
 
 import matplotlib as mpl
 import pandas as pd
-import seaborn as sns
 from markupsafe import Markup
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
@@ -21,6 +20,7 @@ from charact.views.html.elements.drawing import (
     bar_figure,
     draw_svg,
     plain_axes,
+    remove_frame,
     rows_of,
     scaled_ticks,
     show_on_hover,
@@ -209,7 +209,7 @@ def _input_axis(ax: Axes, position: str) -> None:
     ax.xaxis.set_major_formatter(mpl.ticker.FuncFormatter(lambda value, _: f"{value:,.0f}"))
     ax.set_xlabel(AXES[position])
     ax.margins(x=0.02)
-    sns.despine(ax=ax, left=True, bottom=True)
+    remove_frame(ax)
 
 
 def _legend(ax: Axes, *, has_predicted: bool, has_measured: bool, has_band: bool) -> None:

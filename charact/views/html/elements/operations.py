@@ -4,7 +4,6 @@ from collections.abc import Iterable
 
 import matplotlib as mpl
 import pandas as pd
-import seaborn as sns
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
@@ -16,6 +15,7 @@ from charact.views.html.elements.drawing import (
     draw_svg,
     label_above,
     plain_axes,
+    remove_frame,
     rows_of,
     show_points_on_hover,
     unit_axis,
@@ -88,7 +88,7 @@ def by_problem(title: str, times: pd.DataFrame) -> list[Markup]:
         ax.grid(visible=False, axis="y")
         label_above(ax, rows)
         unit_axis(ax, ax.get_xlim()[1], unit, "achieved")
-        sns.despine(ax=ax, left=True, bottom=True)
+        remove_frame(ax)
 
     return [bar_figure(f"{title}: time by problem", rows, palette.DIRECTIONS.__getitem__, "time", row_px=44),
             draw_svg(f"{title}: rate by problem", 60 + 44 * len(rows), draw_rates, width_px=HALF_PX)]

@@ -168,7 +168,7 @@ class TestEverySource:
                    "from charact.measure.script import pass_instruments\n"
                    "from charact.measure.counters import all_sources\n"
                    "all_sources()\n"
-                   "heavy = {'pandas', 'pyarrow', 'duckdb', 'seaborn', 'matplotlib', 'jinja2', 'rich', 'cupti'}\n"
+                   "heavy = {'pandas', 'pyarrow', 'duckdb', 'matplotlib', 'jinja2', 'rich', 'cupti'}\n"
                    "print(sorted(heavy & set(sys.modules)))")
         done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
         assert done.stdout == "[]\n"
