@@ -131,7 +131,7 @@ def test_records_of_several_g_stand_beside_each_other(tmp_path: Path) -> None:
     runs = [Models(tmp_path).add("resnet18", ["00aa", "11bb"], measured=measured, g=g).run()
             for g, measured in ((1, 1.1), (4, 1.25))]  # fmt: skip
     text = report(runs)
-    overview = text[text.index('id="overview"') : text.index("</article>")]
+    overview = text[text.index('id="overview"') : text.index("</article>")].replace("\N{NO-BREAK SPACE}", " ")
     for word in ("G = 1", "G = 4", "Constructed over measured latency of each model</title>", "−9.1 %", "−20.0 %"):
         assert word in overview
     alike = report([runs[0], runs[0]])
