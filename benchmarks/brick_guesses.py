@@ -22,8 +22,8 @@ from charact.bricks.brick import Brick
 from charact.bricks.capture.capture_model import capture
 from charact.bricks.capture.sources import sources_of
 from charact.bricks.captured_graph import Json
-from charact.bricks.suite.composition import Configuration
-from charact.bricks.suite.writer import cut_model, perturbed
+from charact.bricks.suite.composition import Configuration, cut_model
+from charact.bricks.suite.suite import perturbed
 from charact.bricks.value_distributions import draw
 
 Distance = Callable[[Tensor, Tensor], float]

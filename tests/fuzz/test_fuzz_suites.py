@@ -43,7 +43,7 @@ from charact.bricks.aten import OPERATORS, STRINGS
 from charact.bricks.brick import brick_from_json, brick_to_json, canonical
 from charact.bricks.capture.exported_workload import saved_program
 from charact.bricks.suite.composition import load_compositions
-from charact.bricks.suite.index import index_bytes, load_suite
+from charact.bricks.suite.suite import index_bytes, load_suite
 from charact.commands._shared.publish import publish_and_report
 from charact.commands.bricks.construct import Models, _construct, _open
 from charact.commands.bricks.generate import Named, audit_suite, recreated_source, show_suite

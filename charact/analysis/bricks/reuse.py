@@ -10,7 +10,7 @@ import pandas as pd
 
 from charact.analysis.bricks.run_tables import kind_of_work, layer_text
 from charact.bricks.suite.composition import Composition
-from charact.bricks.suite.index import Suite
+from charact.bricks.suite.suite import Suite
 from charact.record.reader import Run
 
 _COLUMNS = ["case", "brick", "num_layers", "layers"]

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 import charact.measure  # noqa: F401  (quiets torch, so it comes before torch)
-from charact.analysis.bricks.construction import Construction, brick_case, construct
+from charact.analysis.bricks.construction import BrickTimes, Construction, brick_case, construct
 from charact.analysis.bricks.correction import (
     MIN_MODELS,
     Correction,
@@ -19,7 +19,6 @@ from charact.analysis.bricks.correction import (
     keep_correction,
     typical,
 )
-from charact.analysis.bricks.times import BrickTimes
 from charact.bricks.suite.composition import Composition
 from charact.commands.bricks.construct import (
     ALL,

@@ -13,7 +13,7 @@ from rich.rule import Rule
 from rich.text import Text
 
 import charact.measure  # noqa: F401  (quiets torch, so it comes before torch)
-from charact.analysis.bricks.construction import brick_case, construct, constructed_case
+from charact.analysis.bricks.construction import BrickTimes, brick_case, construct, constructed_case
 from charact.analysis.bricks.correction import (
     Correction,
     NotCorrected,
@@ -23,7 +23,6 @@ from charact.analysis.bricks.correction import (
 )
 from charact.analysis.bricks.record_tables import latency_by_machine
 from charact.analysis.bricks.run_tables import is_brick_run
-from charact.analysis.bricks.times import BrickTimes
 from charact.bricks.brick import Brick, runs_as
 from charact.bricks.capture.sources import SAVED_SUFFIX
 from charact.bricks.suite.composition import Composition, load_compositions

@@ -14,9 +14,17 @@ import charact.measure  # noqa: F401  (quiets torch, so it comes before torch)
 from charact.bricks.capture.capture_model import capture
 from charact.bricks.capture.sources import SAVED_SUFFIX, Source, sources_of
 from charact.bricks.suite.audit import audit
-from charact.bricks.suite.composition import Composition, Configuration, Facts, OwnFacts, load_compositions
-from charact.bricks.suite.index import load_suite
-from charact.bricks.suite.writer import Added, CutModel, add_models, check_place, cut_model, drawn_decoys
+from charact.bricks.suite.composition import (
+    Composition,
+    Configuration,
+    CutModel,
+    Facts,
+    OwnFacts,
+    cut_model,
+    drawn_decoys,
+    load_compositions,
+)
+from charact.bricks.suite.suite import Added, add_models, check_place, load_suite
 from charact.commands._shared.print_table import print_table
 from charact.commands._shared.publish import program
 from charact.core.console import Console

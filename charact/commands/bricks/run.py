@@ -7,7 +7,7 @@ import torch
 
 import charact.measure  # noqa: F401  (quiets torch, so it comes before torch)
 from charact.bricks.brick import runs_as
-from charact.bricks.suite.index import Suite, load_suite
+from charact.bricks.suite.suite import Suite, load_suite
 from charact.commands._shared.ceilings import recorded_ceilings
 from charact.commands._shared.publish import keeping_finished, measure_resumably, publish_and_report
 from charact.commands._shared.run_cases import open_record

@@ -21,8 +21,8 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from charact.bricks.aten import BrickFunction, runnable
-from charact.bricks.brick import Brick
-from charact.bricks.suite.families import chosen_to_time, literals, sizes_of
+from charact.bricks.brick import Brick, literals
+from charact.bricks.suite.prediction import chosen_to_time, sizes_of
 from charact.core.errors import UserError
 from charact.execution.case_outcome import failure, size
 from charact.execution.memory_limit import growth_limit

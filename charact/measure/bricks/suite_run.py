@@ -17,7 +17,7 @@ import torch
 
 from charact.bricks.brick import Brick, runs_as
 from charact.bricks.capture.sources import Source
-from charact.bricks.suite.index import Suite
+from charact.bricks.suite.suite import Suite
 from charact.core.errors import UserError
 from charact.core.observer import Observer
 from charact.execution.case_outcome import failure

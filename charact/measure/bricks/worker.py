@@ -22,7 +22,7 @@ from typing import Any
 import torch
 
 from charact.bricks.suite.composition import load_compositions
-from charact.bricks.suite.index import load_suite
+from charact.bricks.suite.suite import load_suite
 from charact.core.bounded_reading import limited_to
 from charact.core.errors import UserError
 from charact.core.observer import Observer

@@ -8,7 +8,7 @@ from rich.text import Text
 from charact.analysis.bricks import reuse as statistics
 from charact.analysis.bricks.correction import Correction
 from charact.bricks.suite.composition import Composition
-from charact.bricks.suite.index import Suite
+from charact.bricks.suite.suite import Suite
 from charact.views.tables import format as fmt
 from charact.views.terminal.named_table import NamedTable, plain_table
 

@@ -15,7 +15,7 @@ from charact.bricks.brick import Brick, brick_from_json, brick_of, brick_to_json
 from charact.bricks.capture.capture_model import capture
 from charact.bricks.capture.sources import Program, Source, sources_of
 from charact.bricks.captured_graph import METHODS, CapturedModel, Layer, TensorType, Update, cut
-from charact.bricks.suite.writer import cut_model
+from charact.bricks.suite.composition import cut_model
 from charact.core.errors import UserError
 
 SQUARE = TensorType("float32", (4, 4), (4, 1))

@@ -1,47 +1,186 @@
-"""Writing suites: adds the bricks of models that a suite does not have yet."""
+"""A suite: a directory of bricks with an index, without names, weights or order.
+
+`suite/suite.json` holds the options of the cut and an entry for each brick, by identifier; `suite/bricks/<id>.json`
+holds one brick. The sibling directory `suite.private/` holds the models' compositions (see `composition`).
+"""
+
 
 import contextlib
 import hashlib
-import math
+import json
 import os
-import secrets
 import time
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
+from typing import Any, TypedDict, cast
 
-from charact.bricks.brick import Brick, brick_of, canonical, runs_as
-from charact.bricks.captured_graph import CapturedModel, cut, reuse_distances
-from charact.bricks.suite.composition import Composition, Configuration, compose, write_composition
-from charact.bricks.suite.index import (
-    BRICKS,
-    INDEX,
-    Entry,
-    Suite,
-    brick_bytes,
-    brick_path,
-    index_bytes,
-    load_suite,
-    private_directory,
+import msgspec
+
+from charact.bricks.brick import (
+    Brick,
+    brick_from_json,
+    brick_to_json,
+    canonical,
+    file_bytes,
+    strict_json,
 )
+from charact.bricks.suite.composition import Composition, CutModel, write_composition
 from charact.core.errors import UserError
 from charact.core.files import atomic_write, is_begun, lock, release, writing
+from charact.record.manifest_passes import Count
+
+FORMAT = "charact bricks"
+SCHEMA_VERSION = 1
+INDEX = "suite.json"
+BRICKS = "bricks"
+
+
+class Entry(TypedDict):
+    """Index entry of a brick."""
+
+    kind: str
+    mode: str
+    """Mode of its models: `train` also for gradient sums, which have no backward pass themselves."""
+    precision: str
+    """Precision that it runs in, see `Brick.precision`."""
+    batch_sizes: list[Count]
+    """Batch sizes of the models that it was found in, ascending."""
+    precisions: list[str]
+    """Precisions of the models that it was found in, ascending."""
+    num_layers: Count
+    layer_types: list[str]
+    sha256: str
+    """Hash of the brick's file."""
+
+
+@dataclass(frozen=True)
+class Suite:
+    """A validated index; bricks are read on demand."""
+
+    path: Path
+    g: int
+    method: str
+    torch: str
+    """Version of PyTorch that captured the models; the first one for a merged or extended suite."""
+    bricks: dict[str, Entry]
+    digest: str
+    """Hash of the index."""
+
+    @property
+    def name(self) -> str:
+        """Return the name of its directory."""
+        return self.path.resolve().name
+
+    @property
+    def private(self) -> Path:
+        """Return the directory of the compositions."""
+        return private_directory(self.path)
+
+    def entry(self, identifier: str) -> Entry:
+        """Return the index entry of a brick.
+
+        Raises:
+            UserError: the index does not contain it.
+        """
+        if identifier not in self.bricks:
+            raise UserError(f"{self.path} has no brick {identifier}: add the model that needs it to the suite")
+        return self.bricks[identifier]
+
+    def brick(self, identifier: str) -> Brick:
+        """Read a brick and check its file against the index.
+
+        Raises:
+            UserError: the brick is not in the index, or its file is missing or was changed.
+        """
+        entry = self.entry(identifier)
+        path = brick_path(self.path, identifier)
+        data = file_bytes(path, f"brick {identifier} is missing from {self.path}: copy the suite again")
+        if hashlib.sha256(data).hexdigest() != entry["sha256"]:
+            raise UserError(f"{path} does not match the suite's index: copy the suite again, or generate it again")
+        brick: Brick = _parsed(path, data, brick_from_json)
+        if brick.id != identifier:
+            raise UserError(f"{path} holds brick {brick.id}: copy the suite again, or generate it again")
+        return brick
+
+
+def private_directory(suite: Path) -> Path:
+    """Return the directory of a suite's compositions, a sibling, so that the suite can be shared without it."""
+    place = suite.resolve()
+    return place.with_name(f"{place.name}.private")
+
+
+def brick_path(suite: Path, identifier: str) -> Path:
+    """Return the path of a brick's file."""
+    return suite / BRICKS / f"{identifier}.json"
+
+
+def brick_bytes(brick: Brick) -> bytes:
+    """Return the content of a brick's file."""
+    return canonical(brick_to_json(brick)).encode()
+
+
+def index_bytes(g: int, method: str, torch: str, bricks: dict[str, Entry]) -> bytes:
+    """Return the content of a suite's index, sorted by identifier and with its own hash."""
+    index = {"format": FORMAT, "schema_version": SCHEMA_VERSION, "g": g, "method": method, "torch": torch,
+             "bricks": {brick: bricks[brick] for brick in sorted(bricks)}}  # fmt: skip
+    return json.dumps({**index, "digest": _digest(index)}, indent=1).encode()
+
+
+def _digest(index: dict[str, Any]) -> str:
+    return hashlib.sha256(canonical(index).encode()).hexdigest()
+
+
+def load_suite(path: Path) -> Suite:
+    """Read a suite's index.
+
+    Raises:
+        UserError: the suite does not exist, is newer than this version of charact, or was changed.
+    """
+    file = path / INDEX
+    data = file_bytes(file, f"no suite of bricks in {path}: charact bricks generate writes one")
+    version, suite = _parsed(file, data, lambda index: _read(path, index))
+    if version > SCHEMA_VERSION:
+        raise UserError(f"{path} has schema version {version}, this charact reads up to {SCHEMA_VERSION}: update "
+                        "charact")
+    if suite is None:
+        raise UserError(f"{file} was changed after it was written: copy the suite again, or generate it again")
+    return cast(Suite, suite)
+
+
+def _read(path: Path, index: Any) -> tuple[int, Suite | None]:
+    """Return the schema version and the suite; None if the version is newer, or the digest differs."""
+    version = index["schema_version"]
+    if index["format"] != FORMAT or type(version) is not int:
+        raise ValueError("it is of another format")
+    given, digest = index.pop("digest", None), _digest(index)
+    if version > SCHEMA_VERSION or given != digest:
+        return version, None
+    if any(set(entry) != set(Entry.__annotations__) for entry in index["bricks"].values()):
+        raise ValueError("its index is incomplete")
+    bricks = msgspec.convert(index["bricks"], dict[str, Entry])
+    return version, Suite(path, msgspec.convert(index["g"], Count), str(index["method"]), str(index["torch"]), bricks,
+                          digest)
+
+
+def _parsed(path: Path, data: bytes, read: Callable[[Any], Any]) -> Any:
+    """Parse JSON and convert it with `read`.
+
+    Raises:
+        UserError: it is not JSON, or `read` rejects it.
+    """
+    try:
+        return read(strict_json(data))
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError, msgspec.ValidationError) as error:
+        raise UserError(f"{path} is not part of a suite ({type(error).__name__}: {error}): copy the suite again, or "
+                        "generate it again") from error  # fmt: skip
 
 _WRITTEN_AT = 315_532_800
 """Fixed modification time, so that a suite does not reveal the order in which it was written: the start of 1980, the
 earliest time that ZIP supports."""
 
 _POLL_INTERVAL_S = 0.1
-
-
-@dataclass(frozen=True)
-class CutModel:
-    """A model cut into bricks, not yet in a suite."""
-
-    composition: Composition
-    bricks: tuple[Brick, ...]
-    """Distinct bricks."""
 
 
 @dataclass(frozen=True)
@@ -53,28 +192,6 @@ class Added:
     """Number of bricks that the suite did not have."""
     replaced: list[str]
     """Cases whose compositions were replaced."""
-
-
-def cut_model(captured: CapturedModel, what: Configuration, g: int, method: str) -> CutModel:
-    """Cut a captured model into bricks."""
-    segments = cut(captured, g, method)
-    distances, precision = reuse_distances(captured), runs_as(what.precision)
-    bricks = [brick_of(captured, segment, what.mode, precision, distances.of(segment)) for segment in segments]
-    composition, others = compose(captured, segments, bricks, what, g, method)
-    by_id: dict[str, list[Brick]] = {}
-    for brick in [*bricks, *others]:
-        by_id.setdefault(brick.id, []).append(brick)
-    return CutModel(composition, tuple(_with_mixed_samples(same) for same in by_id.values()))
-
-
-def _with_mixed_samples(same: Sequence[Brick]) -> Brick:
-    """Return a brick that occurs several times in a model, with the mixture of its value distributions."""
-    from charact.bricks import value_distributions  # imported late: it imports torch
-
-    return replace(same[0], inputs=tuple(
-        replace(each[0], sample=value_distributions.mixture([one.sample for one in each]))
-        for each in zip(*(brick.inputs for brick in same), strict=True)
-    ))  # fmt: skip
 
 
 def add_models(directory: Path, models: Sequence[CutModel], g: int, method: str, torch: str,
@@ -178,14 +295,14 @@ def write_suite(directory: Path, g: int, method: str, torch: str, entries: dict[
         for path in begun + unnamed:
             path.unlink()
     for identifier in sorted(new):
-        _write(brick_path(directory, identifier), new[identifier], durable=False)
-    _write(directory / INDEX, index_bytes(g, method, torch, entries))
+        _write_file(brick_path(directory, identifier), new[identifier], durable=False)
+    _write_file(directory / INDEX, index_bytes(g, method, torch, entries))
     with writing(directory):
         for place in (directory / BRICKS, directory):
             os.utime(place, (_WRITTEN_AT, _WRITTEN_AT))
 
 
-def _write(path: Path, data: bytes, *, durable: bool = True) -> None:
+def _write_file(path: Path, data: bytes, *, durable: bool = True) -> None:
     with atomic_write(path, durable=durable) as temporary:
         temporary.write_bytes(data)
         os.utime(temporary, (_WRITTEN_AT, _WRITTEN_AT))
@@ -207,29 +324,3 @@ def suite_lock(directory: Path, patience_s: float = 0.0) -> Iterator[None]:
         yield
     finally:
         release(held, path)
-
-
-_MOST_FRAC = 0.5
-"""Maximum share of a model's bricks used as decoys; a complete model would look like a requested one."""
-
-
-def drawn_decoys(others: Iterable[CutModel], known: Collection[str], number: int) -> list[CutModel]:
-    """Return models reduced to randomly chosen bricks that together contain `number` new bricks.
-
-    The choice uses the system's random numbers, so that it cannot be reproduced.
-
-    Args:
-        others: models that were not requested, in random order; only as many as needed are consumed.
-        known: identifiers of the suite's bricks.
-        number: number of decoys; the result has fewer if the models have fewer.
-    """
-    random, taken, found, left = secrets.SystemRandom(), set(known), [], number
-    for model in others:
-        new = [brick for brick in model.bricks if brick.id not in taken]
-        chosen = random.sample(new, min(left, math.ceil(len(new) * _MOST_FRAC)))
-        taken.update(brick.id for brick in chosen)
-        left -= len(chosen)
-        found.append(replace(model, bricks=tuple(chosen)))
-        if left == 0:
-            break
-    return found
