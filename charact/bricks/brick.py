@@ -3,7 +3,6 @@
 The hash does not cover names of models and modules, the order of segments, or weight values.
 """
 
-
 import hashlib
 import json
 import math

@@ -1,17 +1,15 @@
 """Construction of a model's latency from the times of its bricks, measured or predicted."""
 
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from charact.analysis.bricks.correction import Correction
 from charact.analysis.common.significance import MIN_ITERATIONS, Values, resampled
 from charact.bricks.brick import runs_as
 from charact.bricks.suite.composition import Composition
@@ -19,6 +17,32 @@ from charact.bricks.suite.prediction import predict, sizes_of
 from charact.core.errors import UserError
 from charact.record.reader import Rows, Run
 from charact.record.schema import LEFT_OUT
+
+_Frac = Annotated[float, msgspec.Meta(ge=0)]
+
+
+class Correction(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """Systematic differences between models and their bricks, fitted on calibration models.
+
+    The corrected latency is `factor` times the plain sum, plus a time for each module call, each segment and each start
+    of a backward pass. A coefficient that the models do not determine stays at 1 or 0; `reasons` holds the reason by
+    its name.
+    """
+
+    factor: Annotated[float, msgspec.Meta(gt=0)]
+    module_call_s: float
+    piece_s: float
+    backward_start_s: float
+    reasons: dict[str, str]
+    models: Annotated[list[str], msgspec.Meta(min_length=2)]
+    """Calibration models."""
+    plain_error_frac: _Frac
+    """Mean |error| of the plain sum on these models."""
+    error_frac: _Frac
+    """Mean |error| in leave-one-out cross-validation."""
+    worst_error_frac: _Frac
+    """Largest |error| in leave-one-out cross-validation."""
+
 
 CLOCKS = ("host_s", "device_s")
 
@@ -127,6 +151,7 @@ def interval(drawn: Values) -> tuple[float, float] | None:
         return None
     low, high = np.quantile(drawn[1:] / middle, _TAILS)
     return float(drawn[0] * min(low, 1.0)), float(drawn[0] * max(high, 1.0))
+
 
 _NAMED = 3
 """Maximum number of bricks named in a reason; the others are counted."""

@@ -1,6 +1,5 @@
 """Compositions: the bricks of a model and the connections between them. They are private, not part of a suite."""
 
-
 import hashlib
 import json
 import math

@@ -1,6 +1,5 @@
 """Prediction of bricks' times from those of similar bricks, and the choice of the bricks to time."""
 
-
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -8,7 +7,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-
 
 Values = NDArray[np.float64]
 

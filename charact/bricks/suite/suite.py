@@ -4,7 +4,6 @@
 holds one brick. The sibling directory `suite.private/` holds the models' compositions (see `composition`).
 """
 
-
 import contextlib
 import hashlib
 import json
@@ -175,6 +174,7 @@ def _parsed(path: Path, data: bytes, read: Callable[[Any], Any]) -> Any:
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError, msgspec.ValidationError) as error:
         raise UserError(f"{path} is not part of a suite ({type(error).__name__}: {error}): copy the suite again, or "
                         "generate it again") from error  # fmt: skip
+
 
 _WRITTEN_AT = 315_532_800
 """Fixed modification time, so that a suite does not reveal the order in which it was written: the start of 1980, the

@@ -247,7 +247,7 @@ def calibrate(
 
     with Interrupt() as interrupt:
         from charact.commands.bricks.calibrate import calibrate_machine
-        from charact.commands.bricks.generate import Named
+        from charact.commands.bricks.whole_models import Named
 
         names = parse_models(models or [])
         own = Named.from_command_line(model or [], loss or [], names)
@@ -318,7 +318,7 @@ def show(suite: Suite, compositions: Compositions = None) -> int:
     \b
       charact bricks show suite
     """  # noqa: D301  (click wants the character itself)
-    from charact.commands.bricks.generate import show_suite
+    from charact.commands.bricks.show import show_suite
 
     return show_suite(suite, compositions)
 
@@ -332,6 +332,6 @@ def audit(suite: Suite) -> int:
     \b
       charact bricks audit suite
     """  # noqa: D301  (click wants the character itself)
-    from charact.commands.bricks.generate import audit_suite
+    from charact.commands.bricks.show import audit_suite
 
     return audit_suite(suite)

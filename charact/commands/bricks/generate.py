@@ -2,8 +2,7 @@
 
 import os
 import secrets
-import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
@@ -13,7 +12,6 @@ import torch
 import charact.measure  # noqa: F401  (quiets torch, so it comes before torch)
 from charact.bricks.capture.capture_model import capture
 from charact.bricks.capture.sources import SAVED_SUFFIX, Source, sources_of
-from charact.bricks.suite.audit import audit
 from charact.bricks.suite.composition import (
     Composition,
     Configuration,
@@ -24,8 +22,7 @@ from charact.bricks.suite.composition import (
     drawn_decoys,
     load_compositions,
 )
-from charact.bricks.suite.suite import Added, add_models, check_place, load_suite
-from charact.commands._shared.print_table import print_table
+from charact.bricks.suite.suite import Added, add_models, check_place
 from charact.commands._shared.publish import program
 from charact.core.console import Console
 from charact.core.errors import UserError
@@ -34,7 +31,7 @@ from charact.execution.case_outcome import failure
 from charact.execution.interrupt import Interrupt
 from charact.execution.out_of_memory import host_memory_guard
 from charact.views.terminal.progress import MemoryProgress
-from charact.views.terminal.suites import frequent, generated
+from charact.views.terminal.suites import generated
 from charact.workload.registry import all_workloads
 
 DEFAULTS: dict[str, Any] = {"model_args": "", "loss": None, "optimizer": "SGD", "learning_rate": 0.01}
@@ -96,71 +93,6 @@ class Asked:
 
 def _name(option: str) -> str:
     return option[2:].replace("-", "_")
-
-
-@dataclass(frozen=True)
-class Named:
-    """External code and files named on the command line; nothing else is imported, called or opened."""
-
-    calls: frozenset[str] = frozenset()
-    """Calls in the format of `call_text`, and files."""
-    losses: frozenset[str] = frozenset()
-
-    @classmethod
-    def from_command_line(cls, models: Iterable[str], losses: Iterable[str], names: Iterable[str] = (),
-                        model_args: str | None = None) -> "Named":
-        """Collect the values of `--model` and `--loss`, and external models named as arguments.
-
-        Args:
-            models: values of `--model`.
-            losses: values of `--loss`.
-            names: models named as arguments.
-            model_args: value of `--model-args`, their arguments.
-        """
-        own = (call_text(name, model_args or "") for name in names if ":" in name)
-        files = (os.path.abspath(name) for name in (*models, *names) if name.endswith(SAVED_SUFFIX))
-        return cls(frozenset([*models, *own, *files]), frozenset(losses))
-
-
-def call_text(target: str, arguments: str) -> str:
-    """Return a user's own model in the format of `--model`: `package.module:factory(depth=50)`."""
-    return f"{target}({arguments})" if arguments else target
-
-
-def recreated_source(composition: Composition, named: Named) -> Source:
-    """Recreate the source of a composition: a workload, or a model named on the command line.
-
-    A composition may be untrusted: its texts are only compared with those of the command line.
-
-    Raises:
-        UserError: the command line does not name the model, or it does not exist or cannot be imported here.
-    """
-    facts = composition.facts
-    if not {"asked_as", "seed"} <= facts.keys():
-        raise UserError(f"{composition.case} does not record its model: generate its suite again")
-    asked_as, own = facts["asked_as"], facts.get("own", OwnFacts())
-    arguments: dict[str, Any] = {"modes": [composition.mode], "precisions": [composition.precision],
-                                 "seed": facts["seed"]}
-    if asked_as.endswith(SAVED_SUFFIX):  # a file has its sizes
-        _check_named(composition, asked_as, None, named)
-    else:
-        arguments |= {"input_sizes": [composition.input_size], "batch_sizes": [composition.batch_size]}
-        if ":" in asked_as:  # its variant is a hash of its arguments
-            _check_named(composition, call_text(asked_as, own.get("model_args", "")), own.get("loss"), named)
-            arguments |= own
-        else:
-            arguments["variant"] = composition.variant
-    (source,) = sources_of([asked_as], **arguments)
-    return source
-
-
-def _check_named(composition: Composition, call: str, loss: str | None, named: Named) -> None:
-    lacking = [] if call in named.calls else ["--model", call]
-    if loss is not None and ":" in loss and loss not in named.losses:
-        lacking += ["--loss", loss]
-    if lacking:
-        raise UserError(f"the model of {composition.case} is not named on the command line: if you trust its code, add "
-                        f"{shlex.join(lacking)}")
 
 
 @dataclass(frozen=True)
@@ -261,43 +193,3 @@ def _report(added: Added, found: Sequence[CapturedSource], models: Sequence[CutM
     if not quiet:
         show(f"  {added.suite.private} lists the bricks of each model: keep it private")
         show(f"  next         {program()} bricks run {out}")
-
-
-_MOST_ROWS = 15
-
-
-def show_suite(path: Path, directory: Path | None) -> int:
-    """Print the bricks of a suite's models, and the most frequent bricks; return exit status 0.
-
-    Args:
-        path: of the suite.
-        directory: of the compositions; None for the suite's own.
-
-    Raises:
-        UserError: the suite or its compositions do not exist.
-    """
-    suite = load_suite(path)
-    compositions = load_compositions(suite.private if directory is None else directory)
-    console = Console()
-    console.print(generated([each.case for each in compositions], compositions, suite))
-    console.print(frequent(compositions, suite))
-    return 0
-
-
-def audit_suite(path: Path) -> int:
-    """Print what a suite reveals; return the exit status, 1 for unexpected content."""
-    report = audit(path)
-    print_table(None, ["revealed", "bricks"], [
-        *([f"mode {mode}", str(number)] for mode, number in sorted(report.modes.items())),
-        *([f"batch size {size}", str(number)] for size, number in sorted(report.batch_sizes.items())),
-        *([f"{length} layer" if length == 1 else f"{length} layers", str(number)]
-          for length, number in sorted(report.lengths.items())),
-    ])
-    print_table(None, ["layer type", "layers"], [[name, str(number)] for name, number
-                                                 in report.layer_types.most_common(_MOST_ROWS)])
-    show("What can be inferred:")
-    for line in report.reveals:
-        show(f"  {line}")
-    for finding in report.findings:
-        show(f"should not be there: {finding}")
-    return 1 if report.findings else 0

@@ -10,12 +10,12 @@ from support.brick_runs import CASE, brick_run, composition, infer_run, skewed
 from charact.analysis.bricks.construction import (
     BrickTimes,
     Construction,
+    Correction,
     brick_case,
     construct,
     constructed_case,
     interval,
 )
-from charact.analysis.bricks.correction import Correction
 from charact.core.errors import UserError
 
 NONE = "no correction was learned"
