@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from brick_zoo import Member
 
-from charact.bricks.capture.capture_model import capture
+from charact.bricks.capture.capture import capture
 from charact.bricks.suite.composition import Composition, Configuration, CutModel, cut_model
 from charact.core.errors import UserError
 from charact.execution.loop import Loop

@@ -39,7 +39,7 @@ from support.hand_made_bricks import (
 from torch import nn
 
 from charact.analysis.bricks.construction import brick_case
-from charact.bricks.aten import OPERATORS, STRINGS
+from charact.bricks.allowlist import OPERATORS, STRINGS
 from charact.bricks.brick import brick_from_json, brick_to_json, canonical
 from charact.bricks.capture.exported_workload import saved_program
 from charact.bricks.suite.composition import load_compositions

@@ -18,10 +18,10 @@ from charact.commands.bricks.construct import (
     correction_file,
     correction_key,
     is_called,
-    is_of_this_machine,
     keep_correction,
     kept_compositions,
 )
+from charact.commands.bricks.generate import is_of_this_machine
 from charact.commands.bricks.whole_models import Named, timed_model
 from charact.core.console import Console
 from charact.core.errors import UserError

@@ -211,12 +211,12 @@ def run(
     from charact.execution.interrupt import Interrupt
 
     with Interrupt() as interrupt:
-        from charact.commands.bricks.run import resume_run, start
+        from charact.commands.bricks.generate import resume_run, start_run
 
         if resume is not None:
             return resume_run(resume, quiet, interrupt, as_json=as_json)
         assert suite is not None
-        return start(suite, options, out, name, threads, quiet, interrupt, as_json=as_json)
+        return start_run(suite, options, out, name, threads, quiet, interrupt, as_json=as_json)
 
 
 @group.command()

@@ -4,14 +4,14 @@ import os
 import re
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
-import torch
 from rich.rule import Rule
 from rich.text import Text
 
@@ -20,18 +20,16 @@ from charact.analysis.bricks.construction import BrickTimes, Correction, brick_c
 from charact.analysis.bricks.machines import latency_by_machine
 from charact.analysis.bricks.tables import is_brick_run
 from charact.bricks.brick import Brick, runs_as
-from charact.bricks.capture.sources import SAVED_SUFFIX
 from charact.bricks.suite.composition import Composition, load_compositions
 from charact.commands._shared.publish import keeping_finished, publish, publish_and_report
-from charact.commands.bricks.generate import Asked, captured_sources
+from charact.commands.bricks.generate import SAVED_SUFFIX, Asked, captured_sources, is_of_this_machine
 from charact.commands.bricks.whole_models import Named, timed_model
 from charact.core.console import Console
 from charact.core.errors import UserError
 from charact.core.files import user_cache, write_text, writing
 from charact.core.output import show, warn
 from charact.execution.interrupt import Interrupt
-from charact.machine.facts import machine_facts
-from charact.measure.passes.timing import StopRule
+from charact.measure.passes.timing import StopRule, Timing
 from charact.record.manifest import check_holds
 from charact.record.reader import Run, load_run
 from charact.record.redaction import expanded_path
@@ -39,13 +37,6 @@ from charact.record.writer import RunWriter
 from charact.views.export.run_summary import lines_of, run_summary
 from charact.views.terminal.bricks import machines
 from charact.views.terminal.progress import MemoryProgress
-
-
-def is_of_this_machine(run: Run) -> bool:
-    """Return whether a run was recorded on an equal machine with the same PyTorch."""
-    return bool(run.manifest["machine"].get("fingerprint") == machine_facts()["fingerprint"]
-                and run.manifest["software"].get("torch") == torch.__version__)
-
 
 ALL = "all"
 
@@ -184,16 +175,17 @@ def construct_models(words: Sequence[str], asked: dict[str, Any], own: tuple[Seq
         raise UserError("--verify runs the models here, and no run is of this machine and its PyTorch: leave it out")
     models = chosen_models(Asked(names=names, modes=[], precisions=[], **asked), kept_compositions(runs[0], directory),
                            runs, quiet, interrupt)
-    named = Named.from_command_line(*own, names, asked["own"]["--model-args"])
+    verify = None if stop is None else partial(
+        timed_model, named=Named.from_command_line(*own, names, asked["own"]["--model-args"]), rule=stop,
+        interrupt=interrupt)
     cases = [{composition.case: brick_case(run, composition) for composition in models.compositions} for run in runs]
     written: list[RunWriter] = []
     with keeping_finished(written):
         for run, by_model in zip(runs, cases, strict=True):
             writer = _open(run, next(iter(by_model.values())), out, name, verifies=stop is not None)
             written.append(writer)
-            rule = stop if is_of_this_machine(run) else None
             try:
-                _construct(writer, run, by_model, models, named, rule, quiet, interrupt)
+                _construct(writer, run, by_model, models, verify if is_of_this_machine(run) else None, quiet)
             except KeyboardInterrupt:
                 if writer.holds_nothing:
                     written.remove(writer)
@@ -262,8 +254,8 @@ def _open(run: Run, case: str, out: Path, name: str | None, *, verifies: bool) -
     })
 
 
-def _construct(writer: RunWriter, run: Run, cases: Mapping[str, str], models: Models, named: Named,
-               stop: StopRule | None, quiet: bool, interrupt: Interrupt) -> None:
+def _construct(writer: RunWriter, run: Run, cases: Mapping[str, str], models: Models,
+               verify: Callable[..., Timing] | None, quiet: bool) -> None:
     """Construct the models into a record, and close it.
 
     Args:
@@ -271,10 +263,8 @@ def _construct(writer: RunWriter, run: Run, cases: Mapping[str, str], models: Mo
         run: run of a suite.
         cases: case of the run by model.
         models: models to construct.
-        named: code that verification may import.
-        stop: stop rule of verification; None to skip it.
+        verify: times a model; None to skip it.
         quiet: whether to show no progress.
-        interrupt: ends the command early.
     """
     times = {case: BrickTimes(run, case) for case in dict.fromkeys(cases.values())}
     corrections = {case: machine_correction(run, case) for case in times}
@@ -285,10 +275,10 @@ def _construct(writer: RunWriter, run: Run, cases: Mapping[str, str], models: Mo
             case = cases[composition.case]
             construction = construct(composition, times[case], corrections[case], models.layer_types)
             entry, tables = constructed_case(construction, corrections[case])
-            if stop is not None:
+            if verify is not None:
                 progress.pass_started("running the model")
                 try:
-                    timing = timed_model(composition, named, run, case, stop, interrupt)
+                    timing = verify(composition, run=run, case=case)
                     entry["passes"]["timing"] = {"status": "ok", "reason": None, **timing.facts}
                     tables["iterations"] = timing.rows
                 except UserError as error:

@@ -6,12 +6,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-import charact.measure  # noqa: F401  (quiets torch, so it comes before torch)  # noqa: F401  (quiets torch, so it comes before torch)
-from charact.bricks.capture.sources import SAVED_SUFFIX, Source, sources_of
+import charact.measure  # noqa: F401  (quiets torch, so it comes before torch)
+from charact.bricks.capture.recording import Source
 from charact.bricks.suite.composition import (
     Composition,
     OwnFacts,
 )
+from charact.commands.bricks.generate import SAVED_SUFFIX, sources_of
 from charact.core.errors import UserError
 from charact.core.output import warn
 from charact.execution.case_outcome import failure

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from charact.bricks.capture.sources import Source
+from charact.bricks.capture.recording import Source
 from charact.execution.loop import Loop
 from charact.execution.out_of_memory import host_memory_guard
 from charact.measure.bricks.suite_run import brick_settings

@@ -9,7 +9,7 @@ import torch
 from support.small import TwoLayers, small_case
 from torch import Tensor
 
-from charact.bricks.capture.sources import Source
+from charact.bricks.capture.recording import Source
 from charact.measure.bricks.whole_model import time_end_to_end
 from charact.measure.passes.timing import StopRule
 
