@@ -74,7 +74,7 @@ class PlacedBrick:
     modules: tuple[str, ...]
     """Qualified names of the modules that its layers belong to."""
     after: tuple[Count, ...] = ()
-    """Segments that must run before because of in-place writes: see `cut.written_before`."""
+    """Segments that must run before because of in-place writes: see `written_before`."""
 
 
 @dataclass(frozen=True)

@@ -113,7 +113,7 @@ def run_bricks(suite: Suite, mode: str, precision: str, device: torch.device, ru
         observer: receives progress; its iterations are rounds.
         interrupt: ends the run early.
         batch_sizes: of the bricks' models; by default all.
-        method: one of `timing.METHODS`.
+        method: `contextual` or `paper`.
         place: number of this case and of all cases, for the observer.
         share_frac: share of the bricks to time, in inference; the times of the others can be predicted.
         models: number of uses of each brick, for each known model, to choose the bricks to time.
