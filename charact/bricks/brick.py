@@ -87,7 +87,7 @@ def brick_of(captured: CapturedModel, segment: Segment, mode: str, precision: st
                for value in captured.layers[index].writes}
     inputs = tuple(
         BrickInput(
-            kind=_kind(captured, value), type=captured.types[value],
+            kind=captured.leaves.get(value, "input").replace("input", "activation"), type=captured.types[value],
             requires_grad=value in captured.requires_grad, sample=captured.samples[value],
             repeated=next((earlier for earlier in range(number) if storages[earlier] == storages[number]), None))
         for number, value in enumerate(segment.inputs)
@@ -95,11 +95,6 @@ def brick_of(captured: CapturedModel, segment: Segment, mode: str, precision: st
     outputs = tuple(sorted(numbers[value] for value in segment.outputs))
     places = frozenset(number for number, storage in enumerate(storages) if storage in written)
     return identified(Brick("", "sequence", mode, precision, inputs, layers, outputs, places, context_bytes))
-
-
-def _kind(captured: CapturedModel, value: int) -> str:
-    kind = captured.leaves.get(value, "activation")
-    return "activation" if kind == "input" else kind
 
 
 def runs_as(precision: str) -> str:

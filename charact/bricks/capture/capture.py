@@ -14,21 +14,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx
-from torch._ops import OpOverload
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind
 
 from charact.bricks.aten import call, check_arguments, written_values
-from charact.bricks.capture.recording import (
-    SAME,
-    Built,
-    Draft,
-    Program,
-    Source,
-    check_gradients,
-    model_line,
-    recorded,
-)
+from charact.bricks.capture.recording import SAME, Built, Draft, Program, Source, check_gradients, model_line, recorded
 from charact.bricks.captured_graph import (
     PRIVATE_KINDS,
     CapturedModel,
@@ -119,7 +109,10 @@ class Interpretation:
             if value not in self.samples:
                 kind = "weight" if value in self.of_weights else self.draft.kinds.get(value, "activation")
                 self.samples[value] = distribution_of(self._values[value], kind)
-        operator = _checked(layer)
+        try:
+            operator = check_arguments(layer)  # a brick may call it
+        except UserError as error:
+            raise CaptureError(f"its {error}".partition(": ")[0]) from error
         self._note_origin(layer)
         self.layers.append(replace(layer, writes=tuple(written_values(layer))))
         for number, result in zip(layer.outputs, self._call(layer), strict=True):
@@ -173,14 +166,6 @@ class Interpretation:
         tensor = self._values.pop(value, None)
         if tensor is not None:  # aliases have no entry
             self._num_values_of[_storage(tensor)] -= 1
-
-
-def _checked(layer: Layer) -> OpOverload:
-    """Return a layer's operator, after checking that a brick may call it."""
-    try:
-        return check_arguments(layer)
-    except UserError as error:
-        raise CaptureError(f"its {error}".partition(": ")[0]) from error
 
 
 def _last_readers(layers: list[Layer], kept: list[int]) -> dict[int, int]:
@@ -253,7 +238,8 @@ class _Reader:
         for spec in signature.input_specs:
             if spec.kind not in _KINDS:
                 raise CaptureError(f"its input {spec.target} is a {spec.kind.name.lower()}")
-            tensor = next(given) if spec.kind == InputKind.USER_INPUT else _leaf(program, spec.target)
+            stored: Any = program.state_dict if spec.target in program.state_dict else program.constants
+            tensor = next(given) if spec.kind == InputKind.USER_INPUT else stored[spec.target]
             arguments.append(_Value(self.draft.leaf(_KINDS[spec.kind], tensor)))
         results = self._walk(program.graph_module, arguments, gradients=True)
         made = [result for result, spec in zip(results, signature.output_specs, strict=True)
@@ -300,12 +286,6 @@ class _Reader:
         return values if isinstance(made, (list, tuple)) else values[0]
 
 
-def _leaf(program: ExportedProgram, name: str | None) -> Tensor:
-    assert name is not None
-    found: Tensor = program.state_dict[name] if name in program.state_dict else program.constants[name]
-    return found
-
-
 def _module_of(node: fx.Node) -> str:
     """Return the qualified name, within the model, of the module that a node ran in."""
     stack = list(node.meta.get("nn_module_stack", {}).values())
@@ -347,18 +327,16 @@ def capture(source: Source, fallback: str = "dispatch") -> CapturedModel:
         CaptureError: neither method works; the message names the operator or the line of the model's code.
     """
     try:
-        return _captured(_built(source), fallback)
-    except CaptureError as error:
-        raise CaptureError(f"{source.asked_as} cannot be captured: {error}") from error
-
-
-def _built(source: Source) -> Built:
-    try:
-        return source.build()
+        built = source.build()
     except UserError:
         raise
     except Exception as error:  # raised by the model's code
-        raise CaptureError(f"the model cannot be built{model_line(error)}: {one_line(error)}") from error
+        raise CaptureError(f"{source.asked_as} cannot be captured: the model cannot be built{model_line(error)}: "
+                           f"{one_line(error)}") from error
+    try:
+        return _captured(built, fallback)
+    except CaptureError as error:
+        raise CaptureError(f"{source.asked_as} cannot be captured: {error}") from error
 
 
 def _captured(built: Built, fallback: str) -> CapturedModel:
@@ -395,14 +373,12 @@ def _captured(built: Built, fallback: str) -> CapturedModel:
 
 def _operator_difference(draft: Draft, ran: Draft) -> str | None:
     """Return a note if the exported operators differ from those that ran."""
-    for one, other in zip_longest(_operators(draft), _operators(ran)):
+    operators = ([layer.operator for layer in each.live_layers() if layer.operator not in _IGNORED_OPERATORS]
+                 for each in (draft, ran))
+    for one, other in zip_longest(*operators):
         if one != other:
             return f"torch.export took another code path: {one or 'no operator'} where {other or 'none'} ran"
     return None
-
-
-def _operators(draft: Draft) -> list[str]:
-    return [layer.operator for layer in draft.live_layers() if layer.operator not in _IGNORED_OPERATORS]
 
 
 def _interpreted(draft: Draft, program: Program, built: Built) -> Interpretation:

@@ -1,4 +1,4 @@
-"""Recording of a model's operators into a draft: on real tensors as PyTorch dispatches them, or from `torch.export`.
+"""Recording of a model's operators into a draft, on real tensors as PyTorch dispatches them.
 
 The model runs in inference mode, in which PyTorch does not decompose operators before the recorder sees them, so they
 match those of torch.export. The gradient mode is a separate switch and is still visible.
@@ -24,10 +24,7 @@ from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_map_on
 from torch.utils.weak import WeakIdKeyDictionary, WeakIdRef
 
 from charact.bricks.aten import encoded_call, operator_name
-from charact.bricks.captured_graph import (
-    CaptureError,
-    Layer,
-)
+from charact.bricks.captured_graph import CaptureError, Layer
 from charact.execution.case import Case
 from charact.execution.case_outcome import one_line
 from charact.execution.loop import Loop

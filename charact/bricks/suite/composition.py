@@ -126,7 +126,8 @@ def compose(captured: CapturedModel, segments: Sequence[Segment], bricks: Sequen
     made_by = {value: (number, place) for number, segment in enumerate(segments)
                for place, value in enumerate(segment.outputs)}  # fmt: skip
     placed = tuple(
-        PlacedBrick(brick.id, tuple(made_by.get(value) for value in segment.inputs), _modules(captured, segment), after)
+        PlacedBrick(brick.id, tuple(made_by.get(value) for value in segment.inputs),
+                    tuple(dict.fromkeys(captured.layers[index].module for index in segment.layers)), after)
         for segment, brick, after in zip(segments, bricks, written_before(captured, segments), strict=True)
     )
     context, precision = next_power_of_two(reuse_distances(captured).total), runs_as(what.precision)
@@ -141,10 +142,6 @@ def compose(captured: CapturedModel, segments: Sequence[Segment], bricks: Sequen
         outputs=tuple(made_by.get(value) for value in captured.outputs),
     )  # fmt: skip
     return composition, [*updates, *sums]
-
-
-def _modules(captured: CapturedModel, segment: Segment) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(captured.layers[index].module for index in segment.layers))
 
 
 def _summed_gradients(captured: CapturedModel, segments: Sequence[Segment]) -> list[int]:

@@ -17,14 +17,7 @@ from typing import Any, TypedDict, cast
 
 import msgspec
 
-from charact.bricks.brick import (
-    Brick,
-    brick_from_json,
-    brick_to_json,
-    canonical,
-    file_bytes,
-    strict_json,
-)
+from charact.bricks.brick import Brick, brick_from_json, brick_to_json, canonical, file_bytes, strict_json
 from charact.bricks.suite.composition import Composition, CutModel, write_composition
 from charact.core.errors import UserError
 from charact.core.files import atomic_write, is_begun, lock, release, writing
@@ -258,7 +251,9 @@ def _enter(entries: dict[str, Entry], new: dict[str, Brick], brick: Brick, model
             "precisions": [], "num_layers": brick.num_layers, "layer_types": brick.layer_types,
             "sha256": hashlib.sha256(brick_bytes(brick)).hexdigest(),
         }  # fmt: skip
-    entries[brick.id] = extended_entry(entries[brick.id], sizes, [model.precision])
+    entry = entries[brick.id]
+    entries[brick.id] = {**entry, "batch_sizes": sorted({*entry["batch_sizes"], *sizes}),
+                         "precisions": sorted({*entry["precisions"], model.precision})}
 
 
 def perturbed(brick: Brick) -> Brick:
@@ -273,12 +268,6 @@ def perturbed(brick: Brick) -> Brick:
     return replace(brick, inputs=tuple(
         replace(each, sample=sample) for each, sample in zip(brick.inputs, samples, strict=True)
     ))  # fmt: skip
-
-
-def extended_entry(entry: Entry, batch_sizes: Sequence[int], precisions: Sequence[str]) -> Entry:
-    """Return the index entry of a brick with the batch sizes and precisions of further models."""
-    return {**entry, "batch_sizes": sorted({*entry["batch_sizes"], *batch_sizes}),
-            "precisions": sorted({*entry["precisions"], *precisions})}
 
 
 def write_suite(directory: Path, g: int, method: str, torch: str, entries: dict[str, Entry],

@@ -64,17 +64,6 @@ def parse_sizes(text: str | None, option: str) -> list[int] | None:
     return None if text is None else opt.parse_sizes(text, option)
 
 
-def parse_share(share: float) -> float:
-    """Check the share of bricks to time.
-
-    Raises:
-        UserError: it is not above 0 and at most 1.
-    """
-    if not 0 < share <= 1:
-        raise UserError(f"--share: {share:g} is not a share: give a number above 0, up to 1")
-    return share
-
-
 group = typer.Typer(rich_markup_mode=None, help="""Cut models into bricks, and construct latencies.
 
 A brick is a short sequence of layers with its input shapes. Models share many bricks, so each brick is timed once. The
@@ -196,6 +185,8 @@ def run(
     """  # noqa: D301  (click wants the character itself)
     if (suite is None) == (resume is None):
         raise UserError("name the suite to run, as in charact bricks run suite, or a run to --resume: one of them")
+    if not 0 < share <= 1:
+        raise UserError(f"--share: {share:g} is not a share: give a number above 0, up to 1")
     opt.check_forks("charact bricks run")
     opt.check_name(name)
     options: dict[str, Any] = {
@@ -204,7 +195,7 @@ def run(
         "batch_sizes": parse_sizes(batch_sizes, "--batch-sizes"),
         "method": opt.parse_choice(method, "--method", METHODS), "max_rounds": max_rounds,
         "precision_target_frac": precision_target, "max_seconds": max_seconds, "device": device,
-        "share_frac": parse_share(share),
+        "share_frac": share,
         "max_bytes": None if max_bytes is None else parse_bytes(max_bytes, "--max-bytes"),
     }
 

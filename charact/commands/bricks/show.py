@@ -4,9 +4,7 @@ from pathlib import Path
 
 import charact.measure  # noqa: F401  (quiets torch, so it comes before torch)
 from charact.bricks.suite.audit import audit
-from charact.bricks.suite.composition import (
-    load_compositions,
-)
+from charact.bricks.suite.composition import load_compositions
 from charact.bricks.suite.suite import load_suite
 from charact.commands._shared.print_table import print_table
 from charact.core.console import Console

@@ -8,10 +8,7 @@ from typing import Any
 
 import charact.measure  # noqa: F401  (quiets torch, so it comes before torch)
 from charact.bricks.capture.recording import Source
-from charact.bricks.suite.composition import (
-    Composition,
-    OwnFacts,
-)
+from charact.bricks.suite.composition import Composition, OwnFacts
 from charact.commands.bricks.generate import SAVED_SUFFIX, sources_of
 from charact.core.errors import UserError
 from charact.core.output import warn

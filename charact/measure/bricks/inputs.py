@@ -272,9 +272,6 @@ def _dtype(of: BrickInput) -> torch.dtype:
     return found
 
 
-METHODS = ("contextual", "paper")
-"""With the cache state of a model; or warm, back to back, as in the paper."""
-
 CACHE_FRAC = 0.5
 """Maximum share of the last-level cache for a model's weights to stay there next to its activations."""
 CALLS_A_VISIT = 2

@@ -26,11 +26,7 @@ from charact.core.errors import UserError
 from charact.core.observer import Observer
 from charact.execution.case_outcome import failure
 from charact.execution.interrupt import Interrupt
-from charact.execution.memory_limit import (
-    keep_freed_memory,
-    release_memory,
-    restore_allocator,
-)
+from charact.execution.memory_limit import keep_freed_memory, release_memory, restore_allocator
 from charact.execution.out_of_memory import host_memory_guard
 from charact.execution.precision import float32_products, unsupported_reason
 from charact.machine.facts import device_name
