@@ -14,9 +14,10 @@ from typing import Any
 
 from brick_zoo import members
 
-from charact.bricks.aten import OPERATORS, STRINGS
-from charact.bricks.capture.capture_model import capture
-from charact.bricks.capture.sources import Source, sources_of
+from charact.bricks.allowlist import OPERATORS, STRINGS
+from charact.bricks.capture.capture import capture
+from charact.bricks.capture.recording import Source
+from charact.commands.bricks.generate import sources_of
 from charact.core.errors import UserError
 from charact.workload.registry import all_workloads
 

@@ -13,7 +13,8 @@ from typing import Any
 
 import torch
 
-from charact.bricks.capture.sources import Source, sources_of
+from charact.bricks.capture.recording import Source
+from charact.commands.bricks.generate import sources_of
 from charact.workload.registry import all_workloads
 
 _VISION = """

@@ -29,8 +29,7 @@ from brick_report import not_timed, report, times_of
 from brick_zoo import members
 
 from charact.analysis.bricks.construction import construct
-from charact.bricks.suite.index import Suite
-from charact.bricks.suite.writer import add_models
+from charact.bricks.suite.suite import Suite, add_models
 from charact.execution.loop import Loop
 from charact.measure.bricks.rounds import Rounds, rotated
 from charact.measure.bricks.suite_run import brick_settings

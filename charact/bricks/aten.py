@@ -1,14 +1,4 @@
-"""Operators of bricks: the allowlist of ATen operators, checks of their arguments, and Python functions that call them.
-
-Suites may come from untrusted authors, so a brick may call only the operators listed here. Each of them is a function
-of tensors. None reads or writes files, takes an address, a storage or a generator, makes a non-dense tensor, or skips
-the validation of an argument (as `unsafe` of `segment_reduce` does).
-
-The list was collected with PyTorch 2.13 by `benchmarks/brick_operators.py`, which captures the workloads and models of
-torchvision, timm and transformers. It also holds PyTorch's public functions of the same kinds, if their schemas have
-only tensors, numbers, booleans, dtypes and short strings. Fuzzing (`tests/fuzz/test_suites.py`): no operator ended the
-process in 40,000 random bricks, of which 18,449 ran. In-place operators, such as `relu_`, are listed without the
-underscore.
+"""Calls of ATen operators: arguments as JSON, checks against schema and allowlist, and compiled bricks.
 
 `runnable` compiles a brick to a function. Its source holds only indices assigned here and names that PyTorch knows, no
 text from a file. Literals are passed as objects.
@@ -17,116 +7,21 @@ text from a file. Literals are passed as objects.
 import math
 import re
 import types
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from keyword import iskeyword
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch._ops import OpOverload
 
+from charact.bricks.allowlist import _RETURN_NUMBERS, LAYOUTS, MEMORY_FORMATS, OPERATORS, STRINGS
 from charact.bricks.brick import Brick
-from charact.bricks.captured_graph import ITEM_BYTES, Json, Layer
+from charact.bricks.captured_graph import ITEM_BYTES, CaptureError, Json, Layer
 from charact.core.errors import UserError
 
-_ELEMENTWISE = """
-    abs absolute acos acosh add addcdiv addcmul angle arccos arccosh arcsin arcsinh arctan arctan2 arctanh asin asinh
-    atan atan2 atanh bitwise_and bitwise_left_shift bitwise_not bitwise_or bitwise_right_shift bitwise_xor ceil clamp
-    clamp_max clamp_min clip conj conj_physical copysign cos cosh deg2rad digamma div divide eq erf erfc erfinv exp exp2
-    expm1 fill fix float_power floor floor_divide fmax fmin fmod frac ge greater greater_equal gt heaviside hypot imag
-    isclose isfinite isinf isnan isneginf isposinf ldexp le lerp less less_equal lgamma log log10 log1p log2 logaddexp
-    logaddexp2 logical_and logical_not logical_or logical_xor logit lt masked_fill maximum minimum mul multiply
-    nan_to_num ne neg negative not_equal polar positive pow rad2deg real reciprocal remainder resolve_conj resolve_neg
-    round rsqrt rsub sgn sigmoid sign signbit sin sinc sinh sqrt square sub subtract tan tanh true_divide trunc where
-    xlogy zero
-"""
-_ACTIVATIONS = """
-    celu elu gelu glu hardshrink hardsigmoid hardswish hardtanh leaky_relu log_sigmoid log_softmax mish prelu relu relu6
-    rrelu selu silu softmax softplus softshrink threshold _log_softmax _prelu_kernel _safe_softmax _softmax
-"""
-_PRODUCTS = """
-    addbmm addmm addmv addr baddbmm bilinear bmm chain_matmul conv1d conv2d conv3d conv_transpose1d conv_transpose2d
-    conv_transpose3d convolution _convolution dot einsum ger inner kron linear matmul mm mv outer tensordot vdot
-"""
-_SHAPES = """
-    adjoint alias atleast_1d atleast_2d atleast_3d broadcast_tensors broadcast_to cat channel_shuffle chunk clone
-    column_stack concat concatenate contiguous copy detach diag diag_embed diagonal dsplit dstack expand expand_as
-    flatten flip fliplr flipud hsplit hstack lift_fresh lift_fresh_copy mH mT meshgrid moveaxis movedim narrow numpy_T
-    matrix_H permute pixel_shuffle pixel_unshuffle ravel repeat repeat_interleave reshape reshape_as _reshape_alias roll
-    rot90 select slice split split_with_sizes squeeze stack swapaxes swapdims t tensor_split tile to _to_copy transpose
-    type_as unbind unflatten unfold unsafe_chunk unsafe_split unsafe_split_with_sizes _unsafe_view unsqueeze view
-    view_as view_as_complex view_as_real vsplit vstack
-"""
-_REDUCTIONS = """
-    all amax amin aminmax any argmax argmin count_nonzero cross cummax cummin cumprod cumsum diff dist frobenius_norm
-    linalg_norm linalg_vector_norm logcumsumexp logsumexp max mean median min mode nanmean nansum norm prod quantile std
-    std_mean sum sum_to_size trace var var_mean
-"""
-_ORDER = "argsort bucketize isin kthvalue msort searchsorted sort topk"
-_PLACES = """
-    argwhere embedding gather index index_add index_copy index_fill index_put index_select masked_scatter
-    masked_select nonzero one_hot scatter scatter_add scatter_reduce select_scatter slice_scatter take take_along_dim
-    tril triu
-"""
-_NEW = """
-    arange empty empty_like empty_permuted empty_strided eye full full_like linspace new_empty new_empty_strided
-    new_full new_ones new_zeros ones ones_like scalar_tensor tril_indices triu_indices zeros zeros_like
-    hamming_window hann_window
-"""
-_RANDOM = """
-    alpha_dropout bernoulli dropout exponential feature_alpha_dropout feature_dropout native_dropout normal rand
-    rand_like randint randint_like randn randn_like random randperm uniform
-"""
-_NORMALIZATIONS = """
-    batch_norm cosine_similarity group_norm instance_norm layer_norm _fused_rms_norm native_batch_norm
-    _native_batch_norm_legit _native_batch_norm_legit_no_training native_group_norm native_layer_norm
-    pairwise_distance cdist rms_norm
-"""
-_POOLING = """
-    adaptive_avg_pool1d adaptive_avg_pool2d _adaptive_avg_pool2d adaptive_avg_pool3d _adaptive_avg_pool3d
-    adaptive_max_pool1d adaptive_max_pool2d adaptive_max_pool3d avg_pool1d avg_pool2d avg_pool3d max_pool1d
-    max_pool1d_with_indices max_pool2d max_pool2d_with_indices max_pool3d max_pool3d_with_indices
-"""
-_IMAGES = """
-    affine_grid_generator col2im constant_pad_nd grid_sampler grid_sampler_2d grid_sampler_3d im2col pad
-    reflection_pad1d reflection_pad2d reflection_pad3d replication_pad1d replication_pad2d replication_pad3d
-    upsample_bicubic2d upsample_bilinear2d upsample_linear1d upsample_nearest1d upsample_nearest2d upsample_nearest3d
-    upsample_trilinear3d
-"""
-_ATTENTION = """
-    scaled_dot_product_attention _native_multi_head_attention _transformer_encoder_layer_fwd
-    _scaled_dot_product_attention_math _scaled_dot_product_cudnn_attention _scaled_dot_product_efficient_attention
-    _scaled_dot_product_flash_attention
-    _scaled_dot_product_flash_attention_for_cpu
-"""
-_RECURRENT = """
-    gru gru_cell lstm lstm_cell rnn_relu rnn_relu_cell rnn_tanh rnn_tanh_cell mkldnn_rnn_layer _cudnn_rnn
-    _thnn_fused_gru_cell _thnn_fused_lstm_cell
-"""
-_LOSSES = """
-    binary_cross_entropy binary_cross_entropy_with_logits cosine_embedding_loss cross_entropy_loss hinge_embedding_loss
-    huber_loss kl_div l1_loss margin_ranking_loss mse_loss nll_loss nll_loss2d nll_loss2d_forward nll_loss_forward
-    nll_loss_nd poisson_nll_loss smooth_l1_loss soft_margin_loss triplet_margin_loss
-"""
-_RETURN_NUMBERS = ("_local_scalar_dense", "equal", "item", "is_nonzero", "_fused_sdp_choice")
-"""Operators that return a Python number to the model's code."""
-
-OPERATORS = frozenset(" ".join([
-    _ELEMENTWISE, _ACTIVATIONS, _PRODUCTS, _SHAPES, _REDUCTIONS, _ORDER, _PLACES, _NEW, _RANDOM, _NORMALIZATIONS,
-    _POOLING, _IMAGES, _ATTENTION, _RECURRENT, _LOSSES, *_RETURN_NUMBERS,
-]).split())  # fmt: skip
-"""Names of the allowed operators, without namespace and overload."""
-
-STRINGS = frozenset([
-    "none", "mean", "sum", "tanh", "floor", "trunc", "prod", "amax", "amin", "linear", "lower", "higher", "midpoint",
-    "nearest", "ij", "xy", "fro", "nuc", "valid", "same", "constant", "reflect", "replicate", "circular", "left",
-    "right", "batchmean",
-])  # fmt: skip
-"""Allowed string arguments, in addition to the equations of `einsum`."""
 _EQUATION = re.compile(r"[A-Za-z.]{1,30}(,[A-Za-z.]{1,30}){0,7}->[A-Za-z.]{0,30}")
-
-MEMORY_FORMATS = ("contiguous_format", "channels_last", "channels_last_3d", "preserve_format")
-LAYOUTS = ("strided",)
 _LARGEST = 2**63
 _MOST_ITEMS = 4096
 """Maximum number of items in a list; operators that join or split tensors use a few hundred."""
@@ -367,3 +262,77 @@ def optimizer_class(update: Layer) -> Any:
         raise UserError(f"PyTorch {torch.__version__} has no optimizer {name!r}: run the suite with the version that "
                         "generated it")  # fmt: skip
     return made
+
+
+_USES_CUDNN = {"cudnn_enabled", "cudnn_enable"}
+
+
+def encoded_call(operator: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], index_of: Callable[[Any], int],
+                 value_type: type) -> tuple[list[Json], dict[str, Json]]:
+    """Encode the arguments of a call as JSON.
+
+    Arguments that enable cuDNN become true: a capture on a machine without cuDNN must not disable it elsewhere.
+
+    Args:
+        operator: the called operator.
+        args: its positional arguments.
+        kwargs: its keyword arguments.
+        index_of: returns the index of a value.
+        value_type: type of the objects that represent values.
+
+    Raises:
+        CaptureError: an argument has no JSON form, such as a random number generator.
+    """
+    names = [argument.name for argument in operator._schema.arguments]
+    listed = [True if name in _USES_CUDNN else _encoded(argument, index_of, value_type)
+              for name, argument in zip(names, args, strict=False)]
+    return listed, {name: True if name in _USES_CUDNN else _encoded(argument, index_of, value_type)
+                    for name, argument in kwargs.items()}
+
+
+def _encoded(argument: Any, index_of: Callable[[Any], int], value_type: type) -> Json:
+    if isinstance(argument, value_type):
+        return {"value": index_of(argument)}
+    if isinstance(argument, (list, tuple)):
+        return [_encoded(each, index_of, value_type) for each in argument]
+    if argument is None or isinstance(argument, (bool, str)):
+        return argument
+    if isinstance(argument, (int, torch.SymInt)):
+        return int(argument)
+    if isinstance(argument, (float, torch.SymFloat)):
+        value = float(argument)
+        return value if math.isfinite(value) else {"float": str(value)}
+    if isinstance(argument, complex):
+        return {"complex": [argument.real, argument.imag]}
+    if isinstance(argument, (torch.dtype, torch.memory_format, torch.layout)):
+        return {type(argument).__name__: str(argument).removeprefix("torch.")}
+    if isinstance(argument, torch.device):
+        return {"device": True}
+    raise CaptureError(f"is called with a {type(argument).__name__}, which cannot be stored")
+
+
+def operator_name(operator: Any) -> str:
+    """Return the full name of an ATen operator, such as `aten.conv2d.default`.
+
+    Raises:
+        CaptureError: it is not an ATen operator: running it would need the model's libraries.
+    """
+    if not isinstance(operator, OpOverload) or operator.namespace != "aten":
+        raise CaptureError(f"its operator {operator} is not a PyTorch operator")
+    return str(operator)
+
+
+def call(layer: Layer, values: Mapping[int, Tensor], device: torch.device) -> list[Any]:
+    """Run a layer and return its results, one for each of its outputs."""
+    args = [_decoded(argument, values, device) for argument in layer.args]
+    kwargs = {name: _decoded(argument, values, device) for name, argument in layer.kwargs.items()}
+    result = operator_of(layer.operator)(*args, **kwargs)
+    return list(result) if layer.several else [result]
+
+
+def _decoded(argument: Json, values: Mapping[int, Tensor], device: torch.device) -> Any:
+    if isinstance(argument, list):
+        return [_decoded(each, values, device) for each in argument]
+    if not isinstance(argument, dict):
+        return argument
+    return values[argument["value"]] if argument.keys() == {"value"} else literal(argument, device)

@@ -5,13 +5,19 @@ The hash does not cover names of models and modules, the order of segments, or w
 
 import hashlib
 import json
+import math
+import re
+import stat
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
 from charact.bricks.captured_graph import ITEM_BYTES, CapturedModel, Json, Layer, Segment, TensorType, Update
+from charact.core.bounded_reading import read_all
+from charact.core.errors import UserError
 
 Kind = Literal["sequence", "update", "gradient_sum"]
 
@@ -81,7 +87,7 @@ def brick_of(captured: CapturedModel, segment: Segment, mode: str, precision: st
                for value in captured.layers[index].writes}
     inputs = tuple(
         BrickInput(
-            kind=_kind(captured, value), type=captured.types[value],
+            kind=captured.leaves.get(value, "input").replace("input", "activation"), type=captured.types[value],
             requires_grad=value in captured.requires_grad, sample=captured.samples[value],
             repeated=next((earlier for earlier in range(number) if storages[earlier] == storages[number]), None))
         for number, value in enumerate(segment.inputs)
@@ -89,11 +95,6 @@ def brick_of(captured: CapturedModel, segment: Segment, mode: str, precision: st
     outputs = tuple(sorted(numbers[value] for value in segment.outputs))
     places = frozenset(number for number, storage in enumerate(storages) if storage in written)
     return identified(Brick("", "sequence", mode, precision, inputs, layers, outputs, places, context_bytes))
-
-
-def _kind(captured: CapturedModel, value: int) -> str:
-    kind = captured.leaves.get(value, "activation")
-    return "activation" if kind == "input" else kind
 
 
 def runs_as(precision: str) -> str:
@@ -286,3 +287,63 @@ def _check_values(brick: Brick) -> None:
 def _expect(holds: bool, what: str) -> None:
     if not holds:
         raise ValueError(what)
+
+
+def literals(brick: Brick) -> list[float]:
+    """Return the numbers among the arguments of a brick's operators, such as strides and groups, in order."""
+    return [number for layer in brick.layers for thing in (layer.args, layer.kwargs) for number in _numbers(thing)]
+
+
+def _numbers(thing: Json) -> list[float]:
+    if isinstance(thing, (bool, int, float)):
+        return [float(thing)]
+    if isinstance(thing, dict):
+        return [] if "value" in thing else [each for key in sorted(thing) for each in _numbers(thing[key])]
+    return [each for part in thing for each in _numbers(part)] if isinstance(thing, (list, tuple)) else []
+
+
+MOST_FILE_BYTES = 256 * 2**20
+"""Maximum file size (bytes); the index of 100,000 bricks takes about 40 MiB."""
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+
+
+def file_bytes(path: Path, missing: str) -> bytes:
+    """Return the content of a regular file.
+
+    Raises:
+        UserError: it is missing (message: `missing`), is not a regular file, cannot be read, or exceeds the limit.
+    """
+    try:
+        if not stat.S_ISREG(path.stat().st_mode):  # opening a pipe would block
+            raise UserError(f"{path} is not a regular file: copy the suite again")
+        with path.open("rb") as file:
+            return read_all(file, path, MOST_FILE_BYTES)
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise UserError(missing) from error
+    except (OSError, ValueError) as error:
+        reason = (getattr(error, "strerror", None) or str(error)).lower()
+        raise UserError(f"cannot read {path} ({reason}): copy the suite again") from error
+
+
+def strict_json(data: bytes) -> Any:
+    """Parse JSON.
+
+    Raises:
+        ValueError: it is not JSON, or contains NaN, infinity, or an unpaired surrogate, which cannot be printed.
+        RecursionError: it is nested too deeply.
+    """
+    found = json.loads(data.decode("utf-8"), parse_constant=_raise_for_constant, parse_float=_finite)
+    if _SURROGATE.search(data):
+        json.dumps(found, ensure_ascii=False).encode()
+    return found
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if math.isinf(number):
+        raise ValueError(f"{text[:40]} is too large for a number")
+    return number
+
+
+def _raise_for_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not a JSON number")

@@ -39,20 +39,22 @@ from support.hand_made_bricks import (
 from torch import nn
 
 from charact.analysis.bricks.construction import brick_case
-from charact.bricks.aten import OPERATORS, STRINGS
+from charact.bricks.allowlist import OPERATORS, STRINGS
 from charact.bricks.brick import brick_from_json, brick_to_json, canonical
 from charact.bricks.capture.exported_workload import saved_program
 from charact.bricks.suite.composition import load_compositions
-from charact.bricks.suite.index import index_bytes, load_suite
+from charact.bricks.suite.suite import index_bytes, load_suite
 from charact.commands._shared.publish import publish_and_report
 from charact.commands.bricks.construct import Models, _construct, _open
-from charact.commands.bricks.generate import Named, audit_suite, recreated_source, show_suite
+from charact.commands.bricks.show import audit_suite, show_suite
+from charact.commands.bricks.whole_models import Named, recreated_source
 from charact.core.bounded_reading import limited_to
 from charact.core.errors import UserError
 from charact.datasets._common.request import DataRequest
 from charact.execution.interrupt import Interrupt
 from charact.execution.out_of_memory import data_growth_limit
 from charact.measure.bricks import worker as worker_process
+from charact.measure.bricks.suite_run import run_cases
 from charact.record.reader import load_run
 from charact.record.writer import RunWriter
 
@@ -321,7 +323,8 @@ def run_suite(path: Path, out: Path) -> None:
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD, signal.SIGINT, signal.SIGTERM})
     try:
         with patch("charact.measure.bricks.suite_run.release_memory"):  # it walks all that tests import: 0.8 s
-            status = worker_process.main(writer.directory, writer.lock, their_events, their_answers, os.getppid())
+            status = worker_process.supervise(run_cases, writer.directory, writer.lock, their_events, their_answers,
+                                              os.getppid())
         told = b""
         with contextlib.suppress(BlockingIOError):  # a suite without bricks has no events
             told = os.read(events, 65_536)

@@ -12,7 +12,7 @@ from torch import nn
 
 from charact import load_run
 from charact.bricks.suite.composition import load_compositions
-from charact.bricks.suite.index import load_suite
+from charact.bricks.suite.suite import load_suite
 from charact.record.in_progress import write_manifest
 
 Here = Callable[..., Any]

@@ -17,7 +17,7 @@ import pytest
 from charact import cli, load_run
 from charact.bricks.suite.audit import audit
 from charact.bricks.suite.composition import load_compositions
-from charact.bricks.suite.index import load_suite
+from charact.bricks.suite.suite import load_suite
 from charact.record.in_progress import write_manifest
 from charact.record.reader import Run
 

@@ -8,7 +8,7 @@ import pytest
 from support import failing_nets
 
 from charact import load_run
-from charact.bricks.suite.index import load_suite
+from charact.bricks.suite.suite import load_suite
 
 Here = Callable[..., Any]
 FICKLE = ["support.failing_nets:Fickle", "--input-spec", "S", "--input-sizes", "4", "--batch-sizes", "2"]

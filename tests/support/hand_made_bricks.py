@@ -7,9 +7,8 @@ from typing import Any
 import torch
 
 from charact.bricks.brick import Brick, brick_from_json
-from charact.bricks.suite.composition import Composition
-from charact.bricks.suite.index import Suite, load_suite
-from charact.bricks.suite.writer import CutModel, add_models
+from charact.bricks.suite.composition import Composition, CutModel
+from charact.bricks.suite.suite import Suite, add_models, load_suite
 
 QUANTILES = {"quantiles": [-1.0, 1.0]}
 

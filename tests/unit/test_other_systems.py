@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from charact.cli import run
-from charact.measure.bricks.timing import num_new_pages
+from charact.measure.bricks.inputs import num_new_pages
 from charact.measure.passes.resident_memory import resident_peak_bytes
 
 ROOT = Path(__file__).parents[2]

@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pandas as pd
 
-from charact.analysis.bricks.record_tables import PLAIN, model_summary, time_by_layers
-from charact.analysis.bricks.run_tables import brick_summary, round_times, suite_times
+from charact.analysis.bricks.tables import PLAIN, brick_summary, model_summary, round_times, suite_times, time_by_layers
 from charact.analysis.common.significance import Sample, timed
 from charact.core.statistics import student_factor
 from charact.record.reader import Run

@@ -4,7 +4,7 @@ from collections.abc import Collection, Sequence
 
 import pandas as pd
 
-from charact.analysis.bricks.run_tables import brick_summary
+from charact.analysis.bricks.tables import brick_summary
 from charact.analysis.compare.brick_samples import brick_name
 from charact.analysis.compare.gathering import Fact, gathered
 from charact.analysis.compare.ratios import ratios

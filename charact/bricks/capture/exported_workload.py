@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-from charact.bricks.capture.draft import call
+from charact.bricks.aten import call
 from charact.bricks.capture.exported_file import SavedModel, read_saved
 from charact.bricks.captured_graph import Layer
 from charact.core.errors import UserError

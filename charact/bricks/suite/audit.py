@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from charact.bricks.suite.index import BRICKS, INDEX, Suite, brick_path, load_suite
+from charact.bricks.suite.suite import BRICKS, INDEX, Suite, brick_path, load_suite
 
 
 @dataclass

@@ -2,17 +2,34 @@
 
 import hashlib
 import json
+import math
+import secrets
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
 import msgspec
 
-from charact.bricks.brick import Brick, gradient_sum_brick, leaves_bytes, runs_as, update_brick
-from charact.bricks.captured_graph import CapturedModel, Segment, next_power_of_two, reuse_distances, written_before
-from charact.bricks.suite.index import file_bytes, strict_json
+from charact.bricks.brick import (
+    Brick,
+    brick_of,
+    file_bytes,
+    gradient_sum_brick,
+    leaves_bytes,
+    runs_as,
+    strict_json,
+    update_brick,
+)
+from charact.bricks.captured_graph import (
+    CapturedModel,
+    Segment,
+    cut,
+    next_power_of_two,
+    reuse_distances,
+    written_before,
+)
 from charact.core.errors import UserError
 from charact.core.files import write_text
 from charact.record.schema import MODES, PRECISIONS
@@ -57,7 +74,7 @@ class PlacedBrick:
     modules: tuple[str, ...]
     """Qualified names of the modules that its layers belong to."""
     after: tuple[Count, ...] = ()
-    """Segments that must run before because of in-place writes: see `cut.written_before`."""
+    """Segments that must run before because of in-place writes: see `written_before`."""
 
 
 @dataclass(frozen=True)
@@ -109,7 +126,8 @@ def compose(captured: CapturedModel, segments: Sequence[Segment], bricks: Sequen
     made_by = {value: (number, place) for number, segment in enumerate(segments)
                for place, value in enumerate(segment.outputs)}  # fmt: skip
     placed = tuple(
-        PlacedBrick(brick.id, tuple(made_by.get(value) for value in segment.inputs), _modules(captured, segment), after)
+        PlacedBrick(brick.id, tuple(made_by.get(value) for value in segment.inputs),
+                    tuple(dict.fromkeys(captured.layers[index].module for index in segment.layers)), after)
         for segment, brick, after in zip(segments, bricks, written_before(captured, segments), strict=True)
     )
     context, precision = next_power_of_two(reuse_distances(captured).total), runs_as(what.precision)
@@ -124,10 +142,6 @@ def compose(captured: CapturedModel, segments: Sequence[Segment], bricks: Sequen
         outputs=tuple(made_by.get(value) for value in captured.outputs),
     )  # fmt: skip
     return composition, [*updates, *sums]
-
-
-def _modules(captured: CapturedModel, segment: Segment) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(captured.layers[index].module for index in segment.layers))
 
 
 def _summed_gradients(captured: CapturedModel, segments: Sequence[Segment]) -> list[int]:
@@ -214,3 +228,60 @@ def _shown(composition: Composition) -> list[str]:
     found = (composition.case, composition.model, composition.variant, facts.get("asked_as"),
              *facts.get("own", OwnFacts()).values())
     return [each for each in found if isinstance(each, str)]
+
+
+@dataclass(frozen=True)
+class CutModel:
+    """A model cut into bricks, not yet in a suite."""
+
+    composition: Composition
+    bricks: tuple[Brick, ...]
+    """Distinct bricks."""
+
+
+def cut_model(captured: CapturedModel, what: Configuration, g: int, method: str) -> CutModel:
+    """Cut a captured model into bricks."""
+    segments = cut(captured, g, method)
+    distances, precision = reuse_distances(captured), runs_as(what.precision)
+    bricks = [brick_of(captured, segment, what.mode, precision, distances.of(segment)) for segment in segments]
+    composition, others = compose(captured, segments, bricks, what, g, method)
+    by_id: dict[str, list[Brick]] = {}
+    for brick in [*bricks, *others]:
+        by_id.setdefault(brick.id, []).append(brick)
+    return CutModel(composition, tuple(_with_mixed_samples(same) for same in by_id.values()))
+
+
+def _with_mixed_samples(same: Sequence[Brick]) -> Brick:
+    """Return a brick that occurs several times in a model, with the mixture of its value distributions."""
+    from charact.bricks import value_distributions  # imported late: it imports torch
+
+    return replace(same[0], inputs=tuple(
+        replace(each[0], sample=value_distributions.mixture([one.sample for one in each]))
+        for each in zip(*(brick.inputs for brick in same), strict=True)
+    ))  # fmt: skip
+
+
+_MOST_FRAC = 0.5
+"""Maximum share of a model's bricks used as decoys; a complete model would look like a requested one."""
+
+
+def drawn_decoys(others: Iterable[CutModel], known: Collection[str], number: int) -> list[CutModel]:
+    """Return models reduced to randomly chosen bricks that together contain `number` new bricks.
+
+    The choice uses the system's random numbers, so that it cannot be reproduced.
+
+    Args:
+        others: models that were not requested, in random order; only as many as needed are consumed.
+        known: identifiers of the suite's bricks.
+        number: number of decoys; the result has fewer if the models have fewer.
+    """
+    random, taken, found, left = secrets.SystemRandom(), set(known), [], number
+    for model in others:
+        new = [brick for brick in model.bricks if brick.id not in taken]
+        chosen = random.sample(new, min(left, math.ceil(len(new) * _MOST_FRAC)))
+        taken.update(brick.id for brick in chosen)
+        left -= len(chosen)
+        found.append(replace(model, bricks=tuple(chosen)))
+        if left == 0:
+            break
+    return found

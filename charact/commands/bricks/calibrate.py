@@ -8,28 +8,21 @@ from typing import Any
 import msgspec
 
 import charact.measure  # noqa: F401  (quiets torch, so it comes before torch)
-from charact.analysis.bricks.construction import Construction, brick_case, construct
-from charact.analysis.bricks.correction import (
-    MIN_MODELS,
-    Correction,
-    NotCorrected,
-    correction_file,
-    correction_key,
-    fit_correction,
-    keep_correction,
-    typical,
-)
-from charact.analysis.bricks.times import BrickTimes
+from charact.analysis.bricks.calibration import MIN_MODELS, fit_correction, typical
+from charact.analysis.bricks.construction import BrickTimes, Construction, Correction, brick_case, construct
 from charact.bricks.suite.composition import Composition
 from charact.commands.bricks.construct import (
     ALL,
+    NotCorrected,
     brick_run,
+    correction_file,
+    correction_key,
     is_called,
-    is_of_this_machine,
+    keep_correction,
     kept_compositions,
-    timed_model,
 )
-from charact.commands.bricks.generate import Named
+from charact.commands.bricks.generate import is_of_this_machine
+from charact.commands.bricks.whole_models import Named, timed_model
 from charact.core.console import Console
 from charact.core.errors import UserError
 from charact.core.output import show, warn

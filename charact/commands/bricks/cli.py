@@ -64,17 +64,6 @@ def parse_sizes(text: str | None, option: str) -> list[int] | None:
     return None if text is None else opt.parse_sizes(text, option)
 
 
-def parse_share(share: float) -> float:
-    """Check the share of bricks to time.
-
-    Raises:
-        UserError: it is not above 0 and at most 1.
-    """
-    if not 0 < share <= 1:
-        raise UserError(f"--share: {share:g} is not a share: give a number above 0, up to 1")
-    return share
-
-
 group = typer.Typer(rich_markup_mode=None, help="""Cut models into bricks, and construct latencies.
 
 A brick is a short sequence of layers with its input shapes. Models share many bricks, so each brick is timed once. The
@@ -196,6 +185,8 @@ def run(
     """  # noqa: D301  (click wants the character itself)
     if (suite is None) == (resume is None):
         raise UserError("name the suite to run, as in charact bricks run suite, or a run to --resume: one of them")
+    if not 0 < share <= 1:
+        raise UserError(f"--share: {share:g} is not a share: give a number above 0, up to 1")
     opt.check_forks("charact bricks run")
     opt.check_name(name)
     options: dict[str, Any] = {
@@ -204,19 +195,19 @@ def run(
         "batch_sizes": parse_sizes(batch_sizes, "--batch-sizes"),
         "method": opt.parse_choice(method, "--method", METHODS), "max_rounds": max_rounds,
         "precision_target_frac": precision_target, "max_seconds": max_seconds, "device": device,
-        "share_frac": parse_share(share),
+        "share_frac": share,
         "max_bytes": None if max_bytes is None else parse_bytes(max_bytes, "--max-bytes"),
     }
 
     from charact.execution.interrupt import Interrupt
 
     with Interrupt() as interrupt:
-        from charact.commands.bricks.run import resume_run, start
+        from charact.commands.bricks.generate import resume_run, start_run
 
         if resume is not None:
             return resume_run(resume, quiet, interrupt, as_json=as_json)
         assert suite is not None
-        return start(suite, options, out, name, threads, quiet, interrupt, as_json=as_json)
+        return start_run(suite, options, out, name, threads, quiet, interrupt, as_json=as_json)
 
 
 @group.command()
@@ -247,7 +238,7 @@ def calibrate(
 
     with Interrupt() as interrupt:
         from charact.commands.bricks.calibrate import calibrate_machine
-        from charact.commands.bricks.generate import Named
+        from charact.commands.bricks.whole_models import Named
 
         names = parse_models(models or [])
         own = Named.from_command_line(model or [], loss or [], names)
@@ -318,7 +309,7 @@ def show(suite: Suite, compositions: Compositions = None) -> int:
     \b
       charact bricks show suite
     """  # noqa: D301  (click wants the character itself)
-    from charact.commands.bricks.generate import show_suite
+    from charact.commands.bricks.show import show_suite
 
     return show_suite(suite, compositions)
 
@@ -332,6 +323,6 @@ def audit(suite: Suite) -> int:
     \b
       charact bricks audit suite
     """  # noqa: D301  (click wants the character itself)
-    from charact.commands.bricks.generate import audit_suite
+    from charact.commands.bricks.show import audit_suite
 
     return audit_suite(suite)

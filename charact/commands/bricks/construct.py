@@ -1,41 +1,34 @@
 """`charact bricks construct`: writes a record of constructed models for each run of a suite."""
 
 import os
+import re
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
+from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-import torch
+import msgspec
 from rich.rule import Rule
 from rich.text import Text
 
 import charact.measure  # noqa: F401  (quiets torch, so it comes before torch)
-from charact.analysis.bricks.construction import brick_case, construct, constructed_case
-from charact.analysis.bricks.correction import (
-    Correction,
-    NotCorrected,
-    correction_file,
-    correction_key,
-    read_correction,
-)
-from charact.analysis.bricks.record_tables import latency_by_machine
-from charact.analysis.bricks.run_tables import is_brick_run
-from charact.analysis.bricks.times import BrickTimes
+from charact.analysis.bricks.construction import BrickTimes, Correction, brick_case, construct, constructed_case
+from charact.analysis.bricks.machines import latency_by_machine
+from charact.analysis.bricks.tables import is_brick_run
 from charact.bricks.brick import Brick, runs_as
-from charact.bricks.capture.sources import SAVED_SUFFIX
 from charact.bricks.suite.composition import Composition, load_compositions
 from charact.commands._shared.publish import keeping_finished, publish, publish_and_report
-from charact.commands.bricks.generate import Asked, Named, captured_sources, recreated_source
+from charact.commands.bricks.generate import SAVED_SUFFIX, Asked, captured_sources, is_of_this_machine
+from charact.commands.bricks.whole_models import Named, timed_model
 from charact.core.console import Console
 from charact.core.errors import UserError
+from charact.core.files import user_cache, write_text, writing
 from charact.core.output import show, warn
-from charact.execution.case_outcome import failure
 from charact.execution.interrupt import Interrupt
-from charact.machine.facts import machine_facts, resolve_device
-from charact.measure.bricks.suite_run import set_recorded_threads, time_end_to_end
 from charact.measure.passes.timing import StopRule, Timing
 from charact.record.manifest import check_holds
 from charact.record.reader import Run, load_run
@@ -44,43 +37,6 @@ from charact.record.writer import RunWriter
 from charact.views.export.run_summary import lines_of, run_summary
 from charact.views.terminal.bricks import machines
 from charact.views.terminal.progress import MemoryProgress
-
-_QUIET_FRAC = 0.9
-"""Minimum share of its time that a model's thread runs on a core if no other program disturbs it."""
-
-
-def is_of_this_machine(run: Run) -> bool:
-    """Return whether a run was recorded on an equal machine with the same PyTorch."""
-    return bool(run.manifest["machine"].get("fingerprint") == machine_facts()["fingerprint"]
-                and run.manifest["software"].get("torch") == torch.__version__)
-
-
-def timed_model(composition: Composition, named: Named, run: Run, case: str, rule: StopRule, interrupt: Interrupt
-                ) -> Timing:
-    """Time a model with the device and number of threads of a suite's run.
-
-    Raises:
-        UserError: the command line does not name the model, the model or the device no longer exists, or it fails.
-        KeyboardInterrupt: a signal came.
-    """
-    entry = next(entry for entry in run.manifest["cases"] if entry["case"] == case)
-    set_recorded_threads(run.manifest["options"]["threads"])
-    source, device = recreated_source(composition, named), resolve_device(entry["device"])
-    try:
-        with interrupt.allowed():
-            timing = time_end_to_end(source, rule, device)
-    except UserError:
-        raise
-    except Exception as error:
-        raise UserError(f"{source.id} cannot be run: {failure(error)['reason']}") from error
-    except SystemExit as error:
-        raise UserError(f"{source.id} cannot be run: its code ends the program (SystemExit: {error.code})") from error
-    on_core_frac = timing.facts["on_core_frac"]
-    if entry["device"] == "cpu" and on_core_frac < _QUIET_FRAC:
-        warn(f"warning: {composition.case} was on a core for only {on_core_frac:.0%} of its time: other programs ran, "
-             "which slows whole models more than bricks; repeat it on an idle machine")
-    return timing
-
 
 ALL = "all"
 
@@ -219,16 +175,17 @@ def construct_models(words: Sequence[str], asked: dict[str, Any], own: tuple[Seq
         raise UserError("--verify runs the models here, and no run is of this machine and its PyTorch: leave it out")
     models = chosen_models(Asked(names=names, modes=[], precisions=[], **asked), kept_compositions(runs[0], directory),
                            runs, quiet, interrupt)
-    named = Named.from_command_line(*own, names, asked["own"]["--model-args"])
+    verify = None if stop is None else partial(
+        timed_model, named=Named.from_command_line(*own, names, asked["own"]["--model-args"]), rule=stop,
+        interrupt=interrupt)
     cases = [{composition.case: brick_case(run, composition) for composition in models.compositions} for run in runs]
     written: list[RunWriter] = []
     with keeping_finished(written):
         for run, by_model in zip(runs, cases, strict=True):
             writer = _open(run, next(iter(by_model.values())), out, name, verifies=stop is not None)
             written.append(writer)
-            rule = stop if is_of_this_machine(run) else None
             try:
-                _construct(writer, run, by_model, models, named, rule, quiet, interrupt)
+                _construct(writer, run, by_model, models, verify if is_of_this_machine(run) else None, quiet)
             except KeyboardInterrupt:
                 if writer.holds_nothing:
                     written.remove(writer)
@@ -297,8 +254,8 @@ def _open(run: Run, case: str, out: Path, name: str | None, *, verifies: bool) -
     })
 
 
-def _construct(writer: RunWriter, run: Run, cases: Mapping[str, str], models: Models, named: Named,
-               stop: StopRule | None, quiet: bool, interrupt: Interrupt) -> None:
+def _construct(writer: RunWriter, run: Run, cases: Mapping[str, str], models: Models,
+               verify: Callable[..., Timing] | None, quiet: bool) -> None:
     """Construct the models into a record, and close it.
 
     Args:
@@ -306,10 +263,8 @@ def _construct(writer: RunWriter, run: Run, cases: Mapping[str, str], models: Mo
         run: run of a suite.
         cases: case of the run by model.
         models: models to construct.
-        named: code that verification may import.
-        stop: stop rule of verification; None to skip it.
+        verify: times a model; None to skip it.
         quiet: whether to show no progress.
-        interrupt: ends the command early.
     """
     times = {case: BrickTimes(run, case) for case in dict.fromkeys(cases.values())}
     corrections = {case: machine_correction(run, case) for case in times}
@@ -320,10 +275,10 @@ def _construct(writer: RunWriter, run: Run, cases: Mapping[str, str], models: Mo
             case = cases[composition.case]
             construction = construct(composition, times[case], corrections[case], models.layer_types)
             entry, tables = constructed_case(construction, corrections[case])
-            if stop is not None:
+            if verify is not None:
                 progress.pass_started("running the model")
                 try:
-                    timing = timed_model(composition, named, run, case, stop, interrupt)
+                    timing = verify(composition, run=run, case=case)
                     entry["passes"]["timing"] = {"status": "ok", "reason": None, **timing.facts}
                     tables["iterations"] = timing.rows
                 except UserError as error:
@@ -341,3 +296,76 @@ def machine_correction(run: Run, case: str) -> Correction | str:
         return read_correction(correction_file(correction_key(run, case)))
     except NotCorrected as missing:
         return str(missing)
+
+
+class NotCorrected(Exception):
+    """There is no usable correction in the cache; the message gives the reason."""
+
+
+class Kept(msgspec.Struct, forbid_unknown_fields=True):
+    """Cache entry of a correction."""
+
+    format: Literal[1]
+    charact: str
+    """Version of charact that fitted it; others may time bricks differently."""
+    learned: str
+    """Time of the fit."""
+    correction: Correction
+
+
+def correction_key(run: Run, case: str) -> tuple[object, ...]:
+    """Return what identifies a correction for a case of a suite's run: machine, software, options and cut.
+
+    The suite is not included: a correction describes the machine and the way bricks are cut and timed, and also
+    applies to other models and suites.
+    """
+    entry = next(entry for entry in run.manifest["cases"] if entry["case"] == case)
+    facts = entry["passes"]["bricks"]
+    return (run.manifest["machine"]["fingerprint"], run.manifest["software"]["torch"],
+            run.manifest["options"]["threads"], entry["device"], entry["mode"], entry["precision"], facts["g"],
+            facts["cut_method"], facts["method"])
+
+
+def correction_file(key: Sequence[object]) -> Path:
+    """Return the path of a correction's file, whose name contains the whole key.
+
+    Raises:
+        NotCorrected: the user has no home directory.
+    """
+    try:
+        cache = user_cache()
+    except RuntimeError:
+        raise NotCorrected("there is no home directory for the cache: set XDG_CACHE_HOME") from None
+    name = "-".join(re.sub(r"[^\w.+]", "_", str(part)) for part in key)
+    return cache / "corrections" / f"{name}.json"
+
+
+def read_correction(path: Path) -> Correction:
+    """Read a correction from the cache.
+
+    Raises:
+        NotCorrected: there is none, or it cannot be used.
+    """
+    try:
+        kept = msgspec.json.decode(path.read_bytes(), type=Kept)
+    except FileNotFoundError:
+        raise NotCorrected("no correction was learned on this machine: run charact bricks calibrate") from None
+    except OSError as error:
+        raise NotCorrected(f"{path} cannot be read ({(error.strerror or str(error)).lower()})") from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise NotCorrected(f"{path} is damaged, or was written by another version of charact") from None
+    if kept.charact != version("charact"):
+        raise NotCorrected(f"it was learned by charact {kept.charact}: run charact bricks calibrate again")
+    return kept.correction
+
+
+def keep_correction(path: Path, correction: Correction) -> None:
+    """Write a correction to the cache atomically.
+
+    Raises:
+        UserError: it cannot be written.
+    """
+    kept = Kept(1, version("charact"), time.strftime("%Y-%m-%dT%H:%M:%S%z"), correction)
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    write_text(path, msgspec.json.format(msgspec.json.encode(kept), indent=1).decode())

@@ -1,9 +1,10 @@
-"""`charact bricks generate`: captures models, cuts them, and adds new bricks to a suite."""
+"""`charact bricks generate` and `charact bricks run`: write a suite of bricks, and time it into a record."""
 
+import hashlib
+import json
 import os
 import secrets
-import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
@@ -11,23 +12,117 @@ from typing import Any, cast
 import torch
 
 import charact.measure  # noqa: F401  (quiets torch, so it comes before torch)
-from charact.bricks.capture.capture_model import capture
-from charact.bricks.capture.sources import SAVED_SUFFIX, Source, sources_of
-from charact.bricks.suite.audit import audit
-from charact.bricks.suite.composition import Composition, Configuration, Facts, OwnFacts, load_compositions
-from charact.bricks.suite.index import load_suite
-from charact.bricks.suite.writer import Added, CutModel, add_models, check_place, cut_model, drawn_decoys
-from charact.commands._shared.print_table import print_table
-from charact.commands._shared.publish import program
+from charact.bricks.brick import runs_as
+from charact.bricks.capture.capture import capture
+from charact.bricks.capture.recording import Source
+from charact.bricks.suite.composition import (
+    Composition,
+    Configuration,
+    CutModel,
+    Facts,
+    OwnFacts,
+    cut_model,
+    drawn_decoys,
+    load_compositions,
+)
+from charact.bricks.suite.suite import Added, Suite, add_models, check_place, load_suite
+from charact.commands._shared.ceilings import recorded_ceilings
+from charact.commands._shared.publish import keeping_finished, measure_resumably, program, publish_and_report
+from charact.commands._shared.run_cases import open_record
 from charact.core.console import Console
 from charact.core.errors import UserError
 from charact.core.output import show, warn
+from charact.datasets._common.request import DataRequest
+from charact.execution.case import Case, cases_of
 from charact.execution.case_outcome import failure
 from charact.execution.interrupt import Interrupt
 from charact.execution.out_of_memory import host_memory_guard
-from charact.views.terminal.progress import MemoryProgress
-from charact.views.terminal.suites import frequent, generated
-from charact.workload.registry import all_workloads
+from charact.execution.precision import unsupported_reason
+from charact.machine.facts import machine_facts, resolve_device
+from charact.measure.bricks.worker import run_isolated
+from charact.record.manifest import check_holds
+from charact.record.reader import Run, load_run
+from charact.record.redaction import expanded_path
+from charact.record.writer import RunWriter
+from charact.views.terminal.progress import BrickProgress, MemoryProgress
+from charact.views.terminal.suites import generated
+from charact.workload.base import Workload
+from charact.workload.registry import all_workloads, find_workload
+from charact.workload.user_model.input_spec import parse_input_spec
+from charact.workload.user_model.model import own_model
+
+SAVED_SUFFIX = ".pt2"
+
+
+def sources_of(names: Sequence[str], *, input_sizes: Sequence[int] = (), batch_sizes: Sequence[int] = (),
+               modes: Sequence[str] = ("infer",), precisions: Sequence[str] = ("fp32",), variant: str | None = None,
+               input_spec: str | None = None, model_args: str = "", loss: str | None = None, optimizer: str = "SGD",
+               learning_rate: float = 0.01, seed: int = 0, device: str = "cpu") -> list[Source]:
+    """Return the configurations of models: the product of sizes, batch sizes, modes and precisions.
+
+    Imported models and files get a variant that is a hash of their location and arguments, to distinguish models of
+    the same name.
+
+    Args:
+        names: workloads, `package.module:factory` of importable models, or `.pt2` files of `torch.export.save`.
+        input_sizes: by default the workload's; for imported models, the value of S in the spec; not for files.
+        batch_sizes: by default the workload's; a file has the batch size of its export.
+        modes: `train` and `infer`; files support only `infer`.
+        precisions: of `schema.PRECISIONS`. Files run in the dtypes of their export, under the name pure-bf16 if all
+            weights are bfloat16, else fp32.
+        variant: variant of the workloads.
+        input_spec: inputs of imported models, see `charact.workload.user_model.input_spec`.
+        model_args: arguments of the factory of imported models.
+        loss: training loss of imported models.
+        optimizer: class of `torch.optim` for imported models.
+        learning_rate: of the optimizer.
+        seed: random seed.
+        device: device of the capture.
+
+    Raises:
+        UserError: the model does not exist, or the input size is too small.
+    """
+    found: list[Source] = []
+    for name in names:
+        if name.endswith(SAVED_SUFFIX):
+            found += _saved(name, input_sizes, batch_sizes, modes, precisions, seed, device)
+            continue
+        if ":" in name:
+            if input_spec is None:
+                raise UserError(f"{name} needs --input-spec, the shape of its inputs, such as --input-spec 3xSxS")
+            workload: Workload = _with_unique_variant(
+                own_model(name, model_args, parse_input_spec(input_spec), loss, optimizer, learning_rate
+                          ).prepare(variant), name, model_args, input_spec, loss, optimizer, learning_rate)
+        else:
+            workload = find_workload(name).prepare(variant)
+        for case in cases_of(workload, input_sizes, batch_sizes, modes, precisions, device=torch.device(device),
+                             data=DataRequest(seed=seed)):
+            case.check_size()
+            found.append(Source(case, name))
+    return found
+
+
+def _saved(name: str, input_sizes: Sequence[int], batch_sizes: Sequence[int], modes: Sequence[str],
+           precisions: Sequence[str], seed: int, device: str) -> list[Source]:
+    from charact.bricks.capture.exported_workload import saved_program
+
+    program = saved_program(Path(name))
+    workload = _with_unique_variant(program.prepare(), str(Path(name).absolute()))
+    size, batch = workload.default_input_size, workload.default_batch_size
+    precision = "pure-bf16" if program.weights_types == {torch.bfloat16} else "fp32"
+    for option, asked, there in (("--input-sizes", input_sizes, size), ("--batch-sizes", batch_sizes, batch),
+                                 ("--mode", modes, "infer"), ("--precision", set(precisions) - {"fp32"}, precision)):
+        if set(asked) - {there}:
+            raise UserError(f"{name} was exported with {option} {there}, which is fixed: leave {option} out, or name "
+                            "the model that it was exported from")
+    return [Source(Case(workload, size, batch, "infer", precision, torch.device(device), DataRequest(seed=seed)), name)]
+
+
+def _with_unique_variant(workload: Workload, *what: Any) -> Workload:
+    """Return an external workload with a hash of `what` as its variant."""
+    digest = hashlib.sha256(json.dumps(what).encode()).hexdigest()[:6]
+    return replace(workload, variants=(workload.variants[0], digest), variant=digest)
+
 
 DEFAULTS: dict[str, Any] = {"model_args": "", "loss": None, "optimizer": "SGD", "learning_rate": 0.01}
 """Default arguments of imported models."""
@@ -88,71 +183,6 @@ class Asked:
 
 def _name(option: str) -> str:
     return option[2:].replace("-", "_")
-
-
-@dataclass(frozen=True)
-class Named:
-    """External code and files named on the command line; nothing else is imported, called or opened."""
-
-    calls: frozenset[str] = frozenset()
-    """Calls in the format of `call_text`, and files."""
-    losses: frozenset[str] = frozenset()
-
-    @classmethod
-    def from_command_line(cls, models: Iterable[str], losses: Iterable[str], names: Iterable[str] = (),
-                        model_args: str | None = None) -> "Named":
-        """Collect the values of `--model` and `--loss`, and external models named as arguments.
-
-        Args:
-            models: values of `--model`.
-            losses: values of `--loss`.
-            names: models named as arguments.
-            model_args: value of `--model-args`, their arguments.
-        """
-        own = (call_text(name, model_args or "") for name in names if ":" in name)
-        files = (os.path.abspath(name) for name in (*models, *names) if name.endswith(SAVED_SUFFIX))
-        return cls(frozenset([*models, *own, *files]), frozenset(losses))
-
-
-def call_text(target: str, arguments: str) -> str:
-    """Return a user's own model in the format of `--model`: `package.module:factory(depth=50)`."""
-    return f"{target}({arguments})" if arguments else target
-
-
-def recreated_source(composition: Composition, named: Named) -> Source:
-    """Recreate the source of a composition: a workload, or a model named on the command line.
-
-    A composition may be untrusted: its texts are only compared with those of the command line.
-
-    Raises:
-        UserError: the command line does not name the model, or it does not exist or cannot be imported here.
-    """
-    facts = composition.facts
-    if not {"asked_as", "seed"} <= facts.keys():
-        raise UserError(f"{composition.case} does not record its model: generate its suite again")
-    asked_as, own = facts["asked_as"], facts.get("own", OwnFacts())
-    arguments: dict[str, Any] = {"modes": [composition.mode], "precisions": [composition.precision],
-                                 "seed": facts["seed"]}
-    if asked_as.endswith(SAVED_SUFFIX):  # a file has its sizes
-        _check_named(composition, asked_as, None, named)
-    else:
-        arguments |= {"input_sizes": [composition.input_size], "batch_sizes": [composition.batch_size]}
-        if ":" in asked_as:  # its variant is a hash of its arguments
-            _check_named(composition, call_text(asked_as, own.get("model_args", "")), own.get("loss"), named)
-            arguments |= own
-        else:
-            arguments["variant"] = composition.variant
-    (source,) = sources_of([asked_as], **arguments)
-    return source
-
-
-def _check_named(composition: Composition, call: str, loss: str | None, named: Named) -> None:
-    lacking = [] if call in named.calls else ["--model", call]
-    if loss is not None and ":" in loss and loss not in named.losses:
-        lacking += ["--loss", loss]
-    if lacking:
-        raise UserError(f"the model of {composition.case} is not named on the command line: if you trust its code, add "
-                        f"{shlex.join(lacking)}")
 
 
 @dataclass(frozen=True)
@@ -255,41 +285,93 @@ def _report(added: Added, found: Sequence[CapturedSource], models: Sequence[CutM
         show(f"  next         {program()} bricks run {out}")
 
 
-_MOST_ROWS = 15
+Options = dict[str, Any]
+"""The command's options, as stored in the manifest."""
 
 
-def show_suite(path: Path, directory: Path | None) -> int:
-    """Print the bricks of a suite's models, and the most frequent bricks; return exit status 0.
-
-    Args:
-        path: of the suite.
-        directory: of the compositions; None for the suite's own.
+def start_run(path: Path, options: Options, out: Path, name: str | None, threads: int | None, quiet: bool,
+          interrupt: Interrupt, *,
+          as_json: bool = False) -> int:
+    """Time a suite into a new record below `out`; return the exit status.
 
     Raises:
-        UserError: the suite or its compositions do not exist.
+        UserError: the suite does not exist or lacks the requested bricks, or the record cannot be written.
     """
-    suite = load_suite(path)
-    compositions = load_compositions(suite.private if directory is None else directory)
-    console = Console()
-    console.print(generated([each.case for each in compositions], compositions, suite))
-    console.print(frequent(compositions, suite))
-    return 0
+    suite, device = load_suite(path), resolve_device(options["device"])
+    cases = _cases(suite, options, device)
+    if options["share_frac"] < 1 and any(mode == "train" for mode, _ in cases):
+        raise UserError("times of bricks in training cannot be predicted: add --mode infer, or leave --share out")
+    # The resolved device: a resumed run must not resolve "auto" again.
+    kept = options | {"device": str(device), "cases": cases, "suite": str(path.absolute()),
+                      "suite_digest": suite.digest, "compositions": str(suite.private)}
+    writer = open_record(out, name or f"bricks-{suite.name}", kept, threads)
+    with keeping_finished([writer]):
+        writer.manifest |= recorded_ceilings(writer.manifest["machine"]["fingerprint"], [str(device)])
+    return _run(writer, quiet, interrupt, as_json)
 
 
-def audit_suite(path: Path) -> int:
-    """Print what a suite reveals; return the exit status, 1 for unexpected content."""
-    report = audit(path)
-    print_table(None, ["revealed", "bricks"], [
-        *([f"mode {mode}", str(number)] for mode, number in sorted(report.modes.items())),
-        *([f"batch size {size}", str(number)] for size, number in sorted(report.batch_sizes.items())),
-        *([f"{length} layer" if length == 1 else f"{length} layers", str(number)]
-          for length, number in sorted(report.lengths.items())),
-    ])
-    print_table(None, ["layer type", "layers"], [[name, str(number)] for name, number
-                                                 in report.layer_types.most_common(_MOST_ROWS)])
-    show("What can be inferred:")
-    for line in report.reveals:
-        show(f"  {line}")
-    for finding in report.findings:
-        show(f"should not be there: {finding}")
-    return 1 if report.findings else 0
+def resume_run(directory: Path, quiet: bool, interrupt: Interrupt, *, as_json: bool = False) -> int:
+    """Resume a killed or interrupted run; return the exit status.
+
+    Raises:
+        UserError: the directory holds no such run, or one of another machine; another process is writing it; or the
+            suite has changed.
+    """
+    begun = load_run(directory, partial=True)
+    if "suite_digest" not in begun.manifest.get("options", {}):
+        raise UserError(f"{directory} is not a run of a suite: --resume needs an unfinished run of charact bricks run")
+    writer = RunWriter.reopen(directory)
+    if not is_of_this_machine(begun):
+        raise UserError(f"{directory} was begun on another machine or with another PyTorch, and times must not be "
+                        "mixed: resume it there, or start a new run here")
+    if writer.manifest["status"] != "running":  # killed after timing, before its views were written
+        writer.close("complete")
+        return 0 if publish_and_report(writer, quiet, as_json=as_json) else 1
+    check_holds(writer.manifest, directory, options=(
+        "suite", "threads", "device", "cases", "precision_target_frac", "max_rounds", "max_seconds", "method"))
+    options = writer.manifest["options"]
+    suite = load_suite(expanded_path(options["suite"]))
+    if suite.digest != options["suite_digest"]:
+        raise UserError(f"{options['suite']} is not the suite that {directory} began with: start a new run")
+    return _run(writer, quiet, interrupt, as_json)
+
+
+def _cases(suite: Suite, options: Options, device: torch.device) -> list[list[str]]:
+    """Return modes and precisions to run: the requested ones, else all that the device supports.
+
+    Raises:
+        UserError: the suite lacks the requested bricks, or the device does not support the precisions.
+    """
+    asked = (options["modes"], options["precisions"], options["batch_sizes"])
+    there = sorted({(entry["mode"], precision, size) for entry in suite.bricks.values()
+                    for precision in entry["precisions"] for size in entry["batch_sizes"]})  # fmt: skip
+    fitting = [row for row in there
+               if all(wanted is None or each in wanted for each, wanted in zip(row, asked, strict=True))]
+    lacks = any(set(wanted or ()) - {row[column] for row in fitting} for column, wanted in enumerate(asked))
+    cases = list(dict.fromkeys((mode, runs_as(precision)) for mode, precision, _ in fitting))
+    if lacks or not cases:
+        known = ", ".join(f"{mode} {precision} at batch size {size}" for mode, precision, size in there)
+        raise UserError(f"{suite.path} holds no bricks for these options (it has {known}): generate them with charact "
+                        "bricks generate, or choose other options")
+    refusals = [unsupported_reason(precision, device) for _, precision in cases]
+    if all(refusals):
+        raise UserError(str(refusals[0]))
+    return [list(case) for case, reason in zip(cases, refusals, strict=True) if reason is None]
+
+
+def _run(writer: RunWriter, quiet: bool, interrupt: Interrupt, as_json: bool) -> int:
+    quiet = quiet or as_json
+    console = Console(stderr=True)
+
+    def measure() -> None:
+        with BrickProgress(console, enabled=not quiet) as progress:
+            run_isolated(writer, progress, interrupt)
+
+    return measure_resumably(writer, measure, interrupt, quiet, command="bricks run", unit="round",
+                             as_json=as_json)
+
+
+def is_of_this_machine(run: Run) -> bool:
+    """Return whether a run was recorded on an equal machine with the same PyTorch."""
+    return bool(run.manifest["machine"].get("fingerprint") == machine_facts()["fingerprint"]
+                and run.manifest["software"].get("torch") == torch.__version__)

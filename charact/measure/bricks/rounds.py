@@ -1,100 +1,53 @@
-"""Rounds over all bricks of a run: timing, failures and crashes, the stop rule, and the rows of the table `bricks`.
+"""Rounds over all bricks of a run: timing, failures and crashes, the stop rule, and the rows of the table `bricks`."""
 
-Crash notes hold which brick was running when its process ended, in memory that outlives the process.
-"""
-
-import contextlib
 import json
-import mmap
-import signal
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
 from functools import partial
 from statistics import fmean
 from typing import Any, TypeVar
 
 import numpy as np
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 from charact.bricks.aten import BrickFunction, runnable
-from charact.bricks.brick import Brick
-from charact.bricks.suite.families import chosen_to_time, literals, sizes_of
+from charact.bricks.brick import Brick, literals
+from charact.bricks.captured_graph import ITEM_BYTES
+from charact.bricks.value_distributions import storage_elements
+from charact.core.bounded_reading import limit_bytes
 from charact.core.errors import UserError
 from charact.execution.case_outcome import failure, size
 from charact.execution.memory_limit import growth_limit
-from charact.measure.bricks.inputs import Arguments, InputPool, check_size, most_bytes
-from charact.measure.bricks.timing import GradientSumWork, InferenceWork, TrainingWork, UpdateWork, Work, backward_start
+from charact.measure.bricks.inputs import Arguments, InferenceWork, InputPool, Work
+from charact.measure.bricks.training import GradientSumWork, TrainingWork, UpdateWork, backward_start
+from charact.measure.bricks.worker import DESCRIBING, TIMING, Crashes
 from charact.measure.microbench.call_timer import Times, by_clock, clock_for, queued, seconds
 from charact.measure.passes.flops import work_of
 from charact.measure.passes.timing import MIN_ITERATIONS, StopRule, ended_by
 from charact.record.reader import Rows
-from charact.record.schema import LEFT_OUT
 
-TIMING, DESCRIBING = "timing", "describing"
-"""Activities. A brick that crashes in `DESCRIBING` (counting its work) keeps its times."""
-_ACTIVITIES = {b"t": TIMING, b"d": DESCRIBING}
-_ID_BYTES = 16
+MOST_BRICK_BYTES = 16 * 2**30
+"""Default memory limit of a brick (bytes)."""
 
 
-class Note:
-    """The running brick, in memory shared with forked processes."""
+def check_size(brick: Brick) -> None:
+    """Check that a brick's inputs, weights included, are within the memory limit of a brick.
 
-    def __init__(self) -> None:
-        self._memory = mmap.mmap(-1, mmap.PAGESIZE)
-
-    def write(self, brick: str, what: str) -> None:
-        """Record the identifier of the running brick and the activity."""
-        self._memory[: _ID_BYTES + 1] = what[:1].encode() + brick.encode()
-
-    def clear(self) -> None:
-        """Record that no brick runs."""
-        self._memory[:1] = b"\0"
-
-    def read(self) -> tuple[str, str] | None:
-        """Return the running brick and the activity, or None."""
-        what = _ACTIVITIES.get(self._memory[:1])
-        return None if what is None else (self._memory[1 : _ID_BYTES + 1].decode(), what)
-
-
-@dataclass
-class Crashes:
-    """Bricks that ended earlier processes of a run, and the note of the running brick.
-
-    Args:
-        note: note to write; None outside a worker process, where a crash ends the whole run.
-        signals: signals that ended a process, by brick and activity.
+    Raises:
+        UserError: they are not.
     """
-
-    note: Note | None = None
-    signals: dict[tuple[str, str], int] = field(default_factory=dict)
-
-    @contextlib.contextmanager
-    def running(self, brick: str, what: str) -> Iterator[None]:
-        """Record that a brick runs in the context."""
-        if self.note is None:
-            yield
-            return
-        self.note.write(brick, what)
-        try:
-            yield
-        finally:
-            self.note.clear()
-
-    def endings(self, what: str) -> dict[str, dict[str, Any]]:
-        """Return status and reason of the bricks that ended a process during an activity."""
-        return {brick: ending_by(number) for (brick, done), number in self.signals.items() if done == what}
+    num_bytes = sum(storage_elements(each.type.shape, each.type.stride) * ITEM_BYTES[each.type.dtype]
+                    for each in brick.inputs)
+    if num_bytes > (limit := most_bytes()):
+        raise UserError(f"its inputs take {size(num_bytes)}, the limit is {size(limit)}: raise it with --max-bytes if "
+                        "you trust the suite")
 
 
-def ending_by(number: int) -> dict[str, Any]:
-    """Return status and reason of a brick whose process was ended by a signal."""
-    name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
-    if number == signal.SIGKILL:
-        return {"status": "oom", "reason": f"its process was ended by {name}, which usually means out of memory"}
-    return {"status": "error", "reason": f"it ended its process by {name}"}
+def most_bytes() -> int:
+    """Return the memory limit of a brick (bytes), applied to its inputs and to its further allocations."""
+    return limit_bytes(MOST_BRICK_BYTES)
 
 
 def described(brick: Brick) -> dict[str, Any]:
@@ -129,45 +82,6 @@ def counted_work(brick: Brick, call: BrickFunction, pool: InputPool, *, training
     backward, backward_bytes, more = work_of(lambda: torch.autograd.backward(carriers, gradients))
     counted = [each for each in (flop, backward) if each is not None]
     return {"flop": sum(counted) if counted else None, "bytes": num_bytes + backward_bytes}, {*uncounted, *more}
-
-
-def left_out(bricks: Sequence[Brick], share_frac: float, models: Iterable[Mapping[str, int]],
-             crashes: Crashes | None = None) -> list[dict[str, Any]]:
-    """Return rows of the bricks that `chosen_to_time` does not choose.
-
-    FLOP and bytes are counted on fake tensors. A brick for which this fails is timed.
-
-    Args:
-        bricks: inference bricks.
-        share_frac: share of the bricks to time.
-        models: number of uses of each brick, for each known model.
-        crashes: bricks that ended earlier processes of this run.
-    """
-    crashes = crashes or Crashes()
-    rows: dict[str, dict[str, Any]] = {}
-    for brick in bricks:
-        if brick.id in crashes.endings(TIMING):
-            continue
-        with crashes.running(brick.id, TIMING):
-            if (work := _fake_work(brick)) is not None:
-                rows[brick.id] = described(brick) | work
-    chosen = chosen_to_time({brick: sizes_of(row) for brick, row in rows.items()}, models, share_frac)
-    ending = {"status": LEFT_OUT, "reason": "not timed: its time is predicted from similar bricks", "num_rounds": 0,
-              "set_up_s": 0.0}
-    return [as_stored(row) | ending for brick, row in rows.items() if brick not in chosen]
-
-
-def _fake_work(brick: Brick) -> dict[str, float | None] | None:
-    """Return FLOP and bytes of one call, or None if an operator needs values."""
-    try:
-        with FakeTensorMode():
-            inputs = [torch.empty_strided(each.type.shape, each.type.stride, dtype=getattr(torch, each.type.dtype))
-                      for each in brick.inputs]
-            call = runnable(brick, "cpu")
-            flop, num_bytes, _ = work_of(lambda: call(inputs))
-    except Exception:  # operators raise many types for fake tensors
-        return None
-    return {"flop": flop, "bytes": num_bytes}
 
 
 _NUM_RESAMPLES = 50

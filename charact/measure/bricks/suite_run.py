@@ -1,83 +1,44 @@
-"""Running a suite of bricks into a record, and a whole model with the same settings.
-
-The record is flushed between rounds, and can be resumed after a kill.
-"""
+"""Running a suite of bricks into a record, which is flushed between rounds and can be resumed after a kill."""
 
 import contextlib
 import copy
 import gc
-import itertools
 import os
+import signal
+import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
+from charact.bricks.aten import runnable
 from charact.bricks.brick import Brick, runs_as
-from charact.bricks.capture.sources import Source
-from charact.bricks.suite.index import Suite
+from charact.bricks.suite.composition import load_compositions
+from charact.bricks.suite.prediction import chosen_to_time, sizes_of
+from charact.bricks.suite.suite import Suite, load_suite
+from charact.core.bounded_reading import limited_to
 from charact.core.errors import UserError
 from charact.core.observer import Observer
 from charact.execution.case_outcome import failure
 from charact.execution.interrupt import Interrupt
-from charact.execution.loop import Loop
-from charact.execution.memory_limit import (
-    keep_freed_memory,
-    release_memory,
-    restore_allocator,
-)
+from charact.execution.memory_limit import keep_freed_memory, release_memory, restore_allocator
 from charact.execution.out_of_memory import host_memory_guard
 from charact.execution.precision import float32_products, unsupported_reason
 from charact.machine.facts import device_name
-from charact.measure.bricks.rounds import Crashes, Rounds, as_stored, left_out
-from charact.measure.passes.timing import StopRule, Timing, timing_pass
+from charact.measure.bricks.rounds import Rounds, as_stored, described
+from charact.measure.bricks.worker import TIMING, Crashes, Report, supervise
+from charact.measure.passes.flops import work_of
+from charact.measure.passes.timing import StopRule
 from charact.measure.passes.warm_device import warm_device
 from charact.record.reader import Rows, load_run
+from charact.record.redaction import expanded_path
 from charact.record.schema import LEFT_OUT, UNFINISHED
 from charact.record.writer import RunWriter
-
-
-def time_end_to_end(source: Source, rule: StopRule, device: torch.device | None = None) -> Timing:
-    """Time iterations of a model: forward, and in training loss, backward and update.
-
-    Bricks do not include data loading, so all iterations use one batch prepared in advance, and fetching it counts as
-    `other`. The fact `on_core_frac` is the share of the time in which the calling thread was on a core; on a CPU it is
-    near 1 unless other programs interfere.
-
-    Args:
-        source: the model with its sizes, mode and precision.
-        rule: stop rule.
-        device: by default the device of the source's case.
-    """
-    case = source.case if device is None else replace(source.case, device=device)
-    with host_memory_guard(case.device), brick_settings(case.precision):
-        loop = Loop(case)
-        try:
-            batch = loop.next_batch()
-        finally:
-            loop.close()  # workers of a loader would compete with the model
-        loop.feed(itertools.repeat(batch))
-        begun, ran = time.perf_counter(), time.thread_time()
-        timing = timing_pass(loop, rule, lambda num_iterations, median_s: None)
-        on_core_frac = (time.thread_time() - ran) / (time.perf_counter() - begun)
-    return replace(timing, rows=_without_data(timing.rows), facts=timing.facts | {"on_core_frac": on_core_frac})
-
-
-def _without_data(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return rows of the table `iterations` with the data phase merged into `other`."""
-    data = {row["iteration"]: row for row in rows if row["phase"] == "data"}
-    kept = []
-    for row in rows:
-        if row["phase"] == "other":
-            fetched = data[row["iteration"]]
-            row = row | {column: None if row[column] is None else row[column] + fetched[column]
-                         for column in ("host_s", "device_s")}
-        if row["phase"] != "data":
-            kept.append(row)
-    return kept
-
 
 _MOST_KERNELS = 1_000_000
 _MOST_THREADS = 4096
@@ -148,7 +109,7 @@ def run_bricks(suite: Suite, mode: str, precision: str, device: torch.device, ru
         observer: receives progress; its iterations are rounds.
         interrupt: ends the run early.
         batch_sizes: of the bricks' models; by default all.
-        method: one of `timing.METHODS`.
+        method: `contextual` or `paper`.
         place: number of this case and of all cases, for the observer.
         share_frac: share of the bricks to time, in inference; the times of the others can be predicted.
         models: number of uses of each brick, for each known model, to choose the bricks to time.
@@ -330,3 +291,73 @@ class _SuiteRun:
             records = rows.astype(object).where(rows.notna(), None).to_dict("records")
             found[table] = [{str(column): value for column, value in record.items()} for record in records]
         return found
+
+
+def left_out(bricks: Sequence[Brick], share_frac: float, models: Iterable[Mapping[str, int]],
+             crashes: Crashes | None = None) -> list[dict[str, Any]]:
+    """Return rows of the bricks that `chosen_to_time` does not choose.
+
+    FLOP and bytes are counted on fake tensors. A brick for which this fails is timed.
+
+    Args:
+        bricks: inference bricks.
+        share_frac: share of the bricks to time.
+        models: number of uses of each brick, for each known model.
+        crashes: bricks that ended earlier processes of this run.
+    """
+    crashes = crashes or Crashes()
+    rows: dict[str, dict[str, Any]] = {}
+    for brick in bricks:
+        if brick.id in crashes.endings(TIMING):
+            continue
+        with crashes.running(brick.id, TIMING):
+            if (work := _fake_work(brick)) is not None:
+                rows[brick.id] = described(brick) | work
+    chosen = chosen_to_time({brick: sizes_of(row) for brick, row in rows.items()}, models, share_frac)
+    ending = {"status": LEFT_OUT, "reason": "not timed: its time is predicted from similar bricks", "num_rounds": 0,
+              "set_up_s": 0.0}
+    return [as_stored(row) | ending for brick, row in rows.items() if brick not in chosen]
+
+
+def _fake_work(brick: Brick) -> dict[str, float | None] | None:
+    """Return FLOP and bytes of one call, or None if an operator needs values."""
+    try:
+        with FakeTensorMode():
+            inputs = [torch.empty_strided(each.type.shape, each.type.stride, dtype=getattr(torch, each.type.dtype))
+                      for each in brick.inputs]
+            call = runnable(brick, "cpu")
+            flop, num_bytes, _ = work_of(lambda: call(inputs))
+    except Exception:  # operators raise many types for fake tensors
+        return None
+    return {"flop": flop, "bytes": num_bytes}
+
+
+def run_cases(directory: Path, lock: int, report: Report, interrupt: Interrupt, crashes: Crashes) -> None:
+    """Run the cases that a record's options name, as the work of `supervise`."""
+    writer = RunWriter.reopen(directory, lock)
+    options = writer.manifest["options"]
+    with limited_to(options.get("max_bytes")):  # records of earlier versions lack it
+        suite = load_suite(expanded_path(options["suite"]))
+        if suite.digest != options["suite_digest"]:
+            raise UserError(f"{options['suite']} is not the suite that the run began with: run it again")
+        set_recorded_threads(options["threads"])
+        share_frac = options.get("share_frac", 1.0)
+        models = _known_models(expanded_path(options["compositions"])) if share_frac < 1 else []
+        rule = StopRule(options["precision_target_frac"], options["max_rounds"], options["max_seconds"])
+        for number, (mode, precision) in enumerate(options["cases"], start=1):
+            run_bricks(suite, mode, precision, torch.device(options["device"]), rule, writer, report, interrupt,
+                       options["batch_sizes"], options["method"], (number, len(options["cases"])), share_frac, models,
+                       options["precisions"], crashes)
+            if interrupt.signal is not None:
+                return
+
+
+def _known_models(private: Path) -> list[Mapping[str, int]]:
+    """Return the number of uses of each brick for each model with a composition in the directory."""
+    compositions = load_compositions(private) if any(private.glob("*.json")) else []
+    return [Counter(piece.brick for piece in composition.pieces) for composition in compositions]
+
+
+if __name__ == "__main__":
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
+    sys.exit(supervise(run_cases, Path(sys.argv[1]), *map(int, sys.argv[2:])))

@@ -8,33 +8,87 @@ import contextlib
 import ctypes
 import gc
 import json
+import mmap
 import os
 import select
 import signal
 import subprocess
 import sys
 import traceback
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from charact.bricks.suite.composition import load_compositions
-from charact.bricks.suite.index import load_suite
-from charact.core.bounded_reading import limited_to
 from charact.core.errors import UserError
 from charact.core.observer import Observer
 from charact.core.output import warn
 from charact.execution.interrupt import SIGNALS, Interrupt
-from charact.measure.bricks.rounds import Crashes, Note
-from charact.measure.bricks.suite_run import run_bricks, set_recorded_threads
-from charact.measure.passes.timing import StopRule
-from charact.record.redaction import expanded_path
 from charact.record.writer import RunWriter
 
 _PR_SET_PDEATHSIG = 1
+
+TIMING, DESCRIBING = "timing", "describing"
+"""Activities. A brick that crashes in `DESCRIBING` (counting its work) keeps its times."""
+_ACTIVITIES = {b"t": TIMING, b"d": DESCRIBING}
+_ID_BYTES = 16
+
+
+class Note:
+    """The running brick, in memory shared with forked processes."""
+
+    def __init__(self) -> None:
+        self._memory = mmap.mmap(-1, mmap.PAGESIZE)
+
+    def write(self, brick: str, what: str) -> None:
+        """Record the identifier of the running brick and the activity."""
+        self._memory[: _ID_BYTES + 1] = what[:1].encode() + brick.encode()
+
+    def clear(self) -> None:
+        """Record that no brick runs."""
+        self._memory[:1] = b"\0"
+
+    def read(self) -> tuple[str, str] | None:
+        """Return the running brick and the activity, or None."""
+        what = _ACTIVITIES.get(self._memory[:1])
+        return None if what is None else (self._memory[1 : _ID_BYTES + 1].decode(), what)
+
+
+@dataclass
+class Crashes:
+    """Bricks that ended earlier processes of a run, and the note of the running brick.
+
+    Args:
+        note: note to write; None outside a worker process, where a crash ends the whole run.
+        signals: signals that ended a process, by brick and activity.
+    """
+
+    note: Note | None = None
+    signals: dict[tuple[str, str], int] = field(default_factory=dict)
+
+    @contextlib.contextmanager
+    def running(self, brick: str, what: str) -> Iterator[None]:
+        """Record that a brick runs in the context."""
+        if self.note is None:
+            yield
+            return
+        self.note.write(brick, what)
+        try:
+            yield
+        finally:
+            self.note.clear()
+
+    def endings(self, what: str) -> dict[str, dict[str, Any]]:
+        """Return status and reason of the bricks that ended a process during an activity."""
+        return {brick: ending_by(number) for (brick, done), number in self.signals.items() if done == what}
+
+
+def ending_by(number: int) -> dict[str, Any]:
+    """Return status and reason of a brick whose process was ended by a signal."""
+    name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
+    if number == signal.SIGKILL:
+        return {"status": "oom", "reason": f"its process was ended by {name}, which usually means out of memory"}
+    return {"status": "error", "reason": f"it ended its process by {name}"}
 
 
 def run_isolated(writer: RunWriter, observer: Observer, interrupt: Interrupt) -> None:
@@ -50,7 +104,7 @@ def run_isolated(writer: RunWriter, observer: Observer, interrupt: Interrupt) ->
     events, their_events = os.pipe()
     their_answers, answers = os.pipe()
     handed = (writer.lock, their_events, their_answers)
-    command = [sys.executable, "-P", "-m", "charact.measure.bricks.worker", str(writer.directory),
+    command = [sys.executable, "-P", "-m", "charact.measure.bricks.suite_run", str(writer.directory),
                *map(str, (*handed, os.getpid()))]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     # The child starts with signals blocked, since one that arrives during startup would end it.
@@ -165,10 +219,15 @@ def die_with_parent(parent: int) -> None:
         os._exit(1)
 
 
-def main(directory: Path, lock: int, events: int, answers: int, parent: int) -> int:
+Work = Callable[[Path, int, Report, Interrupt, Crashes], None]
+"""Runs the cases of a record: `suite_run.run_cases`."""
+
+
+def supervise(work: Work, directory: Path, lock: int, events: int, answers: int, parent: int) -> int:
     """Run the cases of a record and return the exit status.
 
     Args:
+        work: runs the cases.
         directory: of the record.
         lock: file descriptor of the lock that the record's writer holds.
         events: file descriptor for reports.
@@ -184,7 +243,7 @@ def main(directory: Path, lock: int, events: int, answers: int, parent: int) -> 
         supervisor = os.getpid()
         worker = os.fork()
         if worker == 0:
-            _run_and_exit(directory, lock, Report(events, answers), crashes, supervisor)
+            _run_and_exit(work, directory, lock, Report(events, answers), crashes, supervisor)
         ended = _waited_for(worker)
         if os.WIFEXITED(ended):
             return os.WEXITSTATUS(ended)
@@ -205,14 +264,14 @@ def _waited_for(worker: int) -> int:
             return status
 
 
-def _run_and_exit(directory: Path, lock: int, report: Report, crashes: Crashes, supervisor: int) -> None:
+def _run_and_exit(work: Work, directory: Path, lock: int, report: Report, crashes: Crashes, supervisor: int) -> None:
     status = 1
     try:
         die_with_parent(supervisor)
         with Interrupt() as interrupt:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, {*SIGNALS, signal.SIGCHLD})
             try:
-                _run(directory, lock, report, interrupt, crashes)
+                work(directory, lock, report, interrupt, crashes)
                 if interrupt.signal is not None:
                     report.send("signal", interrupt.signal)
             except UserError as error:
@@ -223,33 +282,3 @@ def _run_and_exit(directory: Path, lock: int, report: Report, crashes: Crashes, 
     finally:
         sys.stderr.flush()
         os._exit(status)
-
-
-def _run(directory: Path, lock: int, report: Report, interrupt: Interrupt, crashes: Crashes) -> None:
-    writer = RunWriter.reopen(directory, lock)
-    options = writer.manifest["options"]
-    with limited_to(options.get("max_bytes")):  # records of earlier versions lack it
-        suite = load_suite(expanded_path(options["suite"]))
-        if suite.digest != options["suite_digest"]:
-            raise UserError(f"{options['suite']} is not the suite that the run began with: run it again")
-        set_recorded_threads(options["threads"])
-        share_frac = options.get("share_frac", 1.0)
-        models = _known_models(expanded_path(options["compositions"])) if share_frac < 1 else []
-        rule = StopRule(options["precision_target_frac"], options["max_rounds"], options["max_seconds"])
-        for number, (mode, precision) in enumerate(options["cases"], start=1):
-            run_bricks(suite, mode, precision, torch.device(options["device"]), rule, writer, report, interrupt,
-                       options["batch_sizes"], options["method"], (number, len(options["cases"])), share_frac, models,
-                       options["precisions"], crashes)
-            if interrupt.signal is not None:
-                return
-
-
-def _known_models(private: Path) -> list[Mapping[str, int]]:
-    """Return the number of uses of each brick for each model with a composition in the directory."""
-    compositions = load_compositions(private) if any(private.glob("*.json")) else []
-    return [Counter(piece.brick for piece in composition.pieces) for composition in compositions]
-
-
-if __name__ == "__main__":
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
-    sys.exit(main(Path(sys.argv[1]), *map(int, sys.argv[2:])))

@@ -6,8 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from charact.analysis.bricks.record_tables import latency_errors, normalized_latency, time_saved
-from charact.analysis.bricks.reuse import model_reuse, record_pieces
+from charact.analysis.bricks.tables import latency_errors, model_reuse, normalized_latency, record_pieces, time_saved
 from charact.record.reader import Run
 from charact.studies.study import Study
 from charact.views.html.elements.blocks import Block, Body

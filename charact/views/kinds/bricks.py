@@ -5,7 +5,7 @@ from typing import Any
 import pandas as pd
 from rich.console import RenderableType
 
-from charact.analysis.bricks import run_tables
+from charact.analysis.bricks import tables
 from charact.record.reader import Run
 from charact.views.case_kind import CaseKind, CasePart, Overview, in_one_table
 from charact.views.html.elements.blocks import CASE, STATUS, Card, Strip, failure_of
@@ -19,8 +19,8 @@ _METHODS = {"contextual": "in context: all bricks take turns", "paper": "warm: e
 
 def _cards(run: Run) -> list[Card]:
     """Return a card for each case: time of all bricks, their number, and shares by layer type."""
-    types = run_tables.brick_types(run)
-    return [_card(row, types[types["case"] == row.case]) for row in fmt.rows(run_tables.suite_summary(run))]
+    types = tables.brick_types(run)
+    return [_card(row, types[types["case"] == row.case]) for row in fmt.rows(tables.suite_summary(run))]
 
 
 def _card(row: Any, types: pd.DataFrame) -> Card:
@@ -56,7 +56,7 @@ def _table(rows: pd.DataFrame, *more: Column) -> Table:
 
 
 def _overview(run: Run, cases: pd.DataFrame) -> Overview:
-    return Overview(_cards(run), _table(run_tables.suite_summary(run)))
+    return Overview(_cards(run), _table(tables.suite_summary(run)))
 
 
 def _details(run: Run, cases: pd.DataFrame) -> list[RenderableType]:
@@ -64,12 +64,12 @@ def _details(run: Run, cases: pd.DataFrame) -> list[RenderableType]:
 
 
 _PARTS = {
-    "layer_types": CasePart(run_tables.brick_types, (
+    "layer_types": CasePart(tables.brick_types, (
         "layers", "operator_type", "num_bricks", "time_s", "share_frac", "flop_per_s")),
-    "bricks": CasePart(run_tables.brick_summary, (
+    "bricks": CasePart(tables.brick_summary, (
         "brick", "layers", "input_shapes", "time_s", "low_s", "high_s", "share_frac", "flop_per_s", "status",
         "time_reason")),
 }  # fmt: skip
 
-KIND = CaseKind("bricks", 60, _overview, run_tables.suite_summary, in_one_table(_table), details=_details,
+KIND = CaseKind("bricks", 60, _overview, tables.suite_summary, in_one_table(_table), details=_details,
                 shows_failures=True, parts=_PARTS)

@@ -6,8 +6,8 @@ from typing import Any
 import pandas as pd
 from rich.console import RenderableType
 
-from charact.analysis.bricks import record_tables
-from charact.analysis.bricks.record_tables import latency_errors, model_summary, normalized_latency
+from charact.analysis.bricks import tables
+from charact.analysis.bricks.tables import latency_errors, model_summary, normalized_latency
 from charact.analysis.common.pass_status import passes_taken
 from charact.record.reader import Run
 from charact.views.case_kind import CaseKind, CasePart, Overview, in_one_table
@@ -33,8 +33,8 @@ _NUM_DRAWN = 120
 
 def _overview(run: Run, cases: pd.DataFrame) -> Overview:
     """Build the overview: cards of the longest models, the legend of their bars, and a table of all models."""
-    rows = record_tables.model_summary(run)
-    parts = record_tables.time_by_layers(run).groupby(["case", "operator_type"], sort=False, as_index=False)
+    rows = tables.model_summary(run)
+    parts = tables.time_by_layers(run).groupby(["case", "operator_type"], sort=False, as_index=False)
     kinds = parts[["time_s", "share_frac"]].sum()
     longest = rows.sort_values("latency_s", ascending=False, kind="stable", na_position="first").head(_NUM_CARDS)
     shown = [*_whole_cards(run), *(_card(row, kinds[kinds["case"] == row.case]) for row in fmt.rows(longest))]
@@ -47,7 +47,7 @@ def _whole_cards(run: Run) -> list[Card]:
     errors = latency_errors(normalized_latency(run)).query("phase == 'all' and num_models > 1")
     rank = errors["strategy"].map(list(COLORS).index)
     best = errors.assign(rank=rank).sort_values("rank", kind="stable").drop_duplicates("mode")
-    saved = [("time saved", fmt.ratio(row.speedup)) for row in fmt.rows(record_tables.time_saved(run))]
+    saved = [("time saved", fmt.ratio(row.speedup)) for row in fmt.rows(tables.time_saved(run))]
     return [
         Card(
             f"{row.num_models} measured models · {row.mode} · {LABELS[row.strategy]}", several=True,
@@ -129,7 +129,7 @@ def _by_size(run: Run) -> Mapping[str, "pd.Series[float]"]:
     return {"constructed_latency_s": model_summary(run).set_index("case")["latency_s"]}
 
 
-_PARTS = {"layer_types": CasePart(record_tables.time_by_layers, ("layers", "operator_type", "time_s", "share_frac"),
+_PARTS = {"layer_types": CasePart(tables.time_by_layers, ("layers", "operator_type", "time_s", "share_frac"),
                                   ("layers", "time_s", "share_frac"))}  # fmt: skip
 
 KIND = CaseKind("construction", 70, _overview, model_summary, in_one_table(_table), details=_details,

@@ -10,16 +10,18 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
-from charact.analysis.bricks.record_tables import (
+from charact.analysis.bricks.tables import (
     BAND_FRAC,
+    brick_summary,
+    has_failed,
     latency_errors,
     model_summary,
     normalized_latency,
     predicted_times,
+    suite_summary,
     time_by_layers,
     time_saved,
 )
-from charact.analysis.bricks.run_tables import brick_summary, has_failed, suite_summary
 from charact.record.reader import Run
 from charact.views.tables import format as fmt
 from charact.views.tables import palette

@@ -5,10 +5,10 @@ from collections.abc import Collection, Sequence
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from charact.analysis.bricks import reuse as statistics
-from charact.analysis.bricks.correction import Correction
+from charact.analysis.bricks import tables as statistics
+from charact.analysis.bricks.construction import Correction
 from charact.bricks.suite.composition import Composition
-from charact.bricks.suite.index import Suite
+from charact.bricks.suite.suite import Suite
 from charact.views.tables import format as fmt
 from charact.views.terminal.named_table import NamedTable, plain_table
 

@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch._ops import OpOverload
 
-from charact.bricks.aten import OPERATORS, check_arguments, literal, operator_of
+from charact.bricks.allowlist import OPERATORS
+from charact.bricks.aten import check_arguments, literal, operator_of
 from charact.bricks.captured_graph import Layer
 from charact.core.errors import UserError
 

@@ -16,7 +16,7 @@ from support.hand_made_bricks import a_suite, product
 from charact import cli
 from charact.bricks.capture.exported_workload import read_saved
 from charact.bricks.suite.composition import load_compositions, read_composition
-from charact.bricks.suite.index import INDEX, load_suite
+from charact.bricks.suite.suite import INDEX, load_suite
 from charact.core.errors import UserError
 from charact.core.files import reading
 from charact.datasets._common.spec import PublishedFile, inspect

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 
-from charact.analysis.bricks.record_tables import BAND_FRAC
+from charact.analysis.bricks.tables import BAND_FRAC
 from charact.views.html.elements.drawing import (
     FAINT,
     HALF_PX,

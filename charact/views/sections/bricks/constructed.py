@@ -2,8 +2,8 @@
 
 import pandas as pd
 
-from charact.analysis.bricks import record_tables
-from charact.analysis.bricks.record_tables import NOT_RUN, latency_errors, normalized_latency
+from charact.analysis.bricks import tables
+from charact.analysis.bricks.tables import NOT_RUN, latency_errors, normalized_latency
 from charact.record.reader import Run
 from charact.views.html.elements import bricks as figures
 from charact.views.html.elements.blocks import CASE, Block, Body, Legend, why_nothing
@@ -80,7 +80,7 @@ def _normalized(rows: pd.DataFrame, legend: Legend) -> Block:
 
 
 def _saved(run: Run) -> list[Block]:
-    rows = record_tables.time_saved(run)
+    rows = tables.time_saved(run)
     if rows.empty:
         return []
     columns = [
@@ -93,7 +93,7 @@ def _saved(run: Run) -> list[Block]:
                lambda row: row.reason),
     ]  # fmt: skip
     caption = "Speedup of timing bricks instead of models"
-    note = " ".join(regression_text(row) for row in fmt.rows(record_tables.predicted_times(run)))
+    note = " ".join(regression_text(row) for row in fmt.rows(tables.predicted_times(run)))
     return [Block(title="Benchmarking time saved", table=table(rows, caption, columns), note=note)]
 
 
@@ -111,7 +111,7 @@ def _latencies(run: Run) -> Block:
 
 
 def _by_layers(run: Run) -> list[Block]:
-    rows = record_tables.time_by_layers(run)
+    rows = tables.time_by_layers(run)
     if rows.empty:
         return []
     by_kind = rows.groupby(["case", "operator_type"], sort=False, as_index=False)[["time_s", "share_frac"]].sum()
@@ -135,7 +135,7 @@ def _by_layers(run: Run) -> list[Block]:
 
 def _why(run: Run) -> list[Block]:
     """Return the reasons why models have no latency, no corrected latency, or no measurement."""
-    rows = record_tables.model_summary(run)
+    rows = tables.model_summary(run)
     failed = [(row.case, fmt.missing(row.reason)) for row in fmt.rows(rows) if pd.isna(row.latency_s)]
     found = [Block(title="Not constructed", missing=failed)] if failed else []
     latencies = normalized_latency(run).query("strategy == 'corrected'")

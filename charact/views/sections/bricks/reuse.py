@@ -2,7 +2,7 @@
 
 import pandas as pd
 
-from charact.analysis.bricks.reuse import layer_reuse, model_reuse, record_pieces
+from charact.analysis.bricks.tables import layer_reuse, model_reuse, record_pieces
 from charact.record.reader import Run
 from charact.views.html.elements import bricks as figures
 from charact.views.html.elements.blocks import CASE, Block, Body, why_nothing

@@ -5,7 +5,7 @@ from typing import Any
 
 import pandas as pd
 
-from charact.analysis.bricks import run_tables
+from charact.analysis.bricks import tables
 from charact.record.reader import Run
 from charact.views.html.elements import bricks as figures
 from charact.views.html.elements.blocks import Block, Body, why_nothing
@@ -40,7 +40,7 @@ def _not_read(row: Any) -> str:
 
 def bricks(run: Run) -> Body:
     """Build the section: the slowest bricks, time by layer type, and work."""
-    found = run_tables.brick_summary(run)
+    found = tables.brick_summary(run)
     if found.empty:
         return Body(blocks=[Block(note=why_nothing(run, "bricks"))])
     blocks = []
@@ -78,7 +78,7 @@ def _slowest(case: str, rows: pd.DataFrame, timed: pd.DataFrame) -> list[Block]:
 
 
 def _types(run: Run, case: str) -> list[Block]:
-    rows = run_tables.brick_types(run).query("case == @case")
+    rows = tables.brick_types(run).query("case == @case")
     if rows.empty:
         return []
     columns = [
@@ -106,12 +106,12 @@ def _work(case: str, timed: pd.DataFrame) -> list[Block]:
 
 def _failed(rows: pd.DataFrame) -> list[Block]:
     missing = [(row.case, f"{row.brick}: {row.status}: {fmt.failure(row.status, row.reason)}")
-               for row in fmt.rows(rows[run_tables.has_failed(rows)])]  # fmt: skip
+               for row in fmt.rows(rows[tables.has_failed(rows)])]  # fmt: skip
     return [Block(title="Bricks without a time", missing=missing)] if missing else []
 
 
 def _scalars(run: Run) -> Iterator[Scalar]:
-    for row in run_tables.suite_times(run).to_dict("records"):
+    for row in tables.suite_times(run).to_dict("records"):
         yield Scalar(f"{row['case']}/suite_s", row["round"], row["suite_s"])
 
 

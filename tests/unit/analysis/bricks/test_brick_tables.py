@@ -6,19 +6,19 @@ import pytest
 from support import brick_records as made
 from support.brick_records import Models
 
-from charact.analysis.bricks.record_tables import (
+from charact.analysis.bricks.tables import (
     STARTS,
-    model_summary,
-    time_by_layers,
-    time_saved,
-)
-from charact.analysis.bricks.reuse import layer_reuse, model_reuse, record_pieces
-from charact.analysis.bricks.run_tables import (
     brick_summary,
     brick_types,
     kind_of_work,
+    layer_reuse,
+    model_reuse,
+    model_summary,
+    record_pieces,
     suite_summary,
     suite_times,
+    time_by_layers,
+    time_saved,
 )
 from charact.analysis.profile.case_summary import case_summary
 from charact.record.reader import load_run

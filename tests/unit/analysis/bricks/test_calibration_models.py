@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from support.brick_runs import composition
 
+from charact.analysis.bricks.calibration import typical
 from charact.analysis.bricks.construction import Construction
-from charact.analysis.bricks.correction import typical
 
 
 def model(name: str, sum_s: float = 1.0, update_s: float = 0.0, **share_fracs: float) -> Construction:

@@ -7,9 +7,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.brick_runs import CASE, brick_run, composition, infer_run, skewed
 
-from charact.analysis.bricks.construction import Construction, brick_case, construct, constructed_case
-from charact.analysis.bricks.correction import Correction
-from charact.analysis.bricks.times import BrickTimes, interval
+from charact.analysis.bricks.construction import (
+    BrickTimes,
+    Construction,
+    Correction,
+    brick_case,
+    construct,
+    constructed_case,
+    interval,
+)
 from charact.core.errors import UserError
 
 NONE = "no correction was learned"

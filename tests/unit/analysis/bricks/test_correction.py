@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.brick_runs import composition
 
-from charact.analysis.bricks.construction import Construction
-from charact.analysis.bricks.correction import COEFFICIENTS, Correction, fit_correction
+from charact.analysis.bricks.calibration import COEFFICIENTS, fit_correction
+from charact.analysis.bricks.construction import Construction, Correction
 from charact.core.errors import UserError
 
 FACTOR, CALL_S = 0.95, 6e-6

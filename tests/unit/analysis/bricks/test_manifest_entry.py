@@ -8,10 +8,9 @@ import pytest
 from support.brick_runs import CASE, brick_run, composition, infer_run
 from support.records import manifest
 
-from charact.analysis.bricks.construction import construct, constructed_case
-from charact.analysis.bricks.correction import Correction
-from charact.analysis.bricks.record_tables import latency_by_machine, latency_errors, normalized_latency
-from charact.analysis.bricks.times import BrickTimes
+from charact.analysis.bricks.construction import BrickTimes, Correction, construct, constructed_case
+from charact.analysis.bricks.machines import latency_by_machine
+from charact.analysis.bricks.tables import latency_errors, normalized_latency
 from charact.bricks.suite.composition import Composition
 from charact.record.in_progress import write_manifest
 from charact.record.reader import Run, load_run

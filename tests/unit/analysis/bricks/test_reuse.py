@@ -7,10 +7,9 @@ import pytest
 import torch
 from support.captured_by_hand import ByHand, configuration
 
-from charact.analysis.bricks.reuse import brick_reuse, layer_reuse, model_reuse, suite_pieces
-from charact.bricks.suite.composition import Composition, load_compositions
-from charact.bricks.suite.index import Suite
-from charact.bricks.suite.writer import CutModel, add_models, cut_model
+from charact.analysis.bricks.tables import brick_reuse, layer_reuse, model_reuse, suite_pieces
+from charact.bricks.suite.composition import Composition, CutModel, cut_model, load_compositions
+from charact.bricks.suite.suite import Suite, add_models
 from charact.core.errors import UserError
 
 

@@ -5,11 +5,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from charact.bricks.capture.capture_model import capture
-from charact.bricks.capture.dispatch_recorder import recorded
-from charact.bricks.capture.draft import Interpretation, call
-from charact.bricks.capture.sources import Program, Source, sources_of
+from charact.bricks.aten import call
+from charact.bricks.capture.capture import Interpretation, capture
+from charact.bricks.capture.recording import Program, Source, recorded
 from charact.bricks.captured_graph import CapturedModel, CaptureError
+from charact.commands.bricks.generate import sources_of
 
 NETS = "support.capture_nets:"
 

@@ -6,10 +6,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from charact.bricks.capture.capture_model import capture
-from charact.bricks.capture.draft import call
-from charact.bricks.capture.sources import Program, Source, sources_of
+from charact.bricks.aten import call
+from charact.bricks.capture.capture import capture
+from charact.bricks.capture.recording import Program, Source
 from charact.bricks.captured_graph import CapturedModel, TensorType
+from charact.commands.bricks.generate import sources_of
 from charact.workload.registry import all_workloads
 
 SMALL = {"image": 32, "sequence": 6}

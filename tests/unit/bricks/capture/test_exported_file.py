@@ -16,10 +16,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from charact.bricks.capture.capture_model import capture
+from charact.bricks.capture.capture import capture
 from charact.bricks.capture.exported_file import read_saved
-from charact.bricks.capture.sources import sources_of
 from charact.bricks.captured_graph import LEAF_KINDS
+from charact.commands.bricks.generate import sources_of
 from charact.core.bounded_reading import limited_to
 from charact.core.errors import UserError
 

@@ -15,9 +15,18 @@ from support.captured_by_hand import ByHand, branches, configuration
 
 from charact.bricks.brick import brick_from_json, brick_to_json
 from charact.bricks.captured_graph import Json
-from charact.bricks.suite.composition import load_compositions, read_composition
-from charact.bricks.suite.index import Suite, brick_path, index_bytes, load_suite, private_directory
-from charact.bricks.suite.writer import CutModel, add_models, check_place, cut_model, perturbed, suite_lock
+from charact.bricks.suite.composition import CutModel, cut_model, load_compositions, read_composition
+from charact.bricks.suite.suite import (
+    Suite,
+    add_models,
+    brick_path,
+    check_place,
+    index_bytes,
+    load_suite,
+    perturbed,
+    private_directory,
+    suite_lock,
+)
 from charact.bricks.value_distributions import mixture
 from charact.core.bounded_reading import limited_to
 from charact.core.errors import UserError

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from charact.bricks.suite.writer import suite_lock
+from charact.bricks.suite.suite import suite_lock
 from charact.core.errors import UserError
 
 

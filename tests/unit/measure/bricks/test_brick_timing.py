@@ -12,9 +12,8 @@ from torch import Tensor
 
 from charact.bricks.aten import runnable
 from charact.bricks.brick import Brick, BrickInput
-from charact.measure.bricks import timing
-from charact.measure.bricks.inputs import InputPool, WeightPool
-from charact.measure.bricks.timing import CacheEvictor, InferenceWork, stays_in_cache
+from charact.measure.bricks import inputs as timing
+from charact.measure.bricks.inputs import CacheEvictor, InferenceWork, InputPool, WeightPool, stays_in_cache
 from charact.measure.microbench.call_timer import HostClock
 
 pytestmark = pytest.mark.clock
@@ -76,7 +75,7 @@ def test_weights_of_a_small_model_are_in_the_cache(
 
 def test_weights_of_a_large_model_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timing, "num_new_pages", lambda: 0)
-    monkeypatch.setattr(timing, "cache_bytes", lambda device: WEIGHT_BYTES)
+    monkeypatch.setattr(timing, "cache_bytes", lambda device: 4 * WEIGHT_BYTES)
     brick = product(context_bytes=4 * WEIGHT_BYTES)
     watched = Watched(brick)
     work = work_on(brick, watched)

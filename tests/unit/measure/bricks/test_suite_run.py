@@ -22,7 +22,7 @@ from support.hand_made_bricks import (
 from support.notes import Notes
 
 from charact import load_run
-from charact.bricks.suite.index import Suite
+from charact.bricks.suite.suite import Suite
 from charact.core.errors import UserError
 from charact.execution.interrupt import Interrupt
 from charact.measure.bricks.suite_run import chosen_bricks, run_bricks

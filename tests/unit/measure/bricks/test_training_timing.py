@@ -11,9 +11,9 @@ from torch import Tensor
 from charact.bricks.aten import BrickFunction, runnable
 from charact.bricks.brick import Brick
 from charact.core.errors import UserError
-from charact.measure.bricks import timing
+from charact.measure.bricks import inputs as timing
 from charact.measure.bricks.inputs import InputPool
-from charact.measure.bricks.timing import GradientSumWork, TrainingWork, UpdateWork, backward_start
+from charact.measure.bricks.training import GradientSumWork, TrainingWork, UpdateWork, backward_start
 from charact.measure.microbench.call_timer import HostClock, Times
 
 pytestmark = pytest.mark.clock
@@ -106,7 +106,7 @@ class SlowSgd(torch.optim.SGD):
 
 def test_a_parameter_has_its_share_of_a_step_less_what_an_empty_one_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.optim, "SGD", SlowSgd)
-    monkeypatch.setattr("charact.measure.bricks.timing._NUM_STARTS", 3)
+    monkeypatch.setattr("charact.measure.bricks.training._NUM_STARTS", 3)
     brick = an_update(16, 16)
     work = UpdateWork(brick, InputPool([brick], CPU), HostClock())
     assert work.num_parameters == 4
@@ -117,7 +117,7 @@ def test_a_parameter_has_its_share_of_a_step_less_what_an_empty_one_takes(monkey
 
 
 def test_an_update_is_the_optimizers_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("charact.measure.bricks.timing.num_new_pages", lambda: 0)
+    monkeypatch.setattr("charact.measure.bricks.inputs.num_new_pages", lambda: 0)
     brick = an_update(4, 4, lr=0.5, momentum=0.9)
     optimizer = UpdateWork(brick, InputPool([brick], CPU), HostClock()).stepped()
     for parameter in optimizer.param_groups[0]["params"]:

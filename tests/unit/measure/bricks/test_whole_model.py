@@ -9,8 +9,8 @@ import torch
 from support.small import TwoLayers, small_case
 from torch import Tensor
 
-from charact.bricks.capture.sources import Source
-from charact.measure.bricks.suite_run import time_end_to_end
+from charact.bricks.capture.recording import Source
+from charact.measure.bricks.whole_model import time_end_to_end
 from charact.measure.passes.timing import StopRule
 
 pytestmark = pytest.mark.clock

@@ -6,8 +6,8 @@ from pathlib import Path
 from rich.console import Console, RenderableType
 from support.brick_records import BRICKS, Models, brick_row, suite_run, three_models, zoo
 
-from charact.analysis.bricks.correction import Correction
-from charact.analysis.bricks.record_tables import latency_by_machine
+from charact.analysis.bricks.construction import Correction
+from charact.analysis.bricks.machines import latency_by_machine
 from charact.record.reader import Run
 from charact.views.terminal.bricks import machines
 from charact.views.terminal.suites import correction

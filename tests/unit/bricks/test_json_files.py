@@ -2,7 +2,7 @@
 
 import pytest
 
-from charact.bricks.suite.index import strict_json
+from charact.bricks.brick import strict_json
 
 
 @pytest.mark.parametrize("data", [

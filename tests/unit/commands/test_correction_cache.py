@@ -6,14 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from charact.analysis.bricks import correction as cache
-from charact.analysis.bricks.correction import (
-    Correction,
-    NotCorrected,
-    correction_file,
-    keep_correction,
-    read_correction,
-)
+from charact.analysis.bricks.construction import Correction
+from charact.commands.bricks import construct as cache
+from charact.commands.bricks.construct import NotCorrected, correction_file, keep_correction, read_correction
 from charact.core.errors import UserError
 
 KEY = ("0123", "2.13.0+cpu", 2, "cpu", "infer", "fp32", 1, "chains", "contextual")

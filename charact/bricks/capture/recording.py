@@ -1,4 +1,4 @@
-"""Recording of operators on real tensors, as PyTorch dispatches them.
+"""Recording of a model's operators into a draft, on real tensors as PyTorch dispatches them.
 
 The model runs in inference mode, in which PyTorch does not decompose operators before the recorder sees them, so they
 match those of torch.export. The gradient mode is a separate switch and is still visible.
@@ -9,22 +9,209 @@ layers, and autocast reaches them only if these are decomposed. The recorder the
 
 import contextlib
 import traceback
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._ops import OpOverload
 from torch.autograd.function import BackwardCFunction
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_map_only
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_map_only, tree_unflatten
 from torch.utils.weak import WeakIdKeyDictionary, WeakIdRef
 
-from charact.bricks.capture.draft import Draft
-from charact.bricks.capture.sources import Program
-from charact.bricks.captured_graph import CaptureError
+from charact.bricks.aten import encoded_call, operator_name
+from charact.bricks.captured_graph import CaptureError, Layer
+from charact.execution.case import Case
 from charact.execution.case_outcome import one_line
+from charact.execution.loop import Loop
+from charact.execution.precision import PRECISIONS
+from charact.workload.base import Workload
+
+
+@dataclass(frozen=True)
+class Built:
+    """A built source: a model, one batch and optimizers on a device."""
+
+    case: Case
+    workload: Workload
+    model: nn.Module
+    """The model, in the source's mode (training or evaluation)."""
+    batch: Any
+    optimizers: list[torch.optim.Optimizer]
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        """Return the autocast context of the precision, or a null context."""
+        dtype = PRECISIONS[self.case.precision].autocast
+        return contextlib.nullcontext() if dtype is None else torch.autocast(self.case.device.type, dtype=dtype)
+
+
+@dataclass(frozen=True)
+class Source:
+    """One configuration of a model."""
+
+    case: Case
+    asked_as: str
+    """Name given by the user: a workload, `package.module:factory`, or a file."""
+
+    @property
+    def id(self) -> str:
+        """Return the case identifier without the device: `resnet50-224-b8-train-fp32`."""
+        return replace(self.case, device=torch.device("cpu")).id.removesuffix("-cpu")
+
+    def build(self, device: torch.device | str | None = None) -> Built:
+        """Build model, batch and optimizers, deterministically.
+
+        Args:
+            device: by default the device of the source's case.
+        """
+        case = self.case if device is None else replace(self.case, device=torch.device(device))
+        loop = Loop(case)
+        try:
+            batch = loop.next_batch()
+        finally:
+            loop.close()
+        return Built(case, loop.workload, loop.model, batch, loop.optimizers)
+
+
+class Program(nn.Module):
+    """A source as a module whose inputs and outputs are tensors.
+
+    Args:
+        built: the built source.
+    """
+
+    def __init__(self, built: Built) -> None:
+        super().__init__()
+        self.model = built.model
+        self._built = built
+        leaves, self._spec = tree_flatten(built.batch)
+        self._places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
+        self._leaves: list[Any] = leaves
+        self.inputs: list[Tensor] = [leaves[place] for place in self._places]
+        """Tensors of the batch."""
+        self.train(built.case.training)
+
+    def forward(self, *inputs: Tensor) -> tuple[list[Tensor], list[Tensor]]:
+        """Return the loss and the model's outputs in training, else the model's outputs and an empty list."""
+        leaves = list(self._leaves)
+        for place, tensor in zip(self._places, inputs, strict=True):
+            leaves[place] = tensor
+        spec: TreeSpec = self._spec
+        batch = tree_unflatten(leaves, spec)
+        self._built.workload.start_epoch()
+        with self._built.autocast():
+            outputs = self._built.workload.forward(self.model, batch)
+            if not self._built.case.training:
+                return _tensors(outputs), []
+            loss = self._built.workload.loss(outputs, batch)
+        return [loss], _tensors(outputs)
+
+    def fresh_inputs(self) -> list[Tensor]:
+        """Return copies of the batch's tensors, since a model may write into them."""
+        return [tensor.clone() for tensor in self.inputs]
+
+    @contextlib.contextmanager
+    def real_run(self) -> Iterator[None]:
+        """Seed the random numbers for a run of the model, and restore its buffers afterwards."""
+        device = self._built.case.device
+        before = [(buffer, buffer.clone()) for buffer in self.model.buffers()]
+        with torch.random.fork_rng([device] if device.type == "cuda" else []):
+            torch.manual_seed(self._built.case.data.seed)
+            try:
+                yield
+            finally:
+                with torch.no_grad():
+                    for buffer, values in before:
+                        buffer.copy_(values)
+                self._built.workload.start_epoch()
+
+
+def _tensors(outputs: Any) -> list[Tensor]:
+    """Return the tensors in outputs, each once."""
+    found: dict[int, Tensor] = {}
+    for leaf in tree_leaves(outputs):
+        if isinstance(leaf, Tensor):
+            found.setdefault(id(leaf), leaf)
+        elif is_dataclass(leaf):
+            found.update((id(each), each) for one in fields(leaf) for each in _tensors(getattr(leaf, one.name)))
+    return list(found.values())
+
+
+SAME = frozenset(["aten.detach.default", "aten.detach_.default", "aten.alias.default", "aten.lift_fresh.default"])
+"""Operators that return their input; they matter only for gradients."""
+
+
+@dataclass
+class Draft:
+    """Layers in execution order. A layer's output may be read only by the model's code, or never."""
+
+    layers: list[Layer] = field(default_factory=list)
+    kinds: dict[int, str] = field(default_factory=dict)
+    """Kind of each leaf."""
+    tensors: dict[int, Tensor] = field(default_factory=dict)
+    """The leaves' tensors."""
+    outputs: list[int] = field(default_factory=list)
+    kept: list[int] = field(default_factory=list)
+    """Values that the program computes in addition to the outputs; the layers that compute them are kept."""
+    without_gradient: set[int] = field(default_factory=set)
+    """Values computed while gradients were off."""
+    num_values: int = 0
+
+    def new_value(self) -> int:
+        """Return the next value index."""
+        self.num_values += 1
+        return self.num_values - 1
+
+    def leaf(self, kind: str, tensor: Tensor) -> int:
+        """Add a leaf and return its value index."""
+        value = self.new_value()
+        self.kinds[value], self.tensors[value] = kind, tensor
+        return value
+
+    def live_layers(self) -> list[Layer]:
+        """Return the layers without those of `SAME` whose output nobody reads."""
+        read = {*self.outputs, *self.kept}
+        live = []
+        for layer in reversed(self.layers):
+            if layer.operator not in SAME or not read.isdisjoint(layer.outputs):
+                live.append(layer)
+                read.update(layer.inputs)
+        return live[::-1]
+
+    def add(self, operator: OpOverload, args: Any, kwargs: Mapping[str, Any], result: Any, *, index_of: Any,
+            value_type: type, module: str, call: int = 0) -> list[int | None]:
+        """Add the layer of one call.
+
+        Args:
+            operator: the called operator; assertions are skipped.
+            args: its positional arguments.
+            kwargs: its keyword arguments.
+            result: its result, real or fake.
+            index_of: returns the index of a value of type `value_type`.
+            value_type: type of the objects that represent values in the arguments.
+            module: qualified name of the running module.
+            call: index of the leaf module's call.
+
+        Returns:
+            Value indices of the result's tensors; None for a result that is not a tensor.
+
+        Raises:
+            CaptureError: the operator or an argument cannot be stored.
+        """
+        name = operator_name(operator)
+        try:
+            args, kwargs = encoded_call(operator, args, kwargs, index_of, value_type)
+        except CaptureError as error:
+            raise CaptureError(f"its operator {name} {error}") from error
+        several = isinstance(result, (list, tuple))
+        outputs = [self.new_value() if isinstance(each, Tensor) else None for each in (result if several else [result])]
+        if not name.startswith("aten._assert"):
+            self.layers.append(Layer(name, args, kwargs, tuple(outputs), several, module, call))
+        return outputs
 
 
 @dataclass(frozen=True)

@@ -1,125 +1,21 @@
-"""Correction of constructed latencies: the choice of calibration models, the fit, and the cache of the results."""
+"""Fit of a correction of constructed latencies, and the choice of the models to measure for it."""
 
 import json
-import re
-import time
 from collections.abc import Sequence
-from importlib.metadata import version
 from itertools import product
-from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from charact.analysis.bricks.construction import Correction
 from charact.analysis.common.significance import Values
 from charact.core.errors import UserError
-from charact.core.files import user_cache, write_text, writing
 from charact.core.operator_types import operator_type
-from charact.record.reader import Run
 
 if TYPE_CHECKING:
     from charact.analysis.bricks.construction import Construction
-
-_Frac = Annotated[float, msgspec.Meta(ge=0)]
-
-
-class NotCorrected(Exception):
-    """There is no usable correction in the cache; the message gives the reason."""
-
-
-class Correction(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """Systematic differences between models and their bricks, fitted on calibration models.
-
-    The corrected latency is `factor` times the plain sum, plus a time for each module call, each segment and each start
-    of a backward pass. A coefficient that the models do not determine stays at 1 or 0; `reasons` holds the reason by
-    its name.
-    """
-
-    factor: Annotated[float, msgspec.Meta(gt=0)]
-    module_call_s: float
-    piece_s: float
-    backward_start_s: float
-    reasons: dict[str, str]
-    models: Annotated[list[str], msgspec.Meta(min_length=2)]
-    """Calibration models."""
-    plain_error_frac: _Frac
-    """Mean |error| of the plain sum on these models."""
-    error_frac: _Frac
-    """Mean |error| in leave-one-out cross-validation."""
-    worst_error_frac: _Frac
-    """Largest |error| in leave-one-out cross-validation."""
-
-
-class Kept(msgspec.Struct, forbid_unknown_fields=True):
-    """Cache entry of a correction."""
-
-    format: Literal[1]
-    charact: str
-    """Version of charact that fitted it; others may time bricks differently."""
-    learned: str
-    """Time of the fit."""
-    correction: Correction
-
-
-def correction_key(run: Run, case: str) -> tuple[object, ...]:
-    """Return what identifies a correction for a case of a suite's run: machine, software, options and cut.
-
-    The suite is not included: a correction describes the machine and the way bricks are cut and timed, and also
-    applies to other models and suites.
-    """
-    entry = next(entry for entry in run.manifest["cases"] if entry["case"] == case)
-    facts = entry["passes"]["bricks"]
-    return (run.manifest["machine"]["fingerprint"], run.manifest["software"]["torch"],
-            run.manifest["options"]["threads"], entry["device"], entry["mode"], entry["precision"], facts["g"],
-            facts["cut_method"], facts["method"])
-
-
-def correction_file(key: Sequence[object]) -> Path:
-    """Return the path of a correction's file, whose name contains the whole key.
-
-    Raises:
-        NotCorrected: the user has no home directory.
-    """
-    try:
-        cache = user_cache()
-    except RuntimeError:
-        raise NotCorrected("there is no home directory for the cache: set XDG_CACHE_HOME") from None
-    name = "-".join(re.sub(r"[^\w.+]", "_", str(part)) for part in key)
-    return cache / "corrections" / f"{name}.json"
-
-
-def read_correction(path: Path) -> Correction:
-    """Read a correction from the cache.
-
-    Raises:
-        NotCorrected: there is none, or it cannot be used.
-    """
-    try:
-        kept = msgspec.json.decode(path.read_bytes(), type=Kept)
-    except FileNotFoundError:
-        raise NotCorrected("no correction was learned on this machine: run charact bricks calibrate") from None
-    except OSError as error:
-        raise NotCorrected(f"{path} cannot be read ({(error.strerror or str(error)).lower()})") from None
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        raise NotCorrected(f"{path} is damaged, or was written by another version of charact") from None
-    if kept.charact != version("charact"):
-        raise NotCorrected(f"it was learned by charact {kept.charact}: run charact bricks calibrate again")
-    return kept.correction
-
-
-def keep_correction(path: Path, correction: Correction) -> None:
-    """Write a correction to the cache atomically.
-
-    Raises:
-        UserError: it cannot be written.
-    """
-    kept = Kept(1, version("charact"), time.strftime("%Y-%m-%dT%H:%M:%S%z"), correction)
-    with writing(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-    write_text(path, msgspec.json.format(msgspec.json.encode(kept), indent=1).decode())
 
 
 MIN_MODELS = 2

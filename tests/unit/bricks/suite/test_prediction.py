@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 from support.hand_made_bricks import a_brick, a_layer, an_input, value
 
-from charact.bricks.suite.families import Sizes, chosen_to_time, literals, sizes_of
+from charact.bricks.brick import literals
+from charact.bricks.suite.prediction import Sizes, chosen_to_time, sizes_of
 
 
 def row(shapes: list[list[int]], numbers: list[float] | None = None, **facts: Any) -> dict[str, Any]:
