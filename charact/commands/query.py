@@ -35,6 +35,8 @@ def command(
     if not sql.strip():
         raise UserError("SQL is empty: name columns and a table, as in 'select * from cases'")
 
+    import pandas as pd
+
     from charact.analysis.query import query
     from charact.commands._shared.print_table import print_table
     from charact.commands._shared.run_groups import finished_runs
@@ -51,7 +53,7 @@ def command(
         texts = rows.map(lambda value: spreadsheet_text(value) if isinstance(value, str) else value)
         show(*texts.to_csv(index=False).rstrip("\n").split("\n"))
     else:
-        cells = [["–" if value is None or value != value else value if isinstance(value, str) else
+        cells = [["–" if not isinstance(value, list | dict) and pd.isna(value) else value if isinstance(value, str) else
                   digits(value, 6) if isinstance(value, float) else str(value) for value in row]
                  for row in rows.itertuples(index=False)]
         print_table(None, [str(column) for column in rows.columns], cells)

@@ -12,7 +12,8 @@ from charact.traces.events import DeviceEvent, Exchange, Operator, TraceEvents
 from charact.traces.phases import AttributedTrace
 
 _HOST_BACKENDS = ("gloo:", "mpi:", "ucc:")
-_COMPUTES = "aten::"
+_EXCHANGES = (*_HOST_BACKENDS, "c10d::", "nccl:", "record_param_comms")
+"""Beginnings of the names of operators that belong to a collective; all others compute."""
 
 
 class _Call(NamedTuple):
@@ -79,7 +80,7 @@ def _exchange(kept: TraceEvents, event: DeviceEvent) -> Exchange:
 
 def _on_host(kept: TraceEvents) -> list[_Call]:
     spans = sorted((one for one in kept.operators if one.name.startswith(_HOST_BACKENDS)), key=lambda one: one.start_ns)
-    computing = [(one.start_ns, one.end_ns) for one in kept.operators if one.name.startswith(_COMPUTES)]
+    computing = [(one.start_ns, one.end_ns) for one in kept.operators if not one.name.startswith(_EXCHANGES)]
     exposed = _exposed([(one.start_ns, one.end_ns) for one in spans], computing)
     exchanges = _called(kept, spans)
     return [_Call(one.start_ns, one.start_ns, one.end_ns, alone_ns, exchange, on_device=False)
