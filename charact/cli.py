@@ -173,9 +173,29 @@ def _run(arguments: Sequence[str]) -> int:
 
 def _usage_message(error: typer.TyperException, command: str) -> str:
     near = getattr(error, "possibilities", None)
+    if (number := _number_message(error)) is not None:
+        return f"{number} (see {command} --help)"
     message = f"{error.message}: did you mean {' or '.join(near)}?" if near else error.format_message().rstrip(".")
     message = message.replace("Value error, ", "")  # a prefix of typer's validator
     return f"{message[:1].lower()}{message[1:]} (see {command} --help)"
+
+
+def _number_message(error: typer.TyperException) -> str | None:
+    """Return the message for a value that is no number or out of range; None for other errors.
+
+    As in: --iterations: '-3' is not allowed: give a whole number (at least 1).
+    """
+    option, invalid = getattr(error, "param", None), error.__cause__
+    if option is None:
+        return None
+    kind = option.type_descriptor.annotation
+    kinds = {int, float} & {kind, *get_args(kind)}
+    if not kinds or not isinstance(invalid, ValueError) or not hasattr(invalid, "errors"):
+        return None
+    value = str(invalid.errors()[0]["input"])[:40]
+    allowed = _range(option)
+    return (f"{option.opts[0]}: '{value}' is not allowed: give a {'whole ' if int in kinds else ''}number"
+            f"{f' ({allowed})' if allowed else ''}")
 
 
 def _report_error(message: str, error: Exception | None) -> int:

@@ -161,10 +161,9 @@ class RunWriter:
             self._remove_leftovers()
             for trace in self.directory.glob("trace/*"):
                 sync(trace)
-            (self.directory / LOCK).unlink(missing_ok=True)
             sync(self.directory)
+            # The lock's file goes last: without it, another process could take the run for one that was killed.
             self.directory.rename(self.final)
-            # Another process that tries to recover the run may just have created it again.
             (self.final / LOCK).unlink(missing_ok=True)
         with contextlib.suppress(OSError):  # the run is complete: a failed sync is no error
             sync(self.final.parent)

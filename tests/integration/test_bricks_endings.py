@@ -228,7 +228,7 @@ class TestDamagedSuites:
 @pytest.mark.parametrize(("arguments", "said"), [
     (["generate"], "missing argument 'MODEL...'"),
     (["generate", "mpl"], "unknown workload 'mpl'"),
-    (["generate", "mlp", "-g", "0"], "invalid value for '-g'"),
+    (["generate", "mlp", "-g", "0"], "-g: '0' is not allowed"),
     (["generate", "mlp", "--cut", "rows"], "--cut: 'rows' is not one of chains, paper, heavy"),
     (["generate", "mlp", "--fallback", "hook"], "--fallback: 'hook' is not one of hooks"),
     (["generate", "mlp", "--input-spec", "S"], "--input-spec is for models of your own"),

@@ -114,7 +114,7 @@ def test_ranks_are_those_of_the_problem_or_the_option(tmp_path: Path) -> None:
     (["--problem", "all_reduce:8"], "all_reduce is between several ranks: use --ranks 2"),
     (["--problem", "sparse_gemm:8x8x8:s0.5", "--layouts", "csr,cso"], "--layouts: 'cso' is not one of csr, csc, coo"),
     (["--problem", "gemm:2x2x2", "--name", " "], "--name is empty"),
-    (["--problem", "gemm:2x2x2", "--sample", "0"], "invalid value for '--sample'"),
+    (["--problem", "gemm:2x2x2", "--sample", "0"], "--sample: '0' is not allowed"),
     (["--suite", "vo", "--layouts", ","], "--layouts is empty"),
 ])
 def test_bad_input_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],

@@ -266,7 +266,7 @@ def test_two_at_once_have_a_record_each(tmp_path: Path) -> None:
     (["-m", "no.where"], "module 'no.where' not found: name one that python -m finds from here"),
     (["-m", ""], "module '' not found: name one that python -m finds from here"),
     (["--stop", "fine.py"], "--stop ends the script after --iterations: give a number"),
-    (["--iterations", "0", "fine.py"], "invalid value for '--iterations': Input should be greater than or equal to 1"),
+    (["--iterations", "0", "fine.py"], "--iterations: '0' is not allowed: give a whole number (at least 1)"),
     (["--out", "fine.py", "fine.py"], "fine.py is a file: choose a directory with --out"),
     (["--out", "/proc/charact", "fine.py"], "choose another place"),
 ])

@@ -107,7 +107,7 @@ def test_a_number_that_is_none_is_one_line(capsys: pytest.CaptureFixture[str], v
     assert cli.run(["profile", "--repeat", value]) == 2
     out, said = capsys.readouterr()
     assert out == ""
-    assert said.startswith("error: invalid value for '--repeat'")
+    assert said.startswith(f"error: --repeat: '{value}' is not allowed: give a whole number (")
     assert said.endswith("(see charact profile --help)\n")
     assert said.count("\n") == 1
 

@@ -164,9 +164,23 @@ def _load_in_parallel(case: Situation) -> str:
     if num_cores is None and num_useful == math.inf:
         return f"load batches in parallel processes: more {'--workers' if case.is_ours else 'num_workers'}"
     if num_useful > (workers or 0):
-        return f"load batches in parallel processes: {option.format(num_useful)}"
+        limit = _most_saved(case, num_cores) if not workers and num_cores is not None else ""
+        return f"load batches in parallel processes: {option.format(num_useful)}{limit}"
     return (f"make samples cheaper to load, such as by decoding them once, in advance: more than {workers} loader "
             f"processes do not help on {num_cores} cores")
+
+
+def _most_saved(case: Situation, num_cores: int) -> str:
+    """Return the most that loading in parallel saves on this number of cores, if that is less than the data phase.
+
+    The cores must do the work of loading and of one training thread. Loading that waits, for a disk or a network, is
+    not bounded by cores.
+    """
+    saved_s = case.median_s * (1 - 1 / num_cores)
+    if saved_s >= case.spent_s("data"):
+        return ""
+    return (f"; loading and training share {num_cores} core{'' if num_cores == 1 else 's'}, so this saves at most "
+            f"{share(saved_s / case.median_s)} of the iteration, unless loading mostly waits for a disk or a network")
 
 
 def _communicate_less(case: Situation) -> str:

@@ -32,6 +32,8 @@ def test_the_first_screen_names_the_rank_that_the_others_wait_for(tmp_path: Path
     assert html["summary"].count("Straggler rank 1") == 2  # the card of each rank
     assert "Who waits for whom" in html["ranks"]
     assert text.count("all ranks") == 1
+    assert "time by phase" not in text  # the bars of all ranks show it
+    assert "n/a" not in text.partition("all ranks")[2]  # no second verdict next to the straggler's
 
 
 @pytest.mark.parametrize("extra_s", [0.0, 0.001])

@@ -9,6 +9,7 @@ from rich.text import Text
 
 from charact.analysis.efficiency.bottleneck import bottlenecks
 from charact.analysis.efficiency.time_bounds import time_limits
+from charact.analysis.ranks.stragglers import rank_verdicts
 from charact.record.reader import Run
 from charact.views.html.elements import bars
 from charact.views.html.elements.blocks import CASE, Block, Body, legend_of
@@ -62,8 +63,11 @@ def _verdict_lines(row: Any) -> RenderableType:
 
 
 def _terminal(run: Run, case: Any) -> list[RenderableType]:
-    found = bottlenecks(run)
-    return [_verdict_lines(row) for row in fmt.rows(found[found["case"] == case["case"]])]
+    """Return the verdict of a case; nothing if it has none and the verdict about its ranks is shown instead."""
+    found, of_ranks = bottlenecks(run), rank_verdicts(run)
+    explained = of_ranks.loc[of_ranks["verdict"].notna(), "case"]
+    rows = found[(found["case"] == case["case"]) & (found["verdict"].notna() | ~found["case"].isin(explained))]
+    return [_verdict_lines(row) for row in fmt.rows(rows)]
 
 
 SECTION = Section("bottleneck", "Bottleneck", 20, bottleneck, shows=is_timed, terminal=_terminal, terminal_order=1000)

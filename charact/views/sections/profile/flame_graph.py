@@ -6,7 +6,9 @@ from typing import Any
 
 import pandas as pd
 
+from charact.analysis.common.row_order import in_order
 from charact.analysis.memory.by_layer import memory_by_layer
+from charact.analysis.profile.breakdown import OUTSIDE_OPERATORS, operator_types
 from charact.analysis.profile.layer_tree import layer_work, nested
 from charact.record.reader import Run
 from charact.views.html.elements.blocks import Block, Body, Legend, missing_cases, why_nothing
@@ -16,14 +18,15 @@ from charact.views.tables import format as fmt
 from charact.views.tables import palette
 
 _MEASURES = (
-    ("Time", "time_s", "s", "of the operator time"), ("FLOP", "flop", "FLOP", "of the counted FLOP"),
+    ("Time", "time_s", "s", "of the time in this graph"), ("FLOP", "flop", "FLOP", "of the counted FLOP"),
     ("Memory", "bytes", "B", "of the peak"),
 )  # fmt: skip
 """Name of each graph, its column, unit and whole."""
 _LEAD = (
     "The layers of each model, each below the one that contains it. Width is the operator pass’s time, counted FLOP, "
-    "or memory held at the peak. Empty space below a box is of its own operators. Click a box to zoom into it, and the "
-    "top box or Escape to zoom out."
+    "or memory held at the peak. Empty space below a box is of its own operators, and below a phase also of time "
+    "outside operators, such as Python and the data loader. Click a box to zoom into it, and the top box or Escape to "
+    "zoom out."
 )
 _MEMORY = (
     "Memory counts for the layer that ran when it was first seen. A long iteration has fewer snapshots than layers, so "
@@ -35,7 +38,7 @@ _INSTEAD = "The tables Layers, Operators and Memory have the numbers."
 
 def flame_graphs(run: Run) -> Body:
     """Build the section: a chart for each case with layers."""
-    work, held = layer_work(run), memory_by_layer(run)
+    work, held = _with_time_outside(run, layer_work(run)), memory_by_layer(run)
     types: dict[str, dict[str, str]] = defaultdict(dict)
     for row in fmt.rows(run.layers.dropna(subset=["layer_type"])):
         types[row.case][row.layer] = row.layer_type
@@ -45,6 +48,17 @@ def flame_graphs(run: Run) -> Body:
     if not blocks:
         return Body(blocks=[Block(note=why_nothing(run, "operators"))])
     return Body(lead=_LEAD, blocks=[*blocks, *missing_cases(run, "operators", [str(each.case) for each in blocks])])
+
+
+def _with_time_outside(run: Run, work: pd.DataFrame) -> pd.DataFrame:
+    """Return `layer_work` with each phase's time outside operators: the phases then sum to the iteration.
+
+    A case timed on a device has no such rows: its graph has the time of kernels.
+    """
+    types = operator_types(run)
+    outside = types[(types["operator_type"] == OUTSIDE_OPERATORS) & types["case"].isin(work["case"])]
+    outside = outside[["case", "phase", "operator_type", "time_s"]].assign(layer=None, flop=float("nan"))
+    return in_order(pd.concat([work, outside[list(work)]], ignore_index=True), run, "case", "phase")
 
 
 def _block(case: str, work: pd.DataFrame, held: pd.DataFrame, types: Mapping[str, str]) -> list[Block]:

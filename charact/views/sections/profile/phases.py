@@ -11,6 +11,7 @@ from charact.analysis.common.script_attribution import is_imported
 from charact.analysis.profile.breakdown import phase_breakdown
 from charact.analysis.profile.case_summary import iteration_times, phase_times
 from charact.analysis.profile.slow_iterations import slow_iterations
+from charact.analysis.ranks.matching import rank_cases
 from charact.record.reader import Run
 from charact.views.html.elements import bars
 from charact.views.html.elements.blocks import CASE, PHASE, Block, Body, legend_of, missing_cases, why_nothing
@@ -72,7 +73,9 @@ def _terminal(run: Run, case: Any) -> list[RenderableType]:
         Part(row.phase, row.share_frac, fmt.seconds(row.time_s), palette.PHASES[row.phase]) for row in rows.itertuples()
     ]
     slow = _reported(run).query("case == @case['case']")
-    return [Bar("time by phase", parts), *(Text(_slow(row), style="yellow") for row in slow.itertuples())]
+    drawn_with_ranks = rank_cases(run)["case"].eq(case["case"]).any()
+    bar = [] if drawn_with_ranks else [Bar("time by phase", parts)]
+    return [*bar, *(Text(_slow(row), style="yellow") for row in slow.itertuples())]
 
 
 def _scalars(run: Run) -> Iterator[Scalar]:

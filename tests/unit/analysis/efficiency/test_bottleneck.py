@@ -220,6 +220,12 @@ class TestAdvice:
         found = judge(shared(tmp_path, data=data, compute=1 - data, manifest={"options": options}))
         assert found["advice"].startswith(advice)
 
+    @pytest.mark.parametrize(("data", "bound"), [(0.7, True), (0.4, False)])
+    def test_cores_bound_what_loading_in_parallel_saves(self, tmp_path: Path, data: float, bound: bool) -> None:
+        found = judge(shared(tmp_path, data=data, compute=1 - data))
+        # Two cores need at least half of the iteration for its work.
+        assert ("share 2 cores, so this saves at most 50.0 % of the iteration" in found["advice"]) is bound
+
     @pytest.mark.parametrize(("num_workers", "evidence", "advice"), [
         (0, "waited for batches, with 0 loader processes; 75 ± 27 % of it in data.py:7, Images.__getitem__",
          "load batches in parallel processes: num_workers=2 of the DataLoader"),
