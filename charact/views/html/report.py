@@ -23,7 +23,7 @@ from charact.views.sections.overview import overview
 from charact.views.tables import format as fmt
 from charact.views.tables import palette
 from charact.views.tables.case_names import common_facts, short_names
-from charact.views.tables.model import without_constants
+from charact.views.tables.model import with_footnotes, without_constants
 
 _ENVIRONMENT = Environment(
     loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
@@ -95,7 +95,8 @@ def _body(section: Section, run: Run) -> Body | None:
     if body is None:
         return None
     return replace(body, blocks=[
-        replace(block, table=without_constants(block.table)) if block.table else block for block in body.blocks])
+        replace(block, table=with_footnotes(without_constants(block.table))) if block.table else block
+        for block in body.blocks])
 
 
 MAX_CASES = 8

@@ -1,5 +1,6 @@
 """Tables as views draw them: cells have a text to show and a value to sort by."""
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -98,6 +99,28 @@ def without_constants(shown: Table) -> Table:
     rows = [replace(row, cells=[row.cells[number] for number in kept]) for row in shown.rows]
     return Table(shown.caption, [shown.columns[number] for number in kept], rows,
                  f"The same in every row: {values}. {shown.note}".strip())
+
+
+_MARKS = "¹²³⁴⁵⁶⁷⁸⁹"
+_MISSING = "n/a ("
+_LONG_REASON = 24
+"""Number of characters from which a reason is a footnote."""
+
+
+def with_footnotes(shown: Table) -> Table:
+    """Return the table with long reasons that several cells share below it, once each: n/a ¹.
+
+    Reasons beyond the ninth stay in their cells.
+    """
+    counts = Counter(cell.text for row in shown.rows for cell in row.cells if cell.text.startswith(_MISSING))
+    common = [text for text, number in counts.items() if number > 1 and len(text) >= len(_MISSING) + _LONG_REASON]
+    marks = dict(zip(common, _MARKS, strict=False))
+    if not marks:
+        return shown
+    rows = [replace(row, cells=[replace(cell, text=f"n/a {marks[cell.text]}", unbroken=True, wide=False)
+                                if cell.text in marks else cell for cell in row.cells]) for row in shown.rows]
+    reasons = "; ".join(f"{mark} {text.removeprefix(_MISSING).removesuffix(')')}" for text, mark in marks.items())
+    return replace(shown, rows=rows, note=f"{shown.note} {reasons}.".strip())
 
 
 def limited(shown: Table, num_rows: int, whole: str) -> Table:

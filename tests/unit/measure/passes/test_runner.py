@@ -67,7 +67,7 @@ class TestCounters:
         assert whole["rss_bytes"] > 1e7
         samples = counters[counters["counter"].eq("rss_bytes") & counters["time_s"].notna()]
         facts = passes["counters"]
-        assert 3 <= len(samples) <= facts["duration_s"] / 0.1 + 1
+        assert max(1, facts["duration_s"] / 0.1 - 2) <= len(samples) <= facts["duration_s"] / 0.1 + 1
         assert samples["time_s"].between(0.1, facts["duration_s"] + 0.1).all()
         assert {phase for _, _, phase in facts["spans"]} == {"data", "forward", "loss", "backward", "update"}
         assert facts["sources"]["host"]["status"] == "ok"
