@@ -11,7 +11,7 @@ from charact.commands._shared import completion
 def command(
     partial: Annotated[list[Path], typer.Argument(
         metavar="RUN",
-        help="Hidden directory of a running program: runs/.partial-...; of several, the running one is used.",
+        help="Hidden directory of a running program or of its ranks: runs/.partial-...; of several, the running one.",
         autocompletion=completion.partial_runs)],
     of_run: Annotated[bool, typer.Option(
         "--of-run", hidden=True, help="Started by the run itself, in its own terminal.")] = False,
@@ -20,15 +20,22 @@ def command(
 
     This is the view of `charact run --live` in another terminal. Times and shares are of the last 10 seconds. The
     program is bound by waiting for batches (data), by communication, or by time outside of phases (other), if that
-    takes at least 30 % of the time. Otherwise the largest phase is named. Without a terminal, a line is printed every
-    5 seconds. The command ends with the program, or with Ctrl-C.
+    takes at least 30 % of the time. Otherwise the largest phase is named. Of several ranks, each has a line with its
+    two largest phases. Ranks wait for each other in backward and communication: one with a clearly smaller share of
+    these is marked. Without a terminal, a line is printed every 5 seconds. The command ends with the program, or with
+    Ctrl-C.
 
     \b
       charact watch runs/.partial-*
     """  # noqa: D301  (click wants the character itself)
     from charact.commands._shared.run_groups import check_unfinished
-    from charact.commands._shared.watching import running_one, watch
+    from charact.commands._shared.watching import running_one, watch, watch_ranks
+    from charact.record.rank_parts import is_job
 
     check_unfinished(partial)
-    watch(running_one(partial), of_run=of_run)
+    directory = running_one(partial)
+    if is_job(directory):
+        watch_ranks(directory)
+    else:
+        watch(directory, of_run=of_run)
     return 0

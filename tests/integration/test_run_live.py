@@ -206,3 +206,27 @@ def test_of_several_ranks_on_a_machine_one_draws(
         monkeypatch.setenv("LOCAL_RANK", local_rank)
     cli.run(["run", "--live", "train.py"])
     assert started == [draws]
+
+
+@pytest.mark.slow
+def test_all_ranks_are_watched_and_a_killed_one_is_named(tmp_path: Path) -> None:
+    ranks = str(Path(__file__).parents[1] / "scripts" / "ranks.py")
+    command = [*CHARACT, "run", "--nproc", "2", "--out", "runs", ranks, "--seconds", "0.1", "--iterations", "300"]
+    program = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        deadline = time.monotonic() + 60
+        while len(list(tmp_path.glob("runs/.partial-ranks-*/rank-*/.partial-*/run.json"))) < 2:
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        (job,) = tmp_path.glob("runs/.partial-ranks-*")
+        watching = subprocess.Popen([*CHARACT, "watch", str(job)], stdout=subprocess.PIPE, text=True)
+        assert watching.stdout is not None
+        first = watching.stdout.readline()
+        victim = next(one for one in psutil.Process(program.pid).children(recursive=True)
+                      if one.environ().get("RANK") == "1")
+        victim.kill()
+        rest, _ = watching.communicate(timeout=90)
+    finally:
+        program.wait(timeout=90)
+    assert re.search(r"rank 0: iteration \d+, 1\d\d ms, .*; rank 1: iteration \d+, 1\d\d ms, ", first)
+    assert "charact: killed: rank 1" in rest or "the ranks have ended" in rest

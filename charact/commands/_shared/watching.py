@@ -1,4 +1,4 @@
-"""Watching a program's event log from another process, and showing its state."""
+"""Watching the event logs of a program or of its ranks from another process, and showing their state."""
 
 import contextlib
 import os
@@ -6,6 +6,7 @@ import select
 import signal
 import time
 from collections import deque
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn, Protocol
@@ -22,9 +23,19 @@ from charact.measure.script.spans.event_log_to_record import iteration_rows, loa
 from charact.measure.script.spans.iterations import Iteration
 from charact.measure.script.spans.segmenter import Segmenter
 from charact.record.in_progress import PANEL, writer_of
+from charact.record.rank_parts import is_job, parts_of
 from charact.record.reader import load_run
 from charact.views.terminal.bottom_lines import BottomLines
-from charact.views.terminal.live import NUM_LINES, State, line, panel
+from charact.views.terminal.live import (
+    MOST_RANKS,
+    NUM_LINES,
+    RankState,
+    State,
+    line,
+    panel,
+    ranks_line,
+    ranks_panel,
+)
 
 _LATEST_S = 10.0
 _READ_S, _DRAW_S, _LINE_S = 0.1, 0.5, 5.0
@@ -99,6 +110,48 @@ class Tail:
         return None
 
 
+class RanksTail:
+    """Reader of the event logs of a job's ranks, also of those that begin later.
+
+    Raises:
+        UserError: no rank is running.
+    """
+
+    def __init__(self, job: Path) -> None:
+        self.ended = False
+        """Whether all ranks have ended, or are gone."""
+        self._job = job
+        self._tails: dict[int, Tail] = {}
+        self._find()
+        if not self._tails:
+            raise UserError(f"no rank of {job} is running: complete its record with charact recover {job}")
+
+    def read(self) -> None:
+        """Read the events since the last call."""
+        self._find()
+        for tail in self._tails.values():
+            if not tail.ended:
+                tail.read()
+        self.ended = all(tail.ended for tail in self._tails.values())
+
+    def state(self) -> list[RankState]:
+        """Return the current state of each rank that has begun."""
+        return [RankState(rank, tail.state(), "killed" if tail.killed else "ended" if tail.ended else None)
+                for rank, tail in sorted(self._tails.items())]
+
+    @property
+    def killed(self) -> list[int]:
+        """Return the ranks that were killed."""
+        return [rank for rank, tail in sorted(self._tails.items()) if tail.killed]
+
+    def _find(self) -> None:
+        """Add the ranks that have begun. The directory disappears when the ranks' records are merged."""
+        with contextlib.suppress(UserError):
+            for part in parts_of(self._job):
+                if part.rank not in self._tails and not part.has_ended:
+                    self._tails[part.rank] = Tail(part.directory)
+
+
 def _process(number: int | None) -> psutil.Process | None:
     with contextlib.suppress(psutil.NoSuchProcess):
         return None if number is None else psutil.Process(number)
@@ -113,12 +166,34 @@ def running_one(directories: list[Path]) -> Path:
     """
     if len(directories) == 1:
         return directories[0]
-    found = [directory for directory in directories if _process(writer_of(directory)) is not None]
+    found = [directory for directory in directories if _is_running(directory)]
     if not found:
         raise UserError("none of these runs is running: use charact recover for killed ones")
     if len(found) > 1:
         raise UserError(f"several programs are running: give one of {', '.join(map(str, found))}")
     return found[0]
+
+
+def _is_running(directory: Path) -> bool:
+    if is_job(directory):
+        return any(part.is_being_written for part in parts_of(directory))
+    return _process(writer_of(directory)) is not None
+
+
+def watch_ranks(job: Path) -> None:
+    """Show the ranks of a job until all have ended.
+
+    Raises:
+        UserError: no rank is running.
+    """
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _leave)
+    tail = RanksTail(job)
+    _show(tail, _Panel(None, ranks_panel, 1 + MOST_RANKS) if OUT.isatty() else _Lines(ranks_line))
+    if tail.killed:
+        show(f"charact: killed: rank {', '.join(map(str, tail.killed))}")
+    if tail.ended:
+        show(f"charact: the ranks have ended: their record is in {job.parent}, or is made by charact recover {job}")
 
 
 def watch(directory: Path, *, of_run: bool) -> None:
@@ -137,7 +212,7 @@ def watch(directory: Path, *, of_run: bool) -> None:
         signal.signal(number, _leave)
     tail = Tail(directory)
     try:
-        _show(tail, _Panel(held) if OUT.isatty() else _Lines())
+        _show(tail, _Panel(held, panel, NUM_LINES) if OUT.isatty() else _Lines(line))
     finally:
         if of_run:
             (directory / PANEL).unlink(missing_ok=True)
@@ -149,18 +224,26 @@ def _leave(number: int, _: FrameType | None) -> NoReturn:
     raise SystemExit(128 + number)
 
 
+class _Read(Protocol):
+    ended: bool
+
+    def read(self) -> None: ...
+
+    def state(self) -> Any: ...
+
+
 class _Shown(Protocol):
     first_s: float
     every_s: float
 
-    def show(self, state: State) -> None: ...
+    def show(self, state: Any) -> None: ...
 
     def wait(self, seconds: float) -> bool: ...
 
     def close(self) -> None: ...
 
 
-def _show(tail: Tail, shown: _Shown) -> None:
+def _show(tail: _Read, shown: _Shown) -> None:
     """Read often, to see the end at once, and draw less often."""
     due_s = time.monotonic() + shown.first_s
     try:
@@ -176,12 +259,19 @@ def _show(tail: Tail, shown: _Shown) -> None:
 
 
 class _Lines:
-    """Prints a line at intervals."""
+    """Prints a line at intervals.
+
+    Args:
+        text: returns the line of a state.
+    """
 
     first_s = every_s = _LINE_S
 
-    def show(self, state: State) -> None:
-        show(f"charact: {line(state)}")
+    def __init__(self, text: Callable[[Any], str]) -> None:
+        self._text = text
+
+    def show(self, state: Any) -> None:
+        show(f"charact: {self._text(state)}")
 
     def wait(self, seconds: float) -> bool:
         time.sleep(seconds)
@@ -195,14 +285,16 @@ class _Panel:
     """Draws at the bottom of the terminal, and releases it when the job is stopped or ends.
 
     Args:
-        held: descriptor of a file with the text that restores the terminal if this process is killed.
+        held: descriptor of a file with the text that restores the terminal if this process is killed; None without.
+        lines: returns the lines of a state.
+        num_lines: maximum number of lines.
     """
 
     first_s, every_s = 0.0, _DRAW_S
 
-    def __init__(self, held: int | None) -> None:
-        self._held = held
-        self._bottom = BottomLines(1, NUM_LINES)
+    def __init__(self, held: int | None, lines: Callable[[Any, Console], list[str]], num_lines: int) -> None:
+        self._held, self._lines = held, lines
+        self._bottom = BottomLines(1, num_lines)
         self._saved = ""
         signal.signal(signal.SIGTSTP, self._on_stop)
         # A change of size also ends the waiting: otherwise new lines would overwrite the panel.
@@ -212,8 +304,8 @@ class _Panel:
             os.set_blocking(end, False)
         signal.set_wakeup_fd(changes)
 
-    def show(self, state: State) -> None:
-        self._bottom.draw(panel(state, Console(width=self._bottom.width, stderr=False)))
+    def show(self, state: Any) -> None:
+        self._bottom.draw(self._lines(state, Console(width=self._bottom.width, stderr=False)))
         self._save_restoring()
 
     def wait(self, seconds: float) -> bool:

@@ -1,5 +1,6 @@
-"""Live view of a running program: a panel of a few lines, or one line without a terminal."""
+"""Live view of a running program or its ranks: a panel of a few lines, or one line without a terminal."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rich.console import Console, RenderableType
@@ -14,7 +15,13 @@ from charact.views.terminal.bars import Bar, Part
 
 NUM_LINES = 6
 """Number of lines of the panel: a title, a verdict, numbers, a bar, and two lines of legend."""
+MOST_RANKS = 16
+"""Maximum number of ranks in the panel of ranks."""
 _STALLED_S, _STALLED_RATIO = 3.0, 5.0
+_WAITING = ("backward", "communication")
+"""Phases in which ranks wait for each other; the last all-reduce of a backward is known only when the run has ended."""
+_LESS_WAITING_FRAC = 0.1
+"""Minimum difference of the shares of these phases between the rank that the others wait for and the others."""
 _VERDICTS = {
     "data": "data-bound: {} of the time is spent waiting for batches",
     "communication": "communication-bound: {} of the time is spent exchanging data between processes",
@@ -35,6 +42,56 @@ class State:
     speed: Speed | None
     since_s: float
     memory_bytes: int | None
+
+
+@dataclass(frozen=True)
+class RankState:
+    """State of a rank: `ending` is how its process ended, None while it runs."""
+
+    rank: int
+    state: State
+    ending: str | None
+
+
+def ranks_panel(ranks: Sequence[RankState], console: Console) -> list[str]:
+    """Return the panel of ranks: a title, and a line for each rank, of the first `MOST_RANKS`."""
+    name, number = ranks[0].state.name, len(ranks)
+    title = Text.assemble(("charact ", "bold"), f"{name}, {number} rank{'' if number == 1 else 's'}")
+    shown = [_cropped(text) for text in _rank_lines(ranks)[:MOST_RANKS]]
+    with console.capture() as captured:
+        console.print(Rule(title, align="left", style="dim"), *shown, sep="\n")
+    return captured.get().splitlines()
+
+
+def ranks_line(ranks: Sequence[RankState]) -> str:
+    """Return the same content on one line without colors, for all ranks."""
+    return f"{ranks[0].state.name}: {'; '.join(_rank_lines(ranks))}"
+
+
+def _rank_lines(ranks: Sequence[RankState]) -> list[str]:
+    awaited = _awaited(ranks)
+    return [f"rank {one.rank}: {_rank_text(one)}{', the others wait for it' if one.rank == awaited else ''}"
+            for one in ranks]
+
+
+def _rank_text(one: RankState) -> str:
+    state, speed = one.state, one.state.speed
+    if one.ending is not None or speed is None or _is_stalled(state):
+        done = f"iteration {state.num_iterations:,}, " if state.num_iterations else ""
+        return f"{done}{one.ending or _verdict(state)}"
+    largest = sorted(_parts(speed), key=lambda part: part.share_frac, reverse=True)[:2]
+    return (f"iteration {state.num_iterations:,}, {fmt.seconds(speed.median_s)}, "
+            + ", ".join(f"{part.name} {fmt.share(part.share_frac)}" for part in largest))
+
+
+def _awaited(ranks: Sequence[RankState]) -> int | None:
+    """Return the rank with a clearly smaller share of `_WAITING` than every other; None if there is none."""
+    running = [(sum(one.state.speed.share_frac.get(phase, 0.0) for phase in _WAITING), one.rank) for one in ranks
+               if one.ending is None and one.state.speed is not None]
+    if len(running) < 2:
+        return None
+    (least, rank), (next_least, _), *_ = sorted(running)
+    return rank if next_least - least >= _LESS_WAITING_FRAC else None
 
 
 def panel(state: State, console: Console) -> list[str]:
@@ -91,9 +148,13 @@ def _verdict(state: State) -> str:
     """Return what bounds the program, or that no iteration has finished for a long time."""
     if state.speed is None:
         return f"no iteration has finished in {fmt.duration(round(state.since_s))}"
-    if state.since_s > max(_STALLED_S, _STALLED_RATIO * state.speed.median_s):
+    if _is_stalled(state):
         return f"no iteration has finished for {fmt.duration(round(state.since_s))}"
     share = fmt.share(state.speed.share_frac[state.speed.bottleneck])
     if state.speed.is_bound:
         return _VERDICTS[state.speed.bottleneck].format(share)
     return f"most time is spent in {state.speed.bottleneck}: {share}"
+
+
+def _is_stalled(state: State) -> bool:
+    return state.speed is not None and state.since_s > max(_STALLED_S, _STALLED_RATIO * state.speed.median_s)

@@ -13,7 +13,7 @@ from support.terminal import set_size
 
 from charact.analysis.profile.machine_speed import Speed
 from charact.views.terminal.bottom_lines import BottomLines
-from charact.views.terminal.live import NUM_LINES, State, line, panel
+from charact.views.terminal.live import NUM_LINES, RankState, State, line, panel, ranks_line, ranks_panel
 
 SPEED = Speed(
     True, 50, 0.020, 3200.0, {"forward": 0.3, "backward": 0.45, "data": 0.2, "update": 0.05}, "backward", False
@@ -181,3 +181,27 @@ def test_a_terminal_that_has_gone_is_no_error() -> None:
     terminal.close()
     bottom.release()
     assert bottom.restoring == ""
+
+
+def of_rank(rank: int, share_frac: dict[str, float], ending: str | None = None) -> RankState:
+    speed = Speed(True, 50, 0.020, None, share_frac, "backward", False)
+    return RankState(rank, State("train", 100 + rank, speed, 0.1, None), ending)
+
+
+def test_each_rank_has_a_line_and_the_one_that_waits_least_is_marked() -> None:
+    ranks = [of_rank(0, {"backward": 0.2, "communication": 0.7, "forward": 0.1}),
+             of_rank(1, {"backward": 0.2, "communication": 0.1, "data": 0.7}),
+             of_rank(2, {"backward": 0.1, "communication": 0.75, "forward": 0.15})]
+    title, *lines = ranks_panel(ranks, Console(width=100))
+    assert title.startswith("charact train, 3 ranks ──")
+    assert [line.strip() for line in lines] == [
+        "rank 0: iteration 100, 20.0 ms, communication 70.0 %, backward 20.0 %",
+        "rank 1: iteration 101, 20.0 ms, data 70.0 %, backward 20.0 %, the others wait for it",
+        "rank 2: iteration 102, 20.0 ms, communication 75.0 %, forward 15.0 %"]
+    assert ranks_line(ranks).count("the others wait for it") == 1
+
+
+def test_a_rank_that_was_killed_says_so_and_no_other_is_awaited() -> None:
+    ranks = [of_rank(0, {"backward": 1.0}), of_rank(1, {"data": 1.0}, "killed")]
+    assert ranks_line(ranks) == ("train: rank 0: iteration 100, 20.0 ms, backward 100.0 %; "
+                                 "rank 1: iteration 101, killed")
