@@ -81,8 +81,14 @@ def _recover(directory: Path, quiet: bool, waiting: int | None = None) -> bool:
     from charact.record.reader import load_run
     from charact.record.writer import RunWriter
 
-    if job_of(directory.absolute()) is not None:
-        return end_rank(directory, quiet=quiet, waiting=waiting)
+    if (job := job_of(directory.absolute())) is not None:
+        try:
+            return end_rank(directory, quiet=quiet, waiting=waiting)
+        except UserError as error:
+            if not job.exists():
+                raise
+            raise UserError(f"{error}; what the ranks finished is kept: {recover_command([job])} completes the run"
+                            ) from error
     if is_job(directory):
         return merge_job(directory, quiet=quiet)
     if remove_unbegun(directory):

@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow.compute as pc
 
-from charact.record.rank_parts import Part
+from charact.record.rank_parts import STOPPED_MEASURING, Part
 from charact.record.reader import Run, load_run, read_table
 from charact.record.schema import TABLES, Rows
 from charact.record.writer import RunWriter
@@ -64,7 +64,8 @@ def first_failure(ranks: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
     It is the first that ended with an error of its own; errors such as a closed connection are consequences.
     """
     failed = [one for one in ranks if one["traceback"] or one["ending"] in (None, "killed")
-              or (str(one["ending"]).startswith(("ended by", "os._exit(", "sys.exit("))
+              or (str(one["ending"]).startswith((
+                  "ended by", "os._exit(", "sys.exit(", STOPPED_MEASURING))
               and one["ending"] not in ("sys.exit(0)", "sys.exit(None)", "os._exit(0)"))]
 
     def order(one: dict[str, Any]) -> tuple[bool, bool, float]:

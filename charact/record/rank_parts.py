@@ -18,7 +18,10 @@ from charact.core.errors import UserError
 from charact.core.files import lock, writing
 from charact.record.in_progress import LOCK, PARTIAL_PREFIX
 
+STOPPED_MEASURING = "stopped measuring"
 RANKS_PREFIX = f"{PARTIAL_PREFIX}ranks-"
+_STOPPED = "stopped"
+"""File in a part: its rank could not measure to the end, for the reason that the file has; it may be empty."""
 _RANK = re.compile(r"rank-(\d{5,9})")
 
 
@@ -50,6 +53,21 @@ def is_written(directory: Path) -> bool:
     if held is not None:
         os.close(held)
     return held is None
+
+
+def note_stopped(directory: Path, reason: str) -> None:
+    """Note in a part why its rank does not measure any more; on a full disk the file stays empty."""
+    with contextlib.suppress(OSError):
+        (directory / _STOPPED).write_text(reason, encoding="utf-8")
+
+
+def stopped(directory: Path) -> str | None:
+    """Return why the rank of a part stopped measuring, as its ending; None if it did not."""
+    try:
+        reason = (directory / _STOPPED).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return None
+    return f"{STOPPED_MEASURING}: {reason or 'it could not write its record'}"
 
 
 def part_folder(out: Path, job: str, rank: int) -> Path:

@@ -56,7 +56,8 @@ def test_ranks_and_a_single_process_give_the_scaling(tmp_path: Path) -> None:
     assert run.manifest["cases"][1]["global_batch_size"] == 64
     page = (run.path / "report.html").read_text(encoding="utf-8")
     assert "Scaling efficiency" in page
-    assert "waiting was not recorded: charact run --nproc" in page
+    assert "Exposed communication" in page
+    assert "Collectives of each rank" in page
 
 
 class TestAFinishedRun:

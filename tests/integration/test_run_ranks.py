@@ -2,6 +2,7 @@
 
 import random
 import re
+import socket
 import time
 from pathlib import Path
 
@@ -156,3 +157,50 @@ def test_a_killed_rank_loses_nothing_that_had_finished(seed: int, tmp_path: Path
     lost = ranks[1 - killed]["num_iterations"] - ranks[killed]["num_iterations"]
     assert ranks[killed]["num_iterations"] > 0
     assert lost <= 2 + FLUSHED_S / BASE_S
+
+
+FULL_DISK = """
+import resource, time, torch
+import torch.distributed as dist
+dist.init_process_group("gloo")
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4))
+optimizer = torch.optim.SGD(model.parameters(), lr=.1)
+for number in range(1200):
+    if number == 500:
+        time.sleep(0.3)  # the event log is written at intervals
+    if number == 600 and dist.get_rank() == 1:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (3_000, resource.RLIM_INFINITY))
+    torch.nn.functional.mse_loss(model(torch.ones(4, 4)), torch.ones(4, 4)).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+dist.destroy_process_group()
+"""
+
+
+def test_a_rank_whose_disk_is_full_is_named_and_what_the_others_finished_is_kept(tmp_path: Path, server: Server
+                                                                               ) -> None:
+    path = tmp_path / "full.py"
+    path.write_text(FULL_DISK, encoding="utf-8")
+    children = start_ranks(server, tmp_path, script=path)
+    ended = [child.wait() for child in children]
+    assert [one.status for one in ended] == [0, 0]
+    assert re.search(r"charact: rank 1 on .*: stopped measuring: no space left while writing ", ended[1].error)
+    run = only_record(tmp_path)
+    assert run.manifest["ending"] == "rank 1: stopped measuring: no space left"
+    first, second = run.manifest["ranks"]
+    assert first["ending"] == "to its end"
+    assert first["num_iterations"] > 1000
+    assert 400 < second["num_iterations"] < 700
+
+
+def test_a_port_that_is_taken_is_one_line_with_the_remedy(tmp_path: Path, server: Server) -> None:
+    path = tmp_path / "taken.py"
+    path.write_text("import torch.distributed as dist\ndist.init_process_group('gloo')\n", encoding="utf-8")
+    with socket.socket() as listening:
+        listening.bind(("", 0))
+        listening.listen()
+        port = listening.getsockname()[1]
+        done = server.start("run", path, cwd=tmp_path, RANK="0", WORLD_SIZE="2", MASTER_ADDR="127.0.0.1",
+                            MASTER_PORT=str(port)).wait()
+    assert done.status == 1
+    assert f"charact: another program uses port {port}: choose another MASTER_PORT" in done.error

@@ -3,6 +3,7 @@
 import pandas as pd
 
 from charact.analysis.common.cache import memoize
+from charact.analysis.common.pass_status import pass_reason
 from charact.record.reader import Run
 
 _RANKS = ["program", "case", "rank", "world_size", "hostname", "num_warmup_iterations", "num_iterations"]
@@ -59,6 +60,14 @@ def rank_collectives(run: Run) -> pd.DataFrame:
     rows = rows.merge(matched_iterations(run), on=["case", "own_iteration"])
     size = rows["program"].map(cases.groupby("program")["world_size"].max()).astype("float64")
     return rows[rows["group_size"].isna() | (rows["group_size"] == size)].reset_index(drop=True)
+
+
+def why_not_recorded(run: Run, program: str) -> str | None:
+    """Return why the collectives of a program's ranks were not recorded; None if they were."""
+    for case in rank_cases(run).query("program == @program")["case"]:
+        if reason := pass_reason(run, case, "collectives"):
+            return "collectives were not recorded: profile it again" if reason == "not measured" else reason
+    return None
 
 
 @memoize

@@ -1,4 +1,4 @@
-"""Scaling: how much faster several ranks are than one process, and which phase the loss is in."""
+"""Scaling: how much faster several ranks are than one process, and what the loss is due to."""
 
 from typing import Any
 
@@ -7,11 +7,16 @@ import pandas as pd
 from charact.analysis.common.cache import memoize
 from charact.analysis.common.significance import Sample, judged, timed
 from charact.analysis.profile.case_summary import iteration_times, phase_times
+from charact.analysis.ranks.matching import rank_cases
+from charact.analysis.ranks.rank_work import rank_work
 from charact.record.reader import Run
 
+CAUSES = ("imbalance_s", "exposed_s", "slower_compute_s", "rest_s")
+"""Columns of `scaling` that sum to `lost_s`."""
 _ALIKE = ["workload", "variant", "mode", "input_size", "precision", "device"]
-_COLUMNS = [*_ALIKE, "parallel", "kind", "num_ranks", "batch_size", "global_batch_size", "base_s", "time_s",
-            "samples_per_s", "efficiency", "low", "high", "lost_s", "phase", "phase_lost_s", "reason"]
+_COLUMNS = ["cases", *_ALIKE, "parallel", "kind", "num_ranks", "batch_size", "global_batch_size", "base_s", "time_s",
+            "samples_per_s", "efficiency", "low", "high", "lost_s", *CAUSES, "cause_reason", "phase", "phase_lost_s",
+            "reason"]
 _NO_WEAK = "no single process with this batch: add 1 to --nproc"
 _NO_STRONG = "no single process with the batch of all ranks: add it to --batch-sizes, and 1 to --nproc"
 
@@ -20,13 +25,22 @@ _NO_STRONG = "no single process with the batch of all ranks: add it to --batch-s
 def scaling(run: Run) -> pd.DataFrame:
     """Return the scaling efficiency of cases that were timed on several ranks.
 
-    Columns: workload, variant, mode, input_size, precision, device; parallel, how the ranks train together; kind,
-    'weak' (the single process has the batch of a rank) or 'strong' (it has the batch of all ranks); num_ranks;
-    batch_size of each rank and global_batch_size of all; base_s and time_s, the median iteration of the single process
-    and of the ranks, whose iteration lasts as long as that of the slowest rank; samples_per_s of all ranks; efficiency,
-    base_s / time_s for weak and base_s / (num_ranks time_s) for strong scaling, with its 95 % interval low to high
-    (null below 6 iterations); lost_s = time_s minus the time at an efficiency of 1; phase with the largest difference
-    to that time, and that difference (phase_lost_s, median of the slowest rank); reason, why there is no efficiency.
+    Columns: cases, those of the ranks; workload, variant, mode, input_size, precision, device; parallel, how the ranks
+    train together; kind, 'weak' (the single process has the batch of a rank) or 'strong' (it has the batch of all
+    ranks); num_ranks; batch_size of each rank and global_batch_size of all; base_s and time_s, the median iteration of
+    the single process and of the ranks, whose iteration lasts as long as that of the slowest rank; samples_per_s of all
+    ranks; efficiency, base_s / time_s for weak and base_s / (num_ranks time_s) for strong scaling, with its 95 %
+    interval low to high (null below 6 iterations); lost_s = time_s minus the time at an efficiency of 1; the causes of
+    the loss; phase with the largest difference to that time, and that difference (phase_lost_s, median of the slowest
+    rank); reason, why there is no efficiency.
+
+    The causes are those of the mean rank and sum to lost_s: imbalance_s, in which it waits for later ranks; exposed_s,
+    in which it waits for the exchange itself; slower_compute_s, its other time minus the time at an efficiency of 1
+    (negative if it is faster); rest_s, by which these three miss lost_s, such as the slowest rank's iteration minus the
+    mean rank's. cause_reason is why they are not known.
+
+    Work that one of n ranks does in addition is imbalance for (n-1)/n, and slower compute for 1/n: shared equally, it
+    would still take that long.
 
     *Error*: the interval is that of the iterations of one run each, which do not show how runs differ.
     """
@@ -37,6 +51,11 @@ def scaling(run: Run) -> pd.DataFrame:
             rows += [_row(run, group, groups.get(_alone(key, group["batch_size"])), "weak"),
                      _row(run, group, groups.get(_alone(key, group["global_batch_size"])), "strong")]
     return pd.DataFrame(rows, columns=_COLUMNS)
+
+
+def case_scaling(run: Run) -> pd.DataFrame:
+    """Return `scaling` for each case of a rank: its columns, with case instead of cases."""
+    return scaling(run).rename(columns={"cases": "case"}).explode("case", ignore_index=True)
 
 
 def _groups(run: Run) -> dict[tuple[Any, ...], dict[str, Any]]:
@@ -61,20 +80,38 @@ def _alone(key: tuple[Any, ...], batch_size: int) -> tuple[Any, ...]:
 
 def _row(run: Run, group: dict[str, Any], base: dict[str, Any] | None, kind: str) -> dict[str, Any]:
     sample = _sample(run, group)
-    row = {name: value for name, value in group.items() if name != "cases"} | {
+    row = group | {
         "kind": kind, "time_s": sample.value, "samples_per_s": group["global_batch_size"] / sample.value}
     if base is None:
         return row | {"reason": _NO_WEAK if kind == "weak" else _NO_STRONG}
     share = 1 if kind == "weak" else group["num_ranks"]
     ratio = judged(_sample(run, base), sample)
     base_s = _sample(run, base).value
+    lost_s = sample.value - base_s / share
     lost = _phases(run, group).sub(_phases(run, base) / share, fill_value=0.0)
     return row | {
         "base_s": base_s, "efficiency": base_s / sample.value / share,
         "low": None if ratio.high is None else 1 / ratio.high / share,
         "high": None if ratio.low is None else 1 / ratio.low / share,
-        "lost_s": sample.value - base_s / share, "phase": lost.idxmax(), "phase_lost_s": lost.max(),
+        "lost_s": lost_s, **_causes(run, group, base_s / share, lost_s),
+        "phase": lost.idxmax(), "phase_lost_s": lost.max(),
     }
+
+
+def _causes(run: Run, group: dict[str, Any], ideal_s: float, lost_s: float) -> dict[str, Any]:
+    """Return the causes of the lost time, or why they are not known."""
+    cases = rank_cases(run)
+    programs = cases.loc[cases["case"].isin(group["cases"]), "program"]
+    found = rank_work(run)
+    found = found[found["program"].isin(programs)]
+    if found.empty:
+        return {"cause_reason": "a rank is missing"}
+    (row,) = found.to_dict("records")
+    if isinstance(row["reason"], str):
+        return {"cause_reason": row["reason"]}
+    slower_s = row["compute_s"] - ideal_s
+    return {"imbalance_s": row["imbalance_s"], "exposed_s": row["exposed_s"], "slower_compute_s": slower_s,
+            "rest_s": round(lost_s - row["imbalance_s"] - row["exposed_s"] - slower_s, 12)}
 
 
 def _sample(run: Run, group: dict[str, Any]) -> Sample:

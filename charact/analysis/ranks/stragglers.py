@@ -5,7 +5,7 @@ from typing import Any
 import pandas as pd
 
 from charact.analysis.common.cache import memoize
-from charact.analysis.ranks.matching import mismatches, rank_cases
+from charact.analysis.ranks.matching import mismatches, rank_cases, why_not_recorded
 from charact.analysis.ranks.waiting import rank_phase_times, waits
 from charact.core.statistics import median_interval
 from charact.core.units import quantity, share
@@ -25,10 +25,7 @@ STRAGGLER, IMBALANCE, ROTATING, BALANCED = "straggler", "imbalance", "rotating s
 _NUMBERS = ["extra_s", "wait_s", "share_frac", "threshold_frac"]
 _COLUMNS = ["program", "verdict", "rank", "phase", *_NUMBERS, "num_iterations", "evidence", "advice", "reason"]
 _NO_DEVICE = ("waits of ranks on a GPU are not measured: import traces of all ranks with charact import")
-
 _NO_EXCHANGE = "the ranks exchanged nothing in the iterations that were timed on all of them"
-
-_NOT_RECORDED = "waiting was not recorded: charact run --nproc records a program's collectives"
 
 
 @memoize
@@ -75,7 +72,7 @@ def _why_no_waits(run: Run, program: str) -> str:
         return _NO_DEVICE
     cases = set(rank_cases(run).query("program == @program")["case"])
     is_of_profile = any(entry.get("parallel") for entry in run.manifest["cases"] if entry["case"] in cases)
-    return _NOT_RECORDED if is_of_profile else _NO_EXCHANGE
+    return (why_not_recorded(run, program) if is_of_profile else None) or _NO_EXCHANGE
 
 
 def _is_on_device(run: Run, program: str) -> bool:

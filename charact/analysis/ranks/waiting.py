@@ -11,7 +11,8 @@ from charact.analysis.profile.case_summary import phase_times
 from charact.analysis.ranks.matching import matched_iterations, mismatches, rank_cases, rank_collectives
 from charact.record.reader import Run
 
-_WAITS = ["program", "iteration", "rank", "phase", "operation", "group", "bytes", "wait_s", "last_rank", "late_s"]
+_WAITS = ["program", "iteration", "rank", "phase", "operation", "group", "bytes", "wait_s", "exposed_s", "last_rank",
+          "late_s"]
 _CALL = ["program", "iteration", "group", "operation", "sequence"]
 
 
@@ -33,9 +34,10 @@ def waits(run: Run) -> pd.DataFrame:
     """Return how long each rank waited in each collective whose end was observed on every rank.
 
     Columns: program; iteration; rank; phase, operation and group of the collective; its bytes; wait_s, from the rank's
-    call to the end; last_rank, the rank that called last; late_s, how much longer this rank waited than that one, which
-    waited for the transfer alone. Without recorded collectives a row is a whole iteration's `communication`, and phase,
-    operation, group and bytes are null. Programs of `mismatches` have no rows.
+    call to the end; exposed_s, in which its host did nothing else; last_rank, the rank that called last; late_s, how
+    much longer this rank waited than that one, which waited for the transfer alone. Without recorded collectives a row
+    is a whole iteration's `communication`, and phase, operation, group and bytes are null. Programs of `mismatches`
+    have no rows.
 
     *Error*: ranks do not leave a collective at exactly the same time; on gloo the difference is a part of the
     transfer's own time.
@@ -49,7 +51,8 @@ def waits(run: Run) -> pd.DataFrame:
     seen = found[complete]
     rest = rank_phase_times(run).query("phase == 'communication'")
     rest = rest[rest["program"].isin(set(num_ranks.index) - set(seen["program"]))]
-    rest = rest.rename(columns={"time_s": "wait_s"}).assign(phase=None, operation="", bytes=None, group="", sequence=0)
+    rest = rest.rename(columns={"time_s": "wait_s"})
+    rest = rest.assign(exposed_s=rest["wait_s"], phase=None, operation="", bytes=None, group="", sequence=0)
     everything = pd.concat([one for one in (seen, rest) if len(one)] or [seen], ignore_index=True)
     return _with_last(everything)
 

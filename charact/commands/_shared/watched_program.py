@@ -6,6 +6,7 @@ from typing import Any
 from charact.core.errors import UserError
 from charact.core.output import warn
 from charact.measure.script.spans.event_log_to_record import ScriptOptions
+from charact.record.rank_parts import stopped
 from charact.record.writer import RunWriter
 
 _BLIND = ("called no model of PyTorch outside of fully compiled functions, so there is nothing to report: run it "
@@ -49,9 +50,10 @@ def add_cases_of_program(writer: RunWriter, options: ScriptOptions, nothing: str
     from charact.record.in_progress import TRACE
 
     watched = read_event_log(writer.directory)
+    ending = watched.ending or stopped(writer.directory) or "killed"
     if "rank" in writer.manifest:
-        writer.manifest |= {"ending": watched.ending or "killed", "traceback": watched.traceback,
-                            "ended_s": watched.ended_s, "hung": watched.hung}
+        writer.manifest |= {"ending": ending, "traceback": watched.traceback, "ended_s": watched.ended_s,
+                            "hung": watched.hung}
     cases = script_cases(watched, writer.manifest["name"], options.script, options.skip, options.iterations,
                          options.passes)
     for damage in watched.damage:
@@ -59,7 +61,7 @@ def add_cases_of_program(writer: RunWriter, options: ScriptOptions, nothing: str
     if watched.damage and not cases:
         raise UserError(f"no iteration can be read from the damaged event log in {writer.directory}")
     if cases:
-        writer.manifest |= {"ending": watched.ending or "killed",
+        writer.manifest |= {"ending": ending,
                             "event_log_damage": [damage._asdict() for damage in watched.damage],
                             **_facts(writer.manifest["hostname"], [entry["device"] for entry, _ in cases],
                                      watched.torch_facts)}

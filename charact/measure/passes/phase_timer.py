@@ -12,6 +12,9 @@ import torch
 
 from charact.record.schema import PHASES
 
+Stamps = tuple[Any, Any, list[tuple[str, Any, Any]]]
+"""An iteration: its start, its end, and each of its phases with start and end; on the host in ns."""
+
 
 class _Span:
     """Reusable context manager that records its start and end."""
@@ -38,7 +41,7 @@ class HostPhases:
         self._stamps: list[tuple[str, Any, Any]] = []
         self._spans = {name: _Span(name, self._stamps, self._stamp) for name in PHASES if name != "other"}
         self._begin: Any = None
-        self._finished: list[tuple[Any, Any, list[tuple[str, Any, Any]]]] = []
+        self._finished: list[Stamps] = []
 
     def __call__(self, name: str) -> _Span:
         """Return the context manager of a phase."""
@@ -59,8 +62,11 @@ class HostPhases:
         Args:
             wait: also wait for iterations that the device has not finished.
         """
-        taken = [self._durations(*finished) for finished in self._finished]
-        self._finished.clear()
+        return [self._durations(*finished) for finished in self.take_stamps()]
+
+    def take_stamps(self) -> list[Stamps]:
+        """Return the finished iterations since the last call."""
+        taken, self._finished = self._finished, []
         return taken
 
     def keep_up(self) -> None:

@@ -1,6 +1,7 @@
 """Processes of several ranks on this machine, and their process group."""
 
 import contextlib
+import os
 import signal
 from collections.abc import Callable, Iterator
 from multiprocessing import resource_tracker
@@ -10,6 +11,10 @@ import torch
 import torch.distributed as dist
 from torch.multiprocessing.spawn import ProcessException, start_processes
 
+from charact.measure.script.ranks.flight_recorder import enable_flight_recorder
+
+_NUM_RECORDED = 4096
+"""Collectives that PyTorch keeps of each rank until they are read."""
 
 def run_ranks(function: Callable[..., None], task: Any, num_ranks: int) -> None:
     """Call a function with its rank and a task in a new process for each rank; wait for all.
@@ -17,7 +22,7 @@ def run_ranks(function: Callable[..., None], task: Any, num_ranks: int) -> None:
     Raises:
         RuntimeError: a rank failed; the message holds its error.
     """
-    with _interrupts_held():
+    with _interrupts_held(), _collectives_recorded():
         ranks: Any = start_processes(  # type: ignore[no-untyped-call]
             function, args=(task,), nprocs=num_ranks, join=False, daemon=True, start_method="spawn")
     try:
@@ -62,6 +67,18 @@ def largest_over_ranks(values: list[float], device: torch.device) -> list[float]
     values_of_ranks = torch.tensor(values, dtype=torch.float64, device=device)
     dist.all_reduce(values_of_ranks, op=dist.ReduceOp.MAX)
     return values_of_ranks.tolist()
+
+
+@contextlib.contextmanager
+def _collectives_recorded() -> Iterator[None]:
+    """Switch PyTorch's flight recorder on in processes started in the context."""
+    before = os.environ.copy()
+    enable_flight_recorder(os.environ, _NUM_RECORDED)
+    try:
+        yield
+    finally:
+        for name in os.environ.keys() - before.keys():
+            del os.environ[name]
 
 
 @contextlib.contextmanager

@@ -55,8 +55,9 @@ def _run(case: Case, rule: StopRule, num_threads: int, writer: RunWriter, observ
             own = {"case": f"{case.id}-rank{rank}", "rank": rank} if case.parallel else {}
             passes = {"timing": timing.facts, **{name: {"status": "skipped", "reason": _ONLY_TIMED}
                                                  for name in PASSES if name != "timing"}}
-            writer.add_case(entry | own | {"num_parameters": timing.num_parameters, "passes": passes},
-                            {"iterations": timing.rows})
+            if case.parallel:
+                passes["collectives"] = timing.collectives
+            writer.add_case(entry | own | {"num_parameters": timing.num_parameters, "passes": passes}, timing.tables)
         return {"status": "ok", "reason": None}
     passes = {name: {"status": "skipped", "reason": ended["reason"]} for name in PASSES}
     writer.add_case(entry | ended | {"passes": passes}, {})

@@ -4,7 +4,7 @@ import json
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -18,9 +18,10 @@ from charact.execution.loop import Loop
 from charact.execution.precision import float32_products
 from charact.execution.sharding import Shard, shard_by_block
 from charact.machine.core_use import CoreUse
-from charact.measure.passes.phase_timer import phases_for
 from charact.measure.passes.timing import StopRule, ended_by, spread_frac, wall_s_of
 from charact.measure.ranks.processes import largest_over_ranks, process_group, run_ranks
+from charact.measure.ranks.rank_timer import RankIteration, RankTimer
+from charact.record.schema import Rows
 
 _NUM_WARMUP = 5
 _TURN = 5
@@ -29,10 +30,11 @@ _TURN = 5
 
 @dataclass(frozen=True)
 class RankTiming:
-    """Timing pass of one rank: rows of the table `iterations`, and facts."""
+    """Timing pass of one rank: rows of the tables `iterations` and `collectives`; facts of the two passes."""
 
-    rows: list[dict[str, Any]]
+    tables: dict[str, Rows]
     facts: dict[str, Any]
+    collectives: dict[str, Any]
     num_parameters: int
 
 
@@ -76,11 +78,10 @@ def _run_rank(rank: int, task: _Task) -> None:
         loop = Loop(replace(case, device=device), shard=shard, wrap=wrap)
         num_parameters = sum(parameter.numel() for parameter in loop.model.parameters())
         try:
-            rows, facts = _timed(loop, task.rule, device)
+            timing = _timed(loop, task.rule, device, num_parameters)
         finally:
             loop.close()
-    found = {"rows": rows, "facts": facts, "num_parameters": num_parameters}
-    _result(task.folder, rank).write_text(json.dumps(found), encoding="utf-8")
+    _result(task.folder, rank).write_text(json.dumps(asdict(timing)), encoding="utf-8")
 
 
 def _parallel(case: Case, device: torch.device) -> tuple[Shard | None, Callable[[nn.Module], Any] | None]:
@@ -96,32 +97,37 @@ def _parallel(case: Case, device: torch.device) -> tuple[Shard | None, Callable[
     return None, None
 
 
-def _timed(loop: Loop, rule: StopRule, device: torch.device) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """Warm up and measure; return rows and facts, as `timing_pass`."""
+def _timed(loop: Loop, rule: StopRule, device: torch.device, num_parameters: int) -> RankTiming:
+    """Warm up and measure, as `timing_pass`."""
     begun, core_use = time.perf_counter(), CoreUse()
-    phases = phases_for(device)
+    with RankTimer(device, loop.case.parallel) as timer:
 
-    def iterate(number: int) -> list[Any]:
-        for _ in range(number):
-            with phases:
-                loop.iteration(phases)
-        return phases.take(wait=True)
+        def iterate(number: int) -> list[RankIteration]:
+            for _ in range(number):
+                with timer.phases:
+                    loop.iteration(timer.phases)
+            return timer.take()
 
-    iterate(_NUM_WARMUP)
-    measured: list[Any] = []
-    reason = None
-    while reason is None:
-        measured += iterate(min(_TURN, rule.max_iterations - len(measured)))
-        walls_s = [wall_s_of(durations) for durations in measured]
-        reason = _agreed(ended_by(walls_s, len(walls_s), rule, time.perf_counter() - begun), device)
-    rows = [{"iteration": number, "phase": phase, "part": None, "host_s": host_s, "device_s": device_s}
-            for number, durations in enumerate(measured) for phase, (host_s, device_s) in durations.items()]
-    return rows, {
+        iterate(_NUM_WARMUP)
+        timer.forget_lost()
+        measured: list[RankIteration] = []
+        reason = None
+        while reason is None:
+            measured += iterate(min(_TURN, rule.max_iterations - len(measured)))
+            walls_s = [wall_s_of(one.durations) for one in measured]
+            reason = _agreed(ended_by(walls_s, len(walls_s), rule, time.perf_counter() - begun), device)
+    tables = {
+        "iterations": [{"iteration": number, "phase": phase, "part": None, "host_s": host_s, "device_s": device_s}
+                       for number, one in enumerate(measured)
+                       for phase, (host_s, device_s) in one.durations.items()],
+        "collectives": [row | {"iteration": number} for number, one in enumerate(measured) for row in one.collectives],
+    }
+    return RankTiming(tables, {
         "status": "ok", "reason": None, "num_warmup_iterations": _NUM_WARMUP, "warmup_ended_by": "number",
         "num_iterations": len(measured), "ended_by": reason, "precision_target_frac": rule.precision_target_frac,
         "interval_frac": spread_frac(walls_s), "median_s": median(walls_s), "compile_s": None,
         "core_use": core_use.facts(), "num_threads": torch.get_num_threads(),
-    }  # fmt: skip
+    }, timer.facts(), num_parameters)  # fmt: skip
 
 
 _REASONS = ("max_iterations", "max_seconds", "precision")

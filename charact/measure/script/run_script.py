@@ -24,7 +24,7 @@ from charact.measure.script.session import EnoughMeasured, Plan, Session
 from charact.measure.script.spans.event_log_to_record import MAX_WARMUP_ITERATIONS
 from charact.measure.script.spans.stack_sampler import INTERVAL_S, SPARSE_INTERVAL_S
 from charact.record.in_progress import begin_run
-from charact.record.rank_parts import part_folder
+from charact.record.rank_parts import note_stopped, part_folder
 
 
 @dataclass(frozen=True)
@@ -83,19 +83,25 @@ def run_program(program: Program, *, skip: int | None, iterations: int | None, s
     if live:
         start_panel(run.directory, environment)
     error = StandardError()
+
+    def on_problem(reason: str) -> None:
+        error.print_line(f"{who}stopped measuring: {reason}")
+        if identity is not None:
+            note_stopped(run.directory, reason.partition(" while writing ")[0])  # the part's path is removed later
+
     who = "" if identity is None else f"rank {identity.rank} on {os.uname().nodename}: "
     warmup = MAX_WARMUP_ITERATIONS if skip is None and iterations is not None else skip or 0
     session = Session(run.directory, Plan(warmup, iterations, stop, tuple(passes)),
-                      lambda reason: error.print_line(f"stopped measuring: {reason}"),
+                      on_problem,
                       sample_interval_s=INTERVAL_S if sample else SPARSE_INTERVAL_S, is_rank=identity is not None,
                       hang_after_s=hang_after_s, on_hang=lambda text: error.print_line(f"{who}{text}"))
     ending = ExitHandler(session, run, error, environment, quiet=quiet)
     ending.install()
     when_imported("torch", session.start)
-    _run(start, ending)
+    _run(start, ending, error)
 
 
-def _run(start: Callable[[], None], ending: ExitHandler) -> NoReturn:
+def _run(start: Callable[[], None], ending: ExitHandler, output: StandardError) -> NoReturn:
     """Run the program and describe its end; Python handles exit status, exit handlers and the text of `sys.exit`."""
     try:
         start()
@@ -108,6 +114,9 @@ def _run(start: Callable[[], None], ending: ExitHandler) -> NoReturn:
     except BaseException as error:
         ending.description = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}".removesuffix(": ")
         _show(error)
+        if type(error).__name__ == "DistNetworkError" and "EADDRINUSE" in str(error):
+            output.print_line(f"another program uses port {os.environ.get('MASTER_PORT')}: choose another MASTER_PORT, "
+                              "or start the ranks with charact run --nproc, which finds a free one")
         ending.traceback = "".join(traceback.format_exception(error))
         raise (ProgramInterrupted if type(error) is KeyboardInterrupt else SystemExit)(1) from None
     raise SystemExit(0)

@@ -27,6 +27,7 @@ from charact.analysis.profile.breakdown import operator_types, phase_breakdown, 
 from charact.analysis.profile.case_summary import case_summary, repeated_cases
 from charact.analysis.profile.core_use import Disturbance, disturbance
 from charact.analysis.ranks.collectives import collective_summary
+from charact.analysis.ranks.scaling import CAUSES, case_scaling
 from charact.analysis.ranks.stragglers import BALANCED, rank_verdicts
 from charact.analysis.ranks.waiting import rank_waits
 from charact.record.reader import Run
@@ -319,6 +320,10 @@ _PARTS = {
     "straggler": CasePart(rank_verdicts, (
         "rank", "world_size", "verdict", "straggler", "phase", "extra_s", "wait_s", "share_frac", "threshold_frac",
         "num_iterations", "evidence", "advice", "reason"), is_list=False),
+    "scaling": CasePart(case_scaling, (
+        "kind", "num_ranks", "batch_size", "global_batch_size", "base_s", "time_s", "samples_per_s", "efficiency",
+        "low", "high", "lost_s", *CAUSES, "cause_reason", "phase", "phase_lost_s", "reason"),
+        ("kind", "efficiency", "lost_s", *CAUSES)),
     "waiting": CasePart(rank_waits, ("for_rank", "wait_s", "share_frac"), ("for_rank", "wait_s", "share_frac")),
     "collectives": CasePart(collective_summary, (
         "phase", "operation", "group", "group_size", "num_calls", "bytes", "exposed_s", "late_s", "bus_bytes_per_s",

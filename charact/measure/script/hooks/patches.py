@@ -19,7 +19,7 @@ from charact.measure.script.hooks.optimizer_patches import OptimizerPatches
 from charact.measure.script.hooks.patch_context import PatchContext, subclasses
 from charact.measure.script.spans.recorder import Kind, SpanRecorder
 
-_COLLECTIVES = (
+COLLECTIVES = (
     "all_reduce", "all_gather", "all_gather_into_tensor", "all_gather_object", "all_gather_single", "all_to_all",
     "all_to_all_single", "barrier", "broadcast", "broadcast_object_list", "gather", "isend", "irecv", "recv", "reduce",
     "reduce_scatter", "reduce_scatter_single", "reduce_scatter_tensor", "scatter", "send",
@@ -91,7 +91,7 @@ class Patches:
         for name in ("to", "cuda"):
             replace(torch.Tensor, name, self._copy)
         if torch.distributed.is_available():
-            for name in filter(partial(hasattr, torch.distributed), _COLLECTIVES):
+            for name in filter(partial(hasattr, torch.distributed), COLLECTIVES):
                 replace(torch.distributed, name, self._context.span(Kind.COMMUNICATION))
             replace(torch.distributed.Work, "wait", self._context.span(Kind.COMMUNICATION))
             self._stop_waiting = when_imported(_FUNCTIONAL_COLLECTIVES, self._patch_functional_collectives)

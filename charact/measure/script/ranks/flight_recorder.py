@@ -46,9 +46,9 @@ class _Dump(msgspec.Struct):
     pg_config: dict[str, _Group] = {}
 
 
-def enable_flight_recorder(environment: MutableMapping[str, str]) -> None:
+def enable_flight_recorder(environment: MutableMapping[str, str], num_entries: int = BUFFER_ENTRIES) -> None:
     """Set the variable that switches the flight recorder on, before torch.distributed is imported."""
-    environment.setdefault(_SIZE_VARIABLE, str(BUFFER_ENTRIES))
+    environment.setdefault(_SIZE_VARIABLE, str(num_entries))
 
 
 class FlightRecorder:

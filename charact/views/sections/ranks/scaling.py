@@ -16,14 +16,28 @@ _LEAD = (
     "Weak scaling: each rank has the batch of the single process; the efficiency is the single process’s time over "
     "that of the ranks. Strong scaling: all ranks together have its batch; the efficiency is its time over the ranks’ "
     "time and number. An iteration of the ranks lasts as long as that of the slowest. All processes have the same "
-    "number of threads."
+    "number of threads. The causes of the lost time are those of the mean rank. Imbalance: it waits for a rank that is "
+    "later. Exposed communication: it waits for the exchange itself. Slower compute: its other time minus that of the "
+    "single process; a negative number is a gain. With the rest, they sum to the lost time."
 )
+
+
+_CAUSES = (
+    ("imbalance_s", "Imbalance", "the mean rank waits for a later one"),
+    ("exposed_s", "Exposed communication", "the mean rank waits for the exchange itself"),
+    ("slower_compute_s", "Slower compute", "the mean rank’s other time against the single process"),
+    ("rest_s", "Rest", "slowest against mean rank"),
+)
+"""Columns with the causes of the lost time, their titles and meanings."""
 
 
 def section(run: Run) -> Body:
     """Build the section: a table with a row for each number of ranks and kind of scaling."""
     def why(row: Any) -> str:
         return str(row.reason)
+
+    def why_no_cause(row: Any) -> str:
+        return str(row.cause_reason if isinstance(row.cause_reason, str) else row.reason)
 
     rows = scaling(run)
     rows = rows.assign(interval=[_interval(row) for row in fmt.rows(rows)], name=[_name(row) for row in fmt.rows(rows)])
@@ -37,6 +51,7 @@ def section(run: Run) -> Body:
         Column("efficiency", "Efficiency", fmt.share, "1 if nothing is lost", why),
         Column("interval", "95 % interval", meaning="of the efficiency, from the iterations of this run"),
         Column("lost_s", "Lost", fmt.seconds, "time above that of an efficiency of 1", why),
+        *(Column(name, title, fmt.seconds, meaning, why_no_cause) for name, title, meaning in _CAUSES),
         Column("phase", "Mostly in", meaning="phase with the largest difference", reason=why),
         Column("phase_lost_s", "There", fmt.seconds, "difference in that phase", why),
     ]  # fmt: skip
@@ -68,9 +83,19 @@ def _terminal(run: Run, case: Any) -> list[RenderableType]:
 def _line(row: Any) -> str:
     return (f"{_name(row)}: {row.kind} scaling to {row.num_ranks} ranks (batch {row.batch_size} per rank, "
             f"{row.global_batch_size} in all): {fmt.share(row.efficiency)} ({_interval(row)}), "
-            f"{fmt.seconds(row.lost_s)} lost, mostly in {row.phase}")
+            f"{fmt.seconds(row.lost_s)} lost, mostly in {row.phase}: {_causes(row)}")
+
+
+def _causes(row: Any) -> str:
+    """Return the causes of the lost time as text, the largest first and the rest last."""
+    if isinstance(row.cause_reason, str):
+        return f"causes {fmt.missing(row.cause_reason)}"
+    *causes, rest = [(getattr(row, name), title.lower()) for name, title, _ in _CAUSES]
+    found = [*sorted(causes, reverse=True), rest]
+    return ", ".join(f"{title} {fmt.seconds(lost_s)}" for lost_s, title in found)
 
 
 SECTION = Section("scaling", "Scaling", 16, section, shows=has_scaling, terminal=_terminal, terminal_order=6, points={
     "timing": [("Scaling efficiency", "timing pass of the ranks and of a single process, each in processes of their "
-                "own with equal threads. The interval resamples iterations; it does not show how runs differ.")]})
+                "own with equal threads. The causes of the loss come from the collectives of the same iterations. The "
+                "interval resamples iterations; it does not show how runs differ.")]})

@@ -8,9 +8,10 @@ import pytest
 from rich.console import Console
 from support import records
 
-from charact.analysis.ranks.scaling import scaling
+from charact.analysis.ranks.scaling import CAUSES, scaling
 from charact.record.reader import Run, load_run
 from charact.record.writer import RunWriter
+from charact.views.export.run_summary import run_summary
 from charact.views.html.report import report
 from charact.views.terminal.summary import summary
 
@@ -76,3 +77,46 @@ def test_it_is_shown(tmp_path: Path) -> None:
     console.print(summary(run))
     text = console.file.getvalue()  # type: ignore[attr-defined]
     assert "weak scaling to 2 ranks (batch 4 per rank, 8 in all): 80.0 %" in text
+    assert "causes n/a (collectives were not recorded: profile it again)" in text
+
+
+def exchanging(out: Path, num_lost: int = 0) -> Run:
+    """A record of a single process and two ranks: the second one works 4 ms longer, and the exchange takes 3 ms."""
+    writer = RunWriter(out, "net", records.manifest("profile"))
+    writer.add_case(entry("alone", 4, 1, 0, 10), {"iterations": [
+        {"iteration": number, "phase": "backward", "part": None, "host_s": 0.04, "device_s": None}
+        for number in range(10)]})
+    for rank, (compute_s, wait_s) in enumerate([(0.042, 0.007), (0.046, 0.003)]):
+        of_rank = entry(f"net-rank{rank}", 4, 2, rank, 10)
+        of_rank["passes"]["collectives"] = {"status": "ok", "reason": None, "num_lost": num_lost}
+        writer.add_case(of_rank, {"iterations": [
+            {"iteration": number, "phase": phase, "part": None, "host_s": host_s, "device_s": None}
+            for number in range(10) for phase, host_s in (("backward", compute_s), ("communication", wait_s))
+        ], "collectives": [
+            {"iteration": number, "phase": "backward", "group": "default", "group_size": 2, "sequence": number,
+             "operation": "all_reduce", "bytes": 8.0, "start_s": compute_s, "wait_s": wait_s, "exposed_s": wait_s,
+             "device_s": None}
+            for number in range(10)
+        ]})  # fmt: skip
+    writer.close("complete")
+    return load_run(writer.publish())
+
+
+def test_causes_sum_to_the_lost_time(tmp_path: Path) -> None:
+    run = exchanging(tmp_path)
+    weak, _ = scaling(run).to_dict("records")
+    assert [weak[name] for name in CAUSES] == pytest.approx([0.002, 0.003, 0.004, 0.0])
+    assert sum(weak[name] for name in CAUSES) == pytest.approx(weak["lost_s"]) == pytest.approx(0.009)
+    console = Console(file=io.StringIO(), width=300)
+    console.print(summary(run))
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "slower compute 4.00 ms, exposed communication 3.00 ms, imbalance 2.00 ms, rest 0 s" in text
+    assert "Exposed communication" in report([run])
+    cases = run_summary(run)["cases"]
+    assert [one["scaling"][0]["imbalance_s"] for one in cases if one.get("scaling")] == pytest.approx([0.002, 0.002])
+
+
+def test_lost_collectives_leave_no_causes(tmp_path: Path) -> None:
+    weak, _ = scaling(exchanging(tmp_path, num_lost=3)).to_dict("records")
+    assert weak["imbalance_s"] != weak["imbalance_s"]
+    assert weak["cause_reason"].startswith("PyTorch’s flight recorder overwrote 6 collectives: set TORCH_FR_BUFFER")

@@ -2,18 +2,20 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.sleeping_ranks import SleepingRanks
 from support.small import small_case
 
-from charact.analysis.ranks.scaling import scaling
+from charact.analysis.ranks.scaling import CAUSES, scaling
 from charact.core.observer import Observer
 from charact.execution.interrupt import Interrupt
 from charact.measure.passes.timing import StopRule
 from charact.measure.ranks.runner import run_rank_cases
 from charact.measure.ranks.timed_case import time_on_ranks
 from charact.record.reader import Run, load_run
+from charact.record.schema import PHASES
 from charact.record.writer import RunWriter
 
 RULE = StopRule(0.0, 10, 60.0)
@@ -32,7 +34,7 @@ def recorded(out: Path, workload: SleepingRanks, ranks: list[tuple[str | None, i
 @pytest.mark.slow
 @pytest.mark.parametrize("factor", [1.0, 1.25])
 def test_efficiencies_are_those_of_the_sleeps(tmp_path: Path, factor: float) -> None:
-    workload = SleepingRanks(sleep_s=0.05, several_factor=factor, default_input_size=8)
+    workload = SleepingRanks(sleep_s=0.05, factors=(factor, factor), default_input_size=8)
     found = scaling(recorded(tmp_path, workload, [(None, 1), ("ddp", 2)], 4, 8)).set_index(["kind", "batch_size"])
     for place in (("weak", 4), ("weak", 8), ("strong", 4)):
         row = found.loc[place]
@@ -45,13 +47,34 @@ def test_efficiencies_are_those_of_the_sleeps(tmp_path: Path, factor: float) -> 
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("changes", "imbalance", "exposed", "slower"), [
+    ({"factors": (0.8, 1.2)}, 0.2, 0, 0),
+    ({"factors": (1, 1.4)}, 0.2, 0, 0.2),  # shared equally, the work would still take half as long
+    ({"factors": (1.25, 1.25)}, 0, 0, 0.25),
+    ({"hook_s": 0.05}, 0, 0.25, 0),
+    ({"factors": (0.9, 1.3), "hook_s": 0.04}, 0.2, 0.2, 0.1),
+])
+def test_the_causes_of_a_loss_are_those_of_the_sleeps(tmp_path: Path, changes: Any, imbalance: float, exposed: float,
+                                                      slower: float) -> None:
+    workload = SleepingRanks(sleep_s=0.05, default_input_size=8, **changes)
+    row = scaling(recorded(tmp_path, workload, [(None, 1), ("ddp", 2)], 4)).set_index("kind").loc["weak"]
+    lost = imbalance + exposed + slower
+    assert row["efficiency"] == pytest.approx(1 / (1 + lost), abs=0.02)
+    found = row[list(CAUSES)] / row["time_s"] * (1 + lost)
+    assert found.tolist() == pytest.approx([imbalance, exposed, slower, 0], abs=0.03)
+    assert row[list(CAUSES)].sum() == pytest.approx(row["lost_s"], abs=1e-11)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("parallel", ["ddp", "fsdp2"])
 def test_every_rank_runs_the_same_iterations(parallel: str) -> None:
     case = replace(small_case("train", batch_size=4), parallel=parallel, num_ranks=2)
     first, second = time_on_ranks(case, StopRule(0.0, 7, 60.0), num_threads=1)
     for timing in (first, second):
         assert timing.facts["num_iterations"] == 7
-        assert {row["phase"] for row in timing.rows} >= {"data", "forward", "loss", "backward", "update", "other"}
+        phases = {row["phase"] for row in timing.tables["iterations"]}
+        assert phases == set(PHASES)
+        assert timing.collectives == {"status": "ok", "reason": None, "num_lost": 0}
         assert timing.facts["num_threads"] == 1
     assert first.num_parameters == second.num_parameters
 

@@ -1,0 +1,127 @@
+"""Timer of a rank: its iterations by phase, and the collectives in which its host waits."""
+
+from collections.abc import Callable
+from threading import get_ident
+from time import perf_counter_ns
+from typing import Any, NamedTuple, Self
+
+import torch
+import torch.distributed as dist
+
+from charact.measure.passes.phase_timer import Stamps, phases_for
+from charact.measure.passes.timing import Durations
+from charact.measure.script.hooks.patch_context import Replacements
+from charact.measure.script.hooks.patches import COLLECTIVES
+from charact.measure.script.ranks.flight_recorder import FlightRecorder
+from charact.measure.script.spans.collectives import Arrival, Arrivals, collective_rows, with_waiting
+from charact.measure.script.spans.iterations import Interval, Iteration
+from charact.record.schema import Rows
+
+_ON_DEVICE = "waits of ranks on a GPU are not measured"
+_IN_FORWARD = ("_broadcast_coalesced",)
+"""What `DistributedDataParallel` calls from Python: the exchange of buffers. It exchanges gradients in C++."""
+
+
+class RankIteration(NamedTuple):
+    """A finished iteration: its time by phase, and its rows of the table `collectives`, with the iteration 0."""
+
+    durations: Durations
+    collectives: Rows
+
+
+class RankTimer:
+    """Times the iterations of a rank, whose phases are annotated with `phases`.
+
+    On a CPU, the phase `communication` is the time in which the host waits for other ranks; see `with_waiting`.
+
+    Args:
+        device: on which the rank computes.
+        parallel: how ranks train together, one of `schema.PARALLEL`; None for a single process.
+    """
+
+    def __init__(self, device: torch.device, parallel: str | None) -> None:
+        self.phases = phases_for(device)
+        self._watches = device.type == "cpu" and parallel is not None
+        self._on_device = device.type != "cpu"
+        self._recorder = FlightRecorder()
+        self._replacements = Replacements()
+        self._functions = _IN_FORWARD if parallel == "ddp" else COLLECTIVES
+        self._waits: list[tuple[int, int]] = []
+        self._is_waiting = False
+        self._thread = get_ident()
+        self._num_iterations = self._num_lost = 0
+
+    def __enter__(self) -> Self:
+        if self._watches:
+            for name in self._functions:
+                if hasattr(dist, name):
+                    self._replacements.wrap(dist, name, self._timed)
+            if self._functions is COLLECTIVES:
+                self._replacements.wrap(dist.Work, "wait", self._timed)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._replacements.undo()
+
+    def take(self) -> list[RankIteration]:
+        """Return the iterations since the last call; the device has finished them."""
+        if not self._watches:
+            return [RankIteration(durations, []) for durations in self.phases.take(wait=True)]
+        finished = self.phases.take_stamps()
+        self._num_iterations += len(finished)
+        note = self._recorder.note(self._num_iterations) or {"lost": 0, "rows": []}
+        self._num_lost += note["lost"]
+        arrivals = Arrivals([Arrival(*row) for row in note["rows"]])
+        waits, self._waits = self._waits, []
+        found = []
+        for stamps in finished:
+            iteration = with_waiting(_iteration(stamps, waits), arrivals)
+            found.append(RankIteration(_durations(iteration), collective_rows(0, iteration, arrivals)))
+        return found
+
+    def forget_lost(self) -> None:
+        """Forget how many collectives were lost so far: those of the warm-up do not matter."""
+        self._num_lost = 0
+
+    def facts(self) -> dict[str, Any]:
+        """Return the facts of the pass `collectives`."""
+        reason = _ON_DEVICE if self._on_device else self._recorder.problem
+        return {"status": "skipped", "reason": reason} if reason else {
+            "status": "ok", "reason": None, "num_lost": self._num_lost}
+
+    def _timed(self, original: Any) -> Callable[..., Any]:
+        """Return a function that records when the rank's own thread is in the original."""
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            if self._is_waiting or get_ident() != self._thread:
+                return original(*args, **kwargs)
+            self._is_waiting, start_ns = True, perf_counter_ns()
+            try:
+                return original(*args, **kwargs)
+            finally:
+                self._waits.append((start_ns, perf_counter_ns()))
+                self._is_waiting = False
+
+        return wrapper
+
+
+def _iteration(stamps: Stamps, waits: list[tuple[int, int]]) -> Iteration:
+    """Return the iteration; each wait, in order of time, interrupts the phase that it is in."""
+    begin_ns, end_ns, phases = stamps
+    intervals = []
+    for phase, start_ns, until_ns in phases:
+        for wait_ns, waited_ns in waits:
+            if start_ns <= wait_ns and waited_ns <= until_ns:
+                intervals += [Interval(phase, 0, start_ns, wait_ns),
+                              Interval("communication", 0, wait_ns, waited_ns, inside=phase)]
+                start_ns = waited_ns
+        intervals.append(Interval(phase, 0, start_ns, until_ns))
+    return Iteration(True, begin_ns, end_ns, intervals)
+
+
+def _durations(iteration: Iteration) -> Durations:
+    """Return the host's time of each phase; `other` is the rest of the iteration."""
+    sums_ns: dict[str, int] = {}
+    for one in iteration.intervals:
+        sums_ns[one.phase] = sums_ns.get(one.phase, 0) + one.end_ns - one.start_ns
+    sums_ns["other"] = iteration.end_ns - iteration.start_ns - sum(sums_ns.values())
+    return {phase: (ns / 1e9, None) for phase, ns in sums_ns.items()}
