@@ -30,7 +30,8 @@ def times_of(suite: Suite, rounds: Rounds, times: Rows, mode: str, method: str, 
     for brick in rounds.left:
         rounds.rows[brick]["status"] = "ok"
     rows = [as_stored(row) for row in rounds.rows.values() if row["brick"] not in names]
-    facts = {**rounds.facts, "status": "ok", "reason": None, "method": method, "suite": suite.name, "g": suite.g}
+    facts = {**rounds.facts, "status": "ok", "reason": None, "method": method, "suite": suite.name, "g": suite.g,
+             "cut_method": suite.method}
     writer.add_case(
         {"case": case, "workload": "bricks", "variant": suite.name, "mode": mode, "precision": "fp32", "device": "cpu",
          "input_size": None, "batch_size": None, "num_parameters": None, "status": "ok", "reason": None,
