@@ -1,4 +1,4 @@
-"""SQL over the tables of many runs, by DuckDB in memory, with the best and worst runs and what changed."""
+"""SQL queries over the tables of many runs, with DuckDB in memory."""
 
 import os
 import re
@@ -65,8 +65,8 @@ def query(paths: Sequence[Path], sql: str, on_run: OnRun = lambda: None) -> pd.D
       runs with a value.
     - changes: for each case, metric and machine, the newest run with a value (value) and the run before it (before,
       run_before), the largest change first. ratio: value / before; direction: better, worse or same;
-      is_outside_intervals: the intervals of the two runs do not overlap (null without intervals). Two runs of the same
-      code may differ by that: `charact compare` judges with repeated runs.
+      is_outside_intervals: the intervals of the two runs do not overlap (null without intervals). Runs of the same code
+      may differ as much: `charact compare` judges by repeated runs.
 
     Args:
         paths: directories of runs.
@@ -103,7 +103,7 @@ def query(paths: Sequence[Path], sql: str, on_run: OnRun = lambda: None) -> pd.D
 
 
 def _names(sql: str, table: str) -> bool:
-    """Return whether a query may name a table: whether the word is in it, also in a text or a comment."""
+    """Return whether a query may name a table: whether the word is in it, also in a string literal or a comment."""
     return re.search(rf"(?i)\b{table}\b", sql) is not None
 
 

@@ -33,12 +33,12 @@ class Part(NamedTuple):
 
     @property
     def has_ended(self) -> bool:
-        """Whether the part is complete."""
+        """Return whether the part is complete."""
         return not self.directory.name.startswith(PARTIAL_PREFIX)
 
     @property
     def is_being_written(self) -> bool:
-        """Whether the rank runs, or its part is being completed."""
+        """Return whether the rank runs, or its part is being completed."""
         return not self.has_ended and is_written(self.directory)
 
 

@@ -13,7 +13,7 @@ from charact.traces.phases import AttributedTrace
 
 _HOST_BACKENDS = ("gloo:", "mpi:", "ucc:")
 _EXCHANGES = (*_HOST_BACKENDS, "c10d::", "nccl:", "record_param_comms")
-"""Beginnings of the names of operators that belong to a collective; all others compute."""
+"""Prefixes of the names of operators that belong to a collective; all others compute."""
 
 
 class _Call(NamedTuple):
@@ -30,8 +30,8 @@ class _Call(NamedTuple):
 def collective_rows(trace: AttributedTrace) -> Rows:
     """Return rows of the table `collectives`, in the order of calls.
 
-    On a device, a collective takes the time of its kernel. It is exposed while no other kernel and no fill runs. On a
-    host, as with gloo, it takes the time of its span, and is exposed while no operator computes in any thread. Where
+    On a device, a collective takes the time of its kernel. It is exposed while no kernel that computes and no fill
+    runs; copies and other collectives do not hide it. On a host, as with gloo, it takes the time of its span, and is exposed while no operator computes in any thread. Where
     two collectives are exposed at the same time, the time belongs to the one that started first. Collectives outside
     of all iterations are left out; their kernels or operators are counted as dropped.
     """
@@ -62,7 +62,7 @@ def _on_device(kept: TraceEvents) -> list[_Call]:
     computing = [(event.start_ns, event.end_ns) for event in kept.device
                  if not is_communication(event) and not is_copy(event)]
     exposed = _exposed([(event.start_ns, event.end_ns) for event in events], computing)
-    return [_Call(event.start_ns if event.launched_ns is None else event.launched_ns, event.start_ns, event.end_ns,
+    return [_Call(event.launched_ns, event.start_ns, event.end_ns,
                   alone_ns, _exchange(kept, event), on_device=True)
             for event, alone_ns in zip(events, exposed, strict=True) if event.launched_ns is not None]
 
@@ -98,7 +98,7 @@ def _called(kept: TraceEvents, spans: Sequence[Operator]) -> list[Exchange]:
 
 
 def _exposed(spans: Sequence[tuple[int, int]], computing: Sequence[tuple[int, int]]) -> list[int]:
-    """Return how much of each span nothing is computed in; time of several spans belongs to the first. In order."""
+    """Return the exposed time (ns) of each span, in order; time that several spans share counts for the first."""
     covered, reached_ns, exposed = union(computing), None, []
     for start_ns, end_ns in spans:
         begin_ns = start_ns if reached_ns is None else max(start_ns, reached_ns)

@@ -50,7 +50,8 @@ CLOCKS = ("host_s", "device_s")
 class BrickTimes:
     """Times of the bricks of one case of a suite's run.
 
-    `bricks` maps each brick's identifier to its row of the table `bricks`; `facts` holds the facts of that pass.
+    `bricks` maps each brick's identifier to its row of the table `bricks`; `facts` holds the facts of the pass
+    `bricks`.
 
     Raises:
         UserError: the case does not belong to a suite's run.
@@ -173,7 +174,7 @@ class Use:
 
     @property
     def starts_backward(self) -> bool:
-        """Return whether its time includes the start of a backward pass."""
+        """Return whether the brick was timed with a backward pass, whose start is in its time."""
         return self.timed_as == "backward"
 
 

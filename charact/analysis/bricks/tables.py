@@ -39,7 +39,7 @@ def layer_text(layer_types: str | None) -> str | None:
 
 
 def kind_of_work(layer_types: str | None, kind: str = "sequence") -> str | None:
-    """Return the operator type of a sequence of layers: of its heaviest layer, else of its first."""
+    """Return the operator type of a sequence of layers: the first of `_HEAVY` that occurs, else that of its first layer."""
     if kind in _KINDS:
         return _KINDS[kind]
     if layer_types is None or pd.isna(layer_types):
@@ -121,7 +121,7 @@ def _time_reason(row: dict[Any, Any]) -> str | None:
 
 
 def has_failed(bricks: pd.DataFrame) -> "pd.Series[bool]":
-    """Return for each brick whether its timing failed."""
+    """Return for each brick whether it has no time although it was selected; includes bricks not timed yet."""
     return bricks["time_s"].isna() & bricks["status"].ne(LEFT_OUT)
 
 
@@ -255,7 +255,8 @@ def normalized_latency(run: Run) -> pd.DataFrame:
 
     Columns: case; workload, variant, input_size, batch_size, mode, precision and device; g, maximum number of layers of
     a segment; cut_method; timing_method of the bricks; strategy; phase; latency_s with its 95 % interval low_s to
-    high_s; measured_s, the median of measured iterations (null without them); normalized = latency_s / measured_s;
+    high_s; measured_s, the median of the same phase in measured iterations,
+    where `all` sums forward, loss, backward and update (null without them); normalized = latency_s / measured_s;
     error_frac = normalized - 1; reason, why there is no latency; measured_reason, why there is no measurement.
 
     *Error*: bricks and models were timed one after the other, and other load may affect either.
@@ -384,9 +385,10 @@ def time_by_layers(run: Run) -> pd.DataFrame:
 
 @memoize
 def predicted_times(run: Run) -> pd.DataFrame:
-    """Return the share of predicted bricks in the plain sums, in one row; an empty table if all were timed.
+    """Return the share of predicted bricks in the times of all segments, in one row; an empty table if all were timed.
 
-    Columns: num_bricks, distinct ones; num_predicted of these; share_frac of the sums.
+    Columns: num_bricks, distinct ones; num_predicted of these; share_frac of these times, which
+    include models without a latency, but no starts of backward passes.
     """
     pieces = run.pieces
     predicted = pieces["method"] == "predicted"

@@ -62,7 +62,7 @@ class Interpretation:
     outputs: list[Tensor] = field(default_factory=list)
     output_values: list[int] = field(default_factory=list)
     _input_free: set[int] = field(default_factory=set)
-    """Values computed from nothing, such as those of `arange`."""
+    """Values computed without any tensor, such as by `arange`, such as those of `arange`."""
     _values: dict[int, Tensor] = field(default_factory=dict)
     _same_as: dict[int, int] = field(default_factory=dict)
     _first_with: dict[int, int] = field(default_factory=dict)
@@ -201,7 +201,7 @@ def exported(program: Program, *, training: bool) -> Draft:
     """Export a program and return its draft; the program is not changed.
 
     Raises:
-        CaptureError: PyTorch cannot export it, or the graph holds something that cannot be stored.
+        CaptureError: PyTorch cannot export it, or the graph has an input, operator or argument that cannot be stored.
     """
     try:
         with _quiet(), warnings.catch_warnings(), torch.set_grad_enabled(training), program.real_run():
@@ -314,9 +314,9 @@ _TOLERANCE = 1e-3
 def capture(source: Source, fallback: str = "dispatch") -> CapturedModel:
     """Capture a model with torch.export, or by recording the operators that run.
 
-    The recording always takes place. It is used if the export fails, if autocast adds operators, or if the export
-    contains other operators than ran: models may take other code paths while they are exported, such as around the
-    fast path of PyTorch's encoders.
+    The recording always takes place. It is used if the precision uses autocast, if the export fails, or if the
+    exported operators differ from those that ran: models may take other code paths while they are exported, such as
+    around the fast path of PyTorch's encoders.
 
     Args:
         source: the model; it is built here.

@@ -333,7 +333,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         for made, number in zip(result if isinstance(result, (list, tuple)) else [result], numbers, strict=True):
             if number is not None:
                 self._numbers[made] = number
-                # The reference prevents that another storage gets the same address.
+                # The reference prevents another storage from getting the same address.
                 self._by_place[_place(made)] = number, _reference(made.untyped_storage())
                 if not torch.is_grad_enabled():
                     self.draft.without_gradient.add(number)
@@ -345,7 +345,7 @@ def _place(tensor: Tensor) -> Any:
     return tensor.untyped_storage()._cdata, tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype
 
 
-_REMEDY = "which bricks cannot represent: cut it with --mode infer, or disable that"
+_REMEDY = "which bricks cannot represent: use --mode infer, or disable it in the model"
 
 
 def check_gradients(program: Program) -> None:

@@ -262,7 +262,7 @@ def _with_mixed_samples(same: Sequence[Brick]) -> Brick:
 
 
 _MOST_FRAC = 0.5
-"""Maximum share of a model's bricks used as decoys; a complete model would look like a requested one."""
+"""Maximum share of a model's new bricks that are decoys, rounded up: a complete model looks like a requested one."""
 
 
 def drawn_decoys(others: Iterable[CutModel], known: Collection[str], number: int) -> list[CutModel]:

@@ -192,7 +192,7 @@ def add_models(directory: Path, models: Sequence[CutModel], g: int, method: str,
     """Add models to a suite, or create the suite.
 
     Bricks are written before the index that names them, and compositions last, so that readers always find a complete
-    suite. The next writer removes files that a killed writer left behind.
+    suite. The next writer removes a killed writer's files from the suite's directory.
 
     Args:
         directory: the suite's directory.

@@ -184,11 +184,11 @@ class _RingBuffer:
 
 
 class WeightPool:
-    """Ring buffers that return a different slice for each weight, at the reuse distance of the brick's model.
+    """Ring buffers that return a different slice for each weight.
 
     A layer's time does not depend on the values of its weights. Weights of one dtype and similar scale (`1 /
     sqrt(fan_in)` rounded to a power of two) therefore share a ring buffer. Its length is the largest reuse distance of
-    the bricks that use it, limited by the last-level cache. Memory does not grow with the number of weights.
+    the bricks that use it, at most twice the last-level cache. Memory does not grow with the number of weights.
 
     *Error*: among models that fit into the cache, smaller ones see larger reuse distances than their own.
 
@@ -214,7 +214,7 @@ class WeightPool:
         wanted_bytes = {key: min(touched, most_bytes) for key, touched in touched_bytes.items()}
         self._num_bytes = _split_limit(limit_bytes, wanted_bytes, largest_bytes)
         self.num_bytes = sum(self._num_bytes.values())
-        """Maximum size of all ring buffers (bytes)."""
+        """Planned size of all ring buffers (bytes), before rounding up to whole rows."""
         self._buffers: dict[str, _RingBuffer | None] = {}
 
     def next(self, of: BrickInput) -> Tensor:

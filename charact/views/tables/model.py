@@ -73,7 +73,7 @@ class Table:
 
 
 def table(frame: pd.DataFrame, caption: str, columns: Sequence[Column], note: str = "") -> Table:
-    """Build the table of a frame; a column `case` of the frame allows to filter rows by case."""
+    """Build the table of a frame; a column `case` of the frame allows filtering rows by case."""
     rows = [
         Row(getattr(row, "case", None), [column.cell(row) for column in columns], getattr(row, "side", None))
         for row in frame.itertuples(index=False)
@@ -85,7 +85,7 @@ _MIN_ROWS, _MIN_COLUMNS = 4, 2
 
 
 def without_constants(shown: Table) -> Table:
-    """Return the table without its columns in which all rows are alike; the note names their value.
+    """Return the table without its columns in which all rows have the same text; the note names their value.
 
     A table keeps at least two columns, and all if it has few rows.
     """
