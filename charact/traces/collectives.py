@@ -31,9 +31,10 @@ def collective_rows(trace: AttributedTrace) -> Rows:
     """Return rows of the table `collectives`, in the order of calls.
 
     On a device, a collective takes the time of its kernel. It is exposed while no kernel that computes and no fill
-    runs; copies and other collectives do not hide it. On a host, as with gloo, it takes the time of its span, and is exposed while no operator computes in any thread. Where
-    two collectives are exposed at the same time, the time belongs to the one that started first. Collectives outside
-    of all iterations are left out; their kernels or operators are counted as dropped.
+    runs; copies and other collectives do not hide it. On a host, as with gloo, it takes the time of its span, and is
+    exposed while no operator computes in any thread. Where two collectives are exposed at the same time, the time
+    belongs to the one that started first. Collectives outside of all iterations are left out; their kernels or
+    operators are counted as dropped.
     """
     calls = _on_device(trace.kept) or _on_host(trace.kept)
     starts = [iteration.start_ns for iteration in trace.iterations]

@@ -24,9 +24,9 @@ _Frac = Annotated[float, msgspec.Meta(ge=0)]
 class Correction(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """Systematic differences between models and their bricks, fitted on calibration models.
 
-    The corrected latency is `factor` times the plain sum, plus a time for each module call, each segment and each start
-    of a backward pass. A coefficient that the models do not determine stays at 1 or 0; `reasons` holds the reason by
-    its name.
+    The corrected latency is `factor` times the plain sum, plus a time for each module call, each segment, and each
+    segment that has a backward pass. A coefficient that the models do not determine stays at 1 or 0; `reasons` holds
+    the reason by its name.
     """
 
     factor: Annotated[float, msgspec.Meta(gt=0)]

@@ -39,7 +39,7 @@ def layer_text(layer_types: str | None) -> str | None:
 
 
 def kind_of_work(layer_types: str | None, kind: str = "sequence") -> str | None:
-    """Return the operator type of a sequence of layers: the first of `_HEAVY` that occurs, else that of its first layer."""
+    """Return the operator type of a sequence of layers: the first of `_HEAVY` that occurs, else its first layer's."""
     if kind in _KINDS:
         return _KINDS[kind]
     if layer_types is None or pd.isna(layer_types):
@@ -131,8 +131,8 @@ def suite_summary(run: Run) -> pd.DataFrame:
 
     Columns: case; variant, the suite's name; mode; precision; device; g, maximum number of layers of a brick; method of
     timing; num_bricks, num_failed, and num_left_out, the bricks whose times are predicted; num_layers of all bricks;
-    num_rounds; ended_by; suite_s, the sum of all timed bricks; flop; timed_s and set_up_s, the time of timed calls and
-    of everything else; status and reason.
+    num_rounds; ended_by; suite_s, the sum of all timed bricks; flop; timed_s, the time of timed calls, and
+    set_up_s, the other time of visits, such as for inputs and weights; status and reason.
     """
     bricks = brick_summary(run)
     grouped = bricks.groupby("case")
