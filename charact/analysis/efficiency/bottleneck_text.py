@@ -165,9 +165,14 @@ def _load_in_parallel(case: Situation) -> str:
         return f"load batches in parallel processes: more {'--workers' if case.is_ours else 'num_workers'}"
     if num_useful > (workers or 0):
         limit = _most_saved(case, num_cores) if not workers and num_cores is not None else ""
-        return f"load batches in parallel processes: {option.format(num_useful)}{limit}"
+        rival = _RIVAL if case.on_cpu else ""
+        return f"load batches in parallel processes: {option.format(num_useful)}{limit}{rival}"
     return (f"make samples cheaper to load, such as by decoding them once, in advance: more than {workers} loader "
             f"processes do not help on {num_cores} cores")
+
+
+_RIVAL = ("; on a CPU they take cores from the operators, so make samples cheaper to load first, and check either change "
+          "with charact compare --ab")
 
 
 def _most_saved(case: Situation, num_cores: int) -> str:

@@ -225,6 +225,7 @@ class TestAdvice:
         found = judge(shared(tmp_path, data=data, compute=1 - data))
         # Two cores need at least half of the iteration for its work.
         assert ("share 2 cores, so this saves at most 50.0 % of the iteration" in found["advice"]) is bound
+        assert "on a CPU they take cores from the operators" in found["advice"]
 
     @pytest.mark.parametrize(("num_workers", "evidence", "advice"), [
         (0, "waited for batches, with 0 loader processes; 75 ± 27 % of it in data.py:7, Images.__getitem__",
