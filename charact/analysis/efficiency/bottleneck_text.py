@@ -171,8 +171,8 @@ def _load_in_parallel(case: Situation) -> str:
             f"processes do not help on {num_cores} cores")
 
 
-_RIVAL = ("; on a CPU they take cores from the operators, so make samples cheaper to load first, and check either change "
-          "with charact compare --ab")
+_RIVAL = ("; on a CPU they take cores from the operators, so make samples cheaper to load first, and check either "
+          "change with charact compare --ab")
 
 
 def _most_saved(case: Situation, num_cores: int) -> str:
