@@ -101,20 +101,16 @@ def without_constants(shown: Table) -> Table:
                  f"The same in every row: {values}. {shown.note}".strip())
 
 
-_MARKS = "¹²³⁴⁵⁶⁷⁸⁹"
 _MISSING = "n/a ("
 _LONG_REASON = 24
 """Number of characters from which a reason is a footnote."""
 
 
 def with_footnotes(shown: Table) -> Table:
-    """Return the table with long reasons that several cells share below it, once each: n/a ¹.
-
-    Reasons beyond the ninth stay in their cells.
-    """
+    """Return the table with long reasons that several cells share below it, once each: n/a [1]."""
     counts = Counter(cell.text for row in shown.rows for cell in row.cells if cell.text.startswith(_MISSING))
     common = [text for text, number in counts.items() if number > 1 and len(text) >= len(_MISSING) + _LONG_REASON]
-    marks = dict(zip(common, _MARKS, strict=False))
+    marks = {text: f"[{number}]" for number, text in enumerate(common, 1)}
     if not marks:
         return shown
     rows = [replace(row, cells=[replace(cell, text=f"n/a {marks[cell.text]}", unbroken=True, wide=False)
