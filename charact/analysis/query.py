@@ -25,7 +25,7 @@ _RUN_FACTS = ("name", "started", "hostname")
 
 RESULTS = "results"
 """Name of the table with a row per metric of each case of each run."""
-_METRIC_COLUMNS = {"run": "VARCHAR", "started": "VARCHAR", "commit": "VARCHAR", "machine": "VARCHAR",
+_RESULT_COLUMNS = {"run": "VARCHAR", "started": "VARCHAR", "commit": "VARCHAR", "machine": "VARCHAR",
                    "torch": "VARCHAR", "case": "VARCHAR", "metric": "VARCHAR", "value": "DOUBLE", "low": "DOUBLE",
                    "high": "DOUBLE", "reason": "VARCHAR"}
 _HIGHER = ", ".join(f"'{metric}'" for metric in sorted(HIGHER_IS_BETTER))
@@ -45,7 +45,7 @@ _CHANGES = f"""
     WINDOW earlier AS (PARTITION BY "case", metric, machine ORDER BY started, run)
     QUALIFY row_number() OVER (PARTITION BY "case", metric, machine ORDER BY started DESC, run DESC) = 1
         AND before IS NOT NULL
-    ORDER BY abs(ln(ratio)) DESC NULLS LAST, "case", metric"""
+    ORDER BY abs(ln(nullif(ratio, 0))) DESC NULLS LAST, "case", metric"""
 VIEWS = {"best": _RANKED.format(order=f"{_GOODNESS} DESC"), "worst": _RANKED.format(order=_GOODNESS),
          "changes": _CHANGES}
 """Queries over `results`, by the name under which SQL finds them."""
@@ -86,11 +86,10 @@ def query(paths: Sequence[Path], sql: str, on_run: OnRun = lambda: None) -> pd.D
         cases = _cases(paths if _names(sql, CASES) else ())
         connection.register(CASES, cases)
         for table in TABLES:
-            if table != CASES:
-                _add(connection, table, paths if _names(sql, table) else ())
+            _add(connection, table, paths if _names(sql, table) else ())
         results = _results(read_index(paths if any(_names(sql, table) for table in (RESULTS, *VIEWS)) else (), on_run))
         connection.register("_results", results)
-        columns = ", ".join(f'CAST("{name}" AS {kind}) AS "{name}"' for name, kind in _METRIC_COLUMNS.items())
+        columns = ", ".join(f'CAST("{name}" AS {kind}) AS "{name}"' for name, kind in _RESULT_COLUMNS.items())
         connection.execute(f"CREATE VIEW {RESULTS} AS SELECT {columns} FROM _results")
         for name, text in VIEWS.items():
             connection.execute(f"CREATE VIEW {name} AS {text}")
@@ -154,7 +153,7 @@ def _results(index: Index) -> pd.DataFrame:
         rows += [[facts.run, facts.started, facts.commit, facts.machine, facts.torch, case, metric, number.value,
                   number.low, number.high, number.reason]
                  for case, found in facts.cases.items() for metric, number in found.metrics.items()]
-    return pd.DataFrame(rows, columns=list(_METRIC_COLUMNS))
+    return pd.DataFrame(rows, columns=list(_RESULT_COLUMNS))
 
 
 def _add(connection: "duckdb.DuckDBPyConnection", table: str, paths: Sequence[Path]) -> None:

@@ -110,6 +110,12 @@ def test_best_worst_and_what_changed_are_found(runs: list[Path], tmp_path: Path)
     assert set(changes.loc[["peak_memory"], "direction"]) == {"same"}
 
 
+def test_a_change_from_or_to_nothing_is_no_error(runs: list[Path], tmp_path: Path) -> None:
+    changes = query(_copies(runs[0], tmp_path, [1.0, 0.0]), "from changes where metric = 'time'")
+    assert set(changes["ratio"]) == {0.0}
+    assert set(changes["direction"]) == {"better"}
+
+
 def test_a_run_that_cannot_be_read_is_named_by_the_metrics(runs: list[Path], tmp_path: Path) -> None:
     copy = shutil.copytree(runs[0], tmp_path / "copy")
     (copy / "run.json").write_text("{", encoding="utf-8")
