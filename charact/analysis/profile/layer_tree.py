@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import pandas as pd
 
 from charact.analysis.common.row_order import in_order
-from charact.analysis.profile.breakdown import operator_times
+from charact.analysis.profile.breakdown import OUTSIDE_OPERATORS, operator_times, operator_types
 from charact.record.reader import Run
 
 _MAX_DEPTH = 20
@@ -29,6 +29,17 @@ def layer_work(run: Run) -> pd.DataFrame:
         rows = rows.merge(sums, on=keys, how="left").merge(largest, on=keys, how="left")
     rows["operator_type"] = rows["type_by_time_s"].fillna(rows["type_by_flop"])
     return in_order(rows, run, "case", "phase")[[*keys, "operator_type", "time_s", "flop"]]
+
+
+def iteration_work(run: Run) -> pd.DataFrame:
+    """Return `layer_work` and each phase's time outside operators: the phases then sum to the iteration.
+
+    A case timed on a device has no such rows: its times are those of kernels.
+    """
+    work, types = layer_work(run), operator_types(run)
+    outside = types[(types["operator_type"] == OUTSIDE_OPERATORS) & types["case"].isin(work["case"])]
+    outside = outside[["case", "phase", "operator_type", "time_s"]].assign(layer=None, flop=float("nan"))
+    return in_order(pd.concat([work, outside[list(work)]], ignore_index=True), run, "case", "phase")
 
 
 @dataclass

@@ -6,10 +6,8 @@ from typing import Any
 
 import pandas as pd
 
-from charact.analysis.common.row_order import in_order
 from charact.analysis.memory.by_layer import memory_by_layer
-from charact.analysis.profile.breakdown import OUTSIDE_OPERATORS, operator_types
-from charact.analysis.profile.layer_tree import layer_work, nested
+from charact.analysis.profile.layer_tree import iteration_work, nested
 from charact.record.reader import Run
 from charact.views.html.elements.blocks import Block, Body, Legend, missing_cases, why_nothing
 from charact.views.html.elements.charts import LEAST_FRAC, Box, ChartMaker
@@ -38,7 +36,7 @@ _INSTEAD = "The tables Layers, Operators and Memory have the numbers."
 
 def flame_graphs(run: Run) -> Body:
     """Build the section: a chart for each case with layers."""
-    work, held = _with_time_outside(run, layer_work(run)), memory_by_layer(run)
+    work, held = iteration_work(run), memory_by_layer(run)
     types: dict[str, dict[str, str]] = defaultdict(dict)
     for row in fmt.rows(run.layers.dropna(subset=["layer_type"])):
         types[row.case][row.layer] = row.layer_type
@@ -48,17 +46,6 @@ def flame_graphs(run: Run) -> Body:
     if not blocks:
         return Body(blocks=[Block(note=why_nothing(run, "operators"))])
     return Body(lead=_LEAD, blocks=[*blocks, *missing_cases(run, "operators", [str(each.case) for each in blocks])])
-
-
-def _with_time_outside(run: Run, work: pd.DataFrame) -> pd.DataFrame:
-    """Return `layer_work` with each phase's time outside operators: the phases then sum to the iteration.
-
-    A case timed on a device has no such rows: its graph has the time of kernels.
-    """
-    types = operator_types(run)
-    outside = types[(types["operator_type"] == OUTSIDE_OPERATORS) & types["case"].isin(work["case"])]
-    outside = outside[["case", "phase", "operator_type", "time_s"]].assign(layer=None, flop=float("nan"))
-    return in_order(pd.concat([work, outside[list(work)]], ignore_index=True), run, "case", "phase")
 
 
 def _block(case: str, work: pd.DataFrame, held: pd.DataFrame, types: Mapping[str, str]) -> list[Block]:
