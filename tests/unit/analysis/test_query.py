@@ -113,8 +113,8 @@ def test_best_worst_and_what_changed_are_found(runs: list[Path], tmp_path: Path)
 def test_a_change_to_nothing_is_no_error() -> None:
     duckdb = pytest.importorskip("duckdb")
     with duckdb.connect(":memory:") as connection:
-        connection.execute("""CREATE TABLE results AS SELECT run, started, 'c' AS "commit", 'm' AS machine, 't' AS torch,
-            'resnet18' AS "case", 'accuracy' AS metric, value, value AS low, value AS high
+        connection.execute("""CREATE TABLE results AS SELECT run, started, 'c' AS "commit", 'm' AS machine,
+            't' AS torch, 'resnet18' AS "case", 'accuracy' AS metric, value, value AS low, value AS high
             FROM (VALUES ('first', '1', 0.5), ('second', '2', 0.0)) AS given(run, started, value)""")
         (changed,) = connection.sql(VIEWS["changes"]).df().to_dict("records")
     assert (changed["run"], changed["ratio"], changed["direction"]) == ("second", 0.0, "worse")
