@@ -45,7 +45,7 @@ _CHANGES = f"""
     WINDOW earlier AS (PARTITION BY "case", metric, machine ORDER BY started, run)
     QUALIFY row_number() OVER (PARTITION BY "case", metric, machine ORDER BY started DESC, run DESC) = 1
         AND before IS NOT NULL
-    ORDER BY abs(ln(nullif(ratio, 0))) DESC NULLS LAST, "case", metric"""
+    ORDER BY abs(ln(ratio)) DESC NULLS LAST, "case", metric"""
 VIEWS = {"best": _RANKED.format(order=f"{_GOODNESS} DESC"), "worst": _RANKED.format(order=_GOODNESS),
          "changes": _CHANGES}
 """Queries over `results`, by the name under which SQL finds them."""
