@@ -11,6 +11,7 @@ import pytest
 from support.forked import Server, hidden
 from support.ranks import only_record, run_ranks, start_ranks
 
+from charact.analysis.ranks.collectives import collective_summary
 from charact.analysis.ranks.stragglers import stragglers
 from charact.cli import run as charact
 from charact.record.reader import Run
@@ -50,6 +51,11 @@ def test_all_ranks_have_one_record_with_the_phases_and_collectives_of_each(tmp_p
     assert set(collectives["operation"]) == {"all_reduce"}
     assert set(collectives["phase"]) == {"backward"}
     assert set(collectives.groupby(["case", "iteration"])["bytes"].sum()) == {4 * PARAMETERS}
+    (row,) = run.manifest["collective_ceilings"]  # those that the tests' cache holds
+    assert (row["backend"], row["num_ranks"], row["operation"]) == ("gloo", 2, "all_reduce")
+    found = collective_summary(run)
+    assert list(found["of_best_frac"]) == list(found["bus_bytes_per_s"] / row["bus_bytes_per_s"])
+    assert found["of_best_frac"].gt(0).all()
     sequences = collectives.groupby(["case", "iteration"])["sequence"].agg(list).unstack("case")
     assert (sequences["ranks-train-rank0"] == sequences["ranks-train-rank1"]).all()
 
