@@ -125,7 +125,8 @@ def _training(workload: "Workload", size: int, batch: int, precision: str, chose
     request = DataRequest(chosen["data"], None if directory is None else expanded_path(directory), chosen["split"],
                           chosen["seed"], synthetic=made_up)
     case = Case(workload, size, batch, "train", precision, resolve_device(chosen["device"]), request,
-                chosen["workers"], chosen["channels_last"], chosen["compiled"])
+                chosen["workers"], chosen["channels_last"], chosen["compiled"],
+                **({"parallel": "ddp", "num_ranks": chosen["nproc"]} if "nproc" in chosen else {}))
     return Training(
         case, chosen["num_epochs"], chosen.get("validation"), chosen.get("holdout_frac"),
         Target(*chosen["until"]) if "until" in chosen else None, chosen.get("learning_rate"),

@@ -31,9 +31,7 @@ def run_ranks(function: Callable[..., None], task: Any, num_ranks: int) -> None:
     Raises:
         RuntimeError: a rank failed; the message holds its error.
     """
-    with _interrupts_held(), _collectives_recorded():
-        ranks: Any = start_processes(  # type: ignore[no-untyped-call]
-            function, args=(task,), nprocs=num_ranks, join=False, daemon=True, start_method="spawn")
+    ranks = start_ranks(function, task, num_ranks)
     try:
         while not ranks.join():
             pass
@@ -43,6 +41,13 @@ def run_ranks(function: Callable[..., None], task: Any, num_ranks: int) -> None:
     finally:
         for process in ranks.processes:
             process.terminate()
+
+
+def start_ranks(function: Callable[..., None], task: Any, num_ranks: int, *more: Any) -> Any:
+    """Call a function with its rank, a task and more in a new process for each rank; return torch's ProcessContext."""
+    with _interrupts_held(), _collectives_recorded():
+        return start_processes(  # type: ignore[no-untyped-call]
+            function, args=(task, *more), nprocs=num_ranks, join=False, daemon=True, start_method="spawn")
 
 
 @contextlib.contextmanager
