@@ -36,6 +36,8 @@ def command(
         raise UserError("--refresh measures ceilings again: add --ceilings, or leave it out")
     if nproc is not None and not ceilings:
         raise UserError(f"--nproc {nproc} measures collectives: add --ceilings, or leave it out")
+    if nproc is not None and verbose:
+        raise UserError(f"--nproc {nproc} measures collectives only, without checks: leave --verbose out")
     from dataclasses import asdict
 
     from charact.machine.facts import machine_facts, software_facts
@@ -106,17 +108,17 @@ def _print_collectives(kept: "CachedCollectives") -> None:
     best = {row["operation"]: row for row in kept.best}
     rows = []
     for row in kept.rows:
-        factor, scaled = scale([row["high"]], "B/s")
+        factor, scaled = scale([row["bus_bytes_per_s"]], "B/s")
+        value, low, high = (digits(rate * factor) for rate in (row["bus_bytes_per_s"], row["low"], row["high"]))
         rows.append([
             f"  {row['operation']}", quantity(row["bytes"], "B"), quantity(row["time_s"], "s"),
-            quantity(row["bytes"] / row["time_s"], "B/s"), quantity(row["bus_bytes_per_s"], "B/s"),
-            f"{digits(row['low'] * factor)}–{digits(row['high'] * factor)} {scaled}",
+            quantity(row["bytes"] / row["time_s"], "B/s"), f"{value} {scaled} ({low}–{high})",
             "best" if row is best[row["operation"]] else ""])
-    rows += [[f"  {operation}", "", "", f"n/a ({reason})", "", "", ""]
+    rows += [[f"  {operation}", "", "", "", f"n/a ({reason})", ""]
              for operation, reason in kept.unavailable.items()]
     show("", f"Collectives between {kept.num_ranks} ranks ({kept.backend}), measured {kept.when}")
-    print_table(None, ["", "size", "time", "algorithm bandwidth", "bus bandwidth", "95 % interval", ""], rows)
-    show("Bus bandwidth: algorithm bandwidth times "
+    print_table(None, ["", "size", "time", "algorithm", "bus (95 % interval)", ""], rows)
+    show("Algorithm bandwidth: size over time; bus bandwidth: this times "
          + ", ".join(f"{bus_factor(operation, kept.num_ranks):.3g} ({operation})" for operation in best))
 
 

@@ -76,8 +76,8 @@ def test_collectives_are_one_table_with_the_best_size_of_each(capsys: pytest.Cap
     lines = [re.split(r" {2,}", line.strip()) for line in capsys.readouterr().out.splitlines()]
     assert lines[4] == [f"Collectives between 4 ranks (gloo), measured {kept.when}"]
     assert lines[6:9] == [
-        ["all_reduce", "1,000 B", "1.00 ms", "1.00 MB/s", "1.50 MB/s", "1.50–1.50 MB/s"],
-        ["all_reduce", "977 KiB", "100 ms", "10.0 MB/s", "15.0 MB/s", "15.0–15.0 MB/s", "best"],
+        ["all_reduce", "1,000 B", "1.00 ms", "1.00 MB/s", "1.50 MB/s (1.50–1.50)"],
+        ["all_reduce", "977 KiB", "100 ms", "10.0 MB/s", "15.0 MB/s (15.0–15.0)", "best"],
         ["broadcast", "n/a (gloo does not support it)"]]
     assert cli.run(["doctor", "--ceilings", "--nproc", "4", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["collectives"]["gloo"]["best"] == [rows[1]]
