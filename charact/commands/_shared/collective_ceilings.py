@@ -14,8 +14,10 @@ from charact.machine.collective_ceilings import (
     read_collectives,
 )
 from charact.machine.core_use import CoreUse
+from charact.machine.facts import usable_cores
 from charact.measure.microbench.collective_ceilings import measure_collectives
 from charact.measure.ranks.processes import backend_of
+from charact.measure.script.ranks.launcher import warn_of_few_cores
 
 
 def measured_collectives(fingerprint: str, num_ranks: int, *, refresh: bool) -> list[CachedCollectives]:
@@ -43,6 +45,8 @@ def _now_measured(fingerprint: str, num_ranks: int, device_type: str) -> CachedC
     """Measure, and save the result if no other process disturbed the measurement."""
     backend = backend_of(device_type)
     warn(f"Measuring collectives between {num_ranks} ranks ({backend}), once on this machine: some ten seconds")
+    if device_type == "cpu":
+        warn_of_few_cores(num_ranks, usable_cores())
     core_use = CoreUse()
     try:
         found = collectives_now_measured(backend, num_ranks, *measure_collectives(num_ranks, device_type))

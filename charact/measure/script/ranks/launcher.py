@@ -61,10 +61,15 @@ def _program() -> list[str]:
 
 def divide_threads(num_ranks: int, num_cores: int, environment: MutableMapping[str, str]) -> None:
     """Give each rank its part of the cores as threads, unless the user chose a number; warn if there are too few."""
+    warn_of_few_cores(num_ranks, num_cores)
+    environment.setdefault(_THREADS, str(max(num_cores // num_ranks, 1)))
+
+
+def warn_of_few_cores(num_ranks: int, num_cores: int) -> None:
+    """Warn if there are more ranks than cores."""
     if num_ranks > num_cores:
         warn(f"charact: {num_ranks} ranks share {num_cores} cores: each computes in one thread and waits for a core, "
              f"so all times are too long; up to {num_cores} ranks have a core each")
-    environment.setdefault(_THREADS, str(max(num_cores // num_ranks, 1)))
 
 
 def without_option(arguments: Sequence[str]) -> list[str]:
