@@ -46,10 +46,27 @@ class CoreUse(Struct):
     num_involuntary_switches: Count | None = None
 
 
+class ProgramFacts(Struct):
+    """Time of a whole profiled program: all, before the first iteration, between iterations and after the last one.
+
+    Times are unknown if the program was not recorded to its end. `process_peak_bytes`: largest resident set of the
+    process.
+    """
+
+    duration_s: Amount | None = None
+    before_s: Amount | None = None
+    between_s: Amount | None = None
+    after_s: Amount | None = None
+    process_peak_bytes: Amount | None = None
+
+
 class TimingPass(Pass):
     """Facts of the pass `timing`."""
 
     num_warmup_iterations: Count | None = None
+    num_pass_iterations: Count | None = None
+    """Iterations of a profiled program that other passes measured."""
+    program: ProgramFacts | None = None
     warmup_ended_by: str | None = None
     num_iterations: Count | None = None
     ended_by: str | None = None
@@ -154,9 +171,13 @@ class FramesPass(Pass):
     """In `other`."""
     num_data_samples: Count = 0
     data_frames: list[Frame] = []
+    num_outside_samples: Count = 0
+    outside_frames: list[Frame] = []
+    """Outside of all iterations of the program."""
 
     def __post_init__(self) -> None:
-        for frames, num_samples in ((self.frames, self.num_samples), (self.data_frames, self.num_data_samples)):
+        for frames, num_samples in ((self.frames, self.num_samples), (self.data_frames, self.num_data_samples),
+                                    (self.outside_frames, self.num_outside_samples)):
             if sum(frame.num_samples for frame in frames) > num_samples:
                 raise ValueError("the frames have more samples than the pass")
 

@@ -30,8 +30,12 @@ by the device's allocator."""
 
 MODES = ("train", "infer")
 
-SAMPLED_PHASES = {"other": ("num_samples", "frames"), "data": ("num_data_samples", "data_frames")}
-"""Facts of the pass `frames`, by phase: the number of samples, and the most frequent lines of the program."""
+SAMPLED_PHASES = {"other": ("num_samples", "frames"), "data": ("num_data_samples", "data_frames"),
+                  "outside": ("num_outside_samples", "outside_frames")}
+"""Facts of the pass `frames`, by phase: the number of samples, and the most frequent lines of the program.
+
+`outside`: outside of all iterations of the program, recorded with its first case.
+"""
 
 PARALLEL = ("ddp", "fsdp2")
 """How ranks train together: `DistributedDataParallel` replicates the model in each rank; FSDP2 (`fully_shard`) shards

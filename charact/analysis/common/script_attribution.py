@@ -10,9 +10,17 @@ from charact.analysis.common.row_order import in_order
 from charact.record.reader import Run
 from charact.record.schema import SAMPLED_PHASES
 
-_FACTS = ["num_warmup_iterations", "num_iterations", "attributed_frac", "inferred_frac", "compile_s"]
+_FACTS = ["num_warmup_iterations", "num_pass_iterations", "num_iterations", "attributed_frac", "inferred_frac",
+          "compile_s"]
+_OUTSIDE = ["duration_s", "before_s", "between_s", "after_s"]
 _MUCH_FRAC = 0.1
 _FRAMES = ["place", "function", "library", "num_samples"]
+_NUM_LIBRARIES = 3
+"""Number of library functions that are named of a line."""
+_SPARSE_S = 0.05
+"""Interval of samples (s) from which the sampler ran without `--sample`."""
+_NORMAL = 1.96
+"""Quantile of the normal distribution for a 95 % interval."""
 
 
 def is_watched(run: Run) -> bool:
@@ -29,13 +37,28 @@ def is_imported(run: Run) -> bool:
 def attribution(run: Run) -> pd.DataFrame:
     """Return how much of each case's time was attributed to phases, for profiled programs and imported traces.
 
-    Columns: case; num_warmup_iterations (left out); num_iterations (recorded); attributed_frac, the share of the
-    iterations' time in phases other than `other`; inferred_frac, the share outside PyTorch calls that a rule assigned
-    to a phase; compile_s, compile time of the whole program (null without compilation). Workloads have no rows.
+    Columns: case; num_warmup_iterations (left out); num_pass_iterations, measured by other passes than the timing (null
+    in older records); num_iterations (recorded); attributed_frac, the share of the iterations' time in phases other
+    than `other`; inferred_frac, the share outside PyTorch calls that a rule assigned to a phase; compile_s, compile
+    time of the whole program (null without compilation). Workloads have no rows.
     """
     timed = [(entry["case"], entry.get("passes", {}).get("timing", {})) for entry in _entries(run)]
     rows = [[case, *(timing.get(fact) for fact in _FACTS)] for case, timing in timed]
     return pd.DataFrame(rows, columns=["case", *_FACTS]).astype(dict.fromkeys(_FACTS, "float64") | {"case": "str"})
+
+
+def time_outside(run: Run) -> pd.DataFrame:
+    """Return the time of each profiled program outside of its iterations, such as imports, evaluation and saving.
+
+    Columns: case, the first of the program; duration_s of the whole program; outside_s and outside_frac of it;
+    before_s the first iteration, between_s iterations, and after_s the last one, which sum to outside_s. Programs that
+    were not recorded to their end have no rows.
+    """
+    timed = [(entry["case"], entry.get("passes", {}).get("timing", {}).get("program") or {}) for entry in _entries(run)]
+    rows = [[case, *(facts[name] for name in _OUTSIDE)] for case, facts in timed if facts.get("duration_s")]
+    found = pd.DataFrame(rows, columns=["case", *_OUTSIDE]).astype({"case": "str"} | dict.fromkeys(_OUTSIDE, "float64"))
+    found["outside_s"] = found["before_s"] + found["between_s"] + found["after_s"]
+    return found.assign(outside_frac=found["outside_s"] / found["duration_s"])
 
 
 def blind_spots(run: Run) -> pd.DataFrame:
@@ -81,25 +104,36 @@ def has_unexplained_other(run: Run, case: str) -> bool:
     return is_watched(run) and bool(much.any()) and case not in sampled
 
 
-def sampled_share(row: Any) -> str:
-    """Return the share of a row of `sampled_frames` as text, with half the width of its 95 % interval.
+def too_few_samples(run: Run, case: str) -> dict[str, int]:
+    """Return the phases of a case of which there are too few samples to name lines, with the number of samples."""
+    sampled: dict[str, Any] = next((entry.get("passes", {}).get("frames", {}) for entry in _entries(run)
+                                    if entry["case"] == case), {})
+    sparse = (sampled.get("interval_s") or 0.0) >= _SPARSE_S
+    return {phase: sampled[num_samples] for phase, (num_samples, frames) in SAMPLED_PHASES.items()
+            if sparse and num_samples in sampled and not sampled.get(frames)}
 
-    *Source*: A. Agresti and B. A. Coull, Approximate is better than "exact" for interval estimation of binomial
-    proportions, The American Statistician 52 (1998).
+
+def sampled_share(row: Any) -> str:
+    """Return the share of a row of `sampled_frames` as text, with its 95 % interval: 43 % (16–75 %).
+
+    *Source*: E. B. Wilson, Probable inference, the law of succession, and statistical inference, Journal of the
+    American Statistical Association 22 (1927).
     """
-    num_samples = row.num_samples / row.share_frac + 4
-    middle = (row.num_samples + 2) / num_samples
-    half = 1.96 * math.sqrt(middle * (1 - middle) / num_samples)
-    return f"{100 * row.share_frac:.0f} ± {100 * half:.0f} %"
+    share, spread = row.share_frac, _NORMAL**2 * row.share_frac / row.num_samples  # z²/n
+    middle = (share + spread / 2) / (1 + spread)
+    half = math.sqrt(spread * share * (1 - share) + spread**2 / 4) / (1 + spread)
+    low, high = max(middle - half, 0.0), min(middle + half, 1.0)
+    return f"{100 * share:.0f} % ({100 * low:.0f}–{100 * high:.0f} %)"
 
 
 @memoize
 def sampled_frames(run: Run, phase: str = "other") -> pd.DataFrame:
-    """Return the lines of the program that were sampled in a phase, `other` or `data`, most samples first.
+    """Return the lines of the program that were sampled in one of `SAMPLED_PHASES`, most samples first.
 
-    Columns: case; place, file and line of the program's own code; function; library, the library function it was
-    calling (null if the line itself was running); num_samples; share_frac of all the case's samples in the phase, also
-    of lines that were not recorded; time_s, this share of the phase's mean time per iteration of the case.
+    Columns: case; place, file and line of the program's own code; function; library, the library functions it was
+    calling (null if only the line itself was running); num_samples; share_frac of all the case's samples in the phase,
+    also of lines that were not recorded; time_s, this share of the phase's mean time per iteration of the case (null
+    for `outside`).
 
     *Error*: a sample is taken every 100 ms, or every 10 ms with `--sample`. A share p of n samples has a standard error
     of at least sqrt(p (1 - p) / n).
@@ -111,9 +145,23 @@ def sampled_frames(run: Run, phase: str = "other") -> pd.DataFrame:
         rows += [{"case": entry["case"], **frame, "share_frac": frame["num_samples"] / sampled[num_samples]}
                  for frame in sampled.get(frames_name, [])]
     frames = pd.DataFrame(rows, columns=["case", *_FRAMES, "share_frac"])
-    frames = frames.astype({"case": "str", "num_samples": "float64", "share_frac": "float64"})
+    frames = _by_line(frames.astype({"case": "str", "num_samples": "float64", "share_frac": "float64"}))
     iterations = run.iterations
     phase_s = iterations[iterations["phase"] == phase].groupby("case")["host_s"].sum()
     phase_s = phase_s / iterations.groupby("case")["iteration"].nunique()
     frames["time_s"] = frames["share_frac"] * frames["case"].map(phase_s).astype("float64")
     return frames
+
+
+def _by_line(frames: pd.DataFrame) -> pd.DataFrame:
+    """Return one row for each line, the sum over the library functions that it called, most samples of a case first."""
+    rows = [
+        [case, place, function, ", ".join(of_line["library"].dropna().head(_NUM_LIBRARIES)) or None,
+         of_line["num_samples"].sum(), of_line["share_frac"].sum()]
+        for (case, place, function), of_line in frames.groupby(["case", "place", "function"], sort=False)
+    ]
+    found = pd.DataFrame(rows, columns=frames.columns).astype(frames.dtypes)
+    cases = {case: number for number, case in enumerate(dict.fromkeys(found["case"]))}
+    order = found.assign(order=found["case"].map(cases)).sort_values(["order", "num_samples"], kind="stable",
+                                                                    ascending=[True, False])
+    return order.drop(columns="order").reset_index(drop=True)

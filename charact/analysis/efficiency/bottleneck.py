@@ -61,7 +61,8 @@ def bottlenecks(run: Run) -> pd.DataFrame:
     Columns: case; verdict ('data-bound', 'communication-bound', 'straggler-bound', 'host-bound', 'compute-bound',
     'memory-bandwidth-bound', 'memory-capacity-bound', 'balanced', or null); share_frac of the median iteration, and the
     threshold_frac that it exceeded (for a full memory MEMORY_FRAC, and no share); prize_s and prize_frac, the potential
-    speedup: the most that removing the bottleneck could save; prize, that as a sentence (null for capacity, balance,
+    speedup: the most that removing the bottleneck could save, for data the most that loading in parallel could save on
+    the machine's cores; prize, that as a sentence (null for capacity, balance,
     and work that exceeds its ceiling); evidence, a sentence with numbers and thresholds; advice, one thing to try;
     reason, why there is no verdict.
     """
@@ -100,8 +101,8 @@ def _judged(case: Situation) -> dict[str, Any]:
         return _bound_by(case, limit, threshold_frac)
     if case.share("other") >= BOUND_FRAC:
         return {"reason": f"the limit of {share(case.share('other'))} of the iteration is unknown: {_why_other(case)}"}
-    evidence = (f"{words.shares(case)}; data, communication and host bound from {share(BOUND_FRAC)} on, "
-                f"compute and bandwidth from {share(WORK_FRAC)} on")
+    evidence = (f"{words.shares(case)}; a bottleneck is data, communication or host from {share(BOUND_FRAC)} of the "
+                f"iteration, compute or bandwidth from {share(WORK_FRAC)}")
     return {"verdict": "balanced", "evidence": evidence, "advice": words.largest(case)}
 
 
@@ -115,20 +116,19 @@ def _bound(case: Situation) -> tuple[str | None, float]:
 
 
 def _bound_by(case: Situation, limit: str, threshold_frac: float) -> dict[str, Any]:
-    spent_s = case.spent_s(limit)
-    prize_s = spent_s
+    saving, prize_s = words.saving(case, limit)
     if limit in ("compute", "bandwidth"):
         parts = case.of(limit)
         prize_s = float((parts["time_s"] - parts["bound_s"]).clip(lower=0.0).sum())
         if case.reached_frac(limit) > 1:  # the ceiling is no limit, so the distance to it is no saving
             prize_s = math.nan
     prize_frac = prize_s / case.median_s
-    evidence = f"{words.shares(case)}; {limit} bounds from {share(threshold_frac)} on; {words.EVIDENCE[limit](case)}"
+    evidence = f"{words.shares(case)}; {words.from_share(limit, threshold_frac)}; {words.EVIDENCE[limit](case)}"
     return {
         "verdict": VERDICTS[limit], "share_frac": case.share(limit), "threshold_frac": threshold_frac,
         "prize_s": prize_s, "prize_frac": prize_frac,
-        "prize": None if math.isnan(prize_s) else f"{words.SAVINGS[limit]} could save at most {share(prize_frac)} of "
-                                                  f"the iteration, {quantity(prize_s, 's')}",
+        "prize": None if math.isnan(prize_s) else f"{saving} could save at most {share(prize_frac)} of the iteration, "
+                                                  f"{quantity(prize_s, 's')}",
         "evidence": evidence, "advice": words.ADVICE[limit](case),
     }  # fmt: skip
 
@@ -143,7 +143,7 @@ def _waiting(case: Situation, threshold_frac: float) -> dict[str, Any] | None:
     program = rank_cases(case.run).set_index("case").loc[name, "program"]
     found = stragglers(case.run).set_index("program").loc[program]
     cause = found["evidence"] or found["reason"]
-    evidence = (f"{words.shares(case)}; communication bounds from {share(threshold_frac)} on; "
+    evidence = (f"{words.shares(case)}; {words.from_share('communication', threshold_frac)}; "
                 f"{quantity(waited_s, 's')} of it is waiting for ranks that come later: {cause}")
     return {
         "verdict": _STRAGGLER, "share_frac": case.share("communication"), "threshold_frac": threshold_frac,

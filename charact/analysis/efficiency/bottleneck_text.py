@@ -12,6 +12,7 @@ from charact.analysis.common.script_attribution import is_imported, is_watched, 
 from charact.analysis.efficiency.ceilings import ceilings_disturbed_frac, product_ceiling, product_precision
 from charact.analysis.efficiency.time_bounds import CALLING, LIMITS
 from charact.analysis.profile.breakdown import OUTSIDE_OPERATORS
+from charact.analysis.profile.core_use import core_use
 from charact.core.units import quantity, share
 from charact.record.reader import Run
 
@@ -26,8 +27,8 @@ _ABOVE = {
 }  # fmt: skip
 _WITH_WEIGHTS = ("convolution", "GEMM", "recurrent")
 
-SAVINGS = {
-    "data": "loading all data in parallel, in enough processes,", "communication": "hiding all communication",
+_SAVINGS = {
+    "communication": "hiding all communication",
     "host": "removing all time outside the operators’ own work", "compute": "computing at the ceiling",
     "bandwidth": "moving data at the ceiling",
 }  # fmt: skip
@@ -65,6 +66,19 @@ class Situation:
         number: int | None = self.option("workers") if self.is_ours else timing.get("num_loader_workers")
         return number
 
+    @property
+    def num_cores(self) -> int | None:
+        """Number of cores that the case can use; None if it is not known."""
+        number: int | None = (self.run.manifest["machine"].get("cpu") or {}).get("num_usable_cores")
+        return None if is_imported(self.run) else number
+
+    @property
+    def wanted_cores(self) -> float | None:
+        """Mean number of cores that the process and its children used or waited for; None if it is not known."""
+        uses = core_use(self.run)
+        found = uses.loc[uses["case"] == self.entry["case"], "wanted_cores"].dropna()
+        return None if found.empty else float(found.iloc[0])
+
     def of(self, limit: str) -> pd.DataFrame:
         """Return the parts with this limit."""
         return self.parts[self.parts["limit"] == limit]
@@ -93,6 +107,33 @@ def shares(case: Situation) -> str:
     names = {"other": "limit not known"}  # `other` is also a phase
     parts = ", ".join(f"{names.get(limit, limit)} {share(case.share(limit))}" for limit in largest_first)
     return f"of the median iteration of {quantity(case.median_s, 's')}: {parts}"
+
+
+def from_share(limit: str, threshold_frac: float) -> str:
+    """Return from which share of the iteration a limit is the bottleneck, as text."""
+    return f"{limit} is a bottleneck from {share(threshold_frac)} of the iteration"
+
+
+def saving(case: Situation, limit: str) -> tuple[str, float]:
+    """Return what removes a limit, as text, and the time (s) that this can save at most.
+
+    For data, loader processes: the cores must do the measured work of loading and training, but none while loading
+    waits for a disk or a network. If all cores load already, only cheaper samples help.
+    """
+    spent_s, num_cores, wanted_cores = case.spent_s(limit), case.num_cores, case.wanted_cores
+    if limit != "data" or num_cores is None or wanted_cores is None:
+        return _SAVINGS.get(limit, "loading all data in parallel, in enough processes,"), spent_s
+    of_one = 1.0 if case.num_workers else min(wanted_cores, 1.0)  # threads that spin use more, but do no work
+    work_s = of_one * (_loading_s(case) + case.median_s - spent_s)
+    saved_s = min(spent_s, case.median_s - work_s / num_cores)
+    if saved_s <= 0:
+        return "making all samples free to load", spent_s
+    return f"loading all data in parallel, on {num_cores} cores,", saved_s
+
+
+def _loading_s(case: Situation) -> float:
+    """Return the time (s) that one process needs to load the data of an iteration."""
+    return case.num_workers * case.median_s if case.num_workers else case.spent_s("data")
 
 
 def _data_evidence(case: Situation) -> str:
@@ -154,38 +195,23 @@ def _load_in_parallel(case: Situation) -> str:
     rest_s = case.median_s - case.spent_s("data")
     workers = case.num_workers
     # This number of processes yields a batch in the time of the rest of an iteration.
-    loading_s = case.spent_s("data") if not workers else workers * case.median_s
-    num_needed = math.ceil(loading_s / rest_s) if rest_s > 0 else math.inf
+    num_needed = math.ceil(_loading_s(case) / rest_s) if rest_s > 0 else math.inf
     if workers is None and not case.is_ours:
         return "load batches in parallel processes: num_workers of the DataLoader"
     option = "--workers {:.0f}" if case.is_ours else "num_workers={:.0f} of the DataLoader"
-    num_cores = (case.run.manifest["machine"].get("cpu") or {}).get("num_usable_cores")
+    num_cores = case.num_cores
     num_useful = max(num_needed if num_cores is None else min(num_needed, num_cores), 1)
     if num_cores is None and num_useful == math.inf:
         return f"load batches in parallel processes: more {'--workers' if case.is_ours else 'num_workers'}"
     if num_useful > (workers or 0):
-        limit = _most_saved(case, num_cores) if not workers and num_cores is not None else ""
         rival = _RIVAL if case.on_cpu else ""
-        return f"load batches in parallel processes: {option.format(num_useful)}{limit}{rival}"
+        return f"load batches in parallel processes: {option.format(num_useful)}{rival}"
     return (f"make samples cheaper to load, such as by decoding them once, in advance: more than {workers} loader "
             f"processes do not help on {num_cores} cores")
 
 
 _RIVAL = ("; on a CPU they take cores from the operators, so make samples cheaper to load first, and check either "
           "change with charact compare --ab")
-
-
-def _most_saved(case: Situation, num_cores: int) -> str:
-    """Return the most that loading in parallel saves on this number of cores, if that is less than the data phase.
-
-    The cores must do the work of loading and of one training thread. Loading that waits, for a disk or a network, is
-    not bounded by cores.
-    """
-    saved_s = case.median_s * (1 - 1 / num_cores)
-    if saved_s >= case.spent_s("data"):
-        return ""
-    return (f"; loading and training share {num_cores} core{'' if num_cores == 1 else 's'}, so this saves at most "
-            f"{share(saved_s / case.median_s)} of the iteration, unless loading mostly waits for a disk or a network")
 
 
 def _communicate_less(case: Situation) -> str:
@@ -239,7 +265,14 @@ def _move_less(case: Situation) -> str:
 def largest(case: Situation) -> str:
     """Return what to try if nothing bounds."""
     first = max(LIMITS, key=case.share)
-    return f"no single limit dominates: begin with {first}, the largest part with {share(case.share(first))}"
+    if first == "other":
+        part, why = "the time whose limit is not known", ""
+    elif first in ("compute", "bandwidth") and (reached_frac := case.reached_frac(first)) < _FAR_FRAC:
+        part = f"operators such as {_most(case, first, 'operator_type')} in {_most(case, first, 'phase')}"
+        why = f"; at {share(reached_frac)} of the ceiling, {first} is not what slows them down"
+    else:
+        part, why = first, ""
+    return f"no single limit dominates: begin with {part}, the largest part with {share(case.share(first))}{why}"
 
 
 def less_memory(entry: dict[str, Any]) -> str:

@@ -14,6 +14,7 @@ from typing import Any
 from charact.core.errors import UserError
 from charact.machine.core_use import CoreUse
 from charact.machine.facts import torch_facts
+from charact.measure.passes.resident_memory import resident_peak_bytes
 from charact.measure.script.hooks.patches import Patches
 from charact.measure.script.hooks.variable_names import variable_name
 from charact.measure.script.pass_scheduler import PassScheduler
@@ -69,6 +70,7 @@ class Session:
                  hang_after_s: float | None = None, on_hang: Callable[[str], None] | None = None) -> None:
         self.recorder = SpanRecorder()
         self.problem: str | None = None
+        self._began_ns = perf_counter_ns()
         self._plan = plan
         self._on_problem = on_problem
         self._event_log = EventLogWriter(directory)
@@ -131,11 +133,13 @@ class Session:
             traceback: of the error that ended the program, if one did.
         """
         self._closed = True
+        watched_to_the_end = self.recorder.on
         self._pass_scheduler.stop()
         self._end_watching()
         if self.recorder.slices:  # a graph was captured when watching ended
             self._try(lambda: self._flush(wait=True))
-        self._try(lambda: self._write_end(ending, traceback))
+        program = {"span_ns": (self._began_ns, perf_counter_ns())} if watched_to_the_end else {}
+        self._try(lambda: self._write_end({"ending": ending, "traceback": traceback, **program}))
 
     def note(self, note: dict[str, Any]) -> None:
         """Write a note with the next slices."""
@@ -322,13 +326,13 @@ class Session:
         self._device = {"note": "device", "device": str(device), "name": device_name(device), "reason": reason}
         self._notes.append(self._device)
 
-    def _write_end(self, ending: str, traceback: str | None) -> None:
+    def _write_end(self, end: dict[str, Any]) -> None:
         """Write the final notes.
 
         Owner facts are written again: lazy modules have weights by now, and models may have been added.
         """
         facts = [self._facts(obj, number) for number, obj in self._objects.items()]
-        end = {"note": "end", "ending": ending, "traceback": traceback, "time_s": time.time()}
+        end = {"note": "end", "time_s": time.time(), "process_peak_bytes": resident_peak_bytes(), **end}
         unwatched = {"note": "unwatched", "children": self._patches.num_children,
                      "threads": self._patches.num_training_threads}
         problem = None if self._flight_recorder is None else self._flight_recorder.problem

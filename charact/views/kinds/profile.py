@@ -15,6 +15,7 @@ from charact.analysis.common.script_attribution import (
     blind_spots,
     dropped,
     sampled_frames,
+    time_outside,
 )
 from charact.analysis.efficiency.bottleneck import bottlenecks
 from charact.analysis.efficiency.counters import counter_values
@@ -248,9 +249,10 @@ def _iteration_line(run: Run, case: pd.Series) -> RenderableType:
         line.append(f", compiled in {fmt.duration(case['compile_s'])}")
     found = attribution(run)
     for row in fmt.rows(found[found["case"] == case["case"]]):
-        line.append(f"\n{fmt.share(row.attributed_frac)} of the time belongs to a phase "
-                    f"({fmt.share(row.inferred_frac)} by a rule, not by a call); left out: the first "
-                    f"{fmt.number(row.num_warmup_iterations)}", style="dim")
+        line.append(f"\n{_attributed(row)}", style="dim")
+    whole = time_outside(run)
+    for row in fmt.rows(whole[whole["case"] == case["case"]]):
+        line.append(f"\noutside iterations {fmt.outside(row)}", style="dim")
     spots = blind_spots(run)
     for spot in spots.loc[spots["case"] == case["case"], "blind_spot"]:
         line.append(f"\n{spot}", style="yellow")
@@ -261,6 +263,16 @@ def _iteration_line(run: Run, case: pd.Series) -> RenderableType:
     for warning in _warnings(run, str(case["case"])):
         line.append(f"\n{warning}", style="yellow")
     return Padding(line, (0, 0, 0, 2))
+
+
+def _attributed(row: Any) -> str:
+    """Return how much of a program's time has a phase, and which iterations were not timed, from `attribution`."""
+    inferred = f" ({fmt.share(row.inferred_frac)} inferred from the calls around it)" if row.inferred_frac else ""
+    left_out = [f"the first {fmt.number(row.num_warmup_iterations)} as warm-up"] if row.num_warmup_iterations else []
+    if not fmt.absent(row.num_pass_iterations) and row.num_pass_iterations:
+        left_out.append(f"{fmt.number(row.num_pass_iterations)} that other passes measured")
+    return (f"{fmt.share(row.attributed_frac)} of the time is in a phase{inferred}; the rest is other"
+            + (f"\nnot timed: {' and '.join(left_out)}" if left_out else ""))
 
 
 def _details(run: Run, cases: pd.DataFrame) -> list[RenderableType]:

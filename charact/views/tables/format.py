@@ -157,7 +157,13 @@ def no_cases(partial: bool) -> str:
 
 def no_samples(batch_size: float | None) -> str | None:
     """Return why there is no rate of samples; None if the batch size is known."""
-    return "batch size not known" if pd.isna(batch_size) else None
+    return "no DataLoader gave a batch size" if pd.isna(batch_size) else None
+
+
+def outside(row: Any) -> str:
+    """Format a row of `time_outside`: 12.3 s of 30.1 s (40.9 %): before the first 8.1 s, between …."""
+    return (f"{duration(row.outside_s)} of {duration(row.duration_s)} ({share(row.outside_frac)}): before the first "
+            f"{duration(row.before_s)}, between {duration(row.between_s)}, after the last {duration(row.after_s)}")
 
 
 def target(row: Any) -> str:

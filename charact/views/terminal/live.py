@@ -126,7 +126,7 @@ def _mode(state: State) -> str:
 
 
 def _numbers(state: State, speed: Speed) -> list[str]:
-    samples = fmt.number(speed.samples_per_s, "batch size not known")
+    samples = fmt.number(speed.samples_per_s, fmt.no_samples(None))
     rate = f"samples/s {samples}" if speed.samples_per_s is None else f"{samples} samples/s"
     return [f"{fmt.seconds(speed.median_s)} per iteration", rate, _memory(state)]
 

@@ -74,7 +74,7 @@ def test_models_have_a_figure_and_a_table(run: Run) -> None:
 def test_the_places_of_other_are_escaped_and_told_in_order(run: Run) -> None:
     html = of(run)["other"]
     assert html.index("gan.py:12") < html.index("gan.py:&lt;40&gt;")
-    for text in ("torch.serialization.save", "n/a (the line itself", "75 ± 13", "14.2 ms"):
+    for text in ("torch.serialization.save", "n/a (the line itself", "75 % (60–86 %)", "14.2 ms"):
         assert text in html
 
 
@@ -87,7 +87,36 @@ def test_the_lines_that_load_the_data_have_a_table_of_their_own(run: Run) -> Non
     assert "7.50 ms" in html  # 6 of 8 samples, in 10 ms of data in the mean iteration
     text = in_terminal(run)
     assert "data was, in 8 samples" in text
-    assert "75 ± 27 %  data.py:7 in Images.__getitem__, PIL.open" in text
+    assert "75 % (41–93 %)  data.py:7 in Images.__getitem__, PIL.open" in text
+
+
+def test_a_line_has_one_row_and_no_share_below_zero(run: Run) -> None:
+    frame = {"place": "data.py:7", "function": "f", "library": None, "num_samples": 1}
+    run.manifest["cases"][0]["passes"]["frames"] |= {"num_samples": 8, "frames": [
+        frame | {"place": "other.py:1", "num_samples": 3}, frame | {"library": "numpy.sort", "num_samples": 2}, frame,
+        frame | {"library": "numpy.fft.rfft"}, frame | {"place": "late.py:9"}]}
+    text = in_terminal(run)
+    assert "50 % (22–78 %)  data.py:7 in f, numpy.sort, numpy.fft.rfft" in text
+    assert text.index("data.py:7") < text.index("other.py:1")
+    assert text.count("data.py:7") == 1
+    assert "12 % (2–47 %)  late.py:9" in text
+
+
+def test_time_outside_of_iterations_and_its_lines_are_shown(run: Run) -> None:
+    passes = run.manifest["cases"][0]["passes"]
+    passes["timing"] |= {"num_pass_iterations": 7, "program": {
+        "duration_s": 30.0, "before_s": 8.0, "between_s": 3.0, "after_s": 1.0}}
+    passes["frames"] |= {"num_outside_samples": 8, "interval_s": 0.1, "num_data_samples": 3, "data_frames": [],
+                         "outside_frames": [{"place": "gan.py:3", "function": "Images.__init__", "num_samples": 8}]}
+    told = "12.0 s of 30.0 s (40.0 %): before the first 8.00 s, between 3.00 s, after the last 1.00 s"
+    text = in_terminal(run).replace("\n    ", " ")
+    assert f"outside iterations {told}" in " ".join(text.split())
+    assert "outside of iterations was, in 8 samples" in text
+    assert "data was  n/a (3 of the samples, too few to name lines: charact run --sample" in text
+    assert "and 7 that other passes measured" in text
+    html = of(run)
+    assert told in html["program"]
+    assert "What ran outside of iterations" in html["other"]
 
 
 def test_bars_of_a_program_that_others_disturbed_are_pale(run: Run) -> None:
@@ -106,7 +135,7 @@ def test_a_sampler_that_found_nothing_says_so(run: Run) -> None:
 @pytest.mark.slow
 def test_what_is_not_told_has_its_reason(run: Run) -> None:
     html = "".join(of(run).values())
-    assert "n/a (batch size not known)" in html
+    assert "n/a (no DataLoader gave a batch size)" in html
     assert not re.findall(r"\bnan\b", html)
     assert "n/a</td>" not in html
     assert "n/a (not found)" not in of(run)["summary"]
@@ -126,9 +155,10 @@ def test_what_could_not_be_seen_is_said(run: Run) -> None:
 
 def test_the_terminal_shows_each_models_bar_and_no_unasked_pass(run: Run) -> None:
     text = in_terminal(run)
-    for words in ("n/a (batch size not known)", "time in netD", "time in netG",
-                  "95.0 % of the time belongs to a phase (2.0 % by a rule, not by a call); left out: the first 1",
-                  "75 ± 13 %  gan.py:12 in save, torch.serialization.save ", "20 ± 12 %  gan.py:<40> in <module> "):
+    for words in ("n/a (no DataLoader gave a batch size)", "time in netD", "time in netG",
+                  "95.0 % of the time is in a phase (2.0 % inferred", "not timed: the first 1 as warm-up",
+                  "75 % (60–86 %)  gan.py:12 in save, torch.serialization.save ",
+                  "20 % (10–35 %)  gan.py:<40> in <module> "):
         assert words in text
     for unasked in ("FLOP/s", "peak memory", "operator type", "nan"):
         assert unasked not in text
@@ -191,7 +221,7 @@ def test_it_compares_with_another_run_of_the_program_and_stands_beside_workloads
     for text in ("gan-train", "2.000", "n/a (fewer than 6 iterations)", "n/a (not measured)"):
         assert text in html
     everything = report([run, other, load_run(write_record(tmp_path / "runs"))])
-    assert everything.count("n/a (batch size not known)") >= 4
+    assert everything.count("n/a (no DataLoader gave a batch size)") >= 4
     assert "nan" not in html
 
 

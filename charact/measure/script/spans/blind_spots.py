@@ -3,10 +3,12 @@
 from collections import defaultdict
 from collections.abc import Sequence
 from itertools import pairwise
+from statistics import median
 
 from charact.core.units import share
 from charact.measure.script.spans.iterations import Iteration
 from charact.measure.script.spans.recorder import Kind, Slice
+from charact.measure.script.spans.stack_sampler import Samples
 
 FULL = "the record was full before the program ended: choose the recorded iterations with --skip and --iterations"
 MIXED = ("no call between two backwards was recorded, since modules and optimizers are called inside a compiled "
@@ -18,7 +20,9 @@ NO_FETCH = ("the iterations fetch nothing from a DataLoader: creating batches co
             "Profiler's iterate()")
 BY_HAND = ("weights are updated without an optimizer, and batches created without a DataLoader: both count as other; "
            "name them with a Profiler's phase()")
-BETWEEN = "{} of the time lies between {} and {}, and counts as other; name it with a Profiler's phase()"
+BETWEEN = "{} of a typical iteration lies between {} and {}, and counts as other"
+NAME_IT = "name it with a Profiler's phase()"
+SAMPLED = "most of it is in {}"
 PREDICTED = ("forwards without gradients between training iterations count as inference: if the training uses their "
              "outputs, record each batch with a Profiler's iterate()")
 NO_DEVICE_TIMES = ("device times are n/a (no timed events on {}: {}): phases hold the host's times, which are those of "
@@ -29,11 +33,11 @@ THREADS = "training in {} is not recorded: enter a charact.Profiler there"
 _MISSING_FRAC = 0.02
 """Share of the time outside of all phases from which a missing phase is reported."""
 _BETWEEN_FRAC = 0.02
-"""Share of the time between two phases from which it is reported."""
+"""Share of a typical iteration between two phases from which it is reported."""
 
 
 def blind_spots(iterations: Sequence[Iteration], *, compiled_whole: bool, full: bool, any_loader: bool,
-                inferences: Sequence[Iteration] = ()) -> list[str]:
+                inferences: Sequence[Iteration] = (), samples: Samples | None = None) -> list[str]:
     """Return messages about parts of a case that could not be recorded.
 
     Args:
@@ -42,6 +46,7 @@ def blind_spots(iterations: Sequence[Iteration], *, compiled_whole: bool, full: 
         full: whether the event log reached its limit.
         any_loader: whether the program fetched anything from a DataLoader.
         inferences: the program's iterations of inference.
+        samples: stack samples, which may show what ran between two phases.
     """
     spots = [FULL] if full else []
     if not iterations[0].training:
@@ -56,14 +61,22 @@ def blind_spots(iterations: Sequence[Iteration], *, compiled_whole: bool, full: 
     in_phases_ns = sum(one.end_ns - one.start_ns for one in intervals if one.phase != "other")
     if "data" not in phases and MIXED not in spots and wall_ns - in_phases_ns > _MISSING_FRAC * wall_ns:
         spots.append(BY_HAND if "update" not in phases else NO_FETCH if any_loader else NO_LOADER)
-    for (before, after), gap_ns in _gaps_ns(iterations).items() if MIXED not in spots else ():
-        if gap_ns > _BETWEEN_FRAC * wall_ns:
-            spots.append(BETWEEN.format(share(gap_ns / wall_ns), before, after))
-    # Those with a batch of their own are evaluations.
-    predicted_ns = {one.end_ns for one in inferences if all(part.phase != "data" for part in one.intervals)}
-    if 2 * sum(one.start_ns in predicted_ns for one in iterations) > len(iterations):
+    typical_ns = median(one.end_ns - one.start_ns for one in iterations)
+    for (before, after), spans in _gaps(iterations).items() if MIXED not in spots else ():
+        gap_ns = _typical_ns(spans, len(iterations))
+        if gap_ns > _BETWEEN_FRAC * typical_ns:
+            place = None if samples is None else samples.most_frequent([span for gaps in spans for span in gaps])
+            known = NAME_IT if place is None else SAMPLED.format(place)
+            spots.append(f"{BETWEEN.format(share(gap_ns / typical_ns), before, after)}: {known}")
+    in_order = sorted([*iterations, *inferences], key=lambda one: one.start_ns)
+    if 2 * sum(after.training and _is_prediction(before) for before, after in pairwise(in_order)) > len(iterations):
         spots.append(PREDICTED)
     return spots
+
+
+def _is_prediction(one: Iteration) -> bool:
+    """Return whether an iteration is inference without a batch of its own: with one, it is an evaluation."""
+    return not one.training and all(part.phase != "data" for part in one.intervals)
 
 
 def unwatched(num_children: int, num_threads: int) -> list[str]:
@@ -77,13 +90,22 @@ def unwatched(num_children: int, num_threads: int) -> list[str]:
     return messages
 
 
-def _gaps_ns(iterations: Sequence[Iteration]) -> dict[tuple[str, str], int]:
-    """Return the time (ns) of `other` between intervals, by the phases before and after it."""
-    gaps: dict[tuple[str, str], int] = defaultdict(int)
+def _gaps(iterations: Sequence[Iteration]) -> dict[tuple[str, str], list[list[tuple[int, int]]]]:
+    """Return the intervals (ns) of `other` between phases, by the phases before and after, of each iteration."""
+    gaps: dict[tuple[str, str], list[list[tuple[int, int]]]] = defaultdict(list)
     for iteration in iterations:
+        found: dict[tuple[str, str], list[tuple[int, int]]] = defaultdict(list)
         for before, after in pairwise(iteration.intervals):
-            gaps[before.phase, after.phase] += after.start_ns - before.end_ns
+            found[before.phase, after.phase].append((before.end_ns, after.start_ns))
+        for phases, spans in found.items():
+            gaps[phases].append(spans)
     return gaps
+
+
+def _typical_ns(spans: Sequence[Sequence[tuple[int, int]]], num_iterations: int) -> float:
+    """Return the median over all iterations of the length of an iteration's intervals, 0 where it has none."""
+    lengths = [sum(end_ns - begin_ns for begin_ns, end_ns in of_one) for of_one in spans]
+    return median(lengths + [0] * (num_iterations - len(lengths)))
 
 
 def is_compiled_whole(slices: Sequence[Slice]) -> bool:

@@ -56,6 +56,8 @@ class _End(Struct):
     ending: str
     time_s: float | UnsetType = UNSET
     traceback: str | UnsetType | None = UNSET
+    span_ns: _Window | UnsetType = UNSET
+    process_peak_bytes: _Count | UnsetType = UNSET
 
 
 _Name = Annotated[str, Meta(max_length=200)]

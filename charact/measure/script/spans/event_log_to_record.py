@@ -43,6 +43,10 @@ class EventLog:
     """When it ended, on the clock of the day."""
     traceback: str | None = None
     """Traceback of the error that ended it; None if none did."""
+    span_ns: tuple[int, int] | None = None
+    """Its start and end, on the clock of the iterations; None if it was not recorded to its end."""
+    process_peak_bytes: int | None = None
+    """Largest resident set of the process, until its end."""
     arrivals: Arrivals = field(default_factory=lambda: Arrivals([]))
     """Collectives that this rank called."""
     hung: str | None = None
@@ -126,6 +130,7 @@ def read_event_log(directory: Path) -> EventLog:
             log.device = note
         elif note["note"] == "end":
             log.ending, log.ended_s, log.traceback = note["ending"], note.get("time_s"), note.get("traceback")
+            log.span_ns, log.process_peak_bytes = note.get("span_ns"), note.get("process_peak_bytes")
         elif note["note"] == "rule":
             log.rule = note["facts"]
         elif note["note"] == "core use":
@@ -178,11 +183,26 @@ def script_cases(log: EventLog, name: str, source: str, skip: int | None, limit:
             num_skipped = 0
         if iterations:
             ended_by = "max_iterations" if len(iterations) == limit else "program"
-            case = _case(log, name, source, training, iterations, num_skipped, ended_by)
+            program = None if cases else _program(log)
+            case = _case(log, name, source, training, iterations, num_skipped, ended_by, program)
+            case[0]["passes"]["timing"]["num_pass_iterations"] = len(of_mode) - len(log.passes.timed(of_mode))
             if not cases:
                 log.passes.add_to(*case, passes, of_mode)
             cases.append(case)
     return cases
+
+
+def _program(log: EventLog) -> dict[str, Any]:
+    """Return facts of the whole program: its time outside of iterations (s), if it is known, and its peak memory."""
+    facts: dict[str, Any] = {"process_peak_bytes": log.process_peak_bytes}
+    if log.span_ns is None or not log.iterations:
+        return facts
+    (begin_ns, end_ns), first, last = log.span_ns, log.iterations[0], log.iterations[-1]
+    inside_ns = sum(one.end_ns - one.start_ns for one in log.iterations)
+    before_ns, after_ns = max(first.start_ns - begin_ns, 0), max(end_ns - last.end_ns, 0)
+    between_ns = max(last.end_ns - first.start_ns - inside_ns, 0)
+    return facts | {"duration_s": (end_ns - begin_ns) / 1e9, "before_s": before_ns / 1e9,
+                    "between_s": between_ns / 1e9, "after_s": after_ns / 1e9}
 
 
 def _num_warmup(num_iterations: int, limit: int | None) -> int:
@@ -192,7 +212,7 @@ def _num_warmup(num_iterations: int, limit: int | None) -> int:
 
 
 def _case(log: EventLog, name: str, source: str, training: bool, iterations: list[Iteration], num_skipped: int,
-          ended_by: str) -> tuple[dict[str, Any], dict[str, Rows]]:
+          ended_by: str, program: dict[str, Any] | None) -> tuple[dict[str, Any], dict[str, Rows]]:
     parts = _parts(log, iterations)
     rows = [row for number, iteration in enumerate(iterations) for row in iteration_rows(number, iteration, parts)]
     on_device = any(row["device_s"] is not None for row in rows)
@@ -205,7 +225,8 @@ def _case(log: EventLog, name: str, source: str, training: bool, iterations: lis
                     for interval in one.intervals if interval.compiling)
     other_s = sum(row["host_s"] for row in rows if row["phase"] == "other")
     entry: dict[str, Any] = {
-        "case": f"{name}-{mode}", "workload": name, "variant": "", "input_kind": None, "input_size": None,
+        "case": name if name == mode else f"{name}-{mode}", "workload": name, "variant": "", "input_kind": None,
+        "input_size": None,
         "batch_size": loaders_batch_size(log.owners, iterations), "mode": mode, "precision": "as written",
         "device": _device(log, on_device=on_device),
         "device_name": log.device["name"] if log.device else None, "data": "as written",
@@ -222,12 +243,19 @@ def _case(log: EventLog, name: str, source: str, training: bool, iterations: lis
                             *unwatched(log.num_children, log.num_threads),
                             *blind_spots(iterations, compiled_whole=log.compiled_whole, full=log.full,
                                          any_loader=any(one["kind"] == "loader" for one in log.owners.values()),
-                                         inferences=[one for one in log.iterations if not one.training])],
+                                         inferences=[one for one in log.iterations if not one.training],
+                                         samples=log.samples)],
             "num_loader_workers": _num_loader_workers(log.owners, iterations), "core_use": log.core_use, **log.rule,
         }},
     }
     data_s = sum(row["host_s"] for row in rows if row["phase"] == "data")
-    frames = log.samples.facts(iterations, {"other": other_s / sum(walls_s), "data": data_s / sum(walls_s)})
+    shares = {"other": other_s / sum(walls_s), "data": data_s / sum(walls_s)}
+    if program is not None:
+        entry["passes"]["timing"]["program"] = program
+        if "duration_s" in program:
+            outside_s = program["before_s"] + program["between_s"] + program["after_s"]
+            shares["outside"] = outside_s / program["duration_s"]
+    frames = log.samples.facts(iterations, log.iterations, shares)
     if frames is not None:
         entry["passes"]["frames"] = frames
     tables = {"iterations": rows}

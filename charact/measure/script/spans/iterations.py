@@ -52,14 +52,18 @@ def iteration_of(slices: list[Slice], after: Slice | None, *, training: bool, ma
 
     Args:
         slices: of the iteration; if the first marks the end of the previous iteration, this one begins after it.
-        after: first slice of the next iteration; None if the iteration ends with its last slice.
+        after: first slice of the next iteration; None if the iteration ends with its last slice. It also does where a
+            loader has no further batch: what follows an epoch, such as saving, belongs to no iteration.
         training: whether it trains.
         manual_update: whether the program updates its weights without an optimizer.
     """
     first, last = slices[0], slices[-1]
     begins_at_mark = first.kind is Kind.END
     start_ns, start_event = (first.end_ns, first.end_event) if begins_at_mark else (first.start_ns, first.start_event)
-    end_ns, end_event = (last.end_ns, last.end_event) if after is None else (after.start_ns, after.start_event)
+    if after is None or (last.kind is Kind.EXHAUSTED and after.kind is not Kind.END):
+        end_ns, end_event = last.end_ns, last.end_event
+    else:
+        end_ns, end_event = after.start_ns, after.start_event
     shown = [one for one in slices if one.kind not in _NO_SPANS]
     owners = _optimizers_ahead(shown) if training else [0] * len(shown)
     intervals = [

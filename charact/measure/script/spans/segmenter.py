@@ -2,11 +2,12 @@
 
 A training iteration ends where the next begins: at the first fetch, forward or backward after an optimizer's step, if
 the same optimizer steps again. So micro-batches with accumulated gradients, and the two steps of an adversarial pair,
-are one iteration. If one of the pair steps several times per step of the other, each of its steps is an iteration. A
-new optimizer that steps twice in a row has replaced the previous one and shares no iteration with it. Nor do optimizers
-of separate models that take turns, each with a batch of its own from the same loader. A forward without gradients that
-no step follows is an inference iteration. So is a forward in eval mode that no backward follows, of a model trained in
-training mode. If the program itself marks the ends of iterations, only these marks count.
+are one iteration. The last iteration of an epoch ends where its loader finds no further batch. If one of the pair steps
+several times per step of the other, each of its steps is an iteration. A new optimizer that steps twice in a row has
+replaced the previous one and shares no iteration with it. Nor do optimizers of separate models that take turns, each
+with a batch of its own from the same loader. A forward without gradients that no step follows is an inference
+iteration. So is a forward in eval mode that no backward follows, of a model trained in training mode. If the program
+itself marks the ends of iterations, only these marks count.
 """
 
 from collections.abc import Iterable
@@ -167,7 +168,7 @@ class Segmenter:
         self._any_window = True
         before = [one for group in groups[:begin] for one in group]
         own = [one for group in groups[begin:] for one in group] if begin else slices
-        done = self._inference_iterations(before, own[0] if own else after, only_known=True)
+        done = self._inference_iterations(before, None if own else after, only_known=True)
         return [*done, iteration_of(own, after, training=True, manual_update=self._manual_update)] if own else done
 
     def _is_inference(self, group: list[Slice]) -> bool:

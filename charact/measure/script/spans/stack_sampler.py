@@ -40,6 +40,8 @@ _PR_SET_TIMERSLACK = 29
 _WRITE_S = 1.0
 _LIBRARIES = tuple({os.path.join(sysconfig.get_path(name), "")
                     for name in ("stdlib", "platstdlib", "purelib", "platlib")})
+_PACKAGES = tuple(os.path.join("", name, "") for name in ("site-packages", "dist-packages"))
+"""Folders of installed packages, also of a user or of another environment on the path."""
 _CHARACT = os.path.join(str(Path(__file__).parents[3]), "")
 _WRAPPERS = os.path.join(str(Path(__file__).parents[1] / "hooks"), "")
 """Frames of charact below which the program's own calls run."""
@@ -108,10 +110,11 @@ class FrameSampler:
         if not (recorder.on and self._is_sampled()):
             return
         self._take_gil_soon()
+        progress = recorder.progress
         frame = sys._current_frames().get(self._thread_id)
         location = None if frame is None else location_of(frame)
-        if location is None or not self._is_sampled():
-            return
+        if location is None or recorder.progress != progress or not self._is_sampled():
+            return  # the program ran on while its stack was read
         if location not in self._numbers:
             self._numbers[location] = len(self._numbers)
             self._new.append(location)
@@ -161,7 +164,7 @@ def location_of(frame: FrameType) -> CodeLocation | None:
     while current is not None:
         code = current.f_code
         name = current.f_globals.get("__name__", "")
-        if not code.co_filename.startswith((*_LIBRARIES, _CHARACT, "<frozen")) or name == "__main__":
+        if name == "__main__" or not _is_library(code.co_filename):
             called = None if library is None else f"{module}.{library.co_qualname}"
             return f"{_short(code.co_filename)}:{current.f_lineno}", code.co_qualname, called
         if not code.co_filename.startswith(_CHARACT):
@@ -170,6 +173,11 @@ def location_of(frame: FrameType) -> CodeLocation | None:
             return None  # charact's own work, such as reading the use of the cores
         current = current.f_back
     return None
+
+
+def _is_library(path: str) -> bool:
+    """Return whether a file belongs to Python's library, an installed package or charact."""
+    return path.startswith((*_LIBRARIES, _CHARACT, "<")) or any(folder in path for folder in _PACKAGES)
 
 
 def _short(path: str) -> str:
@@ -193,32 +201,48 @@ class Samples:
         self._locations += [(location, function, library) for location, function, library in note["places"]]
         self._samples += [(time_ns, number) for time_ns, number in note["samples"]]
 
-    def facts(self, iterations: Sequence[Iteration], phase_fracs: Mapping[str, float]) -> dict[str, Any] | None:
-        """Return facts of the pass `frames` of a case: the most frequent locations in `other` and in `data`.
+    def facts(self, iterations: Sequence[Iteration], every: Sequence[Iteration], phase_fracs: Mapping[str, float]
+              ) -> dict[str, Any] | None:
+        """Return facts of the pass `frames` of a case: the most frequent locations in each of `SAMPLED_PHASES`.
 
-        Without `--sample`, only phases that take more than 10 % of the time and have at least 5 samples. None if no
-        sampler ran, or without `--sample` if there is no such phase.
+        Without `--sample`, only phases that take more than 10 % of the time; if such a phase has fewer than 5 samples,
+        only their number. None if no sampler ran, or without `--sample` if there is no such phase.
 
         Args:
             iterations: of the case.
-            phase_fracs: share of the time in each phase.
+            every: all of the program, in order.
+            phase_fracs: share of the time in each phase, outside of iterations of the program's; absent if unknown.
         """
         if self.interval_s is None:
             return None
-        counts = {phase: Counter[int]() for phase in SAMPLED_PHASES}
+        counts = {phase: Counter[int]() for phase in SAMPLED_PHASES if phase in phase_fracs}
         for time_ns, number in self._samples:
-            phase = _phase_at(time_ns, iterations)
+            phase = _phase_at(time_ns, iterations) or ("outside" if _at(time_ns, every) is None else None)
             if number < len(self._locations) and phase in counts:
                 counts[phase][number] += 1
-        if self.interval_s > INTERVAL_S:
-            counts = {phase: found for phase, found in counts.items()
-                      if phase_fracs.get(phase, 0.0) > _MUCH_FRAC and found.total() >= _MIN_SPARSE}
+        sparse = self.interval_s > INTERVAL_S
+        if sparse:
+            counts = {phase: found for phase, found in counts.items() if phase_fracs[phase] > _MUCH_FRAC}
         if not counts:
             return None
         facts: dict[str, Any] = {"status": "ok", "reason": None, "interval_s": self.interval_s}
-        for phase, (num_samples, frames) in SAMPLED_PHASES.items():
-            facts |= {num_samples: counts[phase].total(), frames: self._most(counts[phase])} if phase in counts else {}
+        for phase, found in counts.items():
+            num_samples, frames = SAMPLED_PHASES[phase]
+            few = sparse and found.total() < _MIN_SPARSE
+            facts |= {num_samples: found.total(), frames: [] if few else self._most(found)}
         return facts
+
+    def most_frequent(self, spans: Sequence[tuple[int, int]]) -> str | None:
+        """Return the line that was sampled most in intervals, sorted by time (ns), as text; None if few samples are."""
+        counts: Counter[tuple[str, str]] = Counter()
+        for time_ns, number in self._samples:
+            index = bisect_right(spans, time_ns, key=lambda span: span[0]) - 1
+            if index >= 0 and time_ns < spans[index][1] and number < len(self._locations):
+                counts[self._locations[number][:2]] += 1
+        if counts.total() < _MIN_SPARSE:
+            return None
+        place, function = counts.most_common(1)[0][0]
+        return f"{place} in {function}"
 
     def _most(self, counts: Counter[int]) -> list[dict[str, Any]]:
         return [
@@ -229,7 +253,13 @@ class Samples:
 
 def _phase_at(time_ns: int, iterations: Sequence[Iteration]) -> str | None:
     """Return the phase of an iteration at a time, `other` in none of its intervals; None outside of the iterations."""
-    index = bisect_right(iterations, time_ns, key=lambda one: one.start_ns) - 1
-    if index < 0 or time_ns >= iterations[index].end_ns:
+    iteration = _at(time_ns, iterations)
+    if iteration is None:
         return None
-    return next((one.phase for one in iterations[index].intervals if one.start_ns <= time_ns < one.end_ns), "other")
+    return next((one.phase for one in iteration.intervals if one.start_ns <= time_ns < one.end_ns), "other")
+
+
+def _at(time_ns: int, iterations: Sequence[Iteration]) -> Iteration | None:
+    """Return the iteration at a time; None outside of all."""
+    index = bisect_right(iterations, time_ns, key=lambda one: one.start_ns) - 1
+    return iterations[index] if index >= 0 and time_ns < iterations[index].end_ns else None

@@ -120,7 +120,7 @@ def _totals(spent: pd.DataFrame, column: str) -> list[tuple[str, float]]:
 
 
 def _no_sample(row: Any) -> str:
-    return row.reason if pd.notna(row.reason) else "batch size not known"
+    return row.reason if pd.notna(row.reason) else str(fmt.no_samples(None))
 
 
 SECTION = Section("utilization", "Utilization and energy", 190, utilization, shows=has_utilization)

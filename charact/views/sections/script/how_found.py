@@ -1,6 +1,12 @@
 """The section How phases were found, for scripts."""
 
-from charact.analysis.common.script_attribution import attribution, blind_spots, has_unexplained_other, is_watched
+from charact.analysis.common.script_attribution import (
+    attribution,
+    blind_spots,
+    has_unexplained_other,
+    is_watched,
+    time_outside,
+)
 from charact.record.reader import Run
 from charact.views.html.elements.blocks import CASE, Block, Body, Facts
 from charact.views.section import Section
@@ -10,9 +16,10 @@ from charact.views.tables.model import Column, share_column, table
 _LEAD = (
     "The program was run unchanged. A phase is the time inside certain calls into PyTorch: a loader’s next "
     "batch, a copy to the device, the outermost model’s forward, losses, backward, an optimizer’s step. An iteration "
-    "ends where the next begins: after the optimizer’s step in training, after the model’s forward in inference. Time "
-    "between a forward and the next backward, outside of any call, is inferred to be a custom loss. "
-    "The rest, including compilation, is “other”."
+    "ends where the next begins: after the optimizer’s step in training, after the model’s forward in inference; the "
+    "last of an epoch where its loader is exhausted. The batch size is that of the DataLoader. Time between a forward "
+    "and the next backward, outside of any call, is inferred to be a custom loss. The rest, including compilation, is "
+    "“other”."
 )
 
 
@@ -22,11 +29,14 @@ def program(run: Run) -> Body:
     unfinished = fmt.missing("still running, or killed")
     facts = Facts("Program", [
         ("script", str(options["script"])), ("how it ended", str(run.manifest.get("ending") or unfinished)),
+        *((f"outside iterations, {row.case}", fmt.outside(row)) for row in fmt.rows(time_outside(run))),
     ])  # fmt: skip
     columns = [
         CASE,
         Column("num_warmup_iterations", "Left out", fmt.number, "iterations before the first recorded one"),
-        Column("num_iterations", "Iterations", fmt.number, "recorded"),
+        Column("num_pass_iterations", "Other passes", fmt.number, "iterations that other passes measured",
+               lambda row: "not recorded"),
+        Column("num_iterations", "Iterations", fmt.number, "timed"),
         share_column("attributed_frac", "Attributed", "part of the iterations' time in another phase than “other”"),
         Column("inferred_frac", "Inferred", fmt.share, "part of the iterations' time whose phase a rule inferred"),
         Column("compile_s", "Compiling", fmt.duration, "over the whole program, including iterations that are left out",

@@ -7,7 +7,12 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from charact.analysis.common.pass_status import pass_reason
-from charact.analysis.common.script_attribution import has_unexplained_other, sampled_frames, sampled_share
+from charact.analysis.common.script_attribution import (
+    has_unexplained_other,
+    sampled_frames,
+    sampled_share,
+    too_few_samples,
+)
 from charact.record.reader import Run
 from charact.views.html.elements.blocks import CASE, Block, Body
 from charact.views.section import Section
@@ -15,19 +20,20 @@ from charact.views.tables import format as fmt
 from charact.views.tables.model import Column, table
 
 _NUM_PLACES = 3
+_CAPTIONS = {"other": "What “other” was", "data": "What loaded the data", "outside": "What ran outside of iterations"}
 
 
 def other(run: Run) -> Body:
     """Build the section: source lines that ran while the time was `other`, and while batches were loaded."""
     tables = [
         Block(table=table(frames.assign(share=list(map(sampled_share, fmt.rows(frames)))), caption, _columns(phase)))
-        for phase, caption in (("other", "What “other” was"), ("data", "What loaded the data"))
+        for phase, caption in _CAPTIONS.items()
         if len(frames := sampled_frames(run, phase))
     ]
     lead = (
         "Every 100 ms, or every 10 ms with --sample, a sampler thread recorded the main thread’s stack while it "
         "fetched a batch or no phase was running: the innermost line of the program’s own code, and the outermost "
-        "library function that it called. Loader processes are not sampled."
+        "library function that it called. Loader processes are not sampled, nor is the time before PyTorch is imported."
     )
     return Body(lead=lead, blocks=[*tables, *_without_samples(run)])
 
@@ -36,27 +42,40 @@ def _columns(phase: str) -> list[Column]:
     return [
         CASE, Column("place", "Line"), Column("function", "In", unbroken=True),
         Column("library", "Was calling", reason=lambda row: "the line itself, or a call outside of Python"),
-        Column("num_samples", "Samples", fmt.number, f"while the time was “{phase}”"),
-        Column("share", f"Share of “{phase}”", meaning="part of these samples, ± 95 % interval", unbroken=True),
-        Column("time_s", "Time", fmt.seconds, f"per iteration: share × mean time of “{phase}”"),
+        Column("num_samples", "Samples", fmt.number,
+               "outside of iterations" if phase == "outside" else f"while the time was “{phase}”"),
+        Column("share", "Share", meaning="part of these samples, with its 95 % interval", unbroken=True),
+        *([] if phase == "outside" else
+          [Column("time_s", "Time", fmt.seconds, f"per iteration: share × mean time of “{phase}”")]),
     ]  # fmt: skip
 
 
 def _without_samples(run: Run) -> list[Block]:
     def reason(entry: dict[str, Any]) -> str:
         why = pass_reason(run, entry["case"], "frames")
-        return fmt.missing(why or "no sample fell into “other” or “data”")
+        few = "; ".join(_few(run, entry["case"]).values())
+        return fmt.missing(why or few or "no sample fell into “other” or “data”")
 
-    shown = {case for phase in ("other", "data") for case in sampled_frames(run, phase)["case"]}
+    shown = {case for phase in _CAPTIONS for case in sampled_frames(run, phase)["case"]}
     missing = [(entry["case"], reason(entry)) for entry in run.manifest["cases"] if entry["case"] not in shown]
     return [Block(title="Not shown", missing=missing)] if missing else []
 
 
 def _terminal(run: Run, case: Any) -> list[RenderableType]:
-    """Return the most frequently sampled lines in `data` and in `other`."""
+    """Return the most frequently sampled lines in `data`, in `other` and outside of iterations."""
     name = str(case["case"])
-    lines = [Text("\n".join(found)) for phase in ("data", "other") if (found := _lines(run, name, phase))]
+    lines = [Text("\n".join(found)) for phase in ("data", "other", "outside") if (found := _lines(run, name, phase))]
+    lines += [Text.assemble(f"{_WAS[phase]}  ", (fmt.missing(why), "dim")) for phase, why in _few(run, name).items()]
     return [*lines, Text(fmt.UNEXPLAINED, style="dim")] if has_unexplained_other(run, name) else [*lines]
+
+
+_WAS = {"data": "data was", "other": "other was", "outside": "outside of iterations was"}
+
+
+def _few(run: Run, case: str) -> dict[str, str]:
+    """Return why the lines of a phase are not shown, for the phases with too few samples."""
+    return {phase: f"{number} of the samples, too few to name lines: charact run --sample takes 10 times as many"
+            for phase, number in too_few_samples(run, case).items()}
 
 
 def _lines(run: Run, case: str, phase: str) -> list[str]:
@@ -65,7 +84,7 @@ def _lines(run: Run, case: str, phase: str) -> list[str]:
     if rows.empty:
         return []
     num_samples = f"{rows['num_samples'].iloc[0] / rows['share_frac'].iloc[0]:.0f}"
-    return [f"{phase} was, in {num_samples} samples", *(
+    return [f"{_WAS[phase]}, in {num_samples} samples", *(
         f"{sampled_share(row)}  {row.place} in {row.function}"
         f"{'' if pd.isna(row.library) else f', {row.library}'}" for row in fmt.rows(rows.head(_NUM_PLACES)))]
 

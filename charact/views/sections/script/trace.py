@@ -12,7 +12,8 @@ _LEAD = (
     "the trace has no phase marks of charact, phases are inferred from marks of loaders and optimizers, module calls, "
     "calls of backward, and autograd’s nodes. On a device, a phase begins when the device has finished all work "
     "launched before it, and ends when it has finished the work of the phase, as with CUDA events. Time of the device "
-    "in communication alone is a phase; communication that overlaps other work belongs to the phase of that work."
+    "in communication alone is a phase; communication that overlaps other work belongs to the phase of that work. "
+    "Traces hold no batch size: for samples/s, divide yours by the time of an iteration."
 )
 
 

@@ -65,11 +65,12 @@ class TestVerdict:
 
     def test_evidence_names_numbers_and_the_threshold(self, tmp_path: Path) -> None:
         assert judge(shared(tmp_path, data=0.4, compute=0.6))["evidence"] == (
-            "of the median iteration of 100 ms: compute 60.0 %, data 40.0 %; data bounds from 30.0 % on; it is the "
-            "time in which the loop waited for batches, with 0 loader processes")
+            "of the median iteration of 100 ms: compute 60.0 %, data 40.0 %; data is a bottleneck from 30.0 % of the "
+            "iteration; it is the time in which the loop waited for batches, with 0 loader processes")
         assert judge(shared(tmp_path, compute=0.8, bandwidth=0.2))["evidence"] == (
-            "of the median iteration of 100 ms: compute 80.0 %, bandwidth 20.0 %; compute bounds from 50.0 % on; it "
-            "runs at 50.0 % of the fp32 ceiling of 1.00 TFLOP/s, by type most in convolution, by phase in forward")
+            "of the median iteration of 100 ms: compute 80.0 %, bandwidth 20.0 %; compute is a bottleneck from 50.0 % "
+            "of the iteration; it runs at 50.0 % of the fp32 ceiling of 1.00 TFLOP/s, by type most in convolution, by "
+            "phase in forward")
 
     @pytest.mark.parametrize(("cores_frac", "is_said"), [(0.6, True), (0.95, False)])
     def test_ceilings_that_were_measured_beside_other_load_are_said_to_be(
@@ -222,13 +223,24 @@ class TestAdvice:
 
     @pytest.mark.parametrize(("data", "bound"), [(0.7, True), (0.4, False)])
     def test_cores_bound_what_loading_in_parallel_saves(self, tmp_path: Path, data: float, bound: bool) -> None:
-        found = judge(shared(tmp_path, data=data, compute=1 - data))
+        found = judge(shared(tmp_path, data=data, compute=1 - data, **_busy(0.0, 0.0)))
         # Two cores need at least half of the iteration for its work.
-        assert ("share 2 cores, so this saves at most 50.0 % of the iteration" in found["advice"]) is bound
+        assert found["prize"].startswith(f"loading all data in parallel, on 2 cores, could save at most "
+                                         f"{'50' if bound else '40'}.0 %")
         assert "on a CPU they take cores from the operators" in found["advice"]
 
+    def test_cores_do_not_bound_what_waits(self, tmp_path: Path) -> None:
+        assert judge(shared(tmp_path, data=0.7, compute=0.3, **_busy(0.0, 0.0, used_s=3.0)))["prize_frac"] == (
+            pytest.approx(0.7))
+
+    def test_processes_on_all_cores_do_not_load_faster(self, tmp_path: Path) -> None:
+        busy = _busy(0.0, 0.0)
+        busy["manifest"] = {"options": {"workers": 2}}
+        found = judge(shared(tmp_path, data=0.6, compute=0.4, **busy))
+        assert found["prize"].startswith("making all samples free to load could save at most 60.0 %")
+
     @pytest.mark.parametrize(("num_workers", "evidence", "advice"), [
-        (0, "waited for batches, with 0 loader processes; 75 ± 27 % of it in data.py:7, Images.__getitem__",
+        (0, "waited for batches, with 0 loader processes; 75 % (41–93 %) of it in data.py:7, Images.__getitem__",
          "load batches in parallel processes: num_workers=2 of the DataLoader"),
         (1, "waited for batches, with 1 loader process", "load batches in parallel processes: num_workers=2"),
         (2, "waited for batches, with 2 loader processes", "make samples cheaper to load"),
@@ -292,6 +304,14 @@ class TestAdvice:
         found = judge(shared(tmp_path, compute=0.45, bandwidth=0.40, data=0.15))
         assert found["advice"] == "no single limit dominates: begin with compute, the largest part with 45.0 %"
 
+    @pytest.mark.parametrize(("reached_frac", "is_named"), [(0.3, True), (0.1, False)])
+    def test_a_ceiling_that_is_far_is_not_named(self, tmp_path: Path, reached_frac: float, is_named: bool) -> None:
+        operators = [operator("forward", "elementwise", 0.045, num_bytes=0.045 * 1e11 * reached_frac, num_calls=0),
+                     operator("forward", "other", 0.027, num_calls=0)]
+        advice = judge(judged(tmp_path, {"data": 0.028, "forward": 0.072}, operators))["advice"]
+        assert ("begin with bandwidth" in advice) == is_named
+        assert ("operators such as elementwise in forward" in advice) != is_named
+
 
 @pytest.mark.parametrize(("reached_frac", "is_far"), [(0.24, True), (0.26, False)])
 def test_evidence_says_where_work_is_far_below_the_ceiling_that_is_nearest(
@@ -307,9 +327,9 @@ def test_the_device_that_waited_is_evidence(tmp_path: Path) -> None:
     assert judge(run)["evidence"].endswith("for 60.0 ms the device had no kernel to run")
 
 
-def _busy(others_cores: float, waiting_s: float) -> dict[str, Any]:
+def _busy(others_cores: float, waiting_s: float, used_s: float = 10.0) -> dict[str, Any]:
     """10 s with 2 cores, of which the program used one."""
-    use = {"length_s": 10.0, "num_usable_cores": 2, "processor_s": 10.0, "others_s": 10 * others_cores,
+    use = {"length_s": 10.0, "num_usable_cores": 2, "processor_s": used_s, "others_s": 10 * others_cores,
            "waiting_s": waiting_s, "stolen_s": 0.0}
     return {"entry": {"passes": {"timing": {"status": "ok", "reason": None, "core_use": use}}}}
 

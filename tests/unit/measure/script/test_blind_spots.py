@@ -7,6 +7,7 @@ from charact.measure.script.spans.blind_spots import (
     BY_HAND,
     FULL,
     MIXED,
+    NAME_IT,
     NO_FETCH,
     NO_LOADER,
     PREDICTED,
@@ -16,6 +17,7 @@ from charact.measure.script.spans.blind_spots import (
 )
 from charact.measure.script.spans.iterations import Interval, Iteration
 from charact.measure.script.spans.recorder import Kind, Slice
+from charact.measure.script.spans.stack_sampler import Samples
 
 MODEL, NONE = 1, 0
 
@@ -58,7 +60,27 @@ def test_work_between_phases(place: int, gap_ns: int, said: bool) -> None:
     intervals = [Interval(name, NONE, 20 * index + (gap_ns if index == place + 1 else 0), 20 * index + 20)
                  for index, name in enumerate(names)]
     spots = blind_spots([Iteration(True, 0, 100, intervals)], compiled_whole=False, full=False, any_loader=True)
-    assert spots == ([BETWEEN.format("3.0 %", names[place], names[place + 1])] if said else [])
+    assert spots == ([f"{BETWEEN.format('3.0 %', names[place], names[place + 1])}: {NAME_IT}"] if said else [])
+
+
+@pytest.mark.parametrize(("num_samples", "advice"), [
+    (5, "most of it is in a.py:1 in f"), (4, "name it with a Profiler's phase()")])
+def test_work_between_phases_is_named_where_it_was_sampled(num_samples: int, advice: str) -> None:
+    iterations = [Iteration(True, begin, begin + 100, [Interval("data", NONE, begin, begin + 40),
+                                                       Interval("forward", MODEL, begin + 50, begin + 100)])
+                  for begin in range(0, 1000, 100)]
+    samples = Samples()
+    samples.add({"places": [["a.py:1", "f", None], ["b.py:2", "g", None]],
+                 "samples": [*([100 * number + 49, 0] for number in range(num_samples)), *([[39, 1]] * 20)]})
+    spots = blind_spots(iterations, compiled_whole=False, full=False, any_loader=True, samples=samples)
+    assert spots == [f"10.0 % of a typical iteration lies between data and forward, and counts as other: {advice}"]
+
+
+def test_work_between_phases_that_is_rare_is_not_said() -> None:
+    usual = Iteration(True, 0, 100, [Interval("data", NONE, 0, 50), Interval("forward", MODEL, 50, 100)])
+    late = Iteration(True, 100, 1000, [Interval("data", NONE, 100, 150), Interval("forward", MODEL, 950, 1000)])
+    for iterations, said in (([usual, usual, late], False), ([usual, late, late], True)):
+        assert bool(blind_spots(iterations, compiled_whole=False, full=False, any_loader=True)) == said
 
 
 @pytest.mark.parametrize(("num_after_predictions", "phase", "said"), [

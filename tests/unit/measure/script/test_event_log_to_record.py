@@ -63,6 +63,19 @@ def test_models_of_one_name_and_class_that_follow_one_another_are_one() -> None:
     assert parts([1], [2], classes="AB") == [["model"], ["model #2"]]
 
 
+def test_time_outside_of_iterations_and_of_other_passes_is_recorded() -> None:
+    iterations = [Iteration(training, begin * 10**9, (begin + 1) * 10**9, [Interval("forward", 21, begin, begin + 1)])
+                  for begin, training in ((10, True), (11, True), (15, False), (20, True), (21, True))]
+    log = EventLog(iterations, span_ns=(7 * 10**9, 25 * 10**9), process_peak_bytes=9)
+    log.passes.timing_ended_ns = 20 * 10**9
+    (train, _), (infer, _) = script_cases(log, "train", "train.py", 0, None)
+    assert [train["case"], infer["case"]] == ["train", "train-infer"]
+    assert train["passes"]["timing"]["program"] == {
+        "duration_s": 18.0, "before_s": 3.0, "between_s": 7.0, "after_s": 3.0, "process_peak_bytes": 9}
+    assert "program" not in infer["passes"]["timing"]
+    assert [case["passes"]["timing"]["num_pass_iterations"] for case in (train, infer)] == [2, 0]
+
+
 def cases_of(directory: Path, step: Callable[[], Any]) -> list[dict[str, Any]]:
     """Entries of the cases of a program of eight steps."""
     session = Session(directory, Plan())

@@ -203,7 +203,8 @@ def samples(*times_ns: int) -> Samples:
 
 def test_only_what_lies_in_an_iteration_and_in_no_phase_is_other() -> None:
     iterations = [iteration(100, 200, ("forward", 110, 150)), iteration(300, 400, ("loss", 300, 320))]
-    facts = samples(50, 100, 101, 110, 149, 151, 199, 200, 250, 310, 321, 400).facts(iterations, {"other": 0.01})
+    facts = samples(50, 100, 101, 110, 149, 151, 199, 200, 250, 310, 321, 400).facts(
+        iterations, [iteration(0, 60), *iterations], {"other": 0.01, "data": 0.0, "outside": 0.0})
     assert facts is not None
     assert facts["interval_s"] == INTERVAL_S
     assert facts["num_samples"] == 5  # 100, 101, 151, 199 and 321
@@ -212,31 +213,33 @@ def test_only_what_lies_in_an_iteration_and_in_no_phase_is_other() -> None:
         {"place": "a.py:1", "function": "f", "library": None, "num_samples": 1},
     ]
     assert facts["num_data_samples"] == 0
+    assert facts["num_outside_samples"] == 3  # 200, 250 and 400: an iteration of another case has 50
 
 
 def test_what_lies_in_a_fetch_is_data() -> None:
     iterations = [iteration(100, 200, ("data", 110, 150), ("forward", 150, 180))]
-    facts = samples(101, 111, 130, 149, 150, 181).facts(iterations, {})
+    facts = samples(101, 111, 130, 149, 150, 181).facts(iterations, iterations, {"other": 0.0, "data": 0.0})
     assert facts is not None
     assert (facts["num_samples"], facts["num_data_samples"]) == (2, 3)  # 101 and 181; 111, 130 and 149
     assert [frame["num_samples"] for frame in facts["data_frames"]] == [2, 1]
+    assert "num_outside_samples" not in facts
 
 
 def test_places_beyond_the_most_frequent_are_counted_only() -> None:
     found = Samples()
     found.add({"places": [[f"a.py:{number}", "f", None] for number in range(30)],
                "samples": [[time_ns, time_ns % 30] for time_ns in range(900)]})
-    facts = found.facts([iteration(0, 900)], {"other": 1.0})
+    facts = found.facts([iteration(0, 900)], [], {"other": 1.0})
     assert facts is not None
     assert (facts["num_samples"], len(facts["frames"])) == (900, NUM_KEPT)
 
 
 def test_places_of_several_notes_are_numbered_through() -> None:
     found = Samples()
-    assert found.facts([iteration(0, 9)], {"other": 1.0}) is None
+    assert found.facts([iteration(0, 9)], [], {"other": 1.0}) is None
     found.add({"places": [["a.py:1", "f", None]], "samples": [[1, 0]]})
     found.add({"places": [["b.py:1", "g", None]], "samples": [[2, 1], [3, 1]]})
-    facts = found.facts([iteration(0, 9)], {"other": 1.0})
+    facts = found.facts([iteration(0, 9)], [], {"other": 1.0})
     assert facts is not None
     assert [frame["function"] for frame in facts["frames"]] == ["g", "f"]
 
@@ -248,7 +251,8 @@ def test_samples_that_nobody_asked_for_are_shown_where_other_is_large(
     found = Samples()
     found.add({"places": [["a.py:1", "f", None]], "samples": [[time_ns, 0] for time_ns in range(num_samples)],
                "interval_s": SPARSE_INTERVAL_S})
-    facts = found.facts([iteration(0, 9)], {"other": other_frac, "data": 0.9})
-    assert (facts is not None) == is_shown
-    assert facts is None or "num_data_samples" not in facts
-    assert facts is None or (facts["interval_s"], facts["num_samples"]) == (SPARSE_INTERVAL_S, num_samples)
+    facts = found.facts([iteration(0, 9)], [], {"other": other_frac, "data": 0.9})
+    assert facts is not None
+    assert (facts["interval_s"], facts["num_data_samples"]) == (SPARSE_INTERVAL_S, 0)
+    assert bool(facts.get("frames")) == is_shown
+    assert facts.get("num_samples") == (num_samples if other_frac > 0.1 else None)
