@@ -20,8 +20,9 @@ _NUM_PLACES = 3
 def other(run: Run) -> Body:
     """Build the section: source lines that ran while the time was `other`, and while batches were loaded."""
     tables = [
-        Block(table=table(frames.assign(share=list(map(sampled_share, fmt.rows(frames)))), caption, _columns(phase)))
-        for phase, caption in (("other", "What “other” was"), ("data", "What loaded the data"))
+        Block(title=f"What “{phase}” was", table=table(
+            frames.assign(share=list(map(sampled_share, fmt.rows(frames)))), f"Lines of “{phase}”", _columns(phase)))
+        for phase in ("data", "other")
         if len(frames := sampled_frames(run, phase))
     ]
     lead = (
@@ -34,11 +35,11 @@ def other(run: Run) -> Body:
 
 def _columns(phase: str) -> list[Column]:
     return [
-        CASE, Column("place", "Line"), Column("function", "In", unbroken=True),
+        CASE, Column("share", "Share", meaning=f"part of the samples of “{phase}”, ± 95 % interval", unbroken=True),
+        Column("place", "Line"), Column("function", "In", unbroken=True),
         Column("library", "Was calling", reason=lambda row: "the line itself, or a call outside of Python"),
-        Column("num_samples", "Samples", fmt.number, f"while the time was “{phase}”"),
-        Column("share", f"Share of “{phase}”", meaning="part of these samples, ± 95 % interval", unbroken=True),
         Column("time_s", "Time", fmt.seconds, f"per iteration: share × mean time of “{phase}”"),
+        Column("num_samples", "Samples", fmt.number, f"while the time was “{phase}”"),
     ]  # fmt: skip
 
 
