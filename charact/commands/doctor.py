@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from charact.core.bus_bandwidth import bus_factor
 from charact.core.errors import UserError
 from charact.core.output import show
 
@@ -11,6 +12,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from charact.machine.ceilings_cache import CachedCeilings, Ceiling
+    from charact.machine.collective_ceilings import CachedCollectives
     from charact.measure.capabilities import Check
 
 _NUM_LIMITS = 4
@@ -21,6 +23,9 @@ def command(
     ceilings: Annotated[bool, typer.Option(
         "--ceilings", help="Show the ceilings of each device: FLOP/s, bytes/s, the cost of a launch. Measured "
                            "once per machine, in a few seconds.")] = False,
+    nproc: Annotated[int | None, typer.Option(
+        min=2, max=1024, metavar="N", help="With --ceilings: show the bandwidth of collectives between N ranks of this "
+                                           "machine instead. Measured once, in some ten seconds.")] = None,
     refresh: Annotated[bool, typer.Option("--refresh", help="With --ceilings: measure them again.")] = False,
     verbose: Annotated[bool, typer.Option(
         "--verbose", "-v", help="Show every check with its finding, reason and remedy.")] = False,
@@ -29,12 +34,19 @@ def command(
     """Show what this machine can measure, and what it lacks."""
     if refresh and not ceilings:
         raise UserError("--refresh measures ceilings again: add --ceilings, or leave it out")
+    if nproc is not None and not ceilings:
+        raise UserError(f"--nproc {nproc} measures collectives: add --ceilings, or leave it out")
+    if nproc is not None and verbose:
+        raise UserError(f"--nproc {nproc} measures collectives only, without checks: leave --verbose out")
     from dataclasses import asdict
 
     from charact.machine.facts import machine_facts, software_facts
     from charact.measure.capabilities import machine_checks
 
     machine, software = machine_facts(), software_facts()
+    if nproc is not None:
+        _show_collectives(machine, software, nproc, refresh=refresh, as_json=as_json)
+        return
     reached = _reached(machine, refresh) if ceilings else {}
     checks = machine_checks(reached)
     if as_json:
@@ -67,6 +79,47 @@ def _reached(machine: dict[str, Any], refresh: bool) -> "dict[str, CachedCeiling
         except NotCached:
             reached[device] = new_ceilings(machine["fingerprint"], device, quiet=False)
     return reached
+
+
+def _show_collectives(machine: dict[str, Any], software: dict[str, Any], num_ranks: int, *, refresh: bool,
+                      as_json: bool) -> None:
+    """Print the bandwidth of collectives between ranks, by each backend that this machine has the devices for."""
+    from charact.commands._shared.collective_ceilings import measured_collectives
+
+    found = measured_collectives(machine["fingerprint"], num_ranks, refresh=refresh)
+    if as_json:
+        import json
+
+        import msgspec
+
+        shown = {"machine": machine, "software": software,
+                 "collectives": {kept.backend: {**msgspec.to_builtins(kept), "best": kept.best} for kept in found}}
+        show(*json.dumps(shown, indent=1).split("\n"))
+        return
+    show(*_headline(machine, software))
+    for kept in found:
+        _print_collectives(kept)
+
+
+def _print_collectives(kept: "CachedCollectives") -> None:
+    from charact.commands._shared.print_table import print_table
+    from charact.core.units import digits, quantity, scale
+
+    best = {row["operation"]: row for row in kept.best}
+    rows = []
+    for row in kept.rows:
+        factor, scaled = scale([row["bus_bytes_per_s"]], "B/s")
+        value, low, high = (digits(rate * factor) for rate in (row["bus_bytes_per_s"], row["low"], row["high"]))
+        rows.append([
+            f"  {row['operation']}", quantity(row["bytes"], "B"), quantity(row["time_s"], "s"),
+            quantity(row["bytes"] / row["time_s"], "B/s"), f"{value} {scaled} ({low}–{high})",
+            "best" if row is best[row["operation"]] else ""])
+    rows += [[f"  {operation}", "", "", "", f"n/a ({reason})", ""]
+             for operation, reason in kept.unavailable.items()]
+    show("", f"Collectives between {kept.num_ranks} ranks ({kept.backend}), measured {kept.when}")
+    print_table(None, ["", "size", "time", "algorithm", "bus (95 % interval)", ""], rows)
+    show("Algorithm bandwidth: size over time; bus bandwidth: this times "
+         + ", ".join(f"{bus_factor(operation, kept.num_ranks):.3g} ({operation})" for operation in best))
 
 
 def _print_overview(checks: "list[Check]") -> None:

@@ -101,6 +101,9 @@ def command(
         from charact.measure.script.ranks.launcher import launch
 
         raise SystemExit(launch(nproc, sys.argv[1:]))
+    from charact.measure.script.ranks.agent_watch import end_with_agent
+
+    end_with_agent(os.environ)
     check_forks("charact run")
     # Measuring sets environment variables for PyTorch; the program must not see them.
     environment = dict(os.environ)

@@ -49,6 +49,9 @@ def command(
     weights: Annotated[Path | None, typer.Option(help="File of initial weights. Default: random weights.")] = None,
     protocol: Annotated[str | None, typer.Option(
         help="Train as in a study: northeastern or vo; the record lists deviations.")] = None,
+    nproc: Annotated[int | None, typer.Option(
+        min=2, max=1024, metavar="N", help="Train data-parallel (DDP) on N ranks of this machine. --batch-sizes are "
+                                           "those of each rank.")] = None,
     resume: Annotated[Path | None, typer.Option(
         help="Resume a killed or interrupted training: its directory, runs/.partial-...",
         autocompletion=completion.partial_runs)] = None,
@@ -73,13 +76,14 @@ def command(
       charact train resnet18 --variant cifar --data cifar10 --data-dir ~/data --epochs 10
       charact train mlp --data mnist --data-dir ~/data --epochs 50 --until accuracy=0.97
       charact train model_a --protocol vo --data-dir ~/data --epochs 5
+      charact train resnet18 --variant cifar --data cifar10 --data-dir ~/data --nproc 2
       charact train --resume runs/.partial-20261121-100000-mlp-0a1b2c
     """  # noqa: D301  (click wants the character itself)
     said: Options = {
         "workloads": [part for workload in workloads or [] for part in opt.parse_list(workload, "WORKLOADS")],
         "num_epochs": epochs, "max_batches": max_batches, "variant": variant, "data": data, "synthetic": synthetic,
         "holdout_frac": holdout,
-        "learning_rate": learning_rate, "protocol": protocol, "workers": workers, "device": device,
+        "learning_rate": learning_rate, "protocol": protocol, "workers": workers, "device": device, "nproc": nproc,
         "threads": threads, "channels_last": channels_last, "compiled": compiled, "seed": seed,
         "input_sizes": _parsed(opt.parse_sizes, input_sizes, "--input-sizes"),
         "batch_sizes": _parsed(opt.parse_sizes, batch_sizes, "--batch-sizes"),
@@ -127,6 +131,10 @@ def _check(options: Options, name: str | None) -> None:
         raise UserError(f"--holdout: {options['holdout_frac']} is not between 0 and 1")
     if not 0 < options.get("learning_rate", 1.0) < math.inf:
         raise UserError(f"--learning-rate: {options['learning_rate']} is not positive")
+    for option, why in (("compiled", "--compile makes ranks wait for each other's compilers"),
+                        ("protocol", "--protocol is that of a study on one process")):
+        if "nproc" in options and options.get(option):
+            raise UserError(f"--nproc: {why}: leave one of them out")
     opt.check_name(name)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 from torch.utils._pytree import tree_map_only
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
 from charact.execution.case import Case
 
@@ -22,19 +22,24 @@ class Batches:
         persistent: keep the workers between epochs, which saves their start; their random numbers then depend on all
             previous epochs.
         max_batches: largest number of batches in an epoch; None for all.
+        share: rank and number of ranks; each rank gets an equal number of samples of the common order. None for all
+            samples.
     """
 
     def __init__(self, case: Case, dataset: Dataset[Any], *, shuffle: bool, whole: bool,
-                 persistent: bool = True, max_batches: int | None = None) -> None:
+                 persistent: bool = True, max_batches: int | None = None, share: tuple[int, int] | None = None) -> None:
         on_cuda = case.device.type == "cuda"
         self._case = case
         self._dtype = case.dtype
         self._in_place = not on_cuda and not case.channels_last and self._dtype in (None, torch.float32)
         self._generator = torch.Generator()
-        self._num_samples = len(dataset)  # type: ignore[arg-type]
+        shuffle = shuffle and getattr(dataset, "shuffled", True)
+        self._sampler: DistributedSampler[Any] | None = None if share is None else DistributedSampler(
+            dataset, num_replicas=share[1], rank=share[0], shuffle=shuffle, drop_last=True)
+        self._num_samples = len(self._sampler or dataset)  # type: ignore[arg-type]
         self._max_batches = max_batches
         self._loader: DataLoader[Any] = DataLoader(
-            dataset, batch_size=case.batch_size, shuffle=shuffle and getattr(dataset, "shuffled", True),
+            dataset, batch_size=case.batch_size, shuffle=shuffle and share is None, sampler=self._sampler,
             drop_last=whole, num_workers=case.num_workers,
             persistent_workers=persistent and case.num_workers > 0,
             pin_memory=on_cuda, generator=self._generator, collate_fn=getattr(dataset, "collate", None),
@@ -52,6 +57,8 @@ class Batches:
         """Return one epoch's batches; a seed determines their order and the random numbers of new workers."""
         if seed is not None:
             self._generator.manual_seed(seed)
+            if self._sampler is not None:
+                self._sampler.seed = seed
         # `map` releases its argument: a loop's variable would hold the batch a second time.
         return iter(self._loader) if self._in_place else map(self._move, self._loader)
 

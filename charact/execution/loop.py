@@ -34,7 +34,7 @@ class Loop:
         dataset: the case's data; read again by default.
         model: its model, `placed`; by default one with random weights.
         shard: shards the model, as by FSDP2; by default it stays whole.
-        wrap: returns what is called instead of the model, such as `DistributedDataParallel` around it.
+        wrap: returns what is called in training instead of the model, such as `DistributedDataParallel` around it.
     """
 
     def __init__(self, case: Case, batches: Iterator[Any] | None = None, *, dataset: Dataset[Any] | None = None,
@@ -51,6 +51,8 @@ class Loop:
             shard(self.model)
         # `model.compile()` would skip a model that consists only of PyTorch's own modules.
         self._called: Any = torch.compile(self.model) if case.compiled else wrap(self.model) if wrap else self.model
+        # A wrapper would exchange buffers, for which the other ranks do not wait.
+        self._predicting: Any = self.model if wrap else self._called
         self._compiling = case.compiled
         if case.compiled:
             torch._dynamo.utils.counters.clear()
@@ -140,7 +142,7 @@ class Loop:
         with mark("data"):
             self.batch = self.next_batch()
         with mark("forward"), torch.inference_mode(), self.autocast():
-            outputs = self.workload.forward(self._called, self.batch)
+            outputs = self.workload.forward(self._predicting, self.batch)
         return Step(self.batch, outputs, None)
 
     def _check_compiled(self) -> None:

@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypedDict
+from typing import Annotated, Any, Literal, TypedDict, TypeVar
 
 import msgspec
 
@@ -15,6 +15,7 @@ REMEDY = "charact doctor --ceilings measures them"
 UNDISTURBED_FRAC = 0.8
 """Lowest share of its cores' time that the process must have had, for ceilings to be cached."""
 _Positive = Annotated[float, msgspec.Meta(gt=0)]
+Kept = TypeVar("Kept", bound=msgspec.Struct)
 
 
 class Ceiling(TypedDict):
@@ -71,30 +72,48 @@ def ceilings_file(fingerprint: str, torch_version: str, num_threads: int, device
     Raises:
         NotCached: the user has no home directory.
     """
+    return cache_file(f"{fingerprint}-torch{torch_version}-{num_threads}threads-{device}")
+
+
+def cache_file(name: str) -> Path:
+    """Return the path of a file of ceilings in the cache, by what they depend on.
+
+    Raises:
+        NotCached: the user has no home directory.
+    """
     try:
         cache = user_cache()
     except RuntimeError:
         raise NotCached("there is no home directory for the cache: set XDG_CACHE_HOME") from None
-    name = f"{fingerprint}-torch{torch_version}-{num_threads}threads-{device}"
     return cache / "ceilings" / (re.sub(r"[^\w.+-]", "_", name) + ".json")
 
 
 def read_ceilings(path: Path) -> CachedCeilings:
-    """Return the ceilings from the cache.
+    """Return a device's ceilings from the cache.
 
     Raises:
         NotCached: there are none, or they cannot be used.
     """
+    return read_cached(path, CachedCeilings)
+
+
+def read_cached(path: Path, kind: type[Kept]) -> Kept:
+    """Return what a file of the cache holds.
+
+    Raises:
+        NotCached: the file does not exist, or cannot be used.
+    """
     try:
-        kept = msgspec.json.decode(path.read_bytes(), type=CachedCeilings)
+        kept = msgspec.json.decode(path.read_bytes(), type=kind)
     except FileNotFoundError:
         raise NotCached("they were not measured yet") from None
     except OSError as error:
         raise NotCached(f"{path} cannot be read ({(error.strerror or str(error)).lower()})") from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise NotCached(f"{path} is damaged, or of another version of charact") from None
-    if kept.charact != version("charact"):
-        raise NotCached(f"they were measured by charact {kept.charact}")
+    measured_by: str = kept.charact  # type: ignore[attr-defined]
+    if measured_by != version("charact"):
+        raise NotCached(f"they were measured by charact {measured_by}")
     return kept
 
 
@@ -122,7 +141,7 @@ def distinct_devices(devices: Iterable[str]) -> Sequence[str]:
     return list(dict.fromkeys("cuda:0" if device == "cuda" else device for device in devices))
 
 
-def cache_ceilings(path: Path, kept: CachedCeilings) -> None:
+def cache_ceilings(path: Path, kept: msgspec.Struct) -> None:
     """Write ceilings to the cache, atomically.
 
     Raises:

@@ -163,6 +163,19 @@ class Ceiling(Struct):
     origin: str | None = None
 
 
+class CollectiveCeiling(Struct):
+    """Best measured bandwidth of a collective between ranks; see `charact.machine.collective_ceilings`."""
+
+    backend: str
+    num_ranks: RankCount
+    operation: str
+    bytes: Amount
+    bus_bytes_per_s: Annotated[float, Meta(gt=0, le=1e30)]
+    time_s: Amount | None = None
+    low: Amount | None = None
+    high: Amount | None = None
+
+
 class CounterMeaning(Struct):
     """Description of a counter."""
 
@@ -233,6 +246,8 @@ class Manifest(Struct):
     checksum: str | None = None
     ceilings: list[Ceiling] | None = None
     ceilings_reason: str | None = None
+    collective_ceilings: list[CollectiveCeiling] = []
+    collective_ceilings_reason: str | None = None
     counters: dict[str, dict[str, CounterMeaning]] = {}
     reference: Reference | None = None
     rank: RankIdentity | None = None

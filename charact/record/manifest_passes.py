@@ -178,6 +178,13 @@ class Protocol(Struct):
     changed: dict[str, tuple[Any, Any]]
 
 
+class CollectivesPass(Pass):
+    """Facts of a rank's recorded collectives."""
+
+    num_lost: Count = 0
+    backend: str | None = None
+
+
 class TrainingPass(Pass):
     """Facts of the pass `training`."""
 
@@ -261,6 +268,6 @@ PASSES: dict[str, type[Pass]] = {
     "timing": TimingPass, "operators": OperatorsPass, "kernels": Pass, "memory": MemoryPass, "flop": FlopPass,
     "prediction": PredictionPass, "fit": Pass, "counters": CountersPass, "frames": FramesPass,
     "training": TrainingPass, "inference": InferencePass, "ops": OpsPass, "bricks": BricksPass,
-    "construct": ConstructPass,
+    "construct": ConstructPass, "collectives": CollectivesPass,
 }  # fmt: skip
 """Type that validates each pass; a pass that is not listed is validated as `Pass`."""

@@ -150,21 +150,10 @@ def test_a_size_that_does_not_fit_fails_alone(tmp_path: Path, profile_here: Call
 
 @pytest.mark.parametrize(("arguments", "message"), [
     (["--model", "nets:Pictures", "--input-sizes", "8"], "--model needs its inputs: add --input-spec"),
-    (["--model", "nets:Pictures", "--input-spec", "3xSxS"], "Pictures has no default input size: give values of S"),
-    (["resnet18", "--model", "nets:Pictures"], "--model replaces workloads"),
-    (["resnet18", "--input-spec", "3xSxS"], "--input-spec is for your own model: add --model"),
-    (["--learning-rate", "0"], "--learning-rate is for your own model"),
     ([], "give a workload, as in charact profile resnet50, or your own model with --model"),
     (["--model", "nets:Pictures", "--input-spec", "3xSxS", "--variant", "cifar"], "--variant is for the built-in"),
     (["--model", "nets:Pictures", "--input-spec", "3xSxS", "--data", "mnist"], "--data is for the built-in"),
     (["--model", "nets:Pictures", "--input-spec", "3xSxS", "--synthetic", "classes=3"], "--synthetic is for the buil"),
-    (["--model", "nets:Pictures", "--input-spec", "3xsxs"], "--input-spec has 's' in '3xsxs'"),
-    (["--model", "nets:Picture", "--input-spec", "3xSxS"], "nets has no Picture: did you mean Pictures"),
-    (["--model", "nest:Pictures", "--input-spec", "3xSxS"], "there is no module nest"),
-    (["--model", "nets:Pictures", "--input-spec", "3xSxS", "--model-args", "4"], "--model-args: '4' is not"),
-    (["--model", "nets:Pictures", "--input-spec", "3xSxS", "--loss", "nets:half"], "--loss: nets has no half"),
-    (["--model", "nets:Pictures", "--input-spec", "3xSxS", "--channels-last", "--input-sizes", "8", "--precision",
-      "tf32"], "tf32 is a mode of NVIDIA's tensor cores"),
     (["--model", "nets:Fixed", "--input-spec", "S", "--channels-last", "--input-sizes", "8"],
      "--channels-last orders the axes of images"),
 ])

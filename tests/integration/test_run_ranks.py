@@ -3,14 +3,17 @@
 import random
 import re
 import socket
+import sys
 import time
 from pathlib import Path
 
 import pandas as pd
+import psutil
 import pytest
-from support.forked import Server, hidden
-from support.ranks import only_record, run_ranks, start_ranks
+from support.forked import Server, hidden, published
+from support.ranks import SCRIPT, only_record, run_ranks, start_ranks
 
+from charact.analysis.ranks.collectives import collective_summary
 from charact.analysis.ranks.stragglers import stragglers
 from charact.cli import run as charact
 from charact.record.reader import Run
@@ -50,6 +53,11 @@ def test_all_ranks_have_one_record_with_the_phases_and_collectives_of_each(tmp_p
     assert set(collectives["operation"]) == {"all_reduce"}
     assert set(collectives["phase"]) == {"backward"}
     assert set(collectives.groupby(["case", "iteration"])["bytes"].sum()) == {4 * PARAMETERS}
+    (row,) = run.manifest["collective_ceilings"]  # those that the tests' cache holds
+    assert (row["backend"], row["num_ranks"], row["operation"]) == ("gloo", 2, "all_reduce")
+    found = collective_summary(run)
+    assert list(found["of_best_frac"]) == list(found["bus_bytes_per_s"] / row["bus_bytes_per_s"])
+    assert found["of_best_frac"].gt(0).all()
     sequences = collectives.groupby(["case", "iteration"])["sequence"].agg(list).unstack("case")
     assert (sequences["ranks-train-rank0"] == sequences["ranks-train-rank1"]).all()
 
@@ -157,6 +165,57 @@ def test_a_killed_rank_loses_nothing_that_had_finished(seed: int, tmp_path: Path
     lost = ranks[1 - killed]["num_iterations"] - ranks[killed]["num_iterations"]
     assert ranks[killed]["num_iterations"] > 0
     assert lost <= 2 + FLUSHED_S / BASE_S
+
+
+NUM_KILLS, ITERATION_S, ENDED_WITHIN_S = 25, 0.03, 15
+
+
+def kill_one(victim: str, seed: int, cwd: Path) -> tuple[str, int, float]:
+    """Start two ranks, kill the process that started them or one rank at a random moment, and read what is left.
+
+    Returns:
+        What became of the record, the most iterations that a rank had finished and lost, and the time in which all
+        processes had ended.
+    """
+    chosen = random.Random(f"{victim}-{seed}")
+    (cwd / "finished").mkdir(parents=True)
+    with (cwd / "output").open("w") as output:
+        agent = psutil.Popen([sys.executable, "-m", "charact", "run", "--quiet", "--nproc", "2", "--skip", "0",
+                              "--passes", "timing", SCRIPT, "--iterations", "100", "--base", str(ITERATION_S),
+                              "--finished", "finished"], cwd=cwd, stdout=output, stderr=output)
+    time.sleep(chosen.uniform(0.5, 10.0))
+    processes = [agent, *(agent.children(recursive=True) if agent.is_running() else [])]
+    ranks = [one for one in processes[1:] if "--finished" in " ".join(one.cmdline())]
+    if victim == "agent" or not ranks:
+        agent.kill()
+    else:
+        chosen.choice(ranks).kill()
+    begun = time.monotonic()
+    assert psutil.wait_procs(processes, timeout=ENDED_WITHIN_S)[1] == []
+    ended_s = time.monotonic() - begun
+    finished = {int(path.name): path.stat().st_size for path in (cwd / "finished").iterdir()}
+    until = time.monotonic() + 20
+    while hidden(cwd / "runs") and time.monotonic() < until:  # ranks that ended in order merge their parts
+        time.sleep(0.1)
+    became = "merged"
+    for job in hidden(cwd / "runs"):
+        became = "recovered"
+        if charact(["recover", "-q", str(job)]) == 2:  # no rank had written an iteration
+            assert max(finished.values(), default=0) <= 2 + FLUSHED_S / ITERATION_S
+    if not published(cwd / "runs"):
+        return "nothing", max(finished.values(), default=0), ended_s
+    recorded = {one["rank"]: one["num_iterations"] for one in only_record(cwd).manifest["ranks"]}
+    return became, max(finished[rank] - recorded.get(rank, 0) for rank in finished), ended_s
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("victim", ["agent", "rank"])
+def test_kills_at_random_moments_lose_only_the_last_flush_and_leave_no_rank_behind(victim: str, tmp_path: Path) -> None:
+    found = pd.DataFrame([kill_one(victim, number, tmp_path / str(number)) for number in range(NUM_KILLS)],
+                         columns=["became", "num_lost", "ended_s"])
+    print(victim, found["became"].value_counts().to_dict(), found["num_lost"].max(), found["ended_s"].max())
+    assert found["num_lost"].max() <= 2 + FLUSHED_S / ITERATION_S
+    assert (found["became"] != "nothing").sum() >= NUM_KILLS / 5
 
 
 FULL_DISK = """

@@ -8,11 +8,13 @@ import resource
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import torch
 from support.forked import Child, Done, Server
@@ -122,6 +124,47 @@ def assert_same(run: Run, other: Run) -> None:
     assert run.metrics.equals(other.metrics)
     keys = ["case", "stage", "number", "phase", "num_iterations", "num_samples"]
     assert run.stages[keys].equals(other.stages[keys])
+
+
+def start_two_ranks(cwd: Path, *arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen([sys.executable, "-m", "charact", "train", *arguments], cwd=cwd, text=True,
+                            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+
+
+def ranks_of(program: subprocess.Popen[str]) -> list[psutil.Process]:
+    return [child for child in psutil.Process(program.pid).children() if "spawn_main" in " ".join(child.cmdline())]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("victim", ["starter", "rank 0", "rank 1"])
+def test_two_ranks_that_are_killed_end_as_if_they_were_not(victim: str, tmp_path: Path) -> None:
+    for name in ("whole", "killed"):
+        (tmp_path / name).mkdir()
+    command = [*SMALL, "--nproc", "2"]
+    assert start_two_ranks(tmp_path / "whole", *command).communicate()[1] == ""
+    whole, killed = only_run(tmp_path / "whole"), tmp_path / "killed"
+    program = start_two_ranks(killed, *command)
+    while flushed_epochs(killed) < 2:  # one epoch of each rank
+        assert program.poll() is None
+        time.sleep(0.02)
+    time.sleep(0.3)
+    ranks = ranks_of(program)
+    assert len(ranks) == 2
+    (psutil.Process(program.pid) if victim == "starter" else ranks[int(victim[-1])]).kill()
+    assert psutil.wait_procs(ranks, timeout=10)[1] == []
+    error = program.communicate()[1]
+    assert program.returncode == (-signal.SIGKILL if victim == "starter" else 2)
+    assert victim == "starter" or re.fullmatch(
+        rf"error: {victim} was ended by SIGKILL; complete epochs are kept: resume with .* train --resume runs/\S+\n",
+        error), error
+    assert start_two_ranks(killed, "--resume", str(partial(killed))).communicate()[1] == ""
+    run = only_run(killed)
+    weights = [torch.load(one.path / "weights" / f"{CASE}-ddpx2-rank0.pt", weights_only=True) for one in (run, whole)]
+    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[1])
+    assert run.metrics.equals(whole.metrics)
+    keys = ["case", "stage", "number", "phase", "num_iterations", "num_samples"]
+    assert run.stages[keys].equals(whole.stages[keys])
+    assert [case["passes"]["training"]["num_resumed"] for case in run.manifest["cases"]] == [1, 1]
 
 
 class TestAFinishedRun:
@@ -296,30 +339,24 @@ class TestFailures:
         assert list(only_run(tmp_path).cases["status"]) == ["diverged"]
 
     @pytest.mark.parametrize(("arguments", "message"), [
+        (["mlp", "--nproc", "2", "--compile"], "error: --nproc: --compile makes ranks wait"),
+        (["mlp", "--nproc", "2", "--protocol", "northeastern"], "error: --nproc: --protocol is that of a study on one"),
+        (["rnn_lm", "--nproc", "2"], "error: --nproc: rnn_lm reads synthetic in its order, which ranks cannot share"),
+        (["mlp", "--nproc", "2", "--batch-sizes", "30000"],
+         "error: a batch of 30000 for each of 2 ranks is more than the 50,000 samples of synthetic"),
         ([], "error: give a workload"),
         (["mpl"], "error: unknown workload 'mpl': did you mean mlp"),
         (["mlp", "--epochs", "0"], "error: "),
         (["mlp", "--holdout", "0.2", "--validation", "test"], "error: --holdout and --validation both select"),
         (["mlp", "--holdout", "1"], "error: --holdout: 1.0 is not between 0 and 1"),
-        (["mlp", "--holdout", "nan"], "error: --holdout: nan is not between 0 and 1"),
-        (["mlp", "--holdout", "0.00001"], "error: holding out 1e-05 of 50,000 samples"),
         (["mlp", "--until", "accuracy"], "error: --until: 'accuracy' is not a metric and a value"),
-        (["mlp", "--until", "bleu=30"], "error: --until: mlp has no metric 'bleu': choose from loss, accuracy"),
         (["mlp", "--learning-rate", "-1"], "error: --learning-rate: -1.0 is not positive"),
-        (["mlp", "--learning-rate", "inf"], "error: --learning-rate: inf is not positive"),
-        (["mlp", "--protocol", "voo"], "error: --protocol: 'voo' is not one of northeastern, vo"),
-        (["mlp", "--weights", "absent.pt"], "absent.pt"),
         (["mlp", "--input-sizes", "2,3", "--weights", "of_size_2.pt"],
          "of_size_2.pt does not fit: its 1.weight is 512×12, the model's 512×27"),
-        (["mlp", "--split", "valid"], "error: --split valid is also the validation split of synthetic"),
-        (["mlp", "--synthetic", "classes=0"], "error: --synthetic classes: 0 is not from 1"),
         (["mlp", "--synthetic", "classes=5", "--data", "mnist"], "error: --synthetic is for synthetic data, not for"),
         (["mlp", "--data-dir", "."], "error: --data-dir is for real data"),
         (["model_a", "--protocol", "vo", "--synthetic", "classes=5"], "error: --synthetic is for synthetic data, not "
                                                                       "for mnist: leave one of them out"),
-        (["model_a", "--protocol", "vo"], "error: mnist is read from files: name their directory with --data-dir"),
-        (["mlp", "--precision", "fp16", "--device", "cpu"], "error: fp16 is not measured on a CPU"),
-        (["resnet18", "--batch-sizes", "60000"], "error: batch size 60000 is larger than the 50000 samples"),
     ])
     def test_bad_input_gets_one_line_and_nothing_is_written(
         self, tmp_path: Path, arguments: list[str], message: str, here: Here,

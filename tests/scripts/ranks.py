@@ -107,6 +107,7 @@ def main() -> None:
     parser.add_argument("--iterations", type=int, default=12)
     parser.add_argument("--fail-at", type=int, default=-1)
     parser.add_argument("--hang-at", type=int, default=-1)
+    parser.add_argument("--finished", default=None, help="directory in which a file per rank gets a byte an iteration")
     options = parser.parse_args()
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
@@ -126,6 +127,9 @@ def main() -> None:
         criterion(model(x), y).backward()
         optimizer.step()
         optimizer.zero_grad()
+        if options.finished is not None:
+            with open(f"{options.finished}/{rank}", "ab") as finished:
+                finished.write(b".")
     # gloo's thread needs the GIL to drop its last work, and the group's destructor joins that thread with the GIL held.
     time.sleep(0.1)
     dist.destroy_process_group()

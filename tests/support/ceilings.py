@@ -6,6 +6,7 @@ from typing import Any
 import torch
 
 from charact.machine.ceilings_cache import Ceiling, cache_ceilings, ceilings_file, now_measured
+from charact.machine.collective_ceilings import collectives_file, collectives_now_measured
 from charact.machine.facts import machine_facts
 
 _MOST_THREADS = max(8, os.cpu_count() or 1)
@@ -33,6 +34,10 @@ def keep_made_up() -> None:
     """Fill the cache for every number of threads that a test may take."""
     fingerprint = machine_facts()["fingerprint"]
     devices = ["cpu", *(f"cuda:{index}" for index in range(torch.cuda.device_count()))]
+    all_reduce = {"operation": "all_reduce", "bytes": 2**20, "time_s": 2e-6, "bus_bytes_per_s": 5e11, "low": 5e11,
+                  "high": 5e11}
+    cache_ceilings(collectives_file(fingerprint, torch.__version__, 2, "gloo"),
+                   collectives_now_measured("gloo", 2, [all_reduce], {}))  # type: ignore[list-item]
     for num_threads in range(1, _MOST_THREADS + 1):
         for device in devices:
             cache_ceilings(ceilings_file(fingerprint, torch.__version__, num_threads, device),

@@ -47,7 +47,8 @@ def tables(works_s: Sequence[dict[str, float]], rank: int, iteration: int, *, se
 
 def write_ranks(out: Path, work: Work = slow(1, "backward", 0.06), *, world_size: int = 2,  # noqa: B008
                 num_iterations: int = 10, late: dict[int, int] | None = None, with_collectives: bool = True,
-                sizes: dict[int, int] | None = None, name: str = "train") -> Path:
+                sizes: dict[int, int] | None = None, name: str = "train",
+                collective_ceilings: dict[str, Any] | None = None) -> Path:
     """Write the merged record of a program on several ranks.
 
     Args:
@@ -59,6 +60,7 @@ def write_ranks(out: Path, work: Work = slow(1, "backward", 0.06), *, world_size
         with_collectives: whether the flight recorder was available.
         sizes: world size that a rank reports, by rank.
         name: name of the program.
+        collective_ceilings: the manifest's entries, as of `best_collectives`.
     """
     ranks = [{"rank": rank, "local_rank": rank, "world_size": world_size, "hostname": "node0",
               "num_iterations": num_iterations, "ending": "to its end", "traceback": None, "ended_s": 1.0,
@@ -66,6 +68,7 @@ def write_ranks(out: Path, work: Work = slow(1, "backward", 0.06), *, world_size
     facts = manifest("run", f"{name}.py") | {
         "options": {"script": f"{name}.py", "arguments": [], "skip": None, "iterations": None, "passes": []},
         "ending": "to its end", "ranks": ranks, "world_size": world_size,
+        **(collective_ceilings or {}),
     }  # fmt: skip
     writer = RunWriter(out, name, facts)
     for rank in range(world_size):
@@ -88,6 +91,6 @@ def _entry(name: str, rank: int, *, world_size: int, num: int, with_collectives:
     timing = entry["passes"]["timing"] | {"num_iterations": num, "num_warmup_iterations": 2, "median_s": 0.1}
     passes: dict[str, Any] = {"timing": timing}
     if with_collectives:
-        passes["collectives"] = {"status": "ok", "reason": None, "num_lost": 0}
+        passes["collectives"] = {"status": "ok", "reason": None, "num_lost": 0, "backend": "gloo"}
     return entry | {"case": f"{name}-train-rank{rank}", "rank": rank, "local_rank": rank, "world_size": world_size,
                     "hostname": "node0", "passes": passes}

@@ -12,7 +12,7 @@ from charact.record.reader import Run
 
 _TIMES = ["median_s", "low_s", "high_s", "num_repetitions"]
 _TRANSFERS = ("host_to_device", "device_to_host")
-_NO_CEILING = {"all_reduce": "no ceiling of communication is measured"}
+_NO_CEILING = {"all_reduce": "no communication is compared: charact doctor --ceilings --nproc measures its ceiling"}
 """Operations without a measured ceiling, with the reason."""
 _TEXTS = ["operation", "problem", "suite", "set", "layout", "precision", "device", "status", "reason"]
 _SUITE = ["suite", "set", "operation", "layout", "precision", "device"]

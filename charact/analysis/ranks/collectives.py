@@ -3,13 +3,17 @@
 import pandas as pd
 
 from charact.analysis.common.cache import memoize
+from charact.analysis.common.script_attribution import is_imported
 from charact.analysis.ranks.matching import matched_iterations, rank_cases
 from charact.analysis.ranks.waiting import waits
+from charact.core.bus_bandwidth import bus_factor
 from charact.record.reader import Run
+from charact.traces.collective_names import operation_name
 
 _KEYS = ["case", "phase", "operation", "group"]
 _COLUMNS = ["case", "rank", "phase", "operation", "group", "group_size", "num_calls", "bytes", "exposed_s", "late_s",
-            "bus_bytes_per_s", "device_s", "overlapped_s"]
+            "bus_bytes_per_s", "of_best_frac", "of_best_reason", "device_s", "overlapped_s"]
+_UNSEEN = "the ranks did not wait for it alone"
 
 
 @memoize
@@ -19,16 +23,14 @@ def collective_summary(run: Run) -> pd.DataFrame:
     Columns: case; rank; phase; operation; group; group_size; num_calls; bytes, the larger of inputs and outputs;
     exposed_s, in which the host did nothing but wait; late_s of it for the last rank, the rest is the transfer (null if
     not all ranks observed the end); bus_bytes_per_s, bandwidth of the transfer of the collectives whose end all ranks
-    observed; device_s on the device (null on a CPU); overlapped_s = device_s - exposed_s, in which the device computed,
+    observed; of_best_frac, this over the best that was measured between as many ranks, or of_best_reason, why it is not
+    known; device_s on the device (null on a CPU); overlapped_s = device_s - exposed_s, in which the device computed,
     too (null unless both are known). All are means over the case's iterations. In an imported trace, exposed_s is the
     time in which the device ran nothing else; rank is null if it is not known.
 
-    The bus bandwidth is bytes over the time from the last rank's call to the end, times 2 (n-1)/n for an all_reduce of
-    n ranks, times 1 for broadcast and reduce, and (n-1)/n for other operations.
+    The bus bandwidth is bytes over the time from the last rank's call to the end, times `bus_factor`.
 
     *Error*: transfers that run at the same time share the link, so the bus bandwidth is a lower bound.
-
-    *Source*: NVIDIA nccl-tests, doc/PERFORMANCE.md.
     """
     rows = run.table("collectives").merge(_iterations(run), on="case")
     if rows.empty:
@@ -40,7 +42,7 @@ def collective_summary(run: Run) -> pd.DataFrame:
     per_iteration = ["num_calls", "bytes", "exposed_s", "device_s"]
     sums[per_iteration] = sums[per_iteration].div(sums["num_iterations"], axis=0).astype("float64")
     sums["overlapped_s"] = sums["device_s"] - sums["exposed_s"]
-    found = sums.merge(_late(run), on=_KEYS, how="left")
+    found = _of_best(run, sums.merge(_late(run), on=_KEYS, how="left"))
     return found[_COLUMNS].sort_values(["rank", "phase", "operation"], kind="stable", ignore_index=True)
 
 
@@ -56,23 +58,51 @@ def _total(values: "pd.Series[float]") -> float:
     return float(values.sum(min_count=1))
 
 
-def _bus_factor(operation: str, num_ranks: int) -> float:
-    """Return the bytes that each link carries over the bytes of the collective."""
-    if operation in ("broadcast", "reduce"):
-        return 1.0
-    return (2 if operation == "all_reduce" else 1) * (num_ranks - 1) / num_ranks
-
-
 def _late(run: Run) -> pd.DataFrame:
     """Return late_s per matched iteration and bus_bytes_per_s, by case, phase, operation and group."""
     rows = waits(run).dropna(subset=["operation"])
     rows = rows.merge(rank_cases(run)[["program", "rank", "case", "world_size"]], on=["program", "rank"])
     rows["transfer_s"] = rows["wait_s"] - rows["late_s"]
     rows["moved_bytes"] = rows["bytes"].astype("float64") * [
-        _bus_factor(str(operation), int(size))
+        bus_factor(operation_name(str(operation)), int(size))
         for operation, size in zip(rows["operation"], rows["world_size"], strict=True)]
     num_iterations = matched_iterations(run).groupby("case")["own_iteration"].nunique()
     sums = rows.groupby(_KEYS)[["late_s", "transfer_s", "moved_bytes"]].sum().reset_index()
     sums["late_s"] /= sums["case"].map(num_iterations).astype("float64")
     sums["bus_bytes_per_s"] = sums["moved_bytes"] / sums["transfer_s"].where(sums["transfer_s"] > 0)
     return sums[[*_KEYS, "late_s", "bus_bytes_per_s"]]
+
+
+def _of_best(run: Run, rows: pd.DataFrame) -> pd.DataFrame:
+    """Add of_best_frac and of_best_reason to rows with case, operation, group_size and bus_bytes_per_s."""
+    best = {(one["backend"], one["num_ranks"], one["operation"]): one["bus_bytes_per_s"]
+            for one in run.manifest.get("collective_ceilings") or []}
+    entries = {entry["case"]: entry for entry in run.manifest["cases"]}
+    hosts = {entry.get("hostname") for entry in run.manifest["cases"]}
+    found: list[tuple[float | None, str | None]] = []
+    for row in rows.to_dict("records"):
+        operation = operation_name(row["operation"])
+        backend = entries[row["case"]].get("passes", {}).get("collectives", {}).get("backend")
+        if pd.isna(row["bus_bytes_per_s"]):
+            found.append((None, _UNSEEN))
+        elif len(hosts) > 1:
+            found.append((None, "the ranks ran on several machines, the best is measured on one"))
+        elif (rate := best.get((backend, row["group_size"], operation))) is not None:
+            found.append((row["bus_bytes_per_s"] / rate, None))
+        else:
+            found.append((None, _why_no_best(run, row["group_size"], operation, any(
+                (backend, row["group_size"]) == key[:2] for key in best))))
+    return rows.assign(of_best_frac=pd.Series([frac for frac, _ in found], index=rows.index, dtype="float64"),
+                       of_best_reason=pd.Series([reason for _, reason in found], index=rows.index, dtype="object"))
+
+
+def _why_no_best(run: Run, num_ranks: float, operation: str, has_others: bool) -> str:
+    """Return why the best bandwidth of a collective is not known; `has_others`: whether that of others is."""
+    if is_imported(run):
+        return "a trace has no ceilings of its machine"
+    if has_others:
+        return f"the bandwidth of {operation} is not measured"
+    if pd.isna(num_ranks):
+        return "the number of its ranks was not recorded"
+    return str(run.manifest.get("collective_ceilings_reason")
+               or f"not measured: charact doctor --ceilings --nproc {num_ranks:.0f}, then measure again")

@@ -90,10 +90,13 @@ def training_summary(run: Run) -> pd.DataFrame:
     training samples / training_s; best_metric, best_value and best_epoch; training_loss and validation_loss of the last
     finished epoch; the requested target_metric and target_value, reached_epoch, time_to_target_s (total execution time
     at the end of the validation that reached it) and target_reason, why there is none; compile_s, the part of the total
-    for compiling the model (null without compilation).
+    for compiling the model (null without compilation); batch_size; num_ranks and global_batch_size, of all ranks (null
+    for a single process).
     """
     rows = [_outcome(entry) for entry in run.manifest["cases"] if "training" in entry.get("passes", {})]
-    summary = pd.DataFrame(rows, columns=list(_outcome({"case": ""}))).astype({"case": "str", "compile_s": "float64"})
+    summary = pd.DataFrame(rows, columns=list(_outcome({"case": ""}))).astype({"case": "str", "compile_s": "float64",
+                                                                                  "num_ranks": "float64",
+                                                                                  "global_batch_size": "float64"})
     times = stage_times(run).pivot_table(index="case", columns="stage", values=["wall_s", "num_samples"], aggfunc="sum")
     for stage in TRAINING_STAGES:
         summary[f"{stage}_s"] = _of_case(summary, times, ("wall_s", stage))
@@ -130,7 +133,8 @@ def _outcome(entry: dict[str, Any]) -> dict[str, Any]:
         "num_epochs_asked": facts.get("num_epochs_asked"), "num_epochs": facts.get("num_epochs"),
         "best_metric": best.get("metric"), "best_value": best.get("value"), "best_epoch": best.get("epoch"),
         "target_metric": until.get("metric"), "target_value": until.get("value"), "reached_epoch": until.get("epoch"),
-        "target_reason": target_reason, "compile_s": facts.get("compile_s"),
+        "target_reason": target_reason, "compile_s": facts.get("compile_s"), "batch_size": entry.get("batch_size"),
+        "num_ranks": entry.get("world_size"), "global_batch_size": entry.get("global_batch_size"),
     }  # fmt: skip
 
 

@@ -30,8 +30,12 @@ def start(options: Options, out: Path, name: str | None, quiet: bool, interrupt:
     from charact.commands._shared.ceilings import recorded_ceilings
     from charact.commands._shared.publish import keeping_finished
     from charact.commands._shared.run_cases import open_record
+    from charact.machine.facts import usable_cores
+    from charact.measure.script.ranks.launcher import warn_of_few_cores
 
     trainings = make_trainings(options)
+    if trainings[0].case.device.type == "cpu":
+        warn_of_few_cores(trainings[0].case.num_ranks, usable_cores())
     label = name or "+".join(list(dict.fromkeys(training.case.workload.name for training in trainings))[:3])
     # Resolve "auto": on another machine it may be another device, and the case another one.
     options = options | {"device": str(trainings[0].case.device)}
@@ -125,7 +129,8 @@ def _training(workload: "Workload", size: int, batch: int, precision: str, chose
     request = DataRequest(chosen["data"], None if directory is None else expanded_path(directory), chosen["split"],
                           chosen["seed"], synthetic=made_up)
     case = Case(workload, size, batch, "train", precision, resolve_device(chosen["device"]), request,
-                chosen["workers"], chosen["channels_last"], chosen["compiled"])
+                chosen["workers"], chosen["channels_last"], chosen["compiled"],
+                **({"parallel": "ddp", "num_ranks": chosen["nproc"]} if "nproc" in chosen else {}))
     return Training(
         case, chosen["num_epochs"], chosen.get("validation"), chosen.get("holdout_frac"),
         Target(*chosen["until"]) if "until" in chosen else None, chosen.get("learning_rate"),

@@ -16,18 +16,21 @@ _ELSEWHERE = (f"{_NO_MODEL}. charact.Profiler watches another thread, charact ru
               "--no-python charact run train.py)")
 
 
-def _facts(hostname: str, devices: list[str], of_torch: dict[str, Any] | None) -> dict[str, Any]:
+def _facts(hostname: str, devices: list[str], of_torch: dict[str, Any] | None, ranks: set[tuple[int, str]],
+           ) -> dict[str, Any]:
     """Return facts of the machine, its ceilings and its software, if the program ran on this machine.
 
     Args:
         hostname: where the program ran.
         devices: on which it computed.
         of_torch: facts that its process recorded; None if PyTorch must be imported for them.
+        ranks: number of ranks and backend of its collectives; empty if there are none.
     """
     if hostname != os.uname().nodename:
         warn(f"charact: this is not {hostname}, where the program ran: the record has no facts of the machine")
         return {}
     from charact.machine.ceilings_cache import cached_ceilings
+    from charact.machine.collective_ceilings import best_collectives
     from charact.machine.facts import machine_facts, software_facts, torch_facts
 
     if of_torch is None:
@@ -36,7 +39,13 @@ def _facts(hostname: str, devices: list[str], of_torch: dict[str, Any] | None) -
         of_torch = torch_facts() | {"num_threads": torch.get_num_threads()}
     machine, software = machine_facts(of_torch), software_facts(of_torch)
     return {"machine": machine, "software": software,
-            **cached_ceilings(machine["fingerprint"], software["torch"], of_torch["num_threads"], devices)}
+            **cached_ceilings(machine["fingerprint"], software["torch"], of_torch["num_threads"], devices),
+            **(best_collectives(machine["fingerprint"], software["torch"], ranks) if ranks else {})}
+
+
+def _ranks(manifest: dict[str, Any], backend: str | None) -> set[tuple[int, str]]:
+    """Return the number of ranks and their backend; empty if the program is no rank or called no collective."""
+    return {(manifest["rank"]["world_size"], backend)} if "rank" in manifest and backend else set()
 
 
 def add_cases_of_program(writer: RunWriter, options: ScriptOptions, nothing: str) -> tuple[str, str]:
@@ -64,7 +73,7 @@ def add_cases_of_program(writer: RunWriter, options: ScriptOptions, nothing: str
         writer.manifest |= {"ending": ending,
                             "event_log_damage": [damage._asdict() for damage in watched.damage],
                             **_facts(writer.manifest["hostname"], [entry["device"] for entry, _ in cases],
-                                     watched.torch_facts)}
+                                     watched.torch_facts, _ranks(writer.manifest, watched.arrivals.backend))}
         if "counters" in options.passes or any(tables.get("counters") for _, tables in cases):
             from charact.measure.counters import described  # imports PyTorch
 

@@ -92,7 +92,7 @@ def _timed(prepared: Prepared, device: torch.device, task: _Task) -> OperationTi
     turns = itertools.cycle(rotated)
 
     def seconds_of(num_calls: int) -> float:
-        return seconds(_repetition(prepared, turns, num_calls, device))
+        return seconds(slowest_repetition(prepared, turns, num_calls, device))
 
     warm_device(device)  # each rank its own GPU; the barrier of the next call waits for the last one
     seconds_of(1)  # the first call opens connections
@@ -104,7 +104,7 @@ def _timed(prepared: Prepared, device: torch.device, task: _Task) -> OperationTi
     call_s: list[float] = []
     spent_s = 0.0
     while (reason := ended_by(call_s, len(rows), task.rule, spent_s)) is None:
-        times = _repetition(prepared, turns, num_calls, device)
+        times = slowest_repetition(prepared, turns, num_calls, device)
         call_s.append(seconds(times))
         rows.append({"repetition": len(rows), "num_calls": num_calls, **by_clock(times)})
         spent_s, = largest_over_ranks([time.perf_counter() - begun], device)
@@ -115,8 +115,8 @@ def _timed(prepared: Prepared, device: torch.device, task: _Task) -> OperationTi
     })
 
 
-def _repetition(prepared: Prepared, turns: Iterator[Inputs], num_calls: int, device: torch.device) -> Times:
-    """Return the time of a call in the slowest rank, averaged over `num_calls`."""
+def slowest_repetition(prepared: Prepared, turns: Iterator[Inputs], num_calls: int, device: torch.device) -> Times:
+    """Return the time of a call in the slowest rank, averaged over `num_calls`; the ranks start together."""
     dist.barrier()
     if device.type == "cuda":
         torch.cuda.synchronize(device)

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from multiprocessing import resource_tracker
 from typing import Any
@@ -15,6 +16,14 @@ from charact.measure.script.ranks.flight_recorder import enable_flight_recorder
 
 _NUM_RECORDED = 4096
 """Collectives that PyTorch keeps of each rank until they are read."""
+_LOOPBACK = "lo"
+"""Network interface through which the ranks talk: all of them are on this machine."""
+
+
+def backend_of(device_type: str) -> str:
+    """Return the backend of ranks on a type of device, cpu or cuda."""
+    return "nccl" if device_type == "cuda" else "gloo"
+
 
 def run_ranks(function: Callable[..., None], task: Any, num_ranks: int) -> None:
     """Call a function with its rank and a task in a new process for each rank; wait for all.
@@ -22,9 +31,7 @@ def run_ranks(function: Callable[..., None], task: Any, num_ranks: int) -> None:
     Raises:
         RuntimeError: a rank failed; the message holds its error.
     """
-    with _interrupts_held(), _collectives_recorded():
-        ranks: Any = start_processes(  # type: ignore[no-untyped-call]
-            function, args=(task,), nprocs=num_ranks, join=False, daemon=True, start_method="spawn")
+    ranks = start_ranks(function, task, num_ranks)
     try:
         while not ranks.join():
             pass
@@ -34,6 +41,13 @@ def run_ranks(function: Callable[..., None], task: Any, num_ranks: int) -> None:
     finally:
         for process in ranks.processes:
             process.terminate()
+
+
+def start_ranks(function: Callable[..., None], task: Any, num_ranks: int, *more: Any) -> Any:
+    """Call a function with its rank, a task and more in a new process for each rank; return torch's ProcessContext."""
+    with _interrupts_held(), _collectives_recorded():
+        return start_processes(  # type: ignore[no-untyped-call]
+            function, args=(task, *more), nprocs=num_ranks, join=False, daemon=True, start_method="spawn")
 
 
 @contextlib.contextmanager
@@ -54,7 +68,10 @@ def process_group(rank: int, num_ranks: int, folder: str, device_type: str, num_
     device = torch.device(device_type, rank) if on_cuda else torch.device("cpu")
     if on_cuda:
         torch.cuda.set_device(device)
-    dist.init_process_group("nccl" if on_cuda else "gloo", rank=rank, world_size=num_ranks,
+    if sys.platform == "linux":
+        for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
+            os.environ.setdefault(name, _LOOPBACK)
+    dist.init_process_group(backend_of(device_type), rank=rank, world_size=num_ranks,
                             init_method=f"file://{folder}/store", device_id=device if on_cuda else None)
     try:
         yield device

@@ -87,7 +87,7 @@ class RankTimer:
         """Return the facts of the pass `collectives`."""
         reason = _ON_DEVICE if self._on_device else self._recorder.problem
         return {"status": "skipped", "reason": reason} if reason else {
-            "status": "ok", "reason": None, "num_lost": self._num_lost}
+            "status": "ok", "reason": None, "num_lost": self._num_lost, "backend": dist.get_backend()}
 
     def _timed(self, original: Any) -> Callable[..., Any]:
         """Return a function that records when the rank's own thread is in the original."""

@@ -27,6 +27,8 @@ class Progress(NamedTuple):
     metrics: Rows
     best: dict[str, Any] | None
     """Name, value and epoch of the best value so far of the metric that selects the weights."""
+    others: list[dict[str, Rows]] = []  # noqa: RUF012  (never changed)
+    """Rows of the tables `stages` and `metrics` of ranks 1 and above; `stages` and `metrics` are those of rank 0."""
 
 
 def write_checkpoint(path: Path, loop: Loop, schedulers: list[Any], progress: Progress) -> None:
@@ -110,7 +112,10 @@ def _progress(saved: Any) -> Progress:
     progress = Progress(**saved)
     if type(progress.epoch) is not int or not 0 <= progress.epoch < 2**31:
         raise ValueError("invalid epoch")
-    for table, rows in (("stages", progress.stages), ("metrics", progress.metrics)):
+    if not isinstance(progress.others, list):
+        raise TypeError("invalid rows of other ranks")
+    for table, rows in [("stages", progress.stages), ("metrics", progress.metrics),
+                        *((table, other[table]) for other in progress.others for table in ("stages", "metrics"))]:
         kinds = {column.name: _COLUMN_TYPES[column.type] for column in TABLES[table]}
         if not isinstance(rows, list) or not all(
                 isinstance(row, dict) and row.keys() == kinds.keys() - {"case"}

@@ -2,12 +2,16 @@
 
 import random
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import torch
+from torch.nn.parallel import DistributedDataParallel
 
 from charact.execution.batches import Batches
 from charact.execution.loop import Loop
+from charact.execution.tensor_files import write_tensors
+from charact.measure.training.checkpoint import Progress, read_checkpoint, write_checkpoint
 from charact.measure.training.plan import Training
 from charact.measure.training.stage_timer import Stage, run_stage
 from charact.workload.metrics import Metric
@@ -19,18 +23,20 @@ class Trainer:
     Args:
         training: what to train, and how.
         on_iteration: called with the stage's name, the number of finished iterations and the total.
+        rank: of a data-parallel training, whose process group exists; it trains on its share of the samples.
 
     Raises:
         UserError: the data is not available, or the initial weights do not fit.
     """
 
-    def __init__(self, training: Training, on_iteration: Callable[[str, int, int], None]) -> None:
+    def __init__(self, training: Training, on_iteration: Callable[[str, int, int], None], rank: int = 0) -> None:
         case = training.case
+        self._rank = rank
         if case.device.type == "cuda":
             torch.cuda.set_device(case.device)  # the loader pins memory for the current one
         if case.compiled:
             torch.compiler.reset()  # so that each case is compiled separately
-        self.loop = Loop(case, iter(()))
+        self.loop = Loop(case, iter(()), wrap=DistributedDataParallel if case.parallel else None)
         self._on_iteration = on_iteration
         if training.weights is not None:
             from charact.measure.training.weight_files import load_weights
@@ -42,13 +48,20 @@ class Trainer:
         self.schedulers = self.loop.workload.schedulers(self.loop.optimizers, training.num_epochs)
         trained, validated = training.parts(self.loop.dataset)
         # Batch normalization cannot take a single sample.
-        single = len(trained) % case.batch_size == 1 and case.batch_size > 1  # type: ignore[arg-type]
+        num_trained = len(trained) // case.num_ranks  # type: ignore[arg-type]
+        single = num_trained % case.batch_size == 1 and case.batch_size > 1
         self._batches = {
             "training": Batches(case, trained, shuffle=True, whole=single, persistent=False,
-                                max_batches=training.max_batches),
+                                max_batches=training.max_batches,
+                                share=(rank, case.num_ranks) if case.parallel else None),
             "validation": Batches(case, validated, shuffle=False, whole=False, persistent=False,
                                   max_batches=training.max_batches),
         }
+
+    @property
+    def num_parameters(self) -> int:
+        """Number of the model's parameters."""
+        return sum(parameter.numel() for parameter in self.loop.model.parameters())
 
     @property
     def num_samples(self) -> dict[str, int]:
@@ -67,18 +80,44 @@ class Trainer:
         Raises:
             DivergedError: the loss is not finite.
         """
-        seed = _reseed(self.loop.case.data.seed, number)
+        training = self.train(number)
+        validation = self.validate(number)
+        self.step_schedulers(validation.values["loss"])
+        return training, validation
+
+    def train(self, number: int) -> Stage:
+        """Train for an epoch; on several ranks, all have the same order of samples, and each its random numbers."""
+        order = _seed(self.loop.case.data.seed, number)
+        _reseed(_seed(self.loop.case.data.seed, number, self._rank) if self._rank else order)
         metrics = [metric for metric in self._metrics() if not metric.validation_only]
-        training = self._stage("training", number, seed, metrics)
-        validation = self._stage("validation", number, seed, self._metrics())
-        loss = validation.values["loss"]
+        return self._stage("training", number, order, metrics)
+
+    def validate(self, number: int) -> Stage:
+        """Validate after an epoch's training."""
+        return self._stage("validation", number, _seed(self.loop.case.data.seed, number), self._metrics())
+
+    def step_schedulers(self, loss: float | None) -> None:
+        """Step the schedulers at the end of an epoch with this validation loss."""
         assert loss is not None
         for scheduler in self.schedulers:
             if isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
                 scheduler.step(loss)
             else:
                 scheduler.step()
-        return training, validation
+
+    def read(self, checkpoint: Path) -> Progress:
+        """Continue from a checkpoint; raises as `read_checkpoint`."""
+        return read_checkpoint(checkpoint, self.loop, self.schedulers)
+
+    def write(self, checkpoint: Path, progress: Progress, weights: Path | None) -> None:
+        """Write a checkpoint and, unless None, the weights; raises as `write_tensors`."""
+        write_checkpoint(checkpoint, self.loop, self.schedulers, progress)
+        if weights is not None:
+            write_tensors(self.loop.model.state_dict(), weights)
+
+    def close(self) -> None:
+        """Release the loader."""
+        self.loop.close()
 
     def _stage(self, name: str, number: int, seed: int, metrics: list[Metric]) -> Stage:
         return run_stage(name, number, self.loop, self._batches[name], seed, metrics, self._on_iteration)
@@ -87,10 +126,13 @@ class Trainer:
         return self.loop.workload.metrics(self.loop.dataset)
 
 
-def _reseed(seed: int, epoch: int) -> int:
-    """Seed all random number generators from seed and epoch, so that checkpoints need no generator state."""
-    derived = int(np.random.SeedSequence((seed, epoch)).generate_state(1)[0])
-    random.seed(derived)
-    np.random.seed(derived)
-    torch.manual_seed(derived)
-    return derived
+def _seed(*numbers: int) -> int:
+    """Derive a seed from a training's seed, an epoch and a rank, so that checkpoints need no generator state."""
+    return int(np.random.SeedSequence(numbers).generate_state(1)[0])
+
+
+def _reseed(seed: int) -> None:
+    """Seed all random number generators."""
+    random.seed(seed)
+    np.random.seed(seed)
+    torch.manual_seed(seed)

@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
 from torch.utils.data import Dataset
 
 from charact.core.errors import UserError
@@ -68,6 +69,8 @@ class Training:
         """
         self.case.check()
         dataset = self.case.dataset()
+        if self.case.parallel:
+            self._check_ranks(dataset)
         self.parts(dataset)
         if self.weights is not None:
             from charact.measure.training.weight_files import check_weights
@@ -81,6 +84,18 @@ class Training:
                             f"{', '.join(['loss', *metrics])}")
         if self.until.metric in metrics and (reason := metrics[self.until.metric].unavailable()):
             raise UserError(f"--until: {self.until.metric} is not available: {reason}")
+
+    def _check_ranks(self, dataset: Dataset[Any]) -> None:
+        case, num_samples = self.case, len(self.parts(dataset)[0])  # type: ignore[arg-type]
+        if case.device.type == "cuda" and torch.cuda.device_count() < case.num_ranks:
+            raise UserError(f"--nproc {case.num_ranks} needs as many CUDA devices, this machine has "
+                            f"{torch.cuda.device_count()}: use --device cpu, or a smaller --nproc")
+        if not getattr(dataset, "shuffled", True):
+            raise UserError(f"--nproc: {case.workload.name} reads {case.data.name} in its order, which ranks cannot "
+                            "share: leave --nproc out")
+        if case.batch_size * case.num_ranks > num_samples:
+            raise UserError(f"a batch of {case.batch_size} for each of {case.num_ranks} ranks is more than the "
+                            f"{num_samples:,} samples of {case.data.name}: choose smaller --batch-sizes or --nproc")
 
     def _check_fit(self, dataset: Dataset[Any], other: Dataset[Any]) -> None:
         for what in ("classes", "words"):

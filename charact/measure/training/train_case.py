@@ -1,5 +1,6 @@
 """Training cases: trained or resumed from a checkpoint, with a record and a checkpoint after every epoch."""
 
+import contextlib
 import copy
 import time
 from collections.abc import Sequence
@@ -13,10 +14,10 @@ from charact.execution.interrupt import Interrupt
 from charact.execution.memory_limit import release_memory
 from charact.execution.out_of_memory import host_memory_guard
 from charact.execution.precision import float32_products
-from charact.execution.tensor_files import write_tensors
-from charact.measure.training.checkpoint import Progress, read_checkpoint, write_checkpoint
+from charact.measure.training.checkpoint import Progress
 from charact.measure.training.epoch_loop import Trainer
 from charact.measure.training.plan import Training
+from charact.measure.training.rank_trainers import RankTrainers
 from charact.measure.training.stage_timer import DivergedError, Stage
 from charact.record.in_progress import CHECKPOINTS
 from charact.record.schema import UNFINISHED
@@ -33,7 +34,7 @@ def train_cases(trainings: Sequence[Training], writer: RunWriter, observer: Obse
             kept.
     """
     for number, training in enumerate(trainings, start=1):
-        before = writer.entry(training.case.id)
+        before = writer.entry(_name(training))
         if before is not None and before["status"] not in UNFINISHED:
             continue
         observer.case_started(training.case.id, number, len(trainings))
@@ -43,8 +44,13 @@ def train_cases(trainings: Sequence[Training], writer: RunWriter, observer: Obse
             return
 
 
+def _name(training: Training, rank: int = 0) -> str:
+    """Return the name of a training's case; each rank of several has one."""
+    return training.case.id + (f"-rank{rank}" if training.case.parallel else "")
+
+
 class _CaseTraining:
-    """Training of one case, from the beginning or from its checkpoint."""
+    """Training of one case, from the beginning or from its checkpoint; several ranks have a case each in the record."""
 
     def __init__(self, training: Training, writer: RunWriter, observer: Observer, interrupt: Interrupt,
                  before: dict[str, Any] | None) -> None:
@@ -61,7 +67,8 @@ class _CaseTraining:
             # Until its checkpoint is read, the record keeps the facts of the finished epochs.
             self._facts |= before["passes"]["training"] | {"status": "ok", "reason": None}
             self._facts["num_resumed"] += 1
-        self._entry = case_entry(self._case) | {"status": "running", "passes": {"training": self._facts}}
+        self._entry = case_entry(self._case) | {"case": _name(training), "status": "running",
+                                                "passes": {"training": self._facts}}
 
     def run(self) -> dict[str, Any]:
         """Train; return the case's manifest entry."""
@@ -90,16 +97,21 @@ class _CaseTraining:
     def _train(self) -> None:
         begun = time.perf_counter()
         with self._interrupt.allowed():
-            trainer = Trainer(self._training, self._observer.stage_iteration)
-        self._facts["setup_s"] = time.perf_counter() - begun
-        self._entry["num_parameters"] = sum(parameter.numel() for parameter in trainer.loop.model.parameters())
+            trainer = (RankTrainers(self._training, self._observer.stage_iteration, self._interrupt)
+                       if self._case.parallel else Trainer(self._training, self._observer.stage_iteration))
+        with contextlib.closing(trainer):
+            self._train_with(trainer, time.perf_counter() - begun)
+
+    def _train_with(self, trainer: Trainer | RankTrainers, setup_s: float) -> None:
+        self._facts["setup_s"] = setup_s
+        self._entry["num_parameters"] = trainer.num_parameters
         num_samples = trainer.num_samples
         self._facts |= {"num_train_samples": num_samples["training"], "num_valid_samples": num_samples["validation"]}
         if not self._checkpoint_path.exists():
             self._advance(Progress(0, [], [], None))
             self._facts["compile_s"] = None
         else:
-            self._advance(read_checkpoint(self._checkpoint_path, trainer.loop, trainer.schedulers))
+            self._advance(trainer.read(self._checkpoint_path))
             # Write it again: it does not contain its own time, and the weights may be missing.
             self._checkpoint(trainer)
         self._flush()
@@ -115,7 +127,7 @@ class _CaseTraining:
             seconds = sum(row["host_s"] for row in self._progress.stages if row["number"] == number)
             self._observer.epoch_ended(number, num_epochs, training.values, validation.values, seconds)
 
-    def _take(self, number: int, training: Stage, validation: Stage, trainer: Trainer) -> None:
+    def _take(self, number: int, training: Stage, validation: Stage, trainer: Trainer | RankTrainers) -> None:
         """Add a finished epoch to the progress."""
         metric, larger_is_better = next(iter(trainer.directions.items()))
         value, best = validation.values[metric], self._progress.best
@@ -125,16 +137,20 @@ class _CaseTraining:
         for compile_s in (training.compile_s, validation.compile_s):
             if compile_s is not None:
                 self._facts["compile_s"] = (self._facts["compile_s"] or 0.0) + compile_s
+        done = self._progress
+        new = trainer.take_others() if isinstance(trainer, RankTrainers) else []
+        before = done.others or [{"stages": [], "metrics": []} for _ in new]
         self._advance(Progress(
-            number, [*self._progress.stages, *training.stage_rows, *validation.stage_rows],
-            [*self._progress.metrics, *training.metric_rows, *validation.metric_rows], best))
+            number, [*done.stages, *training.stage_rows, *validation.stage_rows],
+            [*done.metrics, *training.metric_rows, *validation.metric_rows], best,
+            [{table: [*old[table], *rows[table]] for table in old} for old, rows in zip(before, new, strict=True)]))
 
     def _advance(self, progress: Progress) -> None:
         self._progress = progress
         self._facts |= {"num_epochs": progress.epoch, "best": progress.best,
-                        "weights": None if progress.best is None else f"weights/{self._case.id}.pt"}
+                        "weights": None if progress.best is None else f"weights/{_name(self._training)}.pt"}
 
-    def _target_is_reached(self, trainer: Trainer) -> bool:
+    def _target_is_reached(self, trainer: Trainer | RankTrainers) -> bool:
         target = self._training.until
         if target is None:
             return False
@@ -145,24 +161,27 @@ class _CaseTraining:
                 return True
         return False
 
-    def _checkpoint(self, trainer: Trainer) -> None:
+    def _checkpoint(self, trainer: Trainer | RankTrainers) -> None:
         """Write the checkpoint, then the weights if they are the best so far, and time both."""
         begun = time.perf_counter()
         self._writer.folder(CHECKPOINTS)
-        write_checkpoint(self._checkpoint_path, trainer.loop, trainer.schedulers, self._progress)
         best = self._progress.best
-        if best is not None and best["epoch"] == self._progress.epoch:
-            name = f"{self._case.id}.pt"
-            write_tensors(trainer.loop.model.state_dict(), self._writer.folder("weights") / name)
-        self._progress.stages.append({
-            "stage": "checkpointing", "number": self._progress.epoch, "phase": "other",
-            "host_s": time.perf_counter() - begun, "device_s": None, "num_iterations": 0, "num_samples": 0})
+        is_best = best is not None and best["epoch"] == self._progress.epoch
+        trainer.write(self._checkpoint_path, self._progress,
+                      self._writer.folder("weights") / f"{_name(self._training)}.pt" if is_best else None)
+        row = {"stage": "checkpointing", "number": self._progress.epoch, "phase": "other",
+               "host_s": time.perf_counter() - begun, "device_s": None, "num_iterations": 0, "num_samples": 0}
+        self._progress.stages.append(row)
+        for other in self._progress.others:  # these ranks wait for it
+            other["stages"].append(row | {"phase": "communication"})
 
     def _flush(self) -> None:
         # A copy, so that the running epoch does not change the written entry.
         entry = copy.deepcopy(self._entry)
         self._writer.add_case(entry, {"stages": self._progress.stages, "metrics": self._progress.metrics})
+        for rank, other in enumerate(self._progress.others, start=1):
+            self._writer.add_case(entry | {"case": _name(self._training, rank), "rank": rank}, other)
 
     @property
     def _checkpoint_path(self) -> Path:
-        return self._writer.directory / CHECKPOINTS / f"{self._case.id}.pt"
+        return self._writer.directory / CHECKPOINTS / f"{_name(self._training)}.pt"

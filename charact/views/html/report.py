@@ -47,11 +47,15 @@ class DrawnSection:
     html: str
 
 
-def sections(run: Run) -> list[DrawnSection]:
+def sections(run: Run, *, only_first: bool = False) -> list[DrawnSection]:
     """Return the sections of a run, in the order of the report.
 
     A section whose pass no case has taken is left out. Sections without data, or with a damaged table, become one
     section that lists why.
+
+    Args:
+        run: the run.
+        only_first: whether to draw the first section only: the summary, in a fraction of the time.
     """
     run = presentable(run)
     shorten = _shortener(run.manifest["cases"])
@@ -65,6 +69,8 @@ def sections(run: Run) -> list[DrawnSection]:
         else:
             html = render("section.html.j2", body=body, folded=section.folded)
             drawn.append(DrawnSection(section.id, section.title, shorten(html)))
+            if only_first:
+                return drawn
     if unavailable:
         html = shorten(render("section.html.j2", body=Body(points=unavailable)))
         drawn.append(DrawnSection("unavailable", "Not available", html))

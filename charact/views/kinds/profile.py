@@ -328,7 +328,7 @@ _PARTS = {
     "waiting": CasePart(rank_waits, ("for_rank", "wait_s", "share_frac"), ("for_rank", "wait_s", "share_frac")),
     "collectives": CasePart(collective_summary, (
         "phase", "operation", "group", "group_size", "num_calls", "bytes", "exposed_s", "late_s", "bus_bytes_per_s",
-        "device_s", "overlapped_s")),
+        "of_best_frac", "of_best_reason", "device_s", "overlapped_s")),
     "blind_spots": CasePart(blind_spots, ("blind_spot",), ("blind_spot",)),
 }  # fmt: skip
 

@@ -52,7 +52,7 @@ def _card(row: Any, parts: pd.DataFrame) -> Card:
         row.case,
         failure=failure,
         headline=(fmt.duration(row.total_s), f"for {epochs}"),
-        details=[", ".join(stages), *compiled],
+        details=[", ".join(stages), *compiled, *([_batches(row)] if pd.notna(row.num_ranks) else [])],
         numbers=[
             ("samples/s", fmt.number(row.samples_per_s, _no_epoch(row))),
             _best(row),
@@ -128,6 +128,8 @@ def _training_line(row: Any) -> Text:
         line.append(f"; best {fmt.best(row)}")
     if pd.notna(row.compile_s):
         line.append(f"; compiling took {fmt.duration(row.compile_s)} of it")
+    if pd.notna(row.num_ranks):
+        line.append(f"\n{_batches(row)}")
     if pd.notna(row.target_metric):
         reached = pd.notna(row.time_to_target_s)
         words = f"after {fmt.duration(row.time_to_target_s)}, in epoch {row.reached_epoch:.0f}" if reached else \
@@ -136,6 +138,11 @@ def _training_line(row: Any) -> Text:
     if row.data == "synthetic":
         line.append(f"\n{fmt.OF_NO_TASK}", style="dim")
     return line
+
+
+def _batches(row: Any) -> str:
+    return (f"batches of {fmt.number(row.batch_size)} on each of {row.num_ranks:.0f} ranks, "
+            f"{fmt.number(row.global_batch_size)} in all")
 
 
 def _bar(run: Run, case: Any, column: str, colors: dict[str, str]) -> Bar:

@@ -173,9 +173,9 @@ function leftOut(number) {
     `The first ${MOST_COLUMNS} chosen runs are shown side by side; the comparison has all.`)];
 }
 
-async function sectionsOf(run) {
+async function sectionsOf(run, more = "") {
   try {
-    return {sections: await ask(`./sections?${query([run])}`)};
+    return {sections: await ask(`./sections?${query([run])}${more}`)};
   } catch (error) {
     return {sections: null, error: error.message};
   }
@@ -193,7 +193,7 @@ async function comparisonOf(runs) {
 async function content(runs) {
   const several = runs.length > 1;
   const drawn = runs.slice(0, MOST_COLUMNS); // the server caches sections, so that each run is rendered once
-  const [answers, comparison] = await Promise.all([Promise.all(drawn.map(sectionsOf)), several && comparisonOf(runs)]);
+  const [answers, comparison] = await Promise.all([Promise.all(drawn.map((run) => sectionsOf(run))), several && comparisonOf(runs)]);
   if (several) return [...comparison, ...leftOut(runs.length - drawn.length), ...side(drawn, answers)];
   const [{sections, error}] = answers;
   if (error) return [message("error", `${runs[0].name} cannot be shown.`, error)];
@@ -212,8 +212,18 @@ async function draw() {
   }
   view.progress.textContent = `Drawing ${runs.map((run) => run.name).join(", ")} …`;
   view.main.setAttribute("aria-busy", "true");
+  if (runs.length === 1) await drawSummary(runs[0], turn);
   const drawn = await content(runs);
   if (turn === state.drawing) show(...drawn); // otherwise the choice has changed
+}
+
+// The first section is there long before the others, and answers most questions.
+async function drawSummary(run, turn) {
+  const {sections} = await sectionsOf(run, "&only_first");
+  if (!sections || turn !== state.drawing) return;
+  show(...sections.map((part) => section(part.id, part.title, fragment(part.html))));
+  view.content.classList.add("tb-summary");
+  view.main.setAttribute("aria-busy", "true");
 }
 
 function show(...nodes) {
@@ -221,6 +231,7 @@ function show(...nodes) {
   view.filter.replaceChildren();
   view.content.replaceChildren(...nodes);
   view.content.classList.toggle("tb-several", state.chosen.length > 1);
+  view.content.classList.remove("tb-summary");
   view.main.setAttribute("aria-busy", "false");
   window.charact.init(document.body);
   listSections(nodes.filter((node) => node.id).map((node) => ({id: node.id, title: node.firstChild.textContent})));

@@ -60,8 +60,9 @@ class CharactPlugin(base_plugin.TBPlugin):  # type: ignore[misc]  # TensorBoard 
         return _answer(request, self._records.listing)
 
     def _serve_sections(self, request: Request) -> Response:
-        """Answer `?run=ID` with a list of {id, title, html}."""
-        return _answer(request, lambda: self._records.sections(request.args.get("run", "")))
+        """Answer `?run=ID` with a list of {id, title, html}; with `&only_first`, that of the first section only."""
+        only_first = "only_first" in request.args
+        return _answer(request, lambda: self._records.sections(request.args.get("run", ""), only_first=only_first))
 
     def _serve_comparison(self, request: Request) -> Response:
         """Answer `?run=ID&run=ID...` with a list of {id, title, html}; the first run is the baseline."""

@@ -66,23 +66,25 @@ class Records:
             self._listed[path] = (state, _entry(run_id, path))
         return self._listed[path][1]
 
-    def sections(self, run_id: str) -> Sections:
-        """Return the sections of a run as in the HTML report: id, title, html.
+    def sections(self, run_id: str, *, only_first: bool = False) -> Sections:
+        """Return the sections of a run as in the HTML report, or only the first: id, title, html.
 
         Raises:
             KeyError: there is no such run.
             UserError: it cannot be read.
         """
-        return self._at(run_id, self._sections)
+        return self._at(run_id, lambda path: self._sections(path, only_first))
 
-    def _sections(self, path: Path) -> Sections:
+    def _sections(self, path: Path, only_first: bool) -> Sections:
         from charact.views.html.report import sections, unbroken
 
         with self._drawing:
             state = _state(path)
             if path not in self._drawn or self._drawn[path][0] != state:
                 drawn = [{"id": part.id, "title": part.title, "html": unbroken(part.html)}
-                         for part in sections(self._load(path))]
+                         for part in sections(self._load(path), only_first=only_first)]
+                if only_first:
+                    return drawn
                 self._drawn[path] = (state, drawn)
             self._drawn.move_to_end(path)
             while len(self._drawn) > _NUM_CACHED_RUNS:

@@ -1,6 +1,7 @@
 """What `charact doctor` shows of ceilings."""
 
 import json
+import re
 
 import pytest
 from support.ceilings import ceiling
@@ -8,7 +9,9 @@ from support.ceilings import ceiling
 from charact import cli
 from charact.commands import doctor
 from charact.machine.ceilings_cache import Ceiling, now_measured
+from charact.machine.collective_ceilings import collectives_now_measured
 from charact.measure.capabilities import Check, machine_checks
+from charact.measure.microbench.collective_ceilings import collective_ceiling
 
 SHEET = "NVIDIA H100 datasheet, 2024"
 
@@ -57,6 +60,27 @@ def test_without_a_datasheet_the_reason_stands_there(capsys: pytest.CaptureFixtu
 def test_refresh_alone_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.run(["doctor", "--refresh"]) == 2
     assert capsys.readouterr() == ("", "error: --refresh measures ceilings again: add --ceilings, or leave it out\n")
+
+
+def test_collectives_without_ceilings_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["doctor", "--nproc", "2"]) == 2
+    assert capsys.readouterr() == ("", "error: --nproc 2 measures collectives: add --ceilings, or leave it out\n")
+
+
+def test_collectives_are_one_table_with_the_best_size_of_each(capsys: pytest.CaptureFixture[str],
+                                                              monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [collective_ceiling("all_reduce", size, 4, [time_s] * 6) for size, time_s in ((1000, 1e-3), (10**6, 0.1))]
+    kept = collectives_now_measured("gloo", 4, rows, {"broadcast": "gloo does not support it"})
+    monkeypatch.setattr("charact.commands._shared.collective_ceilings.read_collectives", lambda path: kept)
+    assert cli.run(["doctor", "--ceilings", "--nproc", "4"]) == 0
+    lines = [re.split(r" {2,}", line.strip()) for line in capsys.readouterr().out.splitlines()]
+    assert lines[4] == [f"Collectives between 4 ranks (gloo), measured {kept.when}"]
+    assert lines[6:9] == [
+        ["all_reduce", "1,000 B", "1.00 ms", "1.00 MB/s", "1.50 MB/s (1.50–1.50)"],
+        ["all_reduce", "977 KiB", "100 ms", "10.0 MB/s", "15.0 MB/s (15.0–15.0)", "best"],
+        ["broadcast", "n/a (gloo does not support it)"]]
+    assert cli.run(["doctor", "--ceilings", "--nproc", "4", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["collectives"]["gloo"]["best"] == [rows[1]]
 
 
 def test_ceilings_are_in_the_json_where_asked_for(capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,6 +9,7 @@ from charact.core.errors import UserError
 from charact.core.output import warn
 from charact.machine.facts import usable_cores
 from charact.machine.rank_identity import rank_identity
+from charact.measure.script.ranks.agent_watch import AGENT
 
 _THREADS = "OMP_NUM_THREADS"
 _OPTION = "--nproc"
@@ -17,7 +18,7 @@ _OPTION = "--nproc"
 def launch(num_ranks: int, arguments: Sequence[str]) -> int:
     """Run a command of charact in each rank, wait for all of them, and return the exit status.
 
-    The agent ends the other ranks if one fails, and chooses a free port.
+    The agent ends the other ranks if one fails, and chooses a free port. If the agent is killed, the ranks end, too.
 
     Args:
         num_ranks: number of ranks.
@@ -31,6 +32,7 @@ def launch(num_ranks: int, arguments: Sequence[str]) -> int:
         raise UserError(f"this process is rank {identity.rank} of {identity.world_size} already ({identity.launcher} "
                         "started it): leave out --nproc")
     divide_threads(num_ranks, usable_cores(), os.environ)
+    os.environ[AGENT] = str(os.getpid())
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.run import main
@@ -59,10 +61,15 @@ def _program() -> list[str]:
 
 def divide_threads(num_ranks: int, num_cores: int, environment: MutableMapping[str, str]) -> None:
     """Give each rank its part of the cores as threads, unless the user chose a number; warn if there are too few."""
+    warn_of_few_cores(num_ranks, num_cores)
+    environment.setdefault(_THREADS, str(max(num_cores // num_ranks, 1)))
+
+
+def warn_of_few_cores(num_ranks: int, num_cores: int) -> None:
+    """Warn if there are more ranks than cores."""
     if num_ranks > num_cores:
         warn(f"charact: {num_ranks} ranks share {num_cores} cores: each computes in one thread and waits for a core, "
              f"so all times are too long; up to {num_cores} ranks have a core each")
-    environment.setdefault(_THREADS, str(max(num_cores // num_ranks, 1)))
 
 
 def without_option(arguments: Sequence[str]) -> list[str]:

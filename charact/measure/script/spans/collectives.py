@@ -1,6 +1,7 @@
 """Collectives of a rank's iterations: the phase of each, and how long the host waits. No torch in here."""
 
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -38,6 +39,11 @@ class Arrivals:
 
     def __len__(self) -> int:
         return len(self._all)
+
+    @property
+    def backend(self) -> str | None:
+        """Backend of most of the collectives; None if there are none."""
+        return next((name for name, _ in Counter(one.backend for one in self._all).most_common(1)), None)
 
     def between(self, start_ns: int, end_ns: int) -> list[Arrival]:
         """Return the collectives that were called in a half-open interval."""

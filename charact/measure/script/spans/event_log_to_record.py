@@ -234,7 +234,8 @@ def _case(log: EventLog, name: str, source: str, training: bool, iterations: lis
     if len(log.arrivals):
         tables["collectives"] = [row for number, one in enumerate(iterations)
                                  for row in collective_rows(number, one, log.arrivals)]
-        entry["passes"]["collectives"] = {"status": "ok", "reason": None, "num_lost": log.num_lost_collectives}
+        entry["passes"]["collectives"] = {"status": "ok", "reason": None, "num_lost": log.num_lost_collectives,
+                                          "backend": log.arrivals.backend}
     elif log.no_collectives is not None:
         entry["passes"]["collectives"] = {"status": "skipped", "reason": log.no_collectives}
     return entry, tables

@@ -32,6 +32,8 @@ def collectives(run: Run) -> Body:
                lambda row: _UNSEEN),
         Column("bus_bytes_per_s", "Bus bandwidth", fmt.byte_rate,
                "of the transfer, at least: concurrent transfers share the link", lambda row: _UNSEEN),
+        Column("of_best_frac", "Of best measured", fmt.share, "bus bandwidth over that of charact doctor --ceilings",
+               lambda row: row.of_best_reason),
         Column("device_s", "Device", fmt.seconds, "on the device", lambda row: "timed on the host"),
     ]  # fmt: skip
     return Body(lead=_LEAD, blocks=[Block(table=table(found, "Collectives of each rank", columns))])

@@ -16,6 +16,7 @@ from charact.analysis.ranks.matching import matched_iterations, mismatches
 from charact.analysis.ranks.stragglers import stragglers
 from charact.analysis.ranks.waiting import waiting_matrix, waits
 from charact.record.reader import Run, frame_of, load_run
+from charact.views.sections.ranks.collectives import collectives
 
 
 def ranks(tmp_path: Path, *arguments: Any, **named: Any) -> Run:
@@ -98,6 +99,41 @@ def test_collectives_have_their_counts_bytes_and_bandwidth(tmp_path: Path) -> No
     assert found.loc[1, "late_s"] == pytest.approx(0)
     assert found.loc[0, "exposed_s"] == pytest.approx(0.06 + TRANSFER_S)
     assert found.loc[0, "bus_bytes_per_s"] == pytest.approx(NUM_BYTES / TRANSFER_S)  # 2 (n-1)/n = 1
+
+
+def best(num_ranks: int, rate: float) -> dict[str, Any]:
+    return {"collective_ceilings": [{"backend": "gloo", "num_ranks": num_ranks, "operation": "all_reduce",
+                                     "bytes": 2**20, "bus_bytes_per_s": rate}]}
+
+
+def test_the_bandwidth_is_a_share_of_the_best_that_was_measured_between_as_many_ranks(tmp_path: Path) -> None:
+    run = ranks(tmp_path, world_size=4, collective_ceilings=best(4, 12e9))
+    found = collective_summary(run)
+    # 1.5 times 4 MB in 2 ms are 3 GB/s, a quarter of 12 GB/s.
+    assert list(found["of_best_frac"]) == pytest.approx([0.25] * 4)
+    assert set(found["of_best_reason"]) == {None}
+    shown = collectives(run).blocks[0].table
+    assert shown is not None
+    (place,) = (number for number, column in enumerate(shown.columns) if column.title == "Of best measured")
+    assert {row.cells[place].text for row in shown.rows} == {"25.0 %"}
+
+
+@pytest.mark.parametrize(("facts", "reason"), [
+    ({}, "not measured: charact doctor --ceilings --nproc 2, then measure again"),
+    (best(4, 12e9) | {"collective_ceilings_reason": "of 2 ranks: not yet"}, "of 2 ranks: not yet"),
+    ({"collective_ceilings": [{**best(2, 1.0)["collective_ceilings"][0], "operation": "broadcast"}]},
+     "the bandwidth of all_reduce is not measured"),
+    ({"hosts": ["node0", "node1"]}, "the ranks ran on several machines, the best is measured on one"),
+])
+def test_without_a_best_bandwidth_the_reason_and_the_remedy_are_there(facts: dict[str, Any], reason: str,
+                                                                     tmp_path: Path) -> None:
+    hosts = facts.pop("hosts", None)
+    run = ranks(tmp_path, collective_ceilings=facts)
+    for entry, host in zip(run.manifest["cases"], hosts or (), strict=False):
+        entry["hostname"] = host
+    found = collective_summary(run)
+    assert found["of_best_frac"].isna().all()
+    assert set(found["of_best_reason"]) == {reason}
 
 
 def test_late_ranks_of_a_rare_collective_are_counted_by_iteration(tmp_path: Path) -> None:

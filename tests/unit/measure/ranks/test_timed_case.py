@@ -74,7 +74,7 @@ def test_every_rank_runs_the_same_iterations(parallel: str) -> None:
         assert timing.facts["num_iterations"] == 7
         phases = {row["phase"] for row in timing.tables["iterations"]}
         assert phases == set(PHASES)
-        assert timing.collectives == {"status": "ok", "reason": None, "num_lost": 0}
+        assert timing.collectives == {"status": "ok", "reason": None, "num_lost": 0, "backend": "gloo"}
         assert timing.facts["num_threads"] == 1
     assert first.num_parameters == second.num_parameters
 
