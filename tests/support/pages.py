@@ -55,6 +55,6 @@ def row_of(html: str, caption: str, *starts: str) -> list[str]:
     table = html[html.index(f"<caption>{caption}") :].split("</table>")[0]
     for row in table.split("<tr")[1:]:
         cells = [re.sub(r"<[^>]+>", "", cell) for cell in re.findall(r"<td[^>]*>(.*?)</td>", row, re.DOTALL)]
-        if cells[: len(starts)] == list(starts):
+        if cells and cells[: len(starts)] == list(starts):
             return cells
     raise AssertionError(f"{caption} has no row {starts}")

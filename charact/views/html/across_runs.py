@@ -1,5 +1,6 @@
 """Tables over several runs: a row for each case of each run, equal cases next to each other."""
 
+import os
 from collections import defaultdict
 from collections.abc import Sequence
 
@@ -7,6 +8,7 @@ import pandas as pd
 
 from charact.analysis.profile.case_summary import case_kinds
 from charact.core.errors import UserError
+from charact.core.text import label
 from charact.record.reader import Run
 from charact.views.case_kind import all_kinds, shown_as
 from charact.views.html.elements.blocks import Block
@@ -30,6 +32,22 @@ def abbreviated_names(names: Sequence[str]) -> str:
     return ", ".join(names if len(names) <= _NUM_NAMED else abbreviated(list(dict.fromkeys(names))))
 
 
+def groups(runs: Sequence[Run]) -> list[str]:
+    """Return the directory of each run, below the one that holds all: a or b of runs of `charact compare --ab`.
+
+    A text is empty if the run is directly in that directory, or if it is anonymous.
+    """
+    parents = [run.path.absolute().parent for run in runs]
+    below = os.path.commonpath(parents)
+    return ["" if str(parent) == below or run.manifest.get("anonymous") else label(str(parent.relative_to(below)))
+            for run, parent in zip(runs, parents, strict=True)]
+
+
+def with_group(name: str, group: str) -> str:
+    """Return a name with its group before it: a: train."""
+    return f"{group}: {name}" if group else name
+
+
 class Summary:
     """Headline numbers of the cases of many runs. Only these numbers and a few constructed records are kept."""
 
@@ -39,8 +57,8 @@ class Summary:
         self._compared: defaultdict[str, list[Run]] = defaultdict(list)
         self._damaged: list[str] = []
 
-    def add(self, run: Run) -> None:
-        """Add the headline numbers of a run; report a run with a damaged table instead."""
+    def add(self, run: Run, group: str = "") -> None:
+        """Add the headline numbers of a run of a group; report a run with a damaged table instead."""
         try:
             present = shown_as(case_kinds(run))
             kinds = [kind for kind in all_kinds() if kind.name in present]
@@ -51,7 +69,8 @@ class Summary:
             return
         for name, cases in found.items():
             if len(cases):
-                self._frames[name].append(cases.assign(run=run.run_id, position=self._num_runs))
+                self._frames[name].append(cases.assign(
+                    run=with_group(run.run_id, group), group=group, position=self._num_runs))
         self._num_runs += 1
         for name in compared:
             if len(self._compared[name]) < _MAX_COMPARED:

@@ -16,7 +16,7 @@ from charact.record.presentable import presentable
 from charact.record.reader import Run
 from charact.views.html import across_runs
 from charact.views.html import comparison as comparing
-from charact.views.html.elements.blocks import Block, Body
+from charact.views.html.elements.blocks import Block, Body, without_case
 from charact.views.html.scripts import TEMPLATES, scripts
 from charact.views.section import Section, all_sections
 from charact.views.sections.overview import overview
@@ -78,7 +78,7 @@ def sections(run: Run, *, only_first: bool = False) -> list[DrawnSection]:
 
 
 def _shortener(cases: Iterable[dict[str, Any]]) -> Callable[[str], str]:
-    """Return a function that replaces case names by short ones in HTML, where a text begins with one.
+    """Return a function that replaces case names in HTML by short ones, at the beginning of a text or after “of”.
 
     Args:
         cases: entries of manifests; of several with one name, the last counts.
@@ -89,7 +89,8 @@ def _shortener(cases: Iterable[dict[str, Any]]) -> Callable[[str], str]:
     if not names:
         return lambda html: html
     longest_first = "|".join(re.escape(case) for case in sorted(names, key=len, reverse=True))
-    return lambda html: re.sub(rf"(?<=>)({longest_first})(?=[<:, ])", lambda found: names[found[1]], html)
+    begin = "|".join(f"(?<={before})" for before in (">", "of ", ": ", r"\. "))
+    return lambda html: re.sub(rf"(?:{begin})({longest_first})(?=[<:,. ])", lambda found: names[found[1]], html)
 
 
 def _body(section: Section, run: Run) -> Body | None:
@@ -100,9 +101,11 @@ def _body(section: Section, run: Run) -> Body | None:
         return Body(blocks=[Block(note=fmt.missing(str(error)))])
     if body is None:
         return None
+    cases = run.manifest["cases"]
+    blocks = [without_case(block, cases[0]["case"]) for block in body.blocks] if len(cases) == 1 else body.blocks
     return replace(body, blocks=[
         replace(block, table=with_footnotes(without_constants(block.table))) if block.table else block
-        for block in body.blocks])
+        for block in blocks])
 
 
 MAX_CASES = 8
@@ -130,10 +133,10 @@ def report(runs: Sequence[Run], max_cases: int = MAX_CASES, on_run: OnRun = lamb
         return _page([_article(runs[0])], names)
     num_drawn = _num_drawn(runs, max_cases)
     across, articles = across_runs.Summary(), []
-    for number, run in enumerate(runs):
-        across.add(run)
+    for number, (run, group) in enumerate(zip(runs, across_runs.groups(runs), strict=True)):
+        across.add(run, group)
         if number < num_drawn:
-            articles.append(_article(run))
+            articles.append(_article(run, group))
         run.release()
         on_run(run)
     return _page(articles, names, num_runs=len(runs), overview=across.tables(), across=across.blocks(),
@@ -174,12 +177,13 @@ def comparison_sections(sides: Sequence[Group]) -> list[DrawnSection]:
 
 def comparison_report(sides: Sequence[Group]) -> str:
     """Return one self-contained page: the comparison, then the sections of each group's first measured run."""
-    runs = [side.runs[0] for side in sides if "reference" not in side.runs[0].manifest]
+    measured = [side for side in sides if "reference" not in side.runs[0].manifest]
+    runs = [side.runs[0] for side in measured]
     num_drawn = _num_drawn(runs, MAX_CASES)
     compared = comparison_sections(sides)
     articles = []
-    for run in runs[:num_drawn]:
-        articles.append(_article(run))
+    for run, side in zip(runs[:num_drawn], measured, strict=False):
+        articles.append(_article(run, side.label))
         run.release()
     return _page(articles, fmt.against(across_runs.abbreviated([side.label for side in sides])), chapters=compared,
                  kicker="comparison", left_out=_left_out(runs, num_drawn))  # fmt: skip
@@ -199,9 +203,9 @@ def chapters_report(title: str, subtitle: str, chapters: Sequence[tuple[str, str
     return _page([], title, chapters=drawn, kicker=kicker, subtitle=subtitle)
 
 
-def _article(run: Run) -> dict[str, Any]:
-    return {"manifest": run.manifest, "partial": run.partial, "sections": sections(run),
-            "facts": common_facts(run.manifest["cases"])}
+def _article(run: Run, group: str = "") -> dict[str, Any]:
+    return {"manifest": run.manifest, "title": across_runs.with_group(run.manifest["name"], group),
+            "partial": run.partial, "sections": sections(run), "facts": common_facts(run.manifest["cases"])}
 
 
 def _page(articles: Sequence[dict[str, Any]], title: str, **content: Any) -> str:
@@ -216,7 +220,7 @@ def _page(articles: Sequence[dict[str, Any]], title: str, **content: Any) -> str
 _UNIT = (r"%|[nµm]?s|min|h|[kMGTPE]?FLOP(?:/s|/byte)?|(?:[KMGTPE]i)?B|[kMGTPE]?B/s|[nµmkM]?[JW]|px|samples/s|"
          r"operations")
 _TEXT_OF_PAGE = re.compile(r"<(script|style)\b.*?</\1>|>[^<]+", re.DOTALL)
-_NUMBER_AND_UNIT = re.compile(rf"(?<=\d) (?=(?:{_UNIT})(?!\w))|(?<=[×±]) (?=\d)")
+_NUMBER_AND_UNIT = re.compile(rf"(?<=\d) (?=(?:{_UNIT})(?!\w))|(?<=[×±]) (?=\d)|(?<=\d) (?=±)")
 
 
 def unbroken(html: str) -> str:

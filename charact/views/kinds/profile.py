@@ -220,7 +220,8 @@ def _repeats_table(repeats: pd.DataFrame) -> Table:
                     for row in fmt.rows(repeats)],
     )  # fmt: skip
     columns = [
-        CASE, Column("runs", "Runs", meaning="that have the case", unbroken=True),
+        CASE, *([Column("group", "Group", meaning="directory of the runs")] if repeats["group"].any() else []),
+        Column("runs", "Runs", meaning="that have the case", unbroken=True),
         Column("median_s", "Iteration", fmt.seconds, "median over the runs of the median iterations", _few_runs),
         _INTERVAL,
         Column("fastest_s", "Fastest", fmt.seconds, "median iteration of the fastest run", _few_runs),

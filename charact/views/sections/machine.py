@@ -11,7 +11,8 @@ from charact.views.tables import format as fmt
 def machine(run: Run) -> Body:
     """Build the section: the run, its model, machine, software and options."""
     manifest = run.manifest
-    times = [(name, str(manifest.get(name) or fmt.missing("not recorded"))) for name in ("started", "ended")]
+    times = [(name, str(manifest.get(name) or fmt.missing("not recorded")).replace("T", " "))
+             for name in ("started", "ended")]
     lists = [Facts("Run", [("run", run.run_id), ("status", str(manifest["status"])), *times])]
     if manifest.get("anonymous"):
         lists[0].items.append(("anonymous", "names of the host and the user, paths, the commit and identifiers of GPUs "
@@ -24,6 +25,9 @@ def machine(run: Run) -> Body:
         facts = manifest.get(title) or {}
         if title == "options":  # another section shows the script; arguments are private
             facts = {key: value for key, value in facts.items() if key not in ("script", "arguments")}
+        if facts.get("no_gpu_reason") and not facts.get("gpus"):
+            facts = {key: value for key, value in facts.items() if key != "no_gpu_reason"}
+            facts["gpus"] = fmt.missing(manifest["machine"]["no_gpu_reason"])
         items = _items(facts, nothing="not given" if title == "options" else "not found")
         lists.append(Facts(title.capitalize(), items or [(title, fmt.missing("not recorded"))]))
     return Body(facts=lists)
@@ -56,7 +60,7 @@ def _item(key: str, name: str, value: Any, nothing: str) -> tuple[str, str]:
             if key.endswith(suffix):
                 return name.removesuffix(suffix.replace("_", " ")), words(value)
         return name, str(value)
-    return name, ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+    return name, ", ".join(_item("", "", each, nothing)[1] for each in value) if isinstance(value, list) else str(value)
 
 
 SECTION = Section("machine", "Machine", 210, machine)

@@ -9,7 +9,7 @@ from charact.views.tables import format as fmt
 
 
 def overview(run: Run) -> Body:
-    """Build the section: a card per case, then tables of the same numbers."""
+    """Build the section: cards, then tables of all cases, which are folded if each case has a card."""
     cases = case_summary(run)
     if cases.empty:
         return Body(lead=fmt.no_cases(run.partial))
@@ -19,7 +19,8 @@ def overview(run: Run) -> Body:
     leads = [f"{_count(len(cases), 'case')}, {failed} of them failed."] if failed else []
     for kind, rows in by_kind(cases):
         more, table = kind.overview(run, rows)
-        cards, blocks = [*cards, *more], [*blocks, Block(table=table)]
+        is_repeated = len(more) >= len(table.rows)
+        cards, blocks = [*cards, *more], [*blocks, Block(table=table, folded=is_repeated)]
         leads += [kind.lead] if kind.lead else []
     return Body(lead=" ".join(leads), cards=cards, blocks=blocks)
 

@@ -1,7 +1,7 @@
 """Tables as views draw them: cells have a text to show and a value to sort by."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -81,6 +81,13 @@ def table(frame: pd.DataFrame, caption: str, columns: Sequence[Column], note: st
     return Table(caption, columns, rows, note)
 
 
+def without_columns(shown: Table, names: Collection[str]) -> Table:
+    """Return the table without columns of these names."""
+    kept = [number for number, column in enumerate(shown.columns) if column.name not in names]
+    return replace(shown, columns=[shown.columns[number] for number in kept],
+                   rows=[replace(row, cells=[row.cells[number] for number in kept]) for row in shown.rows])
+
+
 _MIN_ROWS, _MIN_COLUMNS = 4, 2
 
 
@@ -95,10 +102,8 @@ def without_constants(shown: Table) -> Table:
     if len(shown.rows) < _MIN_ROWS or not alike:
         return shown
     values = "; ".join(f"{shown.columns[number].title} {cells[number][0].text}" for number in alike)
-    kept = [number for number in range(len(cells)) if number not in alike]
-    rows = [replace(row, cells=[row.cells[number] for number in kept]) for row in shown.rows]
-    return Table(shown.caption, [shown.columns[number] for number in kept], rows,
-                 f"The same in every row: {values}. {shown.note}".strip())
+    note = f"The same in every row: {values}. {shown.note}".strip()
+    return replace(without_columns(shown, [shown.columns[number].name for number in alike]), note=note)
 
 
 _MISSING = "n/a ("

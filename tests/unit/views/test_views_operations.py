@@ -263,12 +263,14 @@ def test_hostile_names_are_only_ever_text(tmp_path: Path) -> None:
     assert HOSTILE.split("'")[0] in screen(run, 200)
 
 
-def test_several_runs_stand_beside_each_other(tmp_path: Path) -> None:
+def test_several_runs_stand_next_to_each_other_with_their_directories(tmp_path: Path) -> None:
     runs = [made.vo(tmp_path / name) for name in "ab"]
     text = report(runs)
     overview = text[text.index('id="overview"') : text.index("</article>")]
     assert "Time of each problem" in overview
-    assert [overview.count(f">{run.run_id}</td>") for run in runs] == [5, 5]
+    assert [overview.count(f">{name}: {run.run_id}</td>") for name, run in zip("ab", runs, strict=True)] == [5, 5]
+    for name, run in zip("ab", runs, strict=True):
+        assert text.count(f"<h1>{name}: {run.manifest['name']}</h1>") == 1
 
 
 @pytest.mark.slow

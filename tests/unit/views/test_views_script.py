@@ -57,7 +57,7 @@ def test_the_report_tells_how_phases_were_found_and_how_it_ended(run: Run) -> No
 
 def test_a_program_that_has_not_ended_says_so(run: Run) -> None:
     del run.manifest["ending"]
-    assert "n/a (still running, or killed)" in of(run)["program"]
+    assert "(still running, or killed)</small>" in of(run)["program"]
     run.manifest["cases"] = []
     waiting = of(Run(run.path, run.manifest, partial=True, _tables={"iterations": run.iterations.iloc[:0]}))
     assert "No iteration has finished yet." in waiting["summary"]
@@ -82,8 +82,8 @@ def test_the_lines_that_load_the_data_have_a_table_of_their_own(run: Run) -> Non
     run.manifest["cases"][0]["passes"]["frames"] |= {"num_data_samples": 8, "data_frames": [
         {"place": "data.py:7", "function": "Images.__getitem__", "library": "PIL.open", "num_samples": 6}]}
     html = of(run)["other"]
-    assert html.index("gan.py:12") < html.index("data.py:7")
-    assert "What loaded the data" in html
+    assert html.index("What “data” was") < html.index("data.py:7") < html.index("What “other” was")
+    assert html.index("What “other” was") < html.index("gan.py:12")
     assert "7.50 ms" in html  # 6 of 8 samples, in 10 ms of data in the mean iteration
     text = in_terminal(run)
     assert "data was, in 8 samples" in text
@@ -139,7 +139,7 @@ def test_what_is_not_told_has_its_reason(run: Run) -> None:
     assert not re.findall(r"\bnan\b", html)
     assert "n/a</td>" not in html
     assert "n/a (not found)" not in of(run)["summary"]
-    assert "skip</dt><dd>n/a (not given)" in of(run)["machine"].replace("\n", "")
+    assert "skip</dt><dd>n/a <small class=\"ch-reason\">(not given)</small>" in of(run)["machine"].replace("\n", "")
     assert "arguments</dt>" not in "".join(of(run).values())  # they may hold secrets, and no view shows them
     for unasked in ("FLOP", "Peak memory", "Profiler overhead", "Target"):
         assert unasked not in of(run)["summary"] + of(run)["method"]

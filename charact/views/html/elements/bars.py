@@ -6,7 +6,7 @@ import pandas as pd
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
-from charact.views.html.elements.drawing import WIDTH_PX, Row, bar_figure, bars, draw_svg, rows_of, unit_axis
+from charact.views.html.elements.drawing import Row, bar_figure, bars, draw_svg, rows_of, unit_axis
 from charact.views.tables import palette
 
 
@@ -37,13 +37,13 @@ def _by_phase(rows: Sequence[Row], times: tuple[str, str], shares: tuple[str, st
 def limits(shares: pd.DataFrame) -> Markup:
     """Draw the share of each case's iteration by limit."""
     return bar_figure("Share of an iteration by what limits it", rows_of(shares, "case", "limit", "share_frac"),
-                      palette.LIMITS.__getitem__, "share of the iteration", unit=None, width_px=WIDTH_PX)
+                      palette.LIMITS.__getitem__, "share of the iteration", unit=None)
 
 
 def parts(case: str, breakdown: pd.DataFrame) -> list[Markup]:
     """Draw the time of each model's phases in an iteration of one case."""
     return [bar_figure(f"Time of an iteration by model of {case}", rows_of(breakdown, "part", "phase", "time_s"),
-                       palette.PHASES.__getitem__, "time of an iteration", row_px=48, width_px=WIDTH_PX)]
+                       palette.PHASES.__getitem__, "time of an iteration", row_px=48)]
 
 
 def operator_types(case: str, types: pd.DataFrame) -> Markup:

@@ -1,7 +1,8 @@
 """Building blocks of sections, and columns that several sections share."""
 
+import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import pandas as pd
@@ -12,7 +13,7 @@ from charact.record.reader import Run
 from charact.views.html.elements.charts import Chart
 from charact.views.tables import format as fmt
 from charact.views.tables import palette
-from charact.views.tables.model import Column, Table
+from charact.views.tables.model import Column, Table, without_columns
 
 Legend = list[tuple[str, str]]
 """Names with their colors."""
@@ -118,6 +119,21 @@ RATE = Column("flop_per_s", "FLOP/s", fmt.flop_rate, "counted FLOP / median iter
               reason=lambda row: status_reason(row) or "not measured")  # fmt: skip
 PEAK = Column("peak_bytes", "Peak memory", fmt.num_bytes, "peak of bytes allocated by PyTorch's allocator",
               reason=lambda row: status_reason(row) or "not measured")  # fmt: skip
+
+
+def without_case(block: Block, case: str) -> Block:
+    """Return a block without the name of its run's only case, which the page's head has."""
+    named = re.compile(rf"( of |: |^){re.escape(case)}(?![\w-])(: )?")
+
+    def short(text: str) -> str:
+        return named.sub("", text)
+
+    shown = block.table
+    if shown is not None:
+        shown = without_columns(replace(shown, caption=short(shown.caption)), ["case"])
+    return replace(block, title=short(block.title), note=short(block.note), table=shown,
+                   missing=[(short(name), reason) for name, reason in block.missing],
+                   legend=[] if [name for name, _ in block.legend] == [case] else block.legend)
 
 
 def legend_of(names: Iterable[str], colors: dict[str, str]) -> Legend:

@@ -13,7 +13,6 @@ from matplotlib.figure import Figure
 from charact.analysis.bricks.tables import BAND_FRAC
 from charact.views.html.elements.drawing import (
     FAINT,
-    HALF_PX,
     INK,
     draw_svg,
     part_text,
@@ -68,7 +67,7 @@ def against_measured(rows: pd.DataFrame, colors: dict[str, str]) -> Markup:
             log_ticks(axis, high / low, fmt.seconds)
         plain_axes(ax)
 
-    return draw_svg("Constructed against measured latency", 400, draw, width_px=HALF_PX)
+    return draw_svg("Constructed against measured latency", 400, draw)
 
 
 def log_ticks(axis: Axis, spread: float, words: Callable[[float], str]) -> None:
@@ -228,4 +227,4 @@ def work(bricks: pd.DataFrame) -> Markup:
             log_ticks(axis, high / low, text)
         plain_axes(ax)
 
-    return draw_svg("Time of each brick by FLOP of a call", 320, draw, width_px=HALF_PX)
+    return draw_svg("Time of each brick by FLOP of a call", 320, draw)

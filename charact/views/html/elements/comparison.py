@@ -12,9 +12,7 @@ from matplotlib.figure import Figure
 
 from charact.views.html.elements.drawing import (
     FAINT,
-    HALF_PX,
     INK,
-    WIDTH_PX,
     bar_figure,
     draw_svg,
     remove_frame,
@@ -95,7 +93,7 @@ def _log_axis(ax: Axes, rows: pd.DataFrame) -> None:
 def side_phases(times: pd.DataFrame) -> Markup:
     """Draw the iteration time of one case by phase, a bar per group. Columns: side, phase, time_s."""
     return bar_figure("Time of an iteration by phase of each group", rows_of(times, "side", "phase", "time_s"),
-                      palette.PHASES.__getitem__, "time of an iteration", width_px=WIDTH_PX)
+                      palette.PHASES.__getitem__, "time of an iteration")
 
 
 _LONGEST_NAME = 48
@@ -137,4 +135,4 @@ def waterfall(title: str, steps: pd.DataFrame, labels: tuple[str, str]) -> Marku
         unit_axis(ax, max(places), "s", "median iteration")
         remove_frame(ax)
 
-    return draw_svg(title, 60 + _STEP_PX * (count + 1), draw, width_px=HALF_PX)
+    return draw_svg(title, 60 + _STEP_PX * (count + 1), draw)

@@ -15,7 +15,6 @@ from matplotlib.path import Path
 from charact.analysis.efficiency.counters import thinned
 from charact.views.html.elements.drawing import (
     FAINT,
-    HALF_PX,
     INK,
     bars,
     draw_svg,
@@ -74,7 +73,7 @@ def five(used: pd.DataFrame, colors: Mapping[str, str]) -> Markup:
 
     num_bars = sum(len(_shown(rows)) for _, rows in groups)
     height_px = 46 + num_bars * bar_px + len(groups) * (_HEADING_PX + _GAP_PX)
-    return draw_svg("Device utilization against the ideal", height_px, draw, width_px=HALF_PX)
+    return draw_svg("Device utilization against the ideal", height_px, draw)
 
 
 def _shown(rows: pd.DataFrame) -> pd.DataFrame:
@@ -131,7 +130,7 @@ def timeline(source: str, device: str, samples: pd.DataFrame, spans: pd.DataFram
         unit_axis(ax, end_s, "s", f"{source} on {device}: time since the pass began")
         remove_frame(ax)
 
-    return draw_svg(f"Samples of {source} on {device}", 44 + _PANEL_PX * len(groups), draw, width_px=HALF_PX)
+    return draw_svg(f"Samples of {source} on {device}", 44 + _PANEL_PX * len(groups), draw)
 
 
 def _bands(ax: Axes, spans: pd.DataFrame, depth: int) -> None:
@@ -174,4 +173,4 @@ def energies(title: str, label: str, rows: Sequence[tuple[str, float]], colors: 
         label_above(ax, stacked)
         unit_axis(ax, ax.get_xlim()[1], "J", label)
 
-    return draw_svg(title, 60 + 48 * len(stacked), draw, width_px=HALF_PX)
+    return draw_svg(title, 60 + 48 * len(stacked), draw)

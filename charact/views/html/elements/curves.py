@@ -13,7 +13,6 @@ from matplotlib.lines import Line2D
 from charact.core.units import scale
 from charact.views.html.elements.drawing import (
     FAINT,
-    HALF_PX,
     INK,
     bar_figure,
     draw_svg,
@@ -57,7 +56,7 @@ def learning_curve(metric: str, curves: pd.DataFrame, colors: dict[str, str]) ->
         _plain(ax, f"{metric}, logarithmic" if logarithmic else metric, "epoch")
         _style_legend(ax, [stage for stage in _STYLES if stage in set(curves["stage"])])
 
-    return draw_svg(f"{metric} of each epoch", 250, draw, width_px=HALF_PX)
+    return draw_svg(f"{metric} of each epoch", 250, draw)
 
 
 def _style_legend(ax: Axes, stages: Sequence[str]) -> None:
@@ -107,8 +106,8 @@ def by_batch_size(title: str, rows: pd.DataFrame) -> list[Markup]:
         ax.yaxis.set_major_formatter(mpl.ticker.FuncFormatter(lambda value, _: fmt.number(value)))
         _batch_sizes(ax, rows, "samples/s")
 
-    return [draw_svg(f"Time of a batch against batch size: {title}", 240, draw_latencies, width_px=HALF_PX),
-            draw_svg(f"Throughput against batch size: {title}", 240, draw_rates, width_px=HALF_PX)]  # fmt: skip
+    return [draw_svg(f"Time of a batch against batch size: {title}", 240, draw_latencies),
+            draw_svg(f"Throughput against batch size: {title}", 240, draw_rates)]  # fmt: skip
 
 
 def _batch_sizes(ax: Axes, rows: pd.DataFrame, ylabel: str) -> None:

@@ -18,7 +18,8 @@ from matplotlib.figure import Figure
 
 from charact.core.units import quantity, scale, share
 
-WIDTH_PX, HALF_PX = 640, 440
+WIDTH_PX = 440
+"""Width of a figure: its text is readable on a phone, and two figures fit next to each other on a screen."""
 INK, FAINT = "#1F2933", "#566373"
 _RC: Any = {
     "axes.grid": True, "axes.axisbelow": True, "xtick.bottom": False, "ytick.left": False,
@@ -106,7 +107,7 @@ def shortened(name: str, longest: int) -> str:
 
 
 def bar_figure(title: str, rows: Sequence[Row], colors: Callable[[str], str], label: str, *, unit: str | None = "s",
-               row_px: int = 52, width_px: int = HALF_PX) -> Markup:
+               row_px: int = 52) -> Markup:
     """Draw stacked bars with labels above them, and an axis in a unit.
 
     Args:
@@ -116,7 +117,6 @@ def bar_figure(title: str, rows: Sequence[Row], colors: Callable[[str], str], la
         label: label of the axis.
         unit: base unit of the values; None draws shares of each bar.
         row_px: height of a bar with its label.
-        width_px: width of the figure.
     """
     def draw(figure: Figure) -> None:
         ax = figure.subplots()
@@ -128,7 +128,7 @@ def bar_figure(title: str, rows: Sequence[Row], colors: Callable[[str], str], la
         else:
             unit_axis(ax, ax.get_xlim()[1], unit, label)
 
-    return draw_svg(title, 60 + row_px * len(rows), draw, width_px=width_px)
+    return draw_svg(title, 60 + row_px * len(rows), draw)
 
 
 def remove_frame(ax: Axes) -> None:

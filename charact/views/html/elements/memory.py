@@ -13,10 +13,8 @@ from matplotlib.patches import Patch
 
 from charact.views.html.elements.drawing import (
     FAINT,
-    HALF_PX,
     INK,
     INVISIBLE,
-    WIDTH_PX,
     bar_figure,
     draw_svg,
     plain_axes,
@@ -49,7 +47,7 @@ def at_peak(composition: pd.DataFrame) -> Markup:
     labels = composition["case"].where(~predicted, composition["case"] + " (predicted)")
     rows = rows_of(composition.assign(label=labels), "label", "category", "bytes")
     return bar_figure("Memory at the peak of an iteration by category", rows, palette.CATEGORIES.__getitem__,
-                      "memory at the peak of an iteration", unit="B", row_px=48, width_px=WIDTH_PX)
+                      "memory at the peak of an iteration", unit="B", row_px=48)
 
 
 def against_input(title: str, mode: str, rows: pd.DataFrame, limit_bytes: float | None) -> Markup:
@@ -87,7 +85,7 @@ def against_input(title: str, mode: str, rows: pd.DataFrame, limit_bytes: float 
         _input_axis(ax, str(rows["position"].iloc[0]))
         _legend(ax, has_predicted=len(predicted) > 0, has_measured=len(measured) > 0, has_band=len(predicted) > 0)
 
-    return draw_svg(title, 280, draw, width_px=HALF_PX)
+    return draw_svg(title, 280, draw)
 
 
 def _held_text(heading: str, parts: "pd.Series[float]") -> str:
@@ -125,7 +123,7 @@ def ratios(title: str, rows: pd.DataFrame, colors: Mapping[str, str]) -> Markup:
         methods = set(rows["method"])
         _legend(ax, has_predicted="predicted" in methods, has_measured="measured" in methods, has_band=False)
 
-    return draw_svg(title, 240, draw, width_px=HALF_PX)
+    return draw_svg(title, 240, draw)
 
 
 def timeline(title: str, rows: pd.DataFrame) -> Markup:
@@ -164,7 +162,7 @@ def timeline(title: str, rows: pd.DataFrame) -> Markup:
             ax.xaxis.set_major_locator(mpl.ticker.MaxNLocator(5, integer=True))
             ax.set_xlabel("allocations and frees in order, predicted")
 
-    return draw_svg(title, 280, draw, width_px=HALF_PX)
+    return draw_svg(title, 280, draw)
 
 
 def _hover_columns(ax: Axes, held: pd.DataFrame, edges: list[float], *, is_timed: bool) -> None:

@@ -9,7 +9,6 @@ from matplotlib.figure import Figure
 
 from charact.views.html.elements.drawing import (
     FAINT,
-    HALF_PX,
     INK,
     bar_figure,
     draw_svg,
@@ -56,7 +55,7 @@ def rates(title: str, times: pd.DataFrame, roof: Roof | None) -> list[Markup]:
                 mpl.ticker.FuncFormatter(lambda value, _: fmt.num_flop(value).removesuffix("FLOP").strip()))
         plain_axes(ax)
 
-    return [*by_intensity, draw_svg(f"{title} by size", _HEIGHT_PX, draw, width_px=HALF_PX)]
+    return [*by_intensity, draw_svg(f"{title} by size", _HEIGHT_PX, draw)]
 
 
 def _edges(values: Iterable[float]) -> tuple[float, float]:
@@ -91,7 +90,7 @@ def by_problem(title: str, times: pd.DataFrame) -> list[Markup]:
         remove_frame(ax)
 
     return [bar_figure(f"{title}: time by problem", rows, palette.DIRECTIONS.__getitem__, "time", row_px=44),
-            draw_svg(f"{title}: rate by problem", 60 + 44 * len(rows), draw_rates, width_px=HALF_PX)]
+            draw_svg(f"{title}: rate by problem", 60 + 44 * len(rows), draw_rates)]
 
 
 def sparse_against_dense(title: str, speeds: pd.DataFrame, crossovers: pd.DataFrame) -> Markup:
@@ -125,4 +124,4 @@ def sparse_against_dense(title: str, speeds: pd.DataFrame, crossovers: pd.DataFr
             axis.set_minor_locator(mpl.ticker.NullLocator())
         plain_axes(ax)
 
-    return draw_svg(title, _HEIGHT_PX, draw, width_px=HALF_PX)
+    return draw_svg(title, _HEIGHT_PX, draw)

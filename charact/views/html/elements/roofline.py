@@ -10,7 +10,7 @@ from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from charact.views.html.elements.drawing import FAINT, HALF_PX, INK, draw_svg, plain_axes, show_points_on_hover
+from charact.views.html.elements.drawing import FAINT, INK, draw_svg, plain_axes, show_points_on_hover
 from charact.views.tables import format as fmt
 
 _ROOM = 3.0  # margin between the outermost points and the edges, as a factor
@@ -72,7 +72,7 @@ def roofline_figure(title: str, points: pd.DataFrame, name: str, colors: Callabl
         ax.set_ylabel("achieved (FLOP/s)")
         plain_axes(ax)
 
-    return draw_svg(title, _HEIGHT_PX, draw, width_px=HALF_PX)
+    return draw_svg(title, _HEIGHT_PX, draw)
 
 
 def _bound(roof: Roof, flop_per_byte: float) -> float:

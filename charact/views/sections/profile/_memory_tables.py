@@ -60,9 +60,10 @@ def _wide(rows: pd.DataFrame, caption: str, keys: list[Column]) -> Table:
 def ratios(rows: pd.DataFrame, caption: str) -> Table:
     """Build the table of training-to-inference ratios."""
     columns = [
-        Column("label", "Series", unbroken=True), Column("input_size", "Input size", fmt.number), _METHOD,
+        Column("label", "Series", unbroken=True),
         Column("ratio", "Training / inference", fmt.ratio, "of the peaks"),
         Column("train_bytes", "Training", fmt.num_bytes), Column("infer_bytes", "Inference", fmt.num_bytes),
+        Column("input_size", "Input size", fmt.number), _METHOD,
     ]  # fmt: skip
     return table(rows, caption, columns)
 
@@ -205,9 +206,9 @@ def fits(run: Run) -> Table | None:
 
     columns = [
         Column("name", "Workload", unbroken=True), Column("what", "Largest", unbroken=True),
+        Column("value", "Fits", fmt.number, "largest that fits, predicted", nothing),
         Column("at", "At", unbroken=True),
         Column("target", "Device", unbroken=True), Column("limit_bytes", "Has", fmt.num_bytes),
-        Column("value", "Fits", fmt.number, "largest that fits, predicted", nothing),
         Column("needed_bytes", "Needs", fmt.num_bytes, "predicted, uncertainty included", nothing),
         Column("margin_bytes", "Margin", fmt.num_bytes, "limit - needed", nothing),
         Column("ran", "Run", None, "whether it was run under the limit", lambda row: "not run", unbroken=True),

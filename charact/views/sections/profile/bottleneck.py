@@ -31,7 +31,9 @@ def bottleneck(run: Run) -> Body:
     if verdicts.empty:
         return Body(lead=fmt.no_cases(run.partial))
     blocks = [_shares(run)] if len(time_limits(run)) else []
-    return Body(lead=_LEAD, blocks=[*blocks, *(_verdict(row) for row in fmt.rows(verdicts))])
+    missing = [(row.case, fmt.missing(row.reason)) for row in fmt.rows(verdicts) if pd.isna(row.verdict)]
+    return Body(lead=_LEAD, blocks=[*blocks, *(_verdict(row) for row in fmt.rows(verdicts) if pd.notna(row.verdict)),
+                                    *([Block(title="Without a verdict", missing=missing)] if missing else [])])
 
 
 def _shares(run: Run) -> Block:

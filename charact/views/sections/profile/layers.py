@@ -27,10 +27,11 @@ def layers(run: Run) -> Body:
         return pass_reason(run, row.case, "operators") or without_operators
 
     columns = [
-        CASE, Column("layer", "Layer"), Column("layer_type", "Type", reason=lambda row: "not recorded"),
+        CASE, Column("layer", "Layer"),
+        share_column("share_frac", "Share", "part of the operator time of the case's iteration"),
         Column("forward_s", "Forward", fmt.seconds, "per iteration, under the profiler", no_time),
         Column("backward_s", "Backward", fmt.seconds, "per iteration, under the profiler", no_time),
-        share_column("share_frac", "Share of operators", "part of the operator time of the case's iteration"),
+        Column("layer_type", "Type", reason=lambda row: "not recorded"),
         *flop_columns(run, "per iteration, all phases", "FLOP / time of all phases"),
         Column("num_parameters", "Parameters", fmt.number, "without nested layers", lambda row: "not recorded"),
     ]  # fmt: skip

@@ -140,7 +140,7 @@ def training_over_inference(run: Run) -> list[Block]:
     colors = {label: palette.CASES[number % len(palette.CASES)] for number, label in enumerate(rows["label"].unique())}
     drawn = [
         figures.ratios(f"Memory of training over inference against {_INPUTS[str(position)]}", group, colors)
-        for position, group in rows.groupby("position", sort=False)
+        for position, group in rows.groupby("position", sort=False) if group["num_positions"].nunique() > 1
     ]  # fmt: skip
     return [Block(
         title="Training over inference", figures=drawn, legend=list(colors.items()),

@@ -17,10 +17,11 @@ def operators(run: Run) -> Body:
     if rows.empty:
         return Body(blocks=[Block(note=why_nothing(run, "operators"))])
     columns = [
-        CASE, PHASE, Column("operator", "Operator"), Column("operator_type", "Type"),
-        Column("num_calls", "Calls", fmt.number, "per iteration"),
+        CASE, Column("operator", "Operator"),
+        share_column("share_frac", "Share", "part of the operator time of the case's iteration"),
         Column("time_s", "Time", fmt.seconds, "per iteration without nested operators, under the profiler"),
-        share_column("share_frac", "Share of operators", "part of the operator time of the case's iteration"),
+        PHASE, Column("operator_type", "Type", unbroken=True),
+        Column("num_calls", "Calls", fmt.number, "per iteration"),
         *flop_columns(run, "per iteration", "FLOP / time under the profiler"),
     ]  # fmt: skip
     return Body(

@@ -85,15 +85,15 @@ def _table(rows: pd.DataFrame, *names: Column, caption: str = "Layers against th
         return "no formula" if pd.notna(row.bytes) else reason(row)
 
     columns = [
-        *names, Column("flop", "FLOP", fmt.num_flop, "counted per iteration", no_flop),
-        Column("bytes", "Bytes", fmt.num_bytes, "per iteration", reason),
-        Column("bytes_method", "Bytes are", None, "modelled: inputs and outputs once; measured: by a counter", reason),
-        Column("flop_per_byte", "FLOP/byte", fmt.number, "arithmetic intensity", reason),
-        Column("time_s", "Time", fmt.seconds, "per iteration", reason),
+        *names, share_column("share_frac", "Of the ceiling", "time of the work at the ceilings / its time"),
+        Column("limit", "Nearer ceiling", None, "compute or bandwidth", reason),
         Column("flop_per_s", "FLOP/s", fmt.flop_rate, "achieved", reason),
         Column("bytes_per_s", "Bytes/s", fmt.byte_rate, "achieved", reason),
-        share_column("share_frac", "Of the ceiling", "time of the work at the ceilings / its time"),
-        Column("limit", "Nearer ceiling", None, "compute or bandwidth", reason),
+        Column("flop_per_byte", "FLOP/byte", fmt.number, "arithmetic intensity", reason),
+        Column("time_s", "Time", fmt.seconds, "per iteration", reason),
+        Column("flop", "FLOP", fmt.num_flop, "counted per iteration", no_flop),
+        Column("bytes", "Bytes", fmt.num_bytes, "per iteration", reason),
+        Column("bytes_method", "Bytes are", None, "modelled: inputs and outputs once; measured: by a counter", reason),
     ]  # fmt: skip
     above = int((rows["share_frac"] > 1).sum())
     if above:

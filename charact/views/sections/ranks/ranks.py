@@ -13,7 +13,7 @@ from charact.analysis.ranks.stragglers import stragglers
 from charact.analysis.ranks.waiting import waiting_matrix
 from charact.record.reader import Run
 from charact.views.html.elements.blocks import PHASE, Block, Body, legend_of
-from charact.views.html.elements.drawing import WIDTH_PX, bar_figure, rows_of
+from charact.views.html.elements.drawing import bar_figure, rows_of
 from charact.views.section import Section
 from charact.views.tables import format as fmt
 from charact.views.tables import palette, rank_text
@@ -77,7 +77,7 @@ def _strip(run: Run, program: str) -> Block:
         return Block(table=shown)
     figure = bar_figure(f"Time of an iteration of {program} by rank and phase",
                         rows_of(drawn, "label", "phase", "time_s"), palette.PHASES.__getitem__,
-                        "time of an iteration", row_px=44, width_px=WIDTH_PX)
+                        "time of an iteration", row_px=44)
     return Block(figures=[figure], legend=legend_of(rows["phase"], palette.PHASES), table=shown)
 
 

@@ -45,7 +45,7 @@ def program(run: Run) -> Body:
     found = attribution(run)
     nothing = fmt.missing("no iteration has finished yet" if run.partial else "it ran no iterations")
     unexplained = any(has_unexplained_other(run, case) for case in found["case"])
-    shown = table(found, "How phases were found", columns, fmt.UNEXPLAINED if unexplained else "")
+    shown = table(found, "Time that has a phase", columns, fmt.UNEXPLAINED if unexplained else "")
     blocks = [Block(table=shown) if len(found) else Block(note=nothing)]
     spots = blind_spots(run)
     if len(spots):

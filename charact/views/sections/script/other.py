@@ -20,14 +20,15 @@ from charact.views.tables import format as fmt
 from charact.views.tables.model import Column, table
 
 _NUM_PLACES = 3
-_CAPTIONS = {"other": "What “other” was", "data": "What loaded the data", "outside": "What ran outside of iterations"}
+_TITLES = {"data": "What “data” was", "other": "What “other” was", "outside": "What ran outside of iterations"}
 
 
 def other(run: Run) -> Body:
     """Build the section: source lines that ran while the time was `other`, and while batches were loaded."""
     tables = [
-        Block(table=table(frames.assign(share=list(map(sampled_share, fmt.rows(frames)))), caption, _columns(phase)))
-        for phase, caption in _CAPTIONS.items()
+        Block(title=title, table=table(
+            frames.assign(share=list(map(sampled_share, fmt.rows(frames)))), f"Lines of “{phase}”", _columns(phase)))
+        for phase, title in _TITLES.items()
         if len(frames := sampled_frames(run, phase))
     ]
     lead = (
@@ -40,13 +41,13 @@ def other(run: Run) -> Body:
 
 def _columns(phase: str) -> list[Column]:
     return [
-        CASE, Column("place", "Line"), Column("function", "In", unbroken=True),
+        CASE, Column("share", "Share", meaning="part of the samples, with its 95 % interval", unbroken=True),
+        Column("place", "Line"), Column("function", "In", unbroken=True),
         Column("library", "Was calling", reason=lambda row: "the line itself, or a call outside of Python"),
-        Column("num_samples", "Samples", fmt.number,
-               "outside of iterations" if phase == "outside" else f"while the time was “{phase}”"),
-        Column("share", "Share", meaning="part of these samples, with its 95 % interval", unbroken=True),
         *([] if phase == "outside" else
           [Column("time_s", "Time", fmt.seconds, f"per iteration: share × mean time of “{phase}”")]),
+        Column("num_samples", "Samples", fmt.number,
+               "outside of iterations" if phase == "outside" else f"while the time was “{phase}”"),
     ]  # fmt: skip
 
 
@@ -56,7 +57,7 @@ def _without_samples(run: Run) -> list[Block]:
         few = "; ".join(_few(run, entry["case"]).values())
         return fmt.missing(why or few or "no sample fell into “other” or “data”")
 
-    shown = {case for phase in _CAPTIONS for case in sampled_frames(run, phase)["case"]}
+    shown = {case for phase in _TITLES for case in sampled_frames(run, phase)["case"]}
     missing = [(entry["case"], reason(entry)) for entry in run.manifest["cases"] if entry["case"] not in shown]
     return [Block(title="Not shown", missing=missing)] if missing else []
 

@@ -47,7 +47,7 @@ def test_the_tables_of_a_training(of_training: dict[str, str]) -> None:
         "batch 10", "2", "10.0 s", "2.00 s", "500 ms", "24.5 s", "1", "78.0 %", "1.20", "80.0 %"]
     training = row_of(html, "Trainings", "batch 10")
     assert training[1:] == ["5", "5", "8,000", "2,000", "1.50 s", "0", "weights/resnet18.pt"]
-    stage = row_of(html, f"Time by stage and phase of {FIRST}", "training", "backward")
+    stage = row_of(html, "Time by stage and phase of batch 10", "training", "backward")
     assert stage == ["training", "backward", "20.0 s", "32.0 %"]
     assert row_of(html, "What was changed from northeastern", "input_sizes") == ["input_sizes", "224", "32"]
     assert html.count("Protocol: northeastern") == 1
@@ -175,7 +175,7 @@ def test_runs_of_all_kinds_begin_with_a_table_of_each(record: Path, tmp_path: Pa
     runs = [load_run(path) for path in (record, records.write_training(tmp_path), records.write_inference(tmp_path))]
     text = report(runs)
     overview = text[text.index('id="overview"') : text.index("</article>")]
-    assert [overview.count(f">{run.run_id}</td>") for run in runs] == [4, 3, 2]
+    assert [overview.count(f"{run.run_id}</td>") for run in runs] == [4, 3, 2]
     captions = re.findall(r"<caption>(.*?)</caption>", overview)
     assert captions == ["Every profiled case of every run", "Headline numbers of each training",
                         "Headline numbers of each inference"]  # fmt: skip
