@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from charact.analysis.history.index import Index
 
 _NUM_ROWS = 40
-_METRICS = ("time", "throughput", "peak_memory", "accuracy", "energy", "total_time", "inference_time", "measured_time")
+_METRICS = ("time", "throughput", "peak_memory", "process_memory", "accuracy", "energy", "total_time",
+            "inference_time", "measured_time")
 
 
 def command(

@@ -14,13 +14,13 @@ from charact.analysis.profile.core_use import disturbance
 def side_facts(sides: Sequence[Group]) -> pd.DataFrame:
     """Return one row for each group.
 
-    Columns: side; machine, its devices and host name, null if not recorded; num_runs; num_cases of all runs; torch, the
-    versions of PyTorch, null if not recorded; origin, the run's identifier, the number of runs, or the source of a
+    Columns: side; machine, its devices and host name, null if not recorded; num_runs; num_cases, with different names;
+    torch, the versions of PyTorch, null if not recorded; origin, the run's identifier, the number of runs, or the source of a
     published table.
     """
     rows = [
         [side.label, _joined(machine_name(run) for run in side.runs), len(side.runs),
-         sum(len(run.manifest["cases"]) for run in side.runs),
+         len({entry["case"] for run in side.runs for entry in run.manifest["cases"]}),
          _joined(run.manifest.get("software", {}).get("torch") for run in side.runs), _origin(side)]
         for side in sides
     ]  # fmt: skip

@@ -19,8 +19,9 @@ from charact.analysis.profile.case_summary import iteration_times
 from charact.analysis.training.stages import TRAINING_STAGES, inference_summary, prediction_metrics, stage_times
 from charact.record.reader import Run
 
-METRICS = ("time", "throughput", "peak_memory", "accuracy", "energy", "total_time", "inference_time", "measured_time")
-"""Metrics in this order have the units s, samples/s, bytes, a fraction of 1, J per iteration, s, s, s."""
+METRICS = ("time", "throughput", "peak_memory", "process_memory", "accuracy", "energy", "total_time", "inference_time",
+           "measured_time")
+"""Metrics in this order have the units s, samples/s, bytes, bytes, a fraction of 1, J per iteration, s, s, s."""
 
 HIGHER_IS_BETTER = frozenset({"throughput", "accuracy"})
 
@@ -39,8 +40,9 @@ def metric_ratios(sides: Sequence[Group]) -> pd.DataFrame:
     as in `ratios`.
 
     Metrics: time, as in `ratios` by case; throughput, samples/s, for a training in its training stage; peak_memory,
-    measured if available, else estimated; accuracy, for a training the best validation accuracy; energy, of the device
-    per iteration; total_time, of a training; inference_time, warm load plus inference on the data set; measured_time,
+    that PyTorch allocated, measured if available, else estimated; process_memory, the largest resident set of a script's
+    process, also of NumPy and Python; accuracy, for a training the best validation accuracy; energy, of the device per
+    iteration; total_time, of a training; inference_time, warm load plus inference on the data set; measured_time,
     an iteration of a constructed model that was also run.
 
     *Error*: the interval of an accuracy covers the choice of samples, not the seed. Peak memory is a count, so every
@@ -65,7 +67,8 @@ def _judged(pair: Pair, metric: str) -> Judgement:
 def metric_samples(run: Run) -> Samples:
     """Return the samples of a run's cases, by case and metric."""
     found: Samples = {(case, "time"): sample for (case, _), sample in time_samples(run, CASE).items()}
-    for metric, samples in (("throughput", _rates(run)), ("peak_memory", _peaks(run)), ("accuracy", _accuracies(run)),
+    for metric, samples in (("throughput", _rates(run)), ("peak_memory", _peaks(run)),
+                            ("process_memory", _process_peaks(run)), ("accuracy", _accuracies(run)),
                             ("energy", _energies(run)), ("total_time", _totals(run)),
                             ("inference_time", _inferences(run)), ("measured_time", _verified(run))):  # fmt: skip
         found |= {(case, metric): sample for case, sample in samples}
@@ -111,6 +114,13 @@ def _peaks(run: Run) -> Iterator[tuple[str, Sample]]:
             if pd.notna(row[f"{method}_bytes"]):
                 yield row["case"], Sample(float(row[f"{method}_bytes"]), basis=method, exact=True)
                 break
+
+
+def _process_peaks(run: Run) -> Iterator[tuple[str, Sample]]:
+    for entry in run.manifest["cases"]:
+        program = entry.get("passes", {}).get("timing", {}).get("program") or {}
+        if program.get("process_peak_bytes"):
+            yield entry["case"], Sample(float(program["process_peak_bytes"]), reason=ONE_VALUE)
 
 
 def _accuracies(run: Run) -> Iterator[tuple[str, Sample]]:

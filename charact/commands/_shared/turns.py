@@ -64,7 +64,7 @@ def measure_by_turns(commands: Sequence[Sequence[str]], repeat: int, out: Path, 
     """
     directory = out / f"{time.strftime('%Y%m%d-%H%M%S')}-ab-{secrets.token_hex(3)}"
     groups = {label: directory / label for label in ("a", "b")}
-    by_label = dict(zip(groups, commands, strict=True))
+    by_label = dict(zip(groups, _with_one_name(commands), strict=True))
     for path in groups.values():
         with writing(path):
             path.mkdir(parents=True)
@@ -81,13 +81,28 @@ def measure_by_turns(commands: Sequence[Sequence[str]], repeat: int, out: Path, 
     return [f"{label}={path}" for label, path in groups.items()]
 
 
+def _with_one_name(commands: Sequence[Sequence[str]]) -> list[list[str]]:
+    """Return the commands; two different scripts have the name of the first, because only cases of one name match."""
+    scripts = [next((Path(word).stem for word in command if word.endswith(".py")), None) for command in commands]
+    named = [word for command in commands for word in command if word.partition("=")[0] == "--name"]
+    if named or None in scripts or len(set(scripts)) == 1:
+        return [list(command) for command in commands]
+    return [[*command[:at], "--name", str(scripts[0]), *command[at:]] for command in commands
+            for at in [_after_name(command)]]
+
+
+def _after_name(command: Sequence[str]) -> int:
+    """Return the index of the first word after the name of charact's command."""
+    return next(number for number, word in enumerate(command) if word in _COMMANDS) + 1
+
+
 def _measure(command: Sequence[str], out: Path) -> None:
     """Run a command to its end, and check that it adds a run to a directory.
 
     Raises:
         UserError: it cannot be started, fails, or adds no run.
     """
-    place = next(number for number, word in enumerate(command) if word in _COMMANDS) + 1
+    place = _after_name(command)
     with_options = [*command[:place], "--out", str(out), "--quiet", *command[place:]]
     before = set(out.iterdir())
     try:

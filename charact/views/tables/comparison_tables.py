@@ -46,6 +46,7 @@ _UNTIMED = {"kernel": "no kernels in both groups: they run on GPUs only",
 
 _METRICS: dict[str, Any] = {
     "throughput": ("samples/s", fmt.number), "peak_memory": ("peak memory", fmt.num_bytes),
+    "process_memory": ("peak memory of the process", fmt.num_bytes),
     "accuracy": ("accuracy", fmt.share), "total_time": ("total time", fmt.seconds),
     "inference_time": ("load and prediction", fmt.seconds), "measured_time": ("measured iteration", fmt.seconds),
     "energy": ("energy of an iteration", energy),
@@ -61,6 +62,8 @@ DIFFERS = "differs (one run each)"
 """Verdict of a significant difference between single runs."""
 INCONCLUSIVE = "inconclusive (disturbed)"
 """Verdict where no difference is shown and other programs disturbed a run."""
+_AGAIN = ("A disturbed case shows no difference, though there may be one: measure it again, by turns and more often, as "
+          "in charact compare --ab … --repeat 5, on a machine without other programs.")
 _NO_DIFFERENCE = "no difference shown"
 _OF_WHAT = (
     "A time is the median iteration, a training’s mean epoch, an operation’s median call, the sum of a suite’s bricks, "
@@ -121,9 +124,9 @@ def ratio_table(
     ]  # fmt: skip
     without = "; ".join(dict.fromkeys(f"{row.case} {fmt.missing(reason(row))}" for row in fmt.rows(untimed)))
     notes = [_OF_WHAT if by == "case" else "", not_judged, f"Without times: {without}." if without else "", left_out]
-    disturbed = frozenset(disturbed_cases(sides)["case"])
-    return table(with_verdicts(frame, disturbed=disturbed), f"Times by {LEVELS[by]}", columns,
-                 " ".join(filter(None, notes)))
+    judged_rows = with_verdicts(frame, disturbed=frozenset(disturbed_cases(sides)["case"]))
+    notes.append(_AGAIN if (judged_rows["verdict"] == INCONCLUSIVE).any() else "")
+    return table(judged_rows, f"Times by {LEVELS[by]}", columns, " ".join(filter(None, notes)))
 
 
 def _untimed_table(levels: Sequence[str]) -> Table | None:

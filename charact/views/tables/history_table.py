@@ -16,6 +16,7 @@ _FORMATS: dict[str, tuple[str, Formatter, str]] = {
     "peak_memory": ("peak memory", fmt.num_bytes, "B"), "accuracy": ("accuracy", fmt.share, "%"),
     "energy": ("energy of an iteration", energy, "J"), "total_time": ("total time", fmt.seconds, "s"),
     "inference_time": ("load and prediction", fmt.seconds, "s"),
+    "process_memory": ("peak memory of the process", fmt.num_bytes, "B"),
     "measured_time": ("measured iteration", fmt.seconds, "s"),
 }  # fmt: skip
 """Metrics: their labels, formatters and base units."""

@@ -75,8 +75,8 @@ _WAS = {"data": "data was", "other": "other was", "outside": "outside of iterati
 
 def _few(run: Run, case: str) -> dict[str, str]:
     """Return why the lines of a phase are not shown, for the phases with too few samples."""
-    return {phase: f"{number} of the samples, too few to name lines: charact run --sample takes 10 times as many"
-            for phase, number in too_few_samples(run, case).items()}
+    return {phase: f"{number or 'none'} of the samples, too few to name lines: charact run --sample takes 10 times as "
+                   "many" for phase, number in too_few_samples(run, case).items()}
 
 
 def _lines(run: Run, case: str, phase: str) -> list[str]:
@@ -84,8 +84,8 @@ def _lines(run: Run, case: str, phase: str) -> list[str]:
     rows = frames[frames["case"] == case]
     if rows.empty:
         return []
-    num_samples = f"{rows['num_samples'].iloc[0] / rows['share_frac'].iloc[0]:.0f}"
-    return [f"{_WAS[phase]}, in {num_samples} samples", *(
+    num_samples = round(rows["num_samples"].iloc[0] / rows["share_frac"].iloc[0])
+    return [f"{_WAS[phase]}, in {num_samples} sample{'' if num_samples == 1 else 's'}", *(
         f"{sampled_share(row)}  {row.place} in {row.function}"
         f"{'' if pd.isna(row.library) else f', {row.library}'}" for row in fmt.rows(rows.head(_NUM_PLACES)))]
 
