@@ -44,7 +44,7 @@ def test_few_runs_give_the_numbers_that_they_gave(tmp_path: Path, name: str, num
     assert found.keys() == BEFORE[name].keys()
     for table, frame in found.items():
         rows = [row for row in plain(frame) if "process_memory" not in row]  # a later metric
-            for row, before in zip(rows, BEFORE[name][table], strict=True):
+        for row, before in zip(rows, BEFORE[name][table], strict=True):
             # The last digit depends on the processor: numpy has other loops for others.
             assert row == [pytest.approx(value, rel=1e-13) if isinstance(value, float) else value for value in before]
 
