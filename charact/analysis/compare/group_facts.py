@@ -15,8 +15,8 @@ def side_facts(sides: Sequence[Group]) -> pd.DataFrame:
     """Return one row for each group.
 
     Columns: side; machine, its devices and host name, null if not recorded; num_runs; num_cases, with different names;
-    torch, the versions of PyTorch, null if not recorded; origin, the run's identifier, the number of runs, or the source
-    of a published table.
+    torch, the versions of PyTorch, null if not recorded; origin, the run's identifier, the number of runs, or the
+    source of a published table.
     """
     rows = [
         [side.label, _joined(machine_name(run) for run in side.runs), len(side.runs),
