@@ -32,14 +32,14 @@ _PARTS = ("operator_type", "operator", "layer", "kernel", "problem", "layer_type
 
 def comparison(sides: Sequence[Group]) -> Body:
     """Build the section: the groups, times of each case with their ratios, speedups and other metrics."""
-    lead = f"Times are medians, ratios are against the baseline: below 1 is faster. {tables.SINGLE_RUN}"
+    leads = ["Times are medians, ratios are against the baseline: below 1 is faster.", tables.single_run_note(sides)]
     blocks = [Block(title="Groups of runs", table=tables.sides_table(sides)), *_notes(sides), *_times(sides)]
     blocks += [_block(each.caption, each) for each in [*speedup_tables(sides), *brick_tables(sides)]]
     if metrics := tables.metric_table(sides):
         blocks.append(_block("Throughput, memory, accuracy, energy", metrics))
     if facts := common_facts([case for side in sides for run in side.runs for case in run.manifest["cases"]]):
-        lead += f" All cases: {', '.join(facts)}."
-    return Body(lead=lead, cards=_cards(sides), blocks=blocks)
+        leads.append(f"All cases: {', '.join(facts)}.")
+    return Body(lead=" ".join(filter(None, leads)), cards=_cards(sides), blocks=blocks)
 
 
 def _cards(sides: Sequence[Group]) -> list[Card]:

@@ -54,7 +54,7 @@ _METRICS: dict[str, Any] = {
 """Metrics other than the time: their labels, and functions that format their values."""
 
 _VERDICT = Column("verdict", "Verdict", unbroken=True)
-SINGLE_RUN = (
+_SINGLE_RUN = (
     "With one run per group a difference may be machine noise: the interval does not cover variation between runs, "
     "such as clocks and other load. charact compare --ab measures both several times, by turns."
 )
@@ -71,12 +71,17 @@ _OF_WHAT = (
 )
 
 
+def single_run_note(sides: Sequence[Group]) -> str:
+    """Return what a single run of a group cannot show; empty if all measured groups have several."""
+    measured_once = any(len(side.runs) == 1 and "reference" not in side.runs[0].manifest for side in sides)
+    return _SINGLE_RUN if measured_once else ""
+
+
 def tables(sides: Sequence[Group], levels: Sequence[str]) -> list[Table]:
     """Return all tables of a comparison, with times by these of `LEVELS`."""
     timed = {by: ratio_table(sides, by) for by in levels}
-    measured_once = any(len(side.runs) == 1 and "reference" not in side.runs[0].manifest for side in sides)
     found = [
-        replace(sides_table(sides), note=SINGLE_RUN if measured_once else ""), *timed.values(),
+        replace(sides_table(sides), note=single_run_note(sides)), *timed.values(),
         _untimed_table([by for by in levels if timed[by] is None]),
         *speedup_tables(sides), *brick_tables(sides), metric_table(sides), failed_table(sides), disturbed_table(sides),
         unmatched_table(sides), context_table(sides), notes_table(sides),
