@@ -35,7 +35,7 @@ def test_a_trace_becomes_a_run_with_a_report_and_tables(here: Callable[..., Any]
     assert (done.returncode, done.stderr) == (0, "")
     assert "mine-train" in done.stdout
     assert "1.20 ms per iteration" in done.stdout
-    assert "inferred from the calls around it" in done.stdout
+    assert "inferred from the calls around it" in " ".join(done.stdout.split())
     run = load_run(only_run(tmp_path))
     assert run.run_id.split("-")[2] == "mine"
     assert run.cases["case"].tolist() == ["mine-train"]

@@ -96,7 +96,8 @@ def charact_run(source: str, *options: str, cwd: Path, epochs: int = 3, bare: bo
 
 
 def statuses(run: Run, case: str) -> dict[str, str]:
-    return {name: facts["status"] for name, facts in run.passes(case).items()}
+    """Statuses of the passes, except `frames`, which depends on how long `data` and `other` took."""
+    return {name: facts["status"] for name, facts in run.passes(case).items() if name != "frames"}
 
 
 @pytest.fixture(scope="module")
