@@ -88,7 +88,7 @@ def test_two_commands_run_by_turns_and_are_compared(here: Callable, stand_in: Pa
     command = f"{shlex.quote(str(stand_in))} profile resnet50"
     done = here("compare", "--ab", command, f"{command} --slow", "--repeat", "2", cwd=tmp_path)
     assert done.returncode == 0
-    (directory,) = (tmp_path / "runs").iterdir()
+    (directory,) = (tmp_path / "comparisons").iterdir()
     calls = (tmp_path / "calls").read_text().splitlines()
     assert [call.split(" ")[-1] == "--slow" for call in calls] == [False, True, True, False]
     assert calls[0].split(" ")[:4] == ["profile", "--out", str(directory.relative_to(tmp_path) / "a"), "--quiet"]

@@ -61,10 +61,10 @@ def bottlenecks(run: Run) -> pd.DataFrame:
     Columns: case; verdict ('data-bound', 'communication-bound', 'straggler-bound', 'host-bound', 'compute-bound',
     'memory-bandwidth-bound', 'memory-capacity-bound', 'balanced', or null); share_frac of the median iteration, and the
     threshold_frac that it exceeded (for a full memory MEMORY_FRAC, and no share); prize_s and prize_frac, the potential
-    speedup: the most that removing the bottleneck could save, for data the most that loading in parallel could save on
-    the machine's cores; prize, that as a sentence (null for capacity, balance,
-    and work that exceeds its ceiling); evidence, a sentence with numbers and thresholds; advice, one thing to try;
-    reason, why there is no verdict.
+    speedup: the most that removing the bottleneck could save; prize, that as a sentence, for data also with the most
+    that loading in parallel could save on the machine's cores (null for capacity, balance, and work that exceeds its
+    ceiling); evidence, a sentence with numbers and thresholds; advice, one thing to try; reason, why there is no
+    verdict.
     """
     parts = dict(iter(limited_parts(run).groupby("case", sort=False)))
     medians_s = iteration_times(run).groupby("case")["wall_s"].median()
@@ -116,7 +116,7 @@ def _bound(case: Situation) -> tuple[str | None, float]:
 
 
 def _bound_by(case: Situation, limit: str, threshold_frac: float) -> dict[str, Any]:
-    saving, prize_s = words.saving(case, limit)
+    prize_s, more = case.spent_s(limit), words.saving_by_processes(case) if limit == "data" else ""
     if limit in ("compute", "bandwidth"):
         parts = case.of(limit)
         prize_s = float((parts["time_s"] - parts["bound_s"]).clip(lower=0.0).sum())
@@ -127,8 +127,8 @@ def _bound_by(case: Situation, limit: str, threshold_frac: float) -> dict[str, A
     return {
         "verdict": VERDICTS[limit], "share_frac": case.share(limit), "threshold_frac": threshold_frac,
         "prize_s": prize_s, "prize_frac": prize_frac,
-        "prize": None if math.isnan(prize_s) else f"{saving} could save at most {share(prize_frac)} of the iteration, "
-                                                  f"{quantity(prize_s, 's')}",
+        "prize": None if math.isnan(prize_s) else f"{words.SAVINGS[limit]} could save at most {share(prize_frac)} of "
+                                                  f"the iteration, {quantity(prize_s, 's')}{more}",
         "evidence": evidence, "advice": words.ADVICE[limit](case),
     }  # fmt: skip
 

@@ -27,8 +27,8 @@ _ABOVE = {
 }  # fmt: skip
 _WITH_WEIGHTS = ("convolution", "GEMM", "recurrent")
 
-_SAVINGS = {
-    "communication": "hiding all communication",
+SAVINGS = {
+    "data": "making all samples free to load", "communication": "hiding all communication",
     "host": "removing all time outside the operators’ own work", "compute": "computing at the ceiling",
     "bandwidth": "moving data at the ceiling",
 }  # fmt: skip
@@ -114,21 +114,21 @@ def from_share(limit: str, threshold_frac: float) -> str:
     return f"{limit} is a bottleneck from {share(threshold_frac)} of the iteration"
 
 
-def saving(case: Situation, limit: str) -> tuple[str, float]:
-    """Return what removes a limit, as text, and the time (s) that this can save at most.
+def saving_by_processes(case: Situation) -> str:
+    """Return how much of an iteration loader processes can save at most, as text; empty if it is not known.
 
-    For data, loader processes: the cores must do the measured work of loading and training, but none while loading
-    waits for a disk or a network. If all cores load already, only cheaper samples help.
+    The cores must do the measured work of loading and training, but none while loading waits for a disk or a network.
+    If all cores load already, only cheaper samples help.
     """
-    spent_s, num_cores, wanted_cores = case.spent_s(limit), case.num_cores, case.wanted_cores
-    if limit != "data" or num_cores is None or wanted_cores is None:
-        return _SAVINGS.get(limit, "loading all data in parallel, in enough processes,"), spent_s
+    spent_s, num_cores, wanted_cores = case.spent_s("data"), case.num_cores, case.wanted_cores
+    if num_cores is None or wanted_cores is None:
+        return ""
     of_one = 1.0 if case.num_workers else min(wanted_cores, 1.0)  # threads that spin use more, but do no work
     work_s = of_one * (_loading_s(case) + case.median_s - spent_s)
     saved_s = min(spent_s, case.median_s - work_s / num_cores)
     if saved_s <= 0:
-        return "making all samples free to load", spent_s
-    return f"loading all data in parallel, on {num_cores} cores,", saved_s
+        return "; more loader processes save nothing: all cores load already"
+    return f"; loading in parallel, on {num_cores} cores, at most {share(saved_s / case.median_s)}"
 
 
 def _loading_s(case: Situation) -> float:
@@ -203,15 +203,17 @@ def _load_in_parallel(case: Situation) -> str:
     num_useful = max(num_needed if num_cores is None else min(num_needed, num_cores), 1)
     if num_cores is None and num_useful == math.inf:
         return f"load batches in parallel processes: more {'--workers' if case.is_ours else 'num_workers'}"
-    if num_useful > (workers or 0):
-        rival = _RIVAL if case.on_cpu else ""
-        return f"load batches in parallel processes: {option.format(num_useful)}{rival}"
-    return (f"make samples cheaper to load, such as by decoding them once, in advance: more than {workers} loader "
-            f"processes do not help on {num_cores} cores")
-
-
-_RIVAL = ("; on a CPU they take cores from the operators, so make samples cheaper to load first, and check either "
-          "change with charact compare --ab")
+    parallel = f"load batches in parallel processes: {option.format(num_useful)}"
+    if num_useful <= (workers or 0):
+        return (f"make samples cheaper to load, such as by decoding them once, in advance: more than {workers} loader "
+                f"processes do not help on {num_cores} cores")
+    if not case.on_cpu:
+        return parallel
+    frames = sampled_frames(case.run, "data")
+    places = frames.loc[frames["case"] == case.entry["case"], "place"].head(0 if workers else 1)
+    where = "".join(f" ({place} takes most)" for place in places)
+    return (f"make samples cheaper to load{where}; or {parallel}, which take cores from the operators; check each "
+            "change with charact compare --ab")
 
 
 def _communicate_less(case: Situation) -> str:

@@ -62,8 +62,8 @@ DIFFERS = "differs (one run each)"
 """Verdict of a significant difference between single runs."""
 INCONCLUSIVE = "inconclusive (disturbed)"
 """Verdict where no difference is shown and other programs disturbed a run."""
-_AGAIN = ("A disturbed case shows no difference, though there may be one: measure it again, by turns and more often, "
-          "as in charact compare --ab … --repeat 5, on a machine without other programs.")
+_AGAIN = ("A disturbed case shows no difference, though there may be one: measure it again when no other "
+          "program runs, or with OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE before charact compare --ab.")
 _NO_DIFFERENCE = "no difference shown"
 _OF_WHAT = (
     "A time is the median iteration, a training’s mean epoch, an operation’s median call, the sum of a suite’s bricks, "

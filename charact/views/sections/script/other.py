@@ -85,9 +85,11 @@ def _lines(run: Run, case: str, phase: str) -> list[str]:
     if rows.empty:
         return []
     num_samples = round(rows["num_samples"].iloc[0] / rows["share_frac"].iloc[0])
-    return [f"{_WAS[phase]}, in {num_samples} sample{'' if num_samples == 1 else 's'}", *(
-        f"{sampled_share(row)}  {row.place} in {row.function}"
-        f"{'' if pd.isna(row.library) else f', {row.library}'}" for row in fmt.rows(rows.head(_NUM_PLACES)))]
+    shown = [f"{sampled_share(row)}  {row.place} in {row.function}"
+             f"{'' if pd.isna(row.library) else f', {row.library}'}" for row in fmt.rows(rows.head(_NUM_PLACES))]
+    more = len(rows) - _NUM_PLACES
+    return [f"{_WAS[phase]}, in {num_samples} sample{'' if num_samples == 1 else 's'}", *shown,
+            *([f"{more} more line{'' if more == 1 else 's'}"] if more > 0 else [])]
 
 
 SECTION = Section("other", "What “data” and “other” were", 120, other, ("frames",), terminal=_terminal,
