@@ -29,7 +29,7 @@ from charact.views.tables import format as fmt
 from charact.views.tables import palette
 from charact.views.tables.counter_text import counter_name, counter_value
 
-_TRACK = "#EDF0F3"
+_TRACK = "#E8ECF0"
 _PAST_IDEAL = 1.15
 """End of the axis if a value exceeds its ideal, as a share of the ideal."""
 _BAR_PX, _NARROW_BAR_PX, _HEADING_PX, _GAP_PX = 19, 15, 21, 9

@@ -172,9 +172,9 @@ def part_text(name: str, value: float, total: float, unit: str | None) -> str:
 
 
 def ink_on(color: str) -> str:
-    """Return a text color that is readable on `color`."""
+    """Return a text color that is readable on `color`; it differs from colors that a dark page replaces."""
     red, green, blue = (int(color[start : start + 2], 16) for start in (1, 3, 5))
-    return "white" if 0.299 * red + 0.587 * green + 0.114 * blue < 145 else INK
+    return "#fefefe" if 0.299 * red + 0.587 * green + 0.114 * blue < 145 else "#1e2832"
 
 
 def label_above(ax: Axes, rows: Sequence[Row]) -> None:
