@@ -282,7 +282,7 @@ def test_a_run_in_progress_is_shown_and_grows_when_asked(tmp_path: Path, page: P
         expect(tab.locator(".tb-runs input:checked")).to_have_count(1)  # by the same name as before
         expect(tab.locator(".tb-runs li")).not_to_contain_text("in progress")
         expect(tab.locator("#program")).to_contain_text("to its end")
-        expect(tab.locator("#program tbody tr td").nth(1)).to_have_text("30")
+        expect(tab.locator("#program tbody tr td").nth(2)).to_have_text("30")
         assert traffic.errors == []
     finally:
         for process in (program, server):
