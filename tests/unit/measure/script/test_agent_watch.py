@@ -27,6 +27,7 @@ subprocess.Popen([sys.executable, "-c", rank], env=os.environ | {{"CHARACT_AGENT
 """
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("ignores", [False, True])
 def test_a_rank_ends_soon_after_its_agent_was_killed(ignores: bool) -> None:
     agent = subprocess.Popen([sys.executable, "-c", STARTER.format(ignores=ignores)], stdout=subprocess.PIPE,
