@@ -155,7 +155,7 @@ def cluster(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[dict[str
 
 @needs_slurm
 def test_a_sweep_on_slurm_survives_a_cancelled_job(tmp_path: Path, cluster: dict[str, str]) -> None:
-    file, out = sweep_file(tmp_path, 3), tmp_path / "out"
+    file, out = sweep_file(tmp_path, 6), tmp_path / "out"
     arguments = [file, "--out", out, "--launcher", "slurm", "--slurm", "exclusive=true"]
     coordinator = subprocess.Popen([*CHARACT, *map(str, arguments)], env=os.environ | cluster,
                                    stdout=subprocess.DEVNULL)
@@ -168,7 +168,7 @@ def test_a_sweep_on_slurm_survives_a_cancelled_job(tmp_path: Path, cluster: dict
         assert "left the queue without a result" in again.stderr
         again = sweep(*arguments, env=cluster)
     assert again.returncode == 0, again.stderr
-    assert_each_measured_once(out, 3)
+    assert_each_measured_once(out, 6)
 
 
 @pytest.mark.slow
