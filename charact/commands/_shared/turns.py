@@ -84,11 +84,11 @@ def measure_by_turns(commands: Sequence[Sequence[str]], repeat: int, out: Path, 
 def _with_one_name(commands: Sequence[Sequence[str]]) -> list[list[str]]:
     """Return the commands; two different scripts have the name of the first, because only cases of one name match."""
     scripts = [next((Path(word).stem for word in command if word.endswith(".py")), None) for command in commands]
-    named = [word for command in commands for word in command if word.partition("=")[0] == "--name"]
-    if named or None in scripts or len(set(scripts)) == 1:
+    is_named = any(word.partition("=")[0] == "--name" for command in commands for word in command)
+    if is_named or None in scripts or len(set(scripts)) == 1:
         return [list(command) for command in commands]
-    return [[*command[:at], "--name", str(scripts[0]), *command[at:]] for command in commands
-            for at in [_after_name(command)]]
+    name = ["--name", str(scripts[0])]
+    return [[*command[:_after_name(command)], *name, *command[_after_name(command):]] for command in commands]
 
 
 def _after_name(command: Sequence[str]) -> int:
