@@ -61,9 +61,9 @@ def bottlenecks(run: Run) -> pd.DataFrame:
     Columns: case; verdict ('data-bound', 'communication-bound', 'straggler-bound', 'host-bound', 'compute-bound',
     'memory-bandwidth-bound', 'memory-capacity-bound', 'balanced', or null); share_frac of the median iteration, and the
     threshold_frac that it exceeded (for a full memory MEMORY_FRAC, and no share); prize_s and prize_frac, the potential
-    speedup: the most that removing the bottleneck could save; prize, that as a sentence, for data also with the most
-    that loading in parallel could save on the machine's cores (null for capacity, balance, and work that exceeds its
-    ceiling); evidence, a sentence with numbers and thresholds; advice, one thing to try; reason, why there is no
+    speedup: the most that removing the bottleneck could save; prize, a sentence that says so (null for capacity,
+    balance, and work that exceeds its ceiling); for data it adds the most that loader processes could save on the
+    machine's cores; evidence, a sentence with numbers and thresholds; advice, one thing to try; reason, why there is no
     verdict.
     """
     parts = dict(iter(limited_parts(run).groupby("case", sort=False)))
