@@ -86,17 +86,21 @@ def command(
     commands = _commands(sides, ab)
     write = None if to is None else _writer(to, force)
     gate = read_gate(fail_if or [], summary, junit, force, allow_single)
-    sides = measure_by_turns(commands, repeat, out, quiet=quiet) if commands else sides or []
+    if commands:
+        directory, sides = measure_by_turns(commands, repeat, out, quiet=quiet)
+        to = to or directory / "comparison.html"
+        write = write or _writer(to, force)
 
     from charact.analysis.compare.selection import read_times
+    from charact.views.tables.comparison_answers import answers
     from charact.views.tables.comparison_tables import tables
-    from charact.views.terminal.comparison import MOST_ROWS, print_tables
+    from charact.views.terminal.comparison import MOST_ROWS, print_lines, print_tables
     from charact.views.terminal.progress import RunsProgress
 
     num_rows = top or (_NUM_EXPLAINED if explain else MOST_ROWS)
 
     progress = RunsProgress("Reading", 0, enabled=not quiet)
-    compared = read_sides(sides, progress.advance)
+    compared = read_sides(sides or [], progress.advance)
     if gate is not None:
         check_repeats(gate, compared)
     progress.total = sum(len(side.runs) for side in compared)
@@ -108,9 +112,10 @@ def command(
                 write(compared, levels)
             if explain and not quiet:
                 read_explained(compared)
-            shown = [] if quiet else tables(compared, levels)
+            shown, answered = ([], []) if quiet else (tables(compared, levels), answers(compared))
         if not quiet:
             print_tables(shown, num_rows)
+            print_lines(answered)
             if explain:
                 print_explanations(compared, num_rows)
         if as_json:

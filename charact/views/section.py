@@ -46,8 +46,8 @@ class Section:
     """Decides whether the section is shown, instead of `passes` and `tables`."""
     terminal: "Callable[[Run, Any], list[RenderableType]]" = lambda run, case: []
     """Lines and bars of one profiled case (a row of `case_summary`) for the terminal's summary."""
-    folded: bool = False
-    """Whether the report shows only the section's title until it is opened."""
+    folded: str = ""
+    """Title of the fold in which the report hides the section until it is opened; empty if it is open."""
     terminal_order: int | None = None
     """Position in the terminal's summary, if different from `order`."""
     scalars: Callable[[Run], Iterator[Scalar]] = lambda run: iter(())

@@ -14,7 +14,7 @@ from charact.analysis.efficiency.ceilings import case_ceilings
 from charact.analysis.efficiency.roofline import work_reason
 from charact.analysis.efficiency.time_bounds import limited_parts
 from charact.analysis.profile.case_summary import iteration_times
-from charact.analysis.profile.core_use import disturbance
+from charact.analysis.profile.core_use import MEASURE_AGAIN, disturbance
 from charact.analysis.profile.machine_speed import BOUND_FRAC
 from charact.analysis.ranks.matching import rank_cases
 from charact.analysis.ranks.stragglers import stragglers
@@ -90,8 +90,7 @@ def _judged(case: Situation) -> dict[str, Any]:
     limit, threshold_frac = _bound(case)
     disturbed = disturbance(case.run, case.entry["case"])
     if disturbed and disturbed.is_unreliable and (case.on_cpu or limit in _ON_HOST):
-        return {"reason": f"unreliable: {disturbed}; measure again when they are idle, "
-                          "or with OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE"}
+        return {"reason": f"unreliable: {disturbed}; {MEASURE_AGAIN}"}
     memory = _memory(case)
     if limit in (None, "host") and memory is not None and memory[0] >= MEMORY_FRAC * memory[1]:
         return _full(case, *memory)

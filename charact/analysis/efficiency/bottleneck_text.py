@@ -1,6 +1,7 @@
 """Text about bottlenecks: evidence, potential speedup, and one thing to try."""
 
 import math
+import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,6 +11,7 @@ import pandas as pd
 
 from charact.analysis.common.script_attribution import is_imported, is_watched, sampled_frames, sampled_share
 from charact.analysis.efficiency.ceilings import ceilings_disturbed_frac, product_ceiling, product_precision
+from charact.analysis.efficiency.layers import top_layers
 from charact.analysis.efficiency.time_bounds import CALLING, LIMITS
 from charact.analysis.profile.breakdown import OUTSIDE_OPERATORS
 from charact.analysis.profile.core_use import core_use
@@ -19,6 +21,8 @@ from charact.record.reader import Run
 _NEAR_FRAC = 0.7
 """Share of its ceiling from which work cannot get much faster."""
 _FAR_FRAC = 0.25
+_MUCH_FRAC = 0.1
+"""Share of a case's operator time from which its slowest layer is named."""
 _FAR = "; that is far below the ceiling: other load, small operators or slow algorithms cost more than the ceiling does"
 _ABOVE = {
     "compute": "above 100 %: the ceiling is too low, or an algorithm such as Winograd needs fewer operations than are "
@@ -213,7 +217,16 @@ def _load_in_parallel(case: Situation) -> str:
     places = frames.loc[frames["case"] == case.entry["case"], "place"].head(0 if workers else 1)
     where = "".join(f" ({place} takes most)" for place in places)
     return (f"make samples cheaper to load{where}; or {parallel}, which take cores from the operators; check each "
-            "change with charact compare --ab")
+            f"change with {_both_measured(case)}")
+
+
+def _both_measured(case: Situation) -> str:
+    """Return the command that measures the case's program and a changed one by turns."""
+    script = str(case.option("script"))
+    if not is_watched(case.run) or not script.endswith(".py"):
+        return "charact compare --ab"
+    before, after = (shlex.join([name, *(case.option("arguments") or [])]) for name in (script, "changed.py"))
+    return f'charact compare --ab "charact run {before}" "charact run {after}"'
 
 
 def _communicate_less(case: Situation) -> str:
@@ -222,12 +235,16 @@ def _communicate_less(case: Situation) -> str:
 
 
 def _larger_calls(case: Situation) -> str:
-    batch, compiled = _larger_batch(case), bool(case.option("compiled"))
-    compiling = "--compile" if case.is_ours else "torch.compile"
-    if compiled:
+    batch, compiling = _larger_batch(case), _compiling(case)
+    if case.option("compiled"):
         return f"give each operator more to do: {batch}" + ("" if case.on_cpu else ", or CUDA graphs")
     graphs = "" if case.on_cpu else ", or CUDA graphs (torch.compile with mode='reduce-overhead')"
     return f"give each operator more to do: {batch}, or fewer operators: {compiling}{graphs}"
+
+
+def _compiling(case: Situation) -> str:
+    """Return what compiles a case: an option of charact, or a function that a program calls."""
+    return "--compile" if case.is_ours else "torch.compile"
 
 
 def _larger_batch(case: Situation) -> str:
@@ -238,13 +255,14 @@ def _larger_batch(case: Situation) -> str:
 def _compute_less(case: Situation) -> str:
     near = case.reached_frac("compute") >= _NEAR_FRAC
     if near and case.entry["precision"] == "fp32" and (gain := _bf16_ratio(case)) > 1:
-        return f"--precision bf16: its ceiling is {gain:.2g} times that of fp32"
+        lower = "--precision bf16" if case.is_ours else "torch.autocast with bfloat16"
+        return f"use {lower}: its ceiling is {gain:.2g} times that of fp32"
     if near:
         return "this is nearly all that the device can do: less work (a smaller model or input), or a faster device"
     if _most(case, "compute", "operator_type") == "convolution" and case.option("channels_last") is False:
-        return "--channels-last, the layout in which convolutions are fastest on most devices"
-    compiling = "" if case.option("compiled") else ", or --compile"
-    return f"larger matrix products get closer to the ceiling: {_larger_batch(case)}{compiling}"
+        return "store images as NHWC (--channels-last), with which convolutions are fastest on most devices"
+    compiling = "" if case.option("compiled") else f", or {_compiling(case)}"
+    return f"make matrix products larger, which get closer to the ceiling: {_larger_batch(case)}{compiling}"
 
 
 def _bf16_ratio(case: Situation) -> float:
@@ -254,27 +272,35 @@ def _bf16_ratio(case: Situation) -> float:
 
 def _move_less(case: Situation) -> str:
     if _most(case, "bandwidth", "phase") == "update":
-        return "an optimizer with one read and write (fused=True), or one update for the gradients of several batches"
+        return ("use an optimizer that reads and writes once (fused=True), or one update for the gradients of several "
+                "batches")
     if _most(case, "bandwidth", "operator_type") in _WITH_WEIGHTS:
         return f"use each weight that is read for more samples: {_larger_batch(case)}"
     if not case.option("compiled"):
-        return "--compile, which fuses operators, so that intermediate results are not written and read again"
+        return f"fuse operators ({_compiling(case)}), so that intermediate results are not written and read again"
     if case.entry["precision"] == "fp32":
-        return "--precision pure-bf16, which halves the bytes"
-    return "operators fused by hand, or fewer of them: nothing else moves fewer bytes"
+        return "halve the bytes (--precision pure-bf16)"
+    return "fuse operators by hand, or use fewer of them: nothing else moves fewer bytes"
 
 
 def largest(case: Situation) -> str:
-    """Return what to try if nothing bounds."""
+    """Return what to try if nothing bounds: where to begin, and what helps against the largest limit."""
     first = max(LIMITS, key=case.share)
+    where = "no single limit dominates: begin with {}, the largest part with " + share(case.share(first))
     if first == "other":
-        part, why = "the time whose limit is not known", ""
-    elif first in ("compute", "bandwidth") and (reached_frac := case.reached_frac(first)) < _FAR_FRAC:
-        part = f"operators such as {_most(case, first, 'operator_type')} in {_most(case, first, 'phase')}"
-        why = f"; at {share(reached_frac)} of the ceiling, {first} is not what slows them down"
-    else:
-        part, why = first, ""
-    return f"no single limit dominates: begin with {part}, the largest part with {share(case.share(first))}{why}"
+        return where.format("the time whose limit is not known")
+    if first not in ("compute", "bandwidth"):
+        return f"{where.format(first)}: {ADVICE[first](case)}"
+    most = f"{first}, most of it {_most(case, first, 'operator_type')} in {_most(case, first, 'phase')}"
+    reached = f" at {share(case.reached_frac(first))} of its ceiling{_slowest_layer(case)}"
+    return f"{where.format(most)}{reached}: {ADVICE[first](case)}"
+
+
+def _slowest_layer(case: Situation) -> str:
+    """Return the layer with most operator time, if it has much of it; empty otherwise."""
+    layers = top_layers(case.run)
+    of_case = layers[(layers["case"] == case.entry["case"]) & (layers["share_frac"] >= _MUCH_FRAC)].head(1)
+    return "".join(f" (layer {row.layer} takes most, {share(row.share_frac)})" for row in of_case.itertuples())
 
 
 def less_memory(entry: dict[str, Any]) -> str:
@@ -288,7 +314,7 @@ def less_memory(entry: dict[str, Any]) -> str:
         return f"{recompute}, or a smaller {'input' if batch_size else 'batch'}"
     summed = (f" and --accumulate {math.ceil(batch_size / smaller)}, which makes the same update (charact memory "
               "estimates its memory)") if trains else ""
-    return f"--batch-sizes {smaller}{summed}; or {recompute}"
+    return f"use --batch-sizes {smaller}{summed}; or {recompute}"
 
 
 EVIDENCE: dict[str, Callable[[Situation], str]] = {

@@ -48,8 +48,10 @@ def _shown(command: Sequence[str]) -> str:
     return shlex.join(["charact", *words[len(_OWN):]] if words[: len(_OWN)] == _OWN else words)
 
 
-def measure_by_turns(commands: Sequence[Sequence[str]], repeat: int, out: Path, *, quiet: bool) -> list[str]:
-    """Run each command several times, each time in a new process, and return the groups of runs: `a=PATH`, `b=PATH`.
+def measure_by_turns(
+    commands: Sequence[Sequence[str]], repeat: int, out: Path, *, quiet: bool
+) -> tuple[Path, list[str]]:
+    """Run each command several times, each in a new process; return their directory and the groups, `a=PATH`, `b=PATH`.
 
     The order alternates (a b b a), so that a machine that gets slower or faster affects both equally.
 
@@ -78,7 +80,7 @@ def measure_by_turns(commands: Sequence[Sequence[str]], repeat: int, out: Path, 
         _measure(by_label[label], groups[label])
     if not quiet:
         show(f"Wrote {directory}")
-    return [f"{label}={path}" for label, path in groups.items()]
+    return directory, [f"{label}={path}" for label, path in groups.items()]
 
 
 def _with_one_name(commands: Sequence[Sequence[str]]) -> list[list[str]]:

@@ -7,7 +7,7 @@ import pandas as pd
 
 from charact.analysis.compare import Group, matched_cases, ratios
 from charact.analysis.compare.differences import operator_steps, phase_steps
-from charact.analysis.compare.group_facts import disturbed_cases, published_notes
+from charact.analysis.compare.group_facts import published_notes
 from charact.analysis.compare.ratios import phases_by_side
 from charact.analysis.compare.selection import in_pair, most_different, of_places, read_parts
 from charact.views.html.elements import comparison as figures
@@ -17,6 +17,7 @@ from charact.views.tables import comparison_tables as tables
 from charact.views.tables import difference_tables, palette
 from charact.views.tables import format as fmt
 from charact.views.tables.case_names import common_facts
+from charact.views.tables.comparison_answers import judged_cases, sentence
 from charact.views.tables.comparison_speedups import brick_tables, speedup_tables
 from charact.views.tables.model import Column, Table, limited, table
 
@@ -45,16 +46,16 @@ def comparison(sides: Sequence[Group]) -> Body:
 def _cards(sides: Sequence[Group]) -> list[Card]:
     """Return a card for each of the cases whose times differ most."""
     only, _ = most_different(sides, MAX_CARDS)
-    timed = of_places(ratios(sides, "case"), only)
-    judged = tables.with_verdicts(timed[timed["ratio"].notna()], disturbed=frozenset(disturbed_cases(sides)["case"]))
-    return [_card(row, sides[0].label) for row in fmt.rows(judged)]
+    return [_card(row, sides) for row in fmt.rows(of_places(judged_cases(sides), only))]
 
 
-def _card(row: Any, baseline: str) -> Card:
+def _card(row: Any, sides: Sequence[Group]) -> Card:
+    base = sides[0].label
     shown_interval = f"95 % interval {row.interval}" if pd.notna(row.low) else fmt.missing(row.reason)
-    return Card(row.case, headline=(fmt.ratio(row.ratio), f"the time of {baseline}"),
-                details=[shown_interval, f"{fmt.seconds(row.time_s)} in {row.side}, {fmt.seconds(row.base_s)} before"],
-                verdict=row.verdict, several=True)  # fmt: skip
+    answer = sentence(row, sides).removeprefix(f"{row.verdict}: ")
+    times = f"{fmt.seconds(row.time_s)} in {row.side}, {fmt.seconds(row.base_s)} in {base}"
+    return Card(row.case, headline=(fmt.ratio(row.ratio), f"the time of {base}"), details=[shown_interval, times],
+                verdict=row.verdict, advice=[answer[0].upper() + answer[1:]], several=True)  # fmt: skip
 
 
 def _block(title: str, shown: Table) -> Block:

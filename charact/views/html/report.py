@@ -186,7 +186,16 @@ def comparison_report(sides: Sequence[Group]) -> str:
         articles.append(_article(run, side.label))
         run.release()
     return _page(articles, fmt.against(across_runs.abbreviated([side.label for side in sides])), chapters=compared,
-                 kicker="comparison", left_out=_left_out(runs, num_drawn))  # fmt: skip
+                 kicker="comparison", subtitle=_scripts(sides), left_out=_left_out(runs, num_drawn))  # fmt: skip
+
+
+def _scripts(sides: Sequence[Group]) -> str:
+    """Return which script with which arguments each group ran; empty if a group ran no script."""
+    options = [side.runs[0].manifest["options"] for side in sides]
+    if not all(each.get("script") for each in options):
+        return ""
+    return " · ".join(f"{side.label}: {' '.join([each['script'], *(each.get('arguments') or [])])}"
+                      for side, each in zip(sides, options, strict=True))
 
 
 def chapters_report(title: str, subtitle: str, chapters: Sequence[tuple[str, str, Body]], kicker: str = "studies"

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import pandas as pd
-from rich.console import RenderableType
+from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
@@ -26,7 +26,7 @@ from charact.analysis.efficiency.utilization import busy, energy, utilization
 from charact.analysis.memory.composition import memory_composition
 from charact.analysis.profile.breakdown import operator_types, phase_breakdown, top_operators
 from charact.analysis.profile.case_summary import case_summary, repeated_cases
-from charact.analysis.profile.core_use import Disturbance, disturbance
+from charact.analysis.profile.core_use import MEASURE_AGAIN, Disturbance, disturbance
 from charact.analysis.ranks.collectives import collective_summary
 from charact.analysis.ranks.scaling import CAUSES, case_scaling
 from charact.analysis.ranks.stragglers import BALANCED, rank_verdicts
@@ -52,7 +52,7 @@ from charact.views.section import all_sections
 from charact.views.tables import counter_text, palette, rank_text
 from charact.views.tables import format as fmt
 from charact.views.tables.model import Column, Table, table
-from charact.views.terminal.case_lines import case_block, headline_table
+from charact.views.terminal.case_lines import Hanging, case_block, headline_table
 
 _USED = {
     "flop_per_s": "{} of the best measured FLOP/s", "warp_occupancy_frac": "{} warp occupancy",
@@ -70,7 +70,15 @@ def _overview(run: Run, cases: pd.DataFrame) -> Overview:
     waits = {row.case: row for row in fmt.rows(uneven)}
     cards = [_card(run, case, verdicts[name], waits.get(name))
              for _, case in cases.iterrows() for name in [str(case["case"])]]
-    return Overview(cards, _table(run, cases))
+    return Overview(_without_shared_reasons(cards), _table(run, cases))
+
+
+def _without_shared_reasons(cards: list[Card]) -> list[Card]:
+    """Return cards without the numbers that all of several lack for one reason: the table says it once."""
+    whole = [dict(card.numbers) for card in cards if card.failure is None]
+    shared = {name for name, text in (whole[0] if len(whole) > 1 else {}).items()
+              if fmt.reason_of(text) is not None and all(numbers.get(name) == text for numbers in whole)}
+    return [replace(card, numbers=[number for number in card.numbers if number[0] not in shared]) for card in cards]
 
 
 def _card(run: Run, case: "pd.Series[Any]", verdict: Any, of_ranks: Any) -> Card:
@@ -91,20 +99,28 @@ def _card(run: Run, case: "pd.Series[Any]", verdict: Any, of_ranks: Any) -> Card
         ("peak memory", fmt.num_bytes(case["peak_bytes"], memory)),
     ]
     compiled = [] if pd.isna(case["compile_s"]) else [f"compiled in {fmt.duration(case['compile_s'])}"]
+    disturbed = disturbance(run, name)
     return Card(
         name,
         headline=(fmt.seconds(case["median_s"], timing), "per iteration"),
         details=[f"95 % interval {fmt.interval(case['low_s'], case['high_s'], few)}", *compiled],
         warning=" ".join(_warnings(run, name)),
-        doubtful=bool((disturbed := disturbance(run, name)) and disturbed.is_unreliable),
+        doubtful=bool(disturbed and disturbed.is_unreliable),
         numbers=[number for number in numbers if was_asked_for(run, passes[number[0]])],
         strips=_strips(run, name),
         meters=_meters(run, name),
-        verdict=fmt.verdict(verdict) if of_ranks is None else rank_text.verdict(of_ranks),
+        verdict=_verdict(verdict, disturbed) if of_ranks is None else rank_text.verdict(of_ranks),
         advice=[text[0].upper() + text[1:] for text in (
             (verdict.prize, verdict.advice) if of_ranks is None else (of_ranks.evidence, of_ranks.advice))
             if isinstance(text, str)],
     )
+
+
+def _verdict(row: Any, disturbed: Disturbance | None) -> str:
+    """Return the verdict of a row of `bottlenecks`, or what to do about other programs, which the warning names."""
+    if pd.isna(row.verdict) and disturbed and disturbed.is_unreliable:
+        return fmt.missing(MEASURE_AGAIN)
+    return fmt.verdict(row)
 
 
 def _strips(run: Run, case: str) -> list[Strip]:
@@ -244,7 +260,8 @@ def _iteration_line(run: Run, case: pd.Series) -> RenderableType:
     few = timing or "fewer than 6 iterations"
     line = Text.assemble(
         (fmt.seconds(case["median_s"], timing), "bold"), " per iteration, 95 % interval ",
-        fmt.interval(case["low_s"], case["high_s"], few), f", {fmt.number(case['num_iterations'], timing)} iterations",
+        fmt.interval(case["low_s"], case["high_s"], few), f", {fmt.number(case['num_iterations'], timing)} "
+        f"iteration{'' if case['num_iterations'] == 1 else 's'}",
     )  # fmt: skip
     if pd.notna(case["compile_s"]):
         line.append(f", compiled in {fmt.duration(case['compile_s'])}")
@@ -263,7 +280,7 @@ def _iteration_line(run: Run, case: pd.Series) -> RenderableType:
         line.append(f"\nDropped: {', '.join(losses)}", style="yellow")
     for warning in _warnings(run, str(case["case"])):
         line.append(f"\n{warning}", style="yellow")
-    return Padding(line, (0, 0, 0, 2))
+    return Padding(Group(*map(Hanging, line.split("\n"))), (0, 0, 0, 2))
 
 
 def _attributed(row: Any) -> str:

@@ -112,4 +112,4 @@ def _missing(run: Run) -> Block:
     return Block(title=title, table=table(outcomes, "Passes without a result", columns))
 
 
-SECTION = Section("method", "Method", 220, method, folded=True)
+SECTION = Section("method", "Method", 220, method, folded="How each number was measured")

@@ -42,15 +42,19 @@ _NUM_UNMATCHED = 200
 
 
 def speedup_tables(sides: Sequence[Group]) -> list[Table]:
-    """Return tables of baseline / candidate time by workload and data set, and their geometric means."""
+    """Return tables of baseline / candidate time by workload and data set, and their geometric means.
+
+    Scripts are left out: they have no data set, and the ratios of their times are in `ratio_table`.
+    """
     frame = speedups(sides)
+    frame = frame[frame["data"] != "as written"]
     timed = frame.dropna(subset=["speedup"]).drop_duplicates("side").set_index("side")["metric"]
     frame = frame[frame["side"].isin(timed.index)]
     if frame.empty:
         return []
     # A failed case is shown next to the others.
     metric = frame["metric"].where(frame["speedup"].notna(), frame["side"].map(timed))
-    data = frame["data"].replace("as written", "its own data").fillna("data not recorded")
+    data = frame["data"].fillna("data not recorded")
     frame = frame.assign(row=_coordinates(frame), data=data, metric=metric)
     ambiguous = frame.duplicated(["side", "metric", "row", "data"], keep=False)  # differ in other options
     frame["row"] = frame["row"].where(~ambiguous, frame["case"])

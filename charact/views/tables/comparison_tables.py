@@ -65,10 +65,10 @@ INCONCLUSIVE = "inconclusive (disturbed)"
 _AGAIN = ("A disturbed case shows no difference, though there may be one: measure it again when no other "
           "program runs, or with OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE before charact compare --ab.")
 _NO_DIFFERENCE = "no difference shown"
-_OF_WHAT = (
-    "A time is the median iteration, a training’s mean epoch, an operation’s median call, the sum of a suite’s bricks, "
-    "or a model’s constructed latency."
-)
+_OF_WHAT = {"profile": "the median iteration", "training": "a training’s mean epoch",
+            "operation": "an operation’s median call", "bricks": "the sum of a suite’s bricks",
+            "construction": "a model’s constructed latency"}  # fmt: skip
+"""What the time of a case is, by the kind of the case."""
 
 
 def single_run_note(sides: Sequence[Group]) -> str:
@@ -128,10 +128,18 @@ def ratio_table(
         Column("ratio", "Ratio", exact_ratio, "time / baseline’s: below 1 is faster", reason), *judged,
     ]  # fmt: skip
     without = "; ".join(dict.fromkeys(f"{row.case} {fmt.missing(reason(row))}" for row in fmt.rows(untimed)))
-    notes = [_OF_WHAT if by == "case" else "", not_judged, f"Without times: {without}." if without else "", left_out]
+    notes = [_of_what(sides) if by == "case" else "", not_judged,
+             f"Without times: {without}." if without else "", left_out]
     judged_rows = with_verdicts(frame, disturbed=frozenset(disturbed_cases(sides)["case"]))
     notes.append(_AGAIN if (judged_rows["verdict"] == INCONCLUSIVE).any() else "")
     return table(judged_rows, f"Times by {LEVELS[by]}", columns, " ".join(filter(None, notes)))
+
+
+def _of_what(sides: Sequence[Group]) -> str:
+    """Return what the times of the compared kinds of cases are; empty if it is not known."""
+    kinds = {entry.get("kind") for side in sides for run in side.runs for entry in run.manifest["cases"]}
+    found = [words for kind, words in _OF_WHAT.items() if kind in kinds]
+    return f"A time is {', or '.join(found)}." if found else ""
 
 
 def _untimed_table(levels: Sequence[str]) -> Table | None:

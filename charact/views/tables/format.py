@@ -157,7 +157,7 @@ def no_cases(partial: bool) -> str:
 
 def no_samples(batch_size: float | None) -> str | None:
     """Return why there is no rate of samples; None if the batch size is known."""
-    return "no DataLoader gave a batch size" if pd.isna(batch_size) else None
+    return "the batch size is not known" if pd.isna(batch_size) else None
 
 
 def outside(row: Any) -> str:
@@ -176,7 +176,9 @@ def missed_precision(missed: MissedPrecision | None) -> str:
     if missed is None:
         return ""
     limit = ENDED_BY.get(missed.ended_by, missed.ended_by)
-    return f"± {share(missed.interval_frac)}, not the requested {share(missed.target_frac)}: {limit}"
+    option = {"max_seconds": "; try a longer --max-seconds",
+              "max_iterations": "; try more --max-iterations"}.get(missed.ended_by, "")
+    return f"± {share(missed.interval_frac)}, not the requested {share(missed.target_frac)}: {limit}{option}"
 
 
 def against(labels: Sequence[str]) -> str:

@@ -1,16 +1,40 @@
 """Lines of the terminal's summary that several kinds of cases share."""
 
+from collections.abc import Iterable
+from dataclasses import dataclass
+
 import pandas as pd
-from rich.console import Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.padding import Padding
 from rich.rule import Rule
-from rich.table import Table as RichTable
 from rich.text import Text
 
 from charact.analysis.common.pass_status import pass_reason
 from charact.record.reader import Run
 from charact.views.tables import format as fmt
 from charact.views.tables.model import Table
+from charact.views.terminal.named_table import NamedTable
+
+_INDENT = 2
+
+
+@dataclass(frozen=True)
+class Hanging:
+    """A text whose lines after the first are indented, so that the next text is not mistaken for its end."""
+
+    text: Text
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Render the text, wrapped to the width that is left."""
+        first, *rest = self.text.wrap(console, max(options.max_width - _INDENT, 1))
+        yield first
+        yield from (Text(" " * _INDENT).append_text(line) for line in rest)
+
+
+def verdict_lines(label: str, verdict: str, sentences: Iterable[object]) -> RenderableType:
+    """Return a label with its verdict, and below it those of the sentences that are texts."""
+    texts = [Text(text, style="dim") for text in sentences if isinstance(text, str)]
+    return Group(Hanging(Text.assemble(f"{label}  ", (verdict, "bold"))), *map(Hanging, texts))
 
 
 def failure(case: pd.Series) -> Text:
@@ -20,10 +44,13 @@ def failure(case: pd.Series) -> Text:
                          fmt.failure(status, case["reason"]))  # fmt: skip
 
 
-def nothing(run: Run, case: pd.Series, label: str, name: str) -> Text:
-    """Return the line with the reason why a case has no bar."""
-    reason = pass_reason(run, str(case["case"]), name) or "the record has no data"
-    return Text.assemble(f"{label}  ", (fmt.missing(reason), "dim"))
+def nothing(run: Run, case: pd.Series, label: str, name: str) -> list[RenderableType]:
+    """Return the line with the reason why a case has no bar; none if several cases all lack it for this reason."""
+    reasons = {str(entry["case"]): pass_reason(run, str(entry["case"]), name) for entry in run.manifest["cases"]}
+    reason = reasons[str(case["case"])]
+    if reason is not None and len(reasons) > 1 and set(reasons.values()) == {reason}:
+        return []
+    return [Hanging(Text.assemble(f"{label}  ", (fmt.missing(reason or "the record has no data"), "dim")))]
 
 
 def headline_table(table: Table, *names: str) -> RenderableType:
@@ -35,17 +62,15 @@ def headline_table(table: Table, *names: str) -> RenderableType:
     places = [titles.index(name) for name in names if name in titles]
     missing = _missing(table, places)
     places = [place for place in places if place not in missing]
-    drawn = RichTable(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    drawn.add_column(table.columns[0].title, overflow="fold")
-    for place in places:
-        drawn.add_column(table.columns[place].title, justify="right", overflow="fold")
+    drawn = NamedTable(table.columns[0].title, *(table.columns[place].title for place in places))
     for row in table.rows:
         cells = [Text(row.cells[place].text, style="" if number else "bold") for number, place in enumerate(places)]
         drawn.add_row(Text(row.cells[0].text), *cells)
     reasons: dict[str, list[str]] = {}
     for place, text in missing.items():
         reasons.setdefault(text, []).append(table.columns[place].title)
-    return Group(drawn, *(Text(f"{', '.join(columns)}: {text}", style="dim") for text, columns in reasons.items()))
+    lines = [Text(f"{', '.join(columns)}: {text}", style="dim") for text, columns in reasons.items()]
+    return Group(drawn, *map(Hanging, lines))
 
 
 def _missing(table: Table, places: list[int]) -> dict[int, str]:

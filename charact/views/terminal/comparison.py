@@ -101,3 +101,12 @@ def print_tables(tables: Sequence[Table], num_rows: int = MOST_ROWS) -> None:
     whole = Console(file=captured, width=10_000, color_system=None, force_terminal=False)
     whole.print(summary(tables, whole.width, num_rows))
     show(*(line.rstrip() for line in captured.getvalue().removesuffix("\n").split("\n")))
+
+
+def print_lines(lines: Sequence[str]) -> None:
+    """Print sentences in bold, wrapped to the terminal; into a pipe, each is one line."""
+    console = Console(highlight=False)
+    if console.is_terminal:
+        console.print(*(Text(line, style="bold") for line in lines), sep="\n")
+    else:
+        show(*lines)

@@ -17,6 +17,7 @@ from charact.views.tables import format as fmt
 from charact.views.tables import memory_text as words
 from charact.views.tables import palette
 from charact.views.terminal.bars import Bar, Part
+from charact.views.terminal.case_lines import Hanging
 
 _MOST_ROWS = 12
 _SHOWN_TOGETHER = [name for name in SERIES if name != "batch_size"]
@@ -81,7 +82,8 @@ def _cells(row: Any) -> dict[str, str]:
     half = words.plus_minus(row.low_bytes, row.high_bytes, row.predicted_reason or "not recorded")
     return {
         "measured": "–" if is_absent else fmt.num_bytes(row.measured_bytes, why),
-        "predicted": fmt.num_bytes(row.predicted_bytes, row.predicted_reason), "±": half.removeprefix("± "),
+        "predicted": fmt.num_bytes(row.predicted_bytes, row.predicted_reason if row.status == "ok" else row.status),
+        "±": half.removeprefix("± ") if row.status == "ok" or pd.notna(row.low_bytes) else "–",
         "error": "–" if not_compared else words.share_of(row.error_frac),
     }
 
@@ -89,7 +91,7 @@ def _cells(row: Any) -> dict[str, str]:
 def _growth(rows: pd.DataFrame) -> list[RenderableType]:
     """Return a line for each batch size and method: how the peak grows with the input size."""
     lines = [f"batch {row.batch_size}, {row.method}: {words.growth(row)}" for row in fmt.rows(rows)]
-    return [Text("\n".join(["grows by", *lines]))] if lines else []
+    return [Group(Text("grows by"), *(Hanging(Text(line)) for line in lines))] if lines else []
 
 
 def _peak(run: Run, rows: pd.DataFrame) -> list[RenderableType]:
@@ -110,12 +112,20 @@ def _peak(run: Run, rows: pd.DataFrame) -> list[RenderableType]:
 
 
 def _fits(run: Run) -> list[RenderableType]:
-    lines = [Text.assemble((row.case, "bold"), f"  {words.room(row)}") for row in fmt.rows(memory_room(run))]
+    room = memory_room(run)
+    lines = [_room(rows) for _, rows in room.groupby(["target", "limit_bytes"], sort=False)]
     lines += [
         Text.assemble((f"{words.model(row.workload, row.variant)}, {row.mode}", "bold"), f"  {words.fit(row)}")
         for row in fmt.rows(memory_fits(run))
     ]
-    return [Text(), *lines] if lines else []
+    return [Text(), *map(Hanging, lines)] if lines else []
+
+
+def _room(rows: pd.DataFrame) -> Text:
+    """Return the largest of the cases that fit a device, from their rows of `memory_room`."""
+    largest = next(fmt.rows(rows.sort_values("needed_bytes").tail(1)))
+    others = f"; so do {len(rows) - 1} smaller cases" if len(rows) > 1 else ""
+    return Text.assemble((largest.case, "bold"), f"  {words.room(largest)}{others}")
 
 
 def _failures(run: Run) -> list[RenderableType]:
@@ -128,5 +138,5 @@ def _failures(run: Run) -> list[RenderableType]:
         if ran_out is not None:
             reason = words.ran_out(ran_out, held[held["case"] == row.case])
         status = words.failed(run, str(row.case), str(row.status))
-        lines.append(Text.assemble((row.case, "bold"), "  ", (f"{status}: ", "bold red"), reason))
+        lines.append(Hanging(Text.assemble((row.case, "bold"), "  ", (f"{status}: ", "bold red"), reason)))
     return [Text(), *lines] if lines else []

@@ -135,7 +135,7 @@ def test_a_sampler_that_found_nothing_says_so(run: Run) -> None:
 @pytest.mark.slow
 def test_what_is_not_told_has_its_reason(run: Run) -> None:
     html = "".join(of(run).values())
-    assert "n/a (no DataLoader gave a batch size)" in html
+    assert "n/a (the batch size is not known)" in html
     assert not re.findall(r"\bnan\b", html)
     assert "n/a</td>" not in html
     assert "n/a (not found)" not in of(run)["summary"]
@@ -155,7 +155,7 @@ def test_what_could_not_be_seen_is_said(run: Run) -> None:
 
 def test_the_terminal_shows_each_models_bar_and_no_unasked_pass(run: Run) -> None:
     text = in_terminal(run)
-    for words in ("n/a (no DataLoader gave a batch size)", "time in netD", "time in netG",
+    for words in ("n/a (the batch size is not known)", "time in netD", "time in netG",
                   "95.0 % of the time is in a phase (2.0 % inferred", "not timed: the first 1 as warm-up",
                   "75 % (60–86 %)  gan.py:12 in save, torch.serialization.save ",
                   "20 % (10–35 %)  gan.py:<40> in <module> "):
@@ -221,7 +221,7 @@ def test_it_compares_with_another_run_of_the_program_and_stands_beside_workloads
     for text in ("gan-train", "2.000", "n/a (fewer than 6 iterations)", "n/a (not measured)"):
         assert text in html
     everything = report([run, other, load_run(write_record(tmp_path / "runs"))])
-    assert everything.count("n/a (no DataLoader gave a batch size)") >= 4
+    assert everything.count("n/a (the batch size is not known)") >= 4
     assert "nan" not in html
 
 

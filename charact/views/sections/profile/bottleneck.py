@@ -18,6 +18,7 @@ from charact.views.sections.profile._shared import is_timed
 from charact.views.tables import format as fmt
 from charact.views.tables import palette
 from charact.views.tables.model import Column, share_column, table
+from charact.views.terminal.case_lines import Hanging, verdict_lines
 
 _LEAD = (
     "Shares of an iteration’s time by the resource that limits it. The parts do not overlap, and sum to "
@@ -56,12 +57,8 @@ def _verdict(row: Any) -> Block:
 def _verdict_lines(row: Any) -> RenderableType:
     """Return the verdict, potential speedup and advice of a row of `bottlenecks` as text."""
     if pd.isna(row.verdict):
-        return Text.assemble("bottleneck  ", (fmt.missing(row.reason), "dim"))
-    lines = Text.assemble("bottleneck  ", (fmt.verdict(row), "bold"))
-    for text in (row.prize, row.advice):
-        if isinstance(text, str):
-            lines.append(f"\n{text}", style="dim")
-    return lines
+        return Hanging(Text.assemble("bottleneck  ", (fmt.missing(row.reason), "dim")))
+    return verdict_lines("bottleneck", fmt.verdict(row), (row.prize, row.advice))
 
 
 def _terminal(run: Run, case: Any) -> list[RenderableType]:

@@ -223,7 +223,7 @@ def _terminal(run: Run, case: Any) -> list[RenderableType]:
     held = memory_composition(run)
     rows = held[(held["case"] == case["case"]) & (held["method"] == "measured") & (held["bytes"] > 0)]
     if rows.empty:
-        return [nothing(run, case, "memory at the peak", "memory")]
+        return nothing(run, case, "memory at the peak", "memory")
     parts = [
         Part(row.category.replace("_", " "), row.share_frac, fmt.num_bytes(row.bytes), palette.CATEGORIES[row.category])
         for row in rows.itertuples()

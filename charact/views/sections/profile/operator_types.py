@@ -55,7 +55,7 @@ def _terminal(run: Run, case: Any) -> list[RenderableType]:
     times = types[types["case"] == case["case"]].groupby("operator_type")["time_s"].sum()
     times = times.sort_values(ascending=False)
     if times.empty or not times.sum():
-        return [nothing(run, case, "time by operator type", "operators")]
+        return nothing(run, case, "time by operator type", "operators")
     top, rest = times.iloc[:_NUM_TYPES], times.iloc[_NUM_TYPES:]
     parts = [
         Part(str(name), time_s / times.sum(), fmt.seconds(time_s), palette.operator_type(str(name)))

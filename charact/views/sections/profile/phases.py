@@ -68,7 +68,7 @@ def _terminal(run: Run, case: Any) -> list[RenderableType]:
     phases = phase_breakdown(run)
     rows = phases[phases["case"] == case["case"]]
     if rows.empty:
-        return [nothing(run, case, "time by phase", "timing")]
+        return nothing(run, case, "time by phase", "timing")
     parts = [
         Part(row.phase, row.share_frac, fmt.seconds(row.time_s), palette.PHASES[row.phase]) for row in rows.itertuples()
     ]

@@ -1,11 +1,17 @@
 """The section Collectives: how often ranks exchange data, how many bytes, and what it costs."""
 
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
 from charact.analysis.ranks.collectives import collective_summary
 from charact.record.reader import Run
 from charact.views.html.elements.blocks import CASE, PHASE, Block, Body, why_nothing
 from charact.views.section import Section
 from charact.views.tables import format as fmt
 from charact.views.tables.model import Column, table
+from charact.views.terminal.named_table import NamedTable
 
 _LEAD = (
     "Numbers are per iteration of a rank. Exposed time is the time in which the host did nothing but wait, for the "
@@ -39,7 +45,22 @@ def collectives(run: Run) -> Body:
     return Body(lead=_LEAD, blocks=[Block(table=table(found, "Collectives of each rank", columns))])
 
 
-SECTION = Section("collectives", "Collectives", 95, collectives, ("collectives",), tables=("collectives",), points={
+def _terminal(run: Run, case: Any) -> list[RenderableType]:
+    """Return a table of a case's collectives; nothing if it has none."""
+    found = collective_summary(run)
+    rows = found[found["case"] == case["case"]]
+    if rows.empty:
+        return []
+    drawn = NamedTable("collective", "calls", "bytes", "exposed", "for later ranks", "bus bandwidth")
+    for row in fmt.rows(rows):
+        cells = [fmt.number(row.num_calls), fmt.num_bytes(row.bytes), fmt.seconds(row.exposed_s),
+                 fmt.seconds(row.late_s), fmt.byte_rate(row.bus_bytes_per_s)]
+        drawn.add_row(Text(f"{row.operation} in {row.phase}"), *map(Text, cells))
+    return [Group(Text("collectives of an iteration"), drawn)]
+
+
+SECTION = Section("collectives", "Collectives", 95, collectives, ("collectives",), tables=("collectives",),
+                  terminal=_terminal, points={
     "collectives": [
         ("Collectives", "PyTorch’s flight recorder: when each collective was called, in which group, and the sizes of "
          "its tensors. On gloo it does not record their ends: these are the ends of the Python calls that wait, or of "

@@ -4,7 +4,6 @@ from typing import Any
 
 import pandas as pd
 from rich.console import RenderableType
-from rich.text import Text
 
 from charact.analysis.profile.breakdown import phase_breakdown
 from charact.analysis.ranks.matching import rank_cases
@@ -19,6 +18,7 @@ from charact.views.tables import format as fmt
 from charact.views.tables import palette, rank_text
 from charact.views.tables.model import Column, Table, share_column, table
 from charact.views.terminal.bars import Bar, Part
+from charact.views.terminal.case_lines import verdict_lines
 
 _LEAD = (
     "Every rank ran the same program. A rank’s phases are its own work; in “communication” its host only waits, for "
@@ -135,10 +135,7 @@ def _terminal(run: Run, case: Any) -> list[RenderableType]:
     (row,) = (one for one in fmt.rows(stragglers(run)) if one.program == program)
     (found,) = (one for one in fmt.rows(rank_presence(run)) if one.program == program)
     title = found.text if found.num_missing else "all ranks"
-    lines = Text.assemble(f"{title}  ", (rank_text.verdict(row), "bold"))
-    for text in (row.evidence, row.advice):
-        if isinstance(text, str):
-            lines.append(f"\n{text}", style="dim")
+    lines = verdict_lines(title, rank_text.verdict(row), (row.evidence, row.advice))
     parts = _breakdown(run, str(program))
     return [lines, *(_bar(str(label), of_rank) for label, of_rank in parts.groupby("label", sort=False))]
 

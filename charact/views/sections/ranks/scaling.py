@@ -3,7 +3,6 @@
 from typing import Any
 
 from rich.console import RenderableType
-from rich.text import Text
 
 from charact.analysis.ranks.scaling import scaling
 from charact.record.reader import Run
@@ -11,6 +10,7 @@ from charact.views.html.elements.blocks import Block, Body
 from charact.views.section import Section
 from charact.views.tables import format as fmt
 from charact.views.tables.model import Column, table
+from charact.views.terminal.case_lines import verdict_lines
 
 _LEAD = (
     "Weak scaling: each rank has the batch of the single process; the efficiency is the single process’s time over "
@@ -77,13 +77,14 @@ def _terminal(run: Run, case: Any) -> list[RenderableType]:
     """Return all efficiencies, once for the first case."""
     if case["case"] != run.manifest["cases"][0]["case"]:
         return []
-    return [Text(_line(row)) for row in fmt.rows(scaling(run)) if not fmt.absent(row.efficiency)]
+    return [_lines(row) for row in fmt.rows(scaling(run)) if not fmt.absent(row.efficiency)]
 
 
-def _line(row: Any) -> str:
-    return (f"{_name(row)}: {row.kind} scaling to {row.num_ranks} ranks (batch {row.batch_size} per rank, "
-            f"{row.global_batch_size} in all): {fmt.share(row.efficiency)} ({_interval(row)}), "
-            f"{fmt.seconds(row.lost_s)} lost, mostly in {row.phase}: {_causes(row)}")
+def _lines(row: Any) -> RenderableType:
+    return verdict_lines(f"{row.kind} scaling, {row.parallel}, {row.num_ranks} ranks",
+                         f"{fmt.share(row.efficiency)} ({_interval(row)})",
+                         [f"{_name(row)}, batch {row.batch_size} per rank, {row.global_batch_size} in all",
+                          f"{fmt.seconds(row.lost_s)} lost, mostly in {row.phase}: {_causes(row)}"])
 
 
 def _causes(row: Any) -> str:

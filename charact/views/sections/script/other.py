@@ -3,7 +3,7 @@
 from typing import Any
 
 import pandas as pd
-from rich.console import RenderableType
+from rich.console import Group, RenderableType
 from rich.text import Text
 
 from charact.analysis.common.pass_status import pass_reason
@@ -18,6 +18,7 @@ from charact.views.html.elements.blocks import CASE, Block, Body
 from charact.views.section import Section
 from charact.views.tables import format as fmt
 from charact.views.tables.model import Column, table
+from charact.views.terminal.case_lines import Hanging
 
 _NUM_PLACES = 3
 _TITLES = {"data": "What “data” was", "other": "What “other” was", "outside": "What ran outside of iterations"}
@@ -65,9 +66,11 @@ def _without_samples(run: Run) -> list[Block]:
 def _terminal(run: Run, case: Any) -> list[RenderableType]:
     """Return the most frequently sampled lines in `data`, in `other` and outside of iterations."""
     name = str(case["case"])
-    lines = [Text("\n".join(found)) for phase in ("data", "other", "outside") if (found := _lines(run, name, phase))]
-    lines += [Text.assemble(f"{_WAS[phase]}  ", (fmt.missing(why), "dim")) for phase, why in _few(run, name).items()]
-    return [*lines, Text(fmt.UNEXPLAINED, style="dim")] if has_unexplained_other(run, name) else [*lines]
+    lines: list[RenderableType] = [Group(*(Hanging(Text(line)) for line in found))
+                                   for phase in ("data", "other", "outside") if (found := _lines(run, name, phase))]
+    lines += [Hanging(Text.assemble(f"{_WAS[phase]}  ", (fmt.missing(why), "dim")))
+              for phase, why in _few(run, name).items()]
+    return [*lines, Hanging(Text(fmt.UNEXPLAINED, style="dim"))] if has_unexplained_other(run, name) else lines
 
 
 _WAS = {"data": "data was", "other": "other was", "outside": "outside of iterations was"}

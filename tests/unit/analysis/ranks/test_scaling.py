@@ -76,7 +76,8 @@ def test_it_is_shown(tmp_path: Path) -> None:
     console = Console(file=io.StringIO(), width=300)
     console.print(summary(run))
     text = console.file.getvalue()  # type: ignore[attr-defined]
-    assert "weak scaling to 2 ranks (batch 4 per rank, 8 in all): 80.0 %" in text
+    assert "weak scaling, ddp, 2 ranks  80.0 %" in text
+    assert "batch 4 per rank, 8 in all" in text
     assert "causes n/a (collectives were not recorded: profile it again)" in text
 
 

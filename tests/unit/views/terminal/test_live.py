@@ -67,7 +67,7 @@ def test_a_line_tells_the_same() -> None:
     ({"speed": None, "since_s": 12.3}, "train: no iteration has finished in 12.0 s"),
     ({"since_s": 7.4}, "no iteration has finished for 7.00 s"),
     ({"since_s": 2.9}, "most time is spent in backward"),
-    ({"speed": replace(SPEED, samples_per_s=None)}, "samples/s n/a (no DataLoader gave a batch size), memory"),
+    ({"speed": replace(SPEED, samples_per_s=None)}, "samples/s n/a (the batch size is not known), memory"),
     ({"memory_bytes": None}, "memory n/a (the process has ended)"),
     ({"speed": replace(SPEED, training=False)}, "train, inference, iteration"),
 ])

@@ -13,7 +13,7 @@ from charact.views.terminal.bars import sparkline
 
 
 def test_a_training(tmp_path: Path) -> None:
-    text = shown(records.write_training(tmp_path), width=110)
+    text = shown(records.write_training(tmp_path), width=120)
     first = next(line for line in text.splitlines() if line.startswith("resnet18-32-b10"))
     assert first.split()[1:] == ["62.5", "s", "800", "accuracy", "96.0", "%", "(epoch", "4)", "49.5", "s"]
     assert "62.5 s for 5 epochs; best accuracy 96.0 % (epoch 4)" in text

@@ -1,0 +1,77 @@
+"""The answer of a comparison in sentences: which group is faster, by how much, and in which phases."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pandas as pd
+
+from charact.analysis.compare import Group, ratios
+from charact.analysis.compare.group_facts import disturbed_cases
+from charact.analysis.compare.selection import most_different, of_places
+from charact.views.tables import format as fmt
+from charact.views.tables.comparison_tables import DIFFERS, INCONCLUSIVE, with_verdicts
+
+_MOST_NAMED = 3
+"""Maximum number of cases that have a sentence of their own, largest differences first."""
+_MOST_PHASES = 2
+_WIDE = 1.1
+"""Ratio of an interval's ends from which more runs are advised."""
+_MIN_SHARE = 0.1
+"""Minimum share of a difference from which its phase is named."""
+
+
+def answers(sides: Sequence[Group]) -> list[str]:
+    """Return the number of cases with each verdict, if there are many cases, and a sentence for the most different."""
+    judged = judged_cases(sides)
+    only, num_left = most_different(sides, _MOST_NAMED)
+    named = of_places(judged, only)
+    counts = ", ".join(f"{number:,} {verdict}" for verdict, number in judged["verdict"].value_counts().items())
+    return [*([f"Of {len(judged):,} cases: {counts}. Those that differ most:"] if num_left else []),
+            *(f"{row.case}: {sentence(row, sides)}" for row in fmt.rows(named))]
+
+
+def judged_cases(sides: Sequence[Group]) -> pd.DataFrame:
+    """Return `ratios` of the cases that both groups timed, with the column verdict."""
+    timed = ratios(sides, "case")
+    disturbed = frozenset(disturbed_cases(sides)["case"])
+    return with_verdicts(timed[timed["ratio"].notna()], disturbed=disturbed)
+
+
+def sentence(row: Any, sides: Sequence[Group]) -> str:
+    """Return the answer for a row of `judged_cases`, without its case."""
+    new, base = row.side, sides[0].label
+    if row.verdict in ("faster", "slower", DIFFERS):
+        word = "faster" if row.ratio < 1 else "slower"
+        change_s = abs(row.time_s - row.base_s)
+        bounds = sorted(abs(1 - bound) for bound in (row.low, row.high))
+        within = "" if fmt.absent(row.low) else f" (95 % interval {fmt.share(bounds[0])} to {fmt.share(bounds[1])})"
+        noise = "; one run each cannot show whether that is noise" if row.verdict == DIFFERS else ""
+        return (f"{new} is {word} than {base} by {fmt.share(abs(1 - row.ratio))}{within}, "
+                f"{fmt.seconds(change_s)}{where(row, sides)}{noise}")
+    if fmt.absent(row.low):
+        return f"{new} takes {fmt.ratio(row.ratio)} the time of {base}; whether that is noise is not known"
+    again = ""
+    if row.verdict == INCONCLUSIVE:
+        again = "; other programs disturbed the runs: repeat it on an idle machine"
+    elif row.high / row.low > _WIDE:
+        again = "; more runs of each group narrow this interval"
+    return (f"no difference shown: the time of {new} is {fmt.share(row.low)} to {fmt.share(row.high)} of that of "
+            f"{base}{again}")
+
+
+def where(row: Any, sides: Sequence[Group]) -> str:
+    """Return the phases in which most of a case's difference is: `, mostly in data (308 µs)`; empty if none stand out.
+
+    Args:
+        row: a row of `judged_cases`.
+        sides: the groups of runs, the baseline first.
+    """
+    phases = ratios(sides, "phase", frozenset([row.case]))
+    phases = phases[(phases["case"] == row.case) & (phases["side"] == row.side) & phases["significant"].eq(True)]
+    changes = ((phases["time_s"] - phases["base_s"]) / (row.time_s - row.base_s)).set_axis(phases["phase"])
+    largest = changes[changes >= _MIN_SHARE].nlargest(_MOST_PHASES)
+    if largest.sum() <= 0.5:  # most of the difference is elsewhere
+        return ""
+    whole_s = abs(row.time_s - row.base_s)
+    parts = " and ".join(f"{phase} ({fmt.seconds(share * whole_s)})" for phase, share in largest.items())
+    return f", mostly in {parts}"

@@ -1,0 +1,35 @@
+"""The sentences in which a comparison answers."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from support import pairs
+
+from charact.analysis.compare import Group
+from charact.views.tables.comparison_answers import answers
+
+
+def groups(tmp_path: Path, factor: float, num_runs: int) -> Sequence[Group]:
+    """Return a group of runs, and one in which all phases take `factor` times as long."""
+    made = [pairs.pair(tmp_path / str(number), factor, modes=("train",)) for number in range(num_runs)]
+    return [Group("a", tuple(before for before, _ in made)), Group("b", tuple(after for _, after in made))]
+
+
+@pytest.mark.parametrize(("factor", "words"), [(0.5, "b is faster than a by 50.0 %"), (2.0, "b is slower than a by 1")])
+def test_a_difference_has_a_direction_an_interval_and_its_phases(tmp_path: Path, factor: float, words: str) -> None:
+    first, *_ = answers(groups(tmp_path, factor, 3))
+    assert words in first
+    assert "95 % interval" in first
+    assert "mostly in " in first
+
+
+def test_single_runs_may_differ_by_noise(tmp_path: Path) -> None:
+    first, *_ = answers(groups(tmp_path, 2.0, 1))
+    assert first.endswith("one run each cannot show whether that is noise")
+
+
+def test_no_difference_says_what_was_excluded(tmp_path: Path) -> None:
+    first, *_ = answers(groups(tmp_path, 1.0, 3))
+    assert "no difference shown: the time of b is " in first
+    assert first.endswith(" of that of a")
