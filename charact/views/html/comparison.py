@@ -55,7 +55,7 @@ def _card(row: Any, sides: Sequence[Group]) -> Card:
     answer = sentence(row, sides).removeprefix(f"{row.verdict}: ")
     times = f"{fmt.seconds(row.time_s)} in {row.side}, {fmt.seconds(row.base_s)} in {base}"
     return Card(row.case, headline=(fmt.ratio(row.ratio), f"the time of {base}"), details=[shown_interval, times],
-                verdict=row.verdict, advice=[answer[0].upper() + answer[1:]], several=True)  # fmt: skip
+                verdict=row.verdict, advice=[answer], several=True)  # fmt: skip
 
 
 def _block(title: str, shown: Table) -> Block:

@@ -49,7 +49,7 @@ def sentence(row: Any, sides: Sequence[Group]) -> str:
         return (f"{new} is {word} than {base} by {fmt.share(abs(1 - row.ratio))}{within}, "
                 f"{fmt.seconds(change_s)}{where(row, sides)}{noise}")
     if fmt.absent(row.low):
-        return f"{new} takes {fmt.ratio(row.ratio)} the time of {base}; whether that is noise is not known"
+        return f"{new} takes {fmt.ratio(row.ratio)} the time of {base}; interval {fmt.missing(row.reason)}"
     again = ""
     if row.verdict == INCONCLUSIVE:
         again = "; other programs disturbed the runs: repeat it on an idle machine"
