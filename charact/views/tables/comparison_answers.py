@@ -7,6 +7,7 @@ import pandas as pd
 
 from charact.analysis.compare import Group, ratios
 from charact.analysis.compare.group_facts import disturbed_cases
+from charact.analysis.compare.ratios import phases_by_side
 from charact.analysis.compare.selection import most_different, of_places
 from charact.views.tables import format as fmt
 from charact.views.tables.comparison_tables import DIFFERS, INCONCLUSIVE, with_verdicts
@@ -66,12 +67,15 @@ def where(row: Any, sides: Sequence[Group]) -> str:
         row: a row of `judged_cases`.
         sides: the groups of runs, the baseline first.
     """
-    phases = ratios(sides, "phase", frozenset([row.case]))
-    phases = phases[(phases["case"] == row.case) & (phases["side"] == row.side) & phases["significant"].eq(True)]
-    changes = ((phases["time_s"] - phases["base_s"]) / (row.time_s - row.base_s)).set_axis(phases["phase"])
-    largest = changes[changes >= _MIN_SHARE].nlargest(_MOST_PHASES)
+    judged = ratios(sides, "phase", frozenset([row.case]))
+    differing = judged.loc[(judged["case"] == row.case) & (judged["side"] == row.side) & judged["significant"], "phase"]
+    times = phases_by_side(sides, {row.case}).pivot_table("time_s", "phase", "side")  # they sum to the iteration
+    if not {row.side, sides[0].label} <= set(times):
+        return ""
+    change_s = (times[row.side] - times[sides[0].label]).reindex(differing)
+    shares = change_s / (row.time_s - row.base_s)
+    largest = shares[shares >= _MIN_SHARE].nlargest(_MOST_PHASES)
     if largest.sum() <= 0.5:  # most of the difference is elsewhere
         return ""
-    whole_s = abs(row.time_s - row.base_s)
-    parts = " and ".join(f"{phase} ({fmt.seconds(share * whole_s)})" for phase, share in largest.items())
+    parts = " and ".join(f"{phase} ({fmt.seconds(abs(change_s[phase]))})" for phase in largest.index)
     return f", mostly in {parts}"
