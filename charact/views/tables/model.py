@@ -111,10 +111,11 @@ _LONG_REASON = 24
 """Number of characters from which a reason is a footnote."""
 
 
-def with_footnotes(shown: Table) -> Table:
-    """Return the table with long reasons that several cells share below it, once each: n/a [1]."""
+def with_footnotes(shown: Table, min_cells: int = 2) -> Table:
+    """Return the table with long reasons that `min_cells` cells or more share below it, once each: n/a [1]."""
     counts = Counter(cell.text for row in shown.rows for cell in row.cells if cell.text.startswith(_MISSING))
-    common = [text for text, number in counts.items() if number > 1 and len(text) >= len(_MISSING) + _LONG_REASON]
+    shortest = len(_MISSING) + _LONG_REASON
+    common = [text for text, number in counts.items() if number >= min_cells and len(text) >= shortest]
     marks = {text: f"[{number}]" for number, text in enumerate(common, 1)}
     if not marks:
         return shown

@@ -1,7 +1,7 @@
 """Lines of the terminal's summary that several kinds of cases share."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pandas as pd
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
@@ -12,7 +12,7 @@ from rich.text import Text
 from charact.analysis.common.pass_status import pass_reason
 from charact.record.reader import Run
 from charact.views.tables import format as fmt
-from charact.views.tables.model import Table
+from charact.views.tables.model import Table, with_footnotes
 from charact.views.terminal.named_table import NamedTable
 
 _INDENT = 2
@@ -56,20 +56,23 @@ def nothing(run: Run, case: pd.Series, label: str, name: str) -> list[Renderable
 def headline_table(table: Table, *names: str) -> RenderableType:
     """Return the case column and the columns `names` of a table, as far as it has them; the first one in bold.
 
-    A column in which all rows lack a number for the same reason becomes a line below.
+    A column in which all rows lack a number for the same reason becomes a line below, where other long reasons are too.
     """
     titles = [column.name for column in table.columns]
     places = [titles.index(name) for name in names if name in titles]
     missing = _missing(table, places)
     places = [place for place in places if place not in missing]
+    rows = [replace(row, cells=[row.cells[place] for place in [0, *places]]) for row in table.rows]
+    shown = with_footnotes(replace(table, rows=rows, note=""), min_cells=1)
     drawn = NamedTable(table.columns[0].title, *(table.columns[place].title for place in places))
-    for row in table.rows:
-        cells = [Text(row.cells[place].text, style="" if number else "bold") for number, place in enumerate(places)]
-        drawn.add_row(Text(row.cells[0].text), *cells)
+    for row in shown.rows:
+        name, *cells = (cell.text for cell in row.cells)
+        drawn.add_row(Text(name), *(Text(text, style="" if number else "bold") for number, text in enumerate(cells)))
     reasons: dict[str, list[str]] = {}
     for place, text in missing.items():
         reasons.setdefault(text, []).append(table.columns[place].title)
     lines = [Text(f"{', '.join(columns)}: {text}", style="dim") for text, columns in reasons.items()]
+    lines += [Text(shown.note, style="dim")] if shown.note else []
     return Group(drawn, *map(Hanging, lines))
 
 

@@ -184,6 +184,10 @@ class TestRecorded:
         alone_us, together_us = swept(json.loads(gzip.decompress(MI300.read_bytes()))["traceEvents"])
         assert counters["exposed_communication_s"] == pytest.approx(alone_us / 1e6, rel=1e-5)
         assert counters["overlapped_communication_s"] == pytest.approx(together_us / 1e6, rel=1e-5)
+        # What TraceLens (commit 171dd74) printed for the same trace, in ms.
+        for counter, found_ms in (("exposed_communication_s", 55.371218), ("communication_s", 71.516523),
+                                  ("computation_s", 26.175002), ("busy_s", 84.002069), ("idle_s", 2.565639)):
+            assert counters[counter] == pytest.approx(found_ms / 1e3, rel=1e-5)
         rows = pd.DataFrame(tables["collectives"])
         # All but the first five of 17 kernels, which were launched before the trace began.
         assert 0.5 < rows["exposed_s"].sum() / counters["exposed_communication_s"] < 1
