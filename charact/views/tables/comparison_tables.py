@@ -94,7 +94,7 @@ def sides_table(sides: Sequence[Group]) -> Table:
     columns = [
         SIDE, Column("machine", "Machine", reason=lambda row: "not recorded"), Column("num_runs", "Runs", fmt.number),
         Column("num_cases", "Cases", fmt.number), Column("torch", "PyTorch", reason=lambda row: "not recorded"),
-        Column("origin", "Record"),
+        Column("origin", "Record", unbroken=True),
     ]  # fmt: skip
     return table(side_facts(sides), "Groups of runs; the first is the baseline", columns)
 

@@ -35,7 +35,7 @@ _LONGEST = 26
 _NUM_NAMED = 6
 _APART = 1.15
 """Minimum distance of two names, as a factor, so that they do not overlap."""
-_BAND = "#E3EBF3"
+_BAND = "#E8ECF0"
 
 
 def against_measured(rows: pd.DataFrame, colors: dict[str, str]) -> Markup:
