@@ -215,8 +215,9 @@ def _check_common(sides: "Sequence[Group]") -> None:
 
     if len(matched_cases(sides)):
         return
-    has = [f"{side.label} has {_named([entry['case'] for run in side.runs for entry in run.manifest['cases']])}"
-           for side in sides]
+    names = [list(dict.fromkeys(entry["case"] for run in side.runs for entry in run.manifest["cases"]))
+             for side in sides]
+    has = [f"{side.label} has {_named(of_side)}" for side, of_side in zip(sides, names, strict=True)]
     nearest = unmatched_cases(sides)["why"]
     why = f" (nearest: {nearest.iloc[0]})" if len(nearest) else ""
     watched = all(is_watched(run) for side in sides for run in side.runs)

@@ -42,13 +42,13 @@ def sentence(row: Any, sides: Sequence[Group]) -> str:
     """Return the answer for a row of `judged_cases`, without its case."""
     new, base = row.side, sides[0].label
     if row.verdict in ("faster", "slower", DIFFERS):
-        word = "faster" if row.ratio < 1 else "slower"
-        change_s = abs(row.time_s - row.base_s)
-        bounds = sorted(abs(1 - bound) for bound in (row.low, row.high))
-        within = "" if fmt.absent(row.low) else f" (95 % interval {fmt.share(bounds[0])} to {fmt.share(bounds[1])})"
+        sign, more = (1, "more") if row.ratio > 1 else (-1, "less")
+        ends = sorted([row.low, row.high], reverse=sign < 0)
+        change, low, high = (sign * (ratio - 1) for ratio in [row.ratio, *ends])
+        within = "" if fmt.absent(low) else f" (95 % interval {fmt.share(low)} to {fmt.share(high)})"
         noise = "; one run each cannot show whether that is noise" if row.verdict == DIFFERS else ""
-        return (f"{new} is {word} than {base} by {fmt.share(abs(1 - row.ratio))}{within}, "
-                f"{fmt.seconds(change_s)}{where(row, sides)}{noise}")
+        return (f"{new} takes {fmt.share(change)} {more} time than {base}{within}: {fmt.seconds(row.time_s)} against "
+                f"{fmt.seconds(row.base_s)}{where(row, sides)}{noise}")
     if fmt.absent(row.low):
         return f"{new} takes {fmt.ratio(row.ratio)} the time of {base}; interval {fmt.missing(row.reason)}"
     again = ""
