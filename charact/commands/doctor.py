@@ -137,8 +137,7 @@ def _print_overview(checks: "list[Check]") -> None:
     # Without ceilings a case has no verdict; the other n/a checks need other hardware or software.
     limits = [check for check in checks if check.status == "n/a" and check.group == "Ceilings"]
     limits += [check for check in checks if check.status == "limited"]
-    if limits:
-        show("", "To fix first")
+    show("", "To fix first" if limits else "To fix first: nothing")
     for number, check in enumerate(limits[:_NUM_LIMITS], 1):
         show(*_wrapped(f"{number}. ", f"{check.name}: {check.finding}"))
         if check.remedy is not None:

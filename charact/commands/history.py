@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _NUM_ROWS = 40
 _METRICS = ("time", "throughput", "peak_memory", "process_memory", "accuracy", "energy", "total_time",
-            "inference_time", "measured_time")
+            "inference_time", "measured_time", "program_time")
 
 
 def command(

@@ -9,6 +9,7 @@ from typing import Any
 import pandas as pd
 
 from charact.analysis.common.pass_status import pass_reason
+from charact.analysis.common.script_attribution import time_outside
 from charact.analysis.common.significance import ONE_VALUE, Judgement, Sample, Values, timed
 from charact.analysis.compare.pairs import Pair, measured, pairs, typed
 from charact.analysis.compare.run_groups import Group, memoize_comparison
@@ -20,8 +21,8 @@ from charact.analysis.training.stages import TRAINING_STAGES, inference_summary,
 from charact.record.reader import Run
 
 METRICS = ("time", "throughput", "peak_memory", "process_memory", "accuracy", "energy", "total_time", "inference_time",
-           "measured_time")
-"""Metrics in this order have the units s, samples/s, bytes, bytes, a fraction of 1, J per iteration, s, s, s."""
+           "measured_time", "program_time")
+"""Metrics in this order have the units s, samples/s, bytes, bytes, a fraction of 1, J per iteration, s, s, s, s."""
 
 HIGHER_IS_BETTER = frozenset({"throughput", "accuracy"})
 
@@ -43,7 +44,8 @@ def metric_ratios(sides: Sequence[Group]) -> pd.DataFrame:
     that PyTorch allocated, measured if available, else estimated; process_memory, the largest resident set of a
     script's process, also of NumPy and Python; accuracy, for a training the best validation accuracy; energy, of the
     device per iteration; total_time, of a training; inference_time, warm load plus inference on the data set;
-    measured_time, an iteration of a constructed model that was also run.
+    measured_time, an iteration of a constructed model that was also run; program_time, of a script from its start to
+    its end, given to the first of its cases.
 
     *Error*: the interval of an accuracy covers the choice of samples, not the seed. Peak memory is a count, so every
     difference is significant.
@@ -70,7 +72,8 @@ def metric_samples(run: Run) -> Samples:
     for metric, samples in (("throughput", _rates(run)), ("peak_memory", _peaks(run)),
                             ("process_memory", _process_peaks(run)), ("accuracy", _accuracies(run)),
                             ("energy", _energies(run)), ("total_time", _totals(run)),
-                            ("inference_time", _inferences(run)), ("measured_time", _verified(run))):  # fmt: skip
+                            ("inference_time", _inferences(run)), ("measured_time", _verified(run)),
+                            ("program_time", _programs(run))):  # fmt: skip
         found |= {(case, metric): sample for case, sample in samples}
     return found
 
@@ -121,6 +124,12 @@ def _process_peaks(run: Run) -> Iterator[tuple[str, Sample]]:
         program = entry.get("passes", {}).get("timing", {}).get("program") or {}
         if program.get("process_peak_bytes"):
             yield entry["case"], Sample(float(program["process_peak_bytes"]), reason=ONE_VALUE)
+
+
+def _programs(run: Run) -> Iterator[tuple[str, Sample]]:
+    found = time_outside(run)
+    for case, duration_s in zip(found["case"], found["duration_s"].to_numpy(dtype="float64"), strict=True):
+        yield str(case), Sample(float(duration_s), reason=ONE_VALUE)
 
 
 def _accuracies(run: Run) -> Iterator[tuple[str, Sample]]:

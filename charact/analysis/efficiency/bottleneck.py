@@ -14,7 +14,7 @@ from charact.analysis.efficiency.ceilings import case_ceilings
 from charact.analysis.efficiency.roofline import work_reason
 from charact.analysis.efficiency.time_bounds import limited_parts
 from charact.analysis.profile.case_summary import iteration_times
-from charact.analysis.profile.core_use import MEASURE_AGAIN, disturbance
+from charact.analysis.profile.core_use import disturbance
 from charact.analysis.profile.machine_speed import BOUND_FRAC
 from charact.analysis.ranks.matching import rank_cases
 from charact.analysis.ranks.stragglers import stragglers
@@ -64,7 +64,7 @@ def bottlenecks(run: Run) -> pd.DataFrame:
     speedup: the most that removing the bottleneck could save; prize, a sentence that says so (null for capacity,
     balance, and work that exceeds its ceiling); for data it adds the most that loader processes could save on the
     machine's cores; evidence, a sentence with numbers and thresholds; advice, one thing to try; reason, why there is no
-    verdict.
+    verdict (an unreliable case has advice nevertheless).
     """
     parts = dict(iter(limited_parts(run).groupby("case", sort=False)))
     medians_s = iteration_times(run).groupby("case")["wall_s"].median()
@@ -90,7 +90,7 @@ def _judged(case: Situation) -> dict[str, Any]:
     limit, threshold_frac = _bound(case)
     disturbed = disturbance(case.run, case.entry["case"])
     if disturbed and disturbed.is_unreliable and (case.on_cpu or limit in _ON_HOST):
-        return {"reason": f"unreliable: {disturbed}; {MEASURE_AGAIN}"}
+        return {"reason": f"unreliable: {disturbed}", "advice": words.measure_again(case)}
     memory = _memory(case)
     if limit in (None, "host") and memory is not None and memory[0] >= MEMORY_FRAC * memory[1]:
         return _full(case, *memory)

@@ -21,6 +21,8 @@ from charact.record.reader import Run
 _NEAR_FRAC = 0.7
 """Share of its ceiling from which work cannot get much faster."""
 _FAR_FRAC = 0.25
+THREAD_VARIABLES = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
+"""Environment variables with which other programs disturb a case less."""
 _MUCH_FRAC = 0.1
 """Share of a case's operator time from which its slowest layer is named."""
 _FAR = "; that is far below the ceiling: other load, small operators or slow algorithms cost more than the ceiling does"
@@ -119,7 +121,7 @@ def from_share(limit: str, threshold_frac: float) -> str:
 
 
 def saving_by_processes(case: Situation) -> str:
-    """Return how much of an iteration loader processes can save at most, as text; empty if it is not known.
+    """Return how much of an iteration loader processes can save at most; empty if it is not known, or is all of `data`.
 
     The cores must do the measured work of loading and training, but none while loading waits for a disk or a network.
     If all cores load already, only cheaper samples help.
@@ -132,6 +134,8 @@ def saving_by_processes(case: Situation) -> str:
     saved_s = min(spent_s, case.median_s - work_s / num_cores)
     if saved_s <= 0:
         return "; more loader processes save nothing: all cores load already"
+    if share(saved_s / case.median_s) == share(case.share("data")):
+        return ""
     return f"; loading in parallel, on {num_cores} cores, at most {share(saved_s / case.median_s)}"
 
 
@@ -226,7 +230,17 @@ def _both_measured(case: Situation) -> str:
     if not is_watched(case.run) or not script.endswith(".py"):
         return "charact compare --ab"
     before, after = (shlex.join([name, *(case.option("arguments") or [])]) for name in (script, "changed.py"))
-    return f'charact compare --ab "charact run {before}" "charact run {after}"'
+    variables = case.run.manifest["software"].get("environment") or {}
+    set_before = "".join(f"{name}={variables[name]} " for name in THREAD_VARIABLES if name in variables)
+    return f'{set_before}charact compare --ab "charact run {before}" "charact run {after}"'
+
+
+def measure_again(case: Situation) -> str:
+    """Return what to do if other programs disturbed a case: a program's own command has variables before it."""
+    variables = " ".join(f"{name}={value}" for name, value in THREAD_VARIABLES.items())
+    words = [str(case.option("script")), *(case.option("arguments") or [])]
+    command = f" charact run {shlex.join(words)}" if is_watched(case.run) and words[0].endswith(".py") else ""
+    return f"measure again when no other program runs, or with {variables}{command}"
 
 
 def _communicate_less(case: Situation) -> str:

@@ -12,8 +12,6 @@ DISTURBED_FRAC = 0.05
 """Share of the wanted processor time that other programs took, from which times are marked as too long."""
 UNRELIABLE_FRAC = 0.25
 """The same share, from which a case gets no verdict; `benchmarks/busy_machine.py` counts false verdicts."""
-MEASURE_AGAIN = "measure again when they are idle, or with OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE"
-"""What to do if other programs make a case unreliable."""
 
 _NUMBERS = ["used_cores", "wanted_cores", "others_cores", "num_usable_cores", "lost_frac"]
 

@@ -51,8 +51,9 @@ def _shown(command: Sequence[str]) -> str:
 def measure_by_turns(
     commands: Sequence[Sequence[str]], repeat: int, out: Path, *, quiet: bool
 ) -> tuple[Path, list[str]]:
-    """Run each command several times, each in a new process; return their directory and the groups, `a=PATH`, `b=PATH`.
+    """Run each command several times, each in a new process; return their directory and the groups, as `NAME=PATH`.
 
+    A group has the name of its script; if both commands run the same one, or none, they are `a` and `b`.
     The order alternates (a b b a), so that a machine that gets slower or faster affects both equally.
 
     Args:
@@ -80,16 +81,23 @@ def measure_by_turns(
         _measure(by_label[label], groups[label])
     if not quiet:
         show(f"Wrote {directory}")
-    return directory, [f"{label}={path}" for label, path in groups.items()]
+    scripts = [_script(command) for command in commands]
+    names = [str(script) for script in scripts] if len(set(scripts) - {None}) == len(commands) else list(groups)
+    return directory, [f"{name}={path}" for name, path in zip(names, groups.values(), strict=True)]
+
+
+def _script(command: Sequence[str]) -> str | None:
+    """Return the name of the file that a command runs; None if it runs none."""
+    return next((Path(word).name for word in command if word.endswith(".py")), None)
 
 
 def _with_one_name(commands: Sequence[Sequence[str]]) -> list[list[str]]:
     """Return the commands; two different scripts have the name of the first, because only cases of one name match."""
-    scripts = [next((Path(word).stem for word in command if word.endswith(".py")), None) for command in commands]
+    scripts = [_script(command) for command in commands]
     is_named = any(word.partition("=")[0] == "--name" for command in commands for word in command)
     if is_named or None in scripts or len(set(scripts)) == 1:
         return [list(command) for command in commands]
-    name = ["--name", str(scripts[0])]
+    name = ["--name", Path(str(scripts[0])).stem]
     return [[*command[:_after_name(command)], *name, *command[_after_name(command):]] for command in commands]
 
 

@@ -1,6 +1,7 @@
 """The sections of a comparison: groups of runs, ratios, speedups, what explains differences, and cases left out."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pandas as pd
@@ -34,7 +35,7 @@ _PARTS = ("operator_type", "operator", "layer", "kernel", "problem", "layer_type
 def comparison(sides: Sequence[Group]) -> Body:
     """Build the section: the groups, times of each case with their ratios, speedups and other metrics."""
     leads = ["Times are medians, ratios are against the baseline: below 1 is faster.", tables.single_run_note(sides)]
-    blocks = [Block(title="Groups of runs", table=tables.sides_table(sides)), *_notes(sides), *_times(sides)]
+    blocks = [*_times(sides), Block(table=tables.sides_table(sides), folded=True), *_notes(sides)]
     blocks += [_block(each.caption, each) for each in [*speedup_tables(sides), *brick_tables(sides)]]
     if metrics := tables.metric_table(sides):
         blocks.append(_block("Throughput, memory, accuracy, energy", metrics))
@@ -87,8 +88,9 @@ def _times(sides: Sequence[Group]) -> list[Block]:
     frame = of_places(frame, only)
     colors = figures.side_colors([side.label for side in sides[1:] if side.label in set(frame["side"])])
     figure = figures.ratio_intervals(frame, colors)
-    return [_block("Times", shown),
-            Block(figures=[figure], legend=list(colors.items()), note=left_out_places(num_left))]
+    every = _block("Times", shown)
+    return [Block(figures=[figure], legend=list(colors.items()), note=left_out_places(num_left)),
+            replace(every, title="", folded=True) if len(frame) <= MAX_CARDS else every]
 
 
 def parts(sides: Sequence[Group]) -> Body:

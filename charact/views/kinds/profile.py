@@ -26,7 +26,7 @@ from charact.analysis.efficiency.utilization import busy, energy, utilization
 from charact.analysis.memory.composition import memory_composition
 from charact.analysis.profile.breakdown import operator_types, phase_breakdown, top_operators
 from charact.analysis.profile.case_summary import case_summary, repeated_cases
-from charact.analysis.profile.core_use import MEASURE_AGAIN, Disturbance, disturbance
+from charact.analysis.profile.core_use import Disturbance, disturbance
 from charact.analysis.ranks.collectives import collective_summary
 from charact.analysis.ranks.scaling import CAUSES, case_scaling
 from charact.analysis.ranks.stragglers import BALANCED, rank_verdicts
@@ -117,9 +117,9 @@ def _card(run: Run, case: "pd.Series[Any]", verdict: Any, of_ranks: Any) -> Card
 
 
 def _verdict(row: Any, disturbed: Disturbance | None) -> str:
-    """Return the verdict of a row of `bottlenecks`, or what to do about other programs, which the warning names."""
+    """Return the verdict of a row of `bottlenecks`; the card's warning says which programs made it unreliable."""
     if pd.isna(row.verdict) and disturbed and disturbed.is_unreliable:
-        return fmt.missing(MEASURE_AGAIN)
+        return fmt.missing("unreliable")
     return fmt.verdict(row)
 
 
@@ -142,7 +142,8 @@ def _meters(run: Run, case: str) -> list[Meter]:
 def _warnings(run: Run, case: str) -> list[str]:
     """Return why a case's times may be wrong or imprecise, a sentence each."""
     disturbed, missed = disturbance(run, case), missed_precision(run, case)
-    return [*([_disturbed(disturbed)] if disturbed else []), *([fmt.missed_precision(missed)] if missed else [])]
+    wide = fmt.missed_precision(missed, has_advice=disturbed is None)
+    return [text for text in (_disturbed(disturbed) if disturbed else "", wide) if text]
 
 
 def _disturbed(found: Disturbance) -> str:

@@ -49,7 +49,7 @@ _METRICS: dict[str, Any] = {
     "process_memory": ("peak memory of the process", fmt.num_bytes),
     "accuracy": ("accuracy", fmt.share), "total_time": ("total time", fmt.seconds),
     "inference_time": ("load and prediction", fmt.seconds), "measured_time": ("measured iteration", fmt.seconds),
-    "energy": ("energy of an iteration", energy),
+    "energy": ("energy of an iteration", energy), "program_time": ("whole program", fmt.seconds),
 }  # fmt: skip
 """Metrics other than the time: their labels, and functions that format their values."""
 

@@ -171,13 +171,13 @@ def target(row: Any) -> str:
     return f"{row.target_metric} {metric(row.target_metric, row.target_value)}"
 
 
-def missed_precision(missed: MissedPrecision | None) -> str:
-    """Return a warning that an interval is wider than requested; empty if it is not."""
+def missed_precision(missed: MissedPrecision | None, *, has_advice: bool = True) -> str:
+    """Return a warning that an interval is wider than requested, and what to try; empty if it is not."""
     if missed is None:
         return ""
     limit = ENDED_BY.get(missed.ended_by, missed.ended_by)
-    option = {"max_seconds": "; try a longer --max-seconds",
-              "max_iterations": "; try more --max-iterations"}.get(missed.ended_by, "")
+    options = {"max_seconds": "; try a longer --max-seconds", "max_iterations": "; try more --max-iterations"}
+    option = options.get(missed.ended_by, "") if has_advice else ""
     return f"± {share(missed.interval_frac)}, not the requested {share(missed.target_frac)}: {limit}{option}"
 
 

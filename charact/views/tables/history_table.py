@@ -17,7 +17,7 @@ _FORMATS: dict[str, tuple[str, Formatter, str]] = {
     "energy": ("energy of an iteration", energy, "J"), "total_time": ("total time", fmt.seconds, "s"),
     "inference_time": ("load and prediction", fmt.seconds, "s"),
     "process_memory": ("peak memory of the process", fmt.num_bytes, "B"),
-    "measured_time": ("measured iteration", fmt.seconds, "s"),
+    "measured_time": ("measured iteration", fmt.seconds, "s"), "program_time": ("whole program", fmt.seconds, "s"),
 }  # fmt: skip
 """Metrics: their labels, formatters and base units."""
 _LOWER_IS_BETTER = frozenset(_FORMATS) - HIGHER_IS_BETTER

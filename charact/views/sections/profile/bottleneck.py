@@ -4,7 +4,7 @@ from typing import Any
 
 import pandas as pd
 from markupsafe import Markup
-from rich.console import RenderableType
+from rich.console import Group, RenderableType
 from rich.text import Text
 
 from charact.analysis.efficiency.bottleneck import bottlenecks
@@ -32,7 +32,8 @@ def bottleneck(run: Run) -> Body:
     if verdicts.empty:
         return Body(lead=fmt.no_cases(run.partial))
     blocks = [_shares(run)] if len(time_limits(run)) else []
-    missing = [(row.case, fmt.missing(row.reason)) for row in fmt.rows(verdicts) if pd.isna(row.verdict)]
+    missing = [(row.case, "; ".join(filter(None, (fmt.missing(row.reason), row.advice))))
+               for row in fmt.rows(verdicts) if pd.isna(row.verdict)]
     return Body(lead=_LEAD, blocks=[*blocks, *(_verdict(row) for row in fmt.rows(verdicts) if pd.notna(row.verdict)),
                                     *([Block(title="Without a verdict", missing=missing)] if missing else [])])
 
@@ -57,7 +58,9 @@ def _verdict(row: Any) -> Block:
 def _verdict_lines(row: Any) -> RenderableType:
     """Return the verdict, potential speedup and advice of a row of `bottlenecks` as text."""
     if pd.isna(row.verdict):
-        return Hanging(Text.assemble("bottleneck  ", (fmt.missing(row.reason), "dim")))
+        lines = [Text.assemble("bottleneck  ", (fmt.missing(row.reason), "dim"))]
+        lines += [Text(row.advice, style="bold")] if isinstance(row.advice, str) else []
+        return Group(*map(Hanging, lines))
     return verdict_lines("bottleneck", fmt.verdict(row), (row.prize, row.advice))
 
 
