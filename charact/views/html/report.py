@@ -190,12 +190,14 @@ def comparison_report(sides: Sequence[Group]) -> str:
 
 
 def _scripts(sides: Sequence[Group]) -> str:
-    """Return which script with which arguments each group ran; empty if a group ran no script."""
+    """Return which script with which arguments each group ran; empty if a group ran no script, or the labels say it."""
     options = [side.runs[0].manifest["options"] for side in sides]
     if not all(each.get("script") for each in options):
         return ""
-    return " · ".join(f"{side.label}: {' '.join([each['script'], *(each.get('arguments') or [])])}"
-                      for side, each in zip(sides, options, strict=True))
+    ran = [" ".join([each["script"], *(each.get("arguments") or [])]) for each in options]
+    if ran == [side.label for side in sides]:
+        return ""
+    return " · ".join(f"{side.label}: {command}" for side, command in zip(sides, ran, strict=True))
 
 
 def chapters_report(title: str, subtitle: str, chapters: Sequence[tuple[str, str, Body]], kicker: str = "studies"
