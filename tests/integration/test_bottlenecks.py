@@ -133,6 +133,7 @@ def test_the_roofline_of_a_product_is_its_rate(tmp_path: Path, measured_ceilings
     assert by_phase["flop_per_s"] == pytest.approx(product_flop / median(timed_s), rel=0.05)
     assert by_type["flop_per_s"] == pytest.approx(product_flop / mean(counted_s), rel=0.05)
     peak = next(row["value"] for row in measured_ceilings if (row["ceiling"], row["precision"]) == ("gemm", "fp32"))
+    highest = max(peak, by_type["flop_per_s"])  # a workload that is faster than the measured ceiling raises it
     for row in (by_phase, by_type):
-        assert (row["limit"], row["attainable_flop_per_s"]) == ("compute", pytest.approx(peak))
-        assert row["share_frac"] == pytest.approx(row["flop_per_s"] / peak)
+        assert (row["limit"], row["attainable_flop_per_s"]) == ("compute", pytest.approx(highest))
+        assert row["share_frac"] == pytest.approx(row["flop_per_s"] / highest)
