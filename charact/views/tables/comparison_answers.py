@@ -48,7 +48,7 @@ def sentence(row: Any, sides: Sequence[Group]) -> str:
         within = "" if fmt.absent(low) else f" (95 % interval {fmt.share(low)} to {fmt.share(high)})"
         noise = "; one run each cannot show whether that is noise" if row.verdict == DIFFERS else ""
         return (f"{new} takes {fmt.share(change)} {more} time than {base}{within}: {fmt.seconds(row.time_s)} against "
-                f"{fmt.seconds(row.base_s)}{where(row, sides)}{noise}")
+                f"{fmt.seconds(row.base_s)}{_where(row, sides)}{noise}")
     if fmt.absent(row.low):
         return f"{new} takes {fmt.ratio(row.ratio)} the time of {base}; interval {fmt.missing(row.reason)}"
     again = ""
@@ -60,7 +60,7 @@ def sentence(row: Any, sides: Sequence[Group]) -> str:
             f"{base}{again}")
 
 
-def where(row: Any, sides: Sequence[Group]) -> str:
+def _where(row: Any, sides: Sequence[Group]) -> str:
     """Return the phases in which most of a case's difference is: `, mostly in data (308 µs)`; empty if none stand out.
 
     Args:
