@@ -34,7 +34,7 @@ def command(
     repeat: Annotated[int, typer.Option(
         min=2, max=1000, help="Number of times that --ab runs each command.")] = 5,
     out: Annotated[Path, typer.Option(
-        help="Directory in which --ab creates the directory of its runs and their comparison.html.")] = Path("comparisons"),
+        help="Directory in which --ab creates the directory of its runs, with comparison.html.")] = Path("comparisons"),
     by: Annotated[str | None, typer.Option(
         help="Levels of the comparison: case, phase, operator_type, operator, layer, kernel, problem, "
              "brick, layer_type. Default: case, and phase with --ab.",
