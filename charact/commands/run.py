@@ -54,7 +54,7 @@ def command(
         show_default=False)] = None,
     stop: Annotated[bool, typer.Option("--stop", help="End the script after --iterations and passes.")] = False,
     sample: Annotated[bool, typer.Option(
-        "--sample", help="Sample the script's line in data and other every 10 ms, not every 100 ms.")] = False,
+        "--sample", help="Sample the script's line every 10 ms, not every 100 ms.")] = False,
     live: Annotated[bool, typer.Option(
         "--live", help="Show where time goes at the bottom of the terminal while it runs.")] = False,
     hang_after: Annotated[float | None, typer.Option(

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
-from charact.record.schema import MEMORY_CATEGORIES, MOST_RANKS, PASS_STATUSES, PHASES
+from charact.record.schema import MEMORY_CATEGORIES, MOST_RANKS, PASS_STATUSES, PHASES, SAMPLED_PHASES
 
 # Fields with a default are optional, and unknown fields are allowed, so that an older charact can read newer records.
 # The Structs only validate types; other code reads the plain dictionary.
@@ -171,14 +171,17 @@ class FramesPass(Pass):
     """In `other`."""
     num_data_samples: Count = 0
     data_frames: list[Frame] = []
+    num_forward_samples: Count = 0
+    forward_frames: list[Frame] = []
+    num_loss_samples: Count = 0
+    loss_frames: list[Frame] = []
     num_outside_samples: Count = 0
     outside_frames: list[Frame] = []
     """Outside of all iterations of the program."""
 
     def __post_init__(self) -> None:
-        for frames, num_samples in ((self.frames, self.num_samples), (self.data_frames, self.num_data_samples),
-                                    (self.outside_frames, self.num_outside_samples)):
-            if sum(frame.num_samples for frame in frames) > num_samples:
+        for num_samples, frames in SAMPLED_PHASES.values():
+            if sum(frame.num_samples for frame in getattr(self, frames)) > getattr(self, num_samples):
                 raise ValueError("the frames have more samples than the pass")
 
 

@@ -30,7 +30,8 @@ by the device's allocator."""
 
 MODES = ("train", "infer")
 
-SAMPLED_PHASES = {"other": ("num_samples", "frames"), "data": ("num_data_samples", "data_frames"),
+SAMPLED_PHASES = {"data": ("num_data_samples", "data_frames"), "forward": ("num_forward_samples", "forward_frames"),
+                  "loss": ("num_loss_samples", "loss_frames"), "other": ("num_samples", "frames"),
                   "outside": ("num_outside_samples", "outside_frames")}
 """Facts of the pass `frames`, by phase: the number of samples, and the most frequent lines of the program.
 

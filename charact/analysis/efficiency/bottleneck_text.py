@@ -17,6 +17,7 @@ from charact.analysis.profile.breakdown import OUTSIDE_OPERATORS
 from charact.analysis.profile.core_use import core_use
 from charact.core.units import quantity, share
 from charact.record.reader import Run
+from charact.record.schema import SAMPLED_PHASES
 
 _NEAR_FRAC = 0.7
 """Share of its ceiling from which work cannot get much faster."""
@@ -147,11 +148,17 @@ def _loading_s(case: Situation) -> float:
 def _data_evidence(case: Situation) -> str:
     workers = case.num_workers
     processes = "" if workers is None else f", with {workers} loader process{'' if workers == 1 else 'es'}"
-    frames = sampled_frames(case.run, "data")
-    of_case = frames[frames["case"] == case.entry["case"]].head(0 if workers else 1)  # the processes are not sampled
+    frames = _lines(case, "data").head(0 if workers else 1)  # the processes are not sampled
     where = "".join(f"; {sampled_share(frame)} of it in {frame.place}, {frame.function}"
-                    for frame in of_case.itertuples())
+                    for frame in frames.itertuples())
     return f"it is the time in which the loop waited for batches{processes}{where}"
+
+
+def _lines(case: Situation, phase: str) -> pd.DataFrame:
+    """Return the rows of `sampled_frames` of the case in a phase; empty if no line of the phase is known."""
+    frames = sampled_frames(case.run, phase)
+    of_case: pd.DataFrame = frames[frames["case"] == case.entry["case"]]
+    return of_case
 
 
 def _communication_evidence(case: Situation) -> str:
@@ -162,8 +169,25 @@ def _host_evidence(case: Situation) -> str:
     if not case.on_cpu:
         return f"for {quantity(case.spent_s('host'), 's')} the device had no kernel to run"
     by_kind = case.of("host").groupby("operator_type")["time_s"].sum() / case.median_s
+    phase = _most(case, "host", "phase")
+    where = "".join(f", where {function.function} takes {sampled_share(function)}, mostly in {function.place}"
+                    for function in _slowest_function(case, phase).itertuples())
     return (f"Python and waiting outside of operators take {share(by_kind.get(OUTSIDE_OPERATORS, 0.0))} of the "
-            f"iteration, calling operators {share(by_kind.get(CALLING, 0.0))}")
+            f"iteration, calling operators {share(by_kind.get(CALLING, 0.0))}; most of it in {phase}"
+            f"{where or _slowest_layer(case)}")
+
+
+def _slowest_function(case: Situation, phase: str) -> pd.DataFrame:
+    """Return one row for the program's function with most samples of its own in a phase; none if it has few of them.
+
+    Lines that call code of a library, such as a layer, are left out: the time is there.
+
+    Columns: function; place, its line with most samples; num_samples and share_frac of all the function's lines.
+    """
+    lines = _lines(case, phase) if phase in SAMPLED_PHASES else sampled_frames(case.run).head(0)
+    functions = lines[lines["library"].isna()].groupby("function", as_index=False, sort=False).agg(
+        {"place": "first", "num_samples": "sum", "share_frac": "sum"})
+    return functions[functions["share_frac"] >= _MUCH_FRAC].nlargest(1, "share_frac")
 
 
 def _compute_evidence(case: Situation) -> str:
@@ -217,8 +241,7 @@ def _load_in_parallel(case: Situation) -> str:
                 f"processes do not help on {num_cores} cores")
     if not case.on_cpu:
         return parallel
-    frames = sampled_frames(case.run, "data")
-    places = frames.loc[frames["case"] == case.entry["case"], "place"].head(0 if workers else 1)
+    places = _lines(case, "data")["place"].head(0 if workers else 1)
     where = "".join(f" ({place} takes most)" for place in places)
     return (f"make samples cheaper to load{where}; or {parallel}, which take cores from the operators; check each "
             f"change with {_both_measured(case)}")
@@ -249,9 +272,13 @@ def _communicate_less(case: Situation) -> str:
 
 
 def _larger_calls(case: Situation) -> str:
-    batch, compiling = _larger_batch(case), _compiling(case)
+    batch, compiling, phase = _larger_batch(case), _compiling(case), _most(case, "host", "phase")
     if case.option("compiled"):
         return f"give each operator more to do: {batch}" + ("" if case.on_cpu else ", or CUDA graphs")
+    for slowest in _slowest_function(case, phase).itertuples():
+        return (f"do less in Python in {slowest.function}, {sampled_share(slowest)} of {phase}, mostly in "
+                f"{slowest.place}: operators on whole tensors instead of loops, and only once what stays the same; or "
+                f"{compiling}; check each change with {_both_measured(case)}")
     graphs = "" if case.on_cpu else ", or CUDA graphs (torch.compile with mode='reduce-overhead')"
     return f"give each operator more to do: {batch}, or fewer operators: {compiling}{graphs}"
 

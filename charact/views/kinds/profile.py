@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pandas as pd
@@ -32,6 +33,7 @@ from charact.analysis.ranks.scaling import CAUSES, case_scaling
 from charact.analysis.ranks.stragglers import BALANCED, rank_verdicts
 from charact.analysis.ranks.waiting import rank_waits
 from charact.record.reader import Run
+from charact.record.schema import SAMPLED_PHASES
 from charact.views.case_kind import CaseKind, CasePart, Overview, shown_as
 from charact.views.html.elements.blocks import (
     CASE,
@@ -308,10 +310,6 @@ def _by_size(run: Run) -> Mapping[str, "pd.Series[float]"]:
     return {"samples_per_s": cases["samples_per_s"], "peak_memory_bytes": cases["peak_bytes"]}
 
 
-def _data_frames(run: Run) -> pd.DataFrame:
-    return sampled_frames(run, "data")
-
-
 def _verdicts(run: Run) -> pd.DataFrame:
     found = bottlenecks(run)
     return found.rename(columns={name: str(name).replace("prize", "potential_saving") for name in found})
@@ -344,10 +342,10 @@ _PARTS = {
         "device", "source", "energy_per_iteration_j", "energy_per_sample_j", "power_w", "reason"),
         ("device", "energy_per_iteration_j", "power_w", "reason")),
     "counters": CasePart(counter_values, ("source", "device", "counter", "value"), ("source", "counter", "value")),
-    "other_frames": CasePart(sampled_frames, ("place", "function", "library", "share_frac", "time_s"),
-                             ("place", "function", "time_s", "share_frac")),
-    "data_frames": CasePart(_data_frames, ("place", "function", "library", "share_frac", "time_s"),
-                            ("place", "function", "time_s", "share_frac")),
+    **{f"{phase}_frames": CasePart(partial(sampled_frames, phase=phase),
+                                   ("place", "function", "library", "share_frac", "time_s"),
+                                   ("place", "function", "time_s", "share_frac"))
+       for phase in SAMPLED_PHASES},
     "straggler": CasePart(rank_verdicts, (
         "rank", "world_size", "verdict", "straggler", "phase", "extra_s", "wait_s", "share_frac", "threshold_frac",
         "num_iterations", "evidence", "advice", "reason"), is_list=False),

@@ -34,7 +34,7 @@ def in_terminal(run: Run) -> str:
 
 def test_its_sections_are_those_that_it_has_something_for(run: Run) -> None:
     assert [section.title for section in sections(run)] == [
-        "Summary", "Bottleneck", "Time by phase", "Models", "How phases were found", "What “data” and “other” were",
+        "Summary", "Bottleneck", "Time by phase", "Models", "How phases were found", "Source lines",
         "Machine", "Method",
     ]  # fmt: skip
 
@@ -72,7 +72,7 @@ def test_models_have_a_figure_and_a_table(run: Run) -> None:
 
 
 def test_the_places_of_other_are_escaped_and_told_in_order(run: Run) -> None:
-    html = of(run)["other"]
+    html = of(run)["source-lines"]
     assert html.index("gan.py:12") < html.index("gan.py:&lt;40&gt;")
     for text in ("torch.serialization.save", "n/a (the line itself", "75 % (60–86 %)", "14.2 ms"):
         assert text in html
@@ -81,12 +81,12 @@ def test_the_places_of_other_are_escaped_and_told_in_order(run: Run) -> None:
 def test_the_lines_that_load_the_data_have_a_table_of_their_own(run: Run) -> None:
     run.manifest["cases"][0]["passes"]["frames"] |= {"num_data_samples": 8, "data_frames": [
         {"place": "data.py:7", "function": "Images.__getitem__", "library": "PIL.open", "num_samples": 6}]}
-    html = of(run)["other"]
-    assert html.index("What “data” was") < html.index("data.py:7") < html.index("What “other” was")
-    assert html.index("What “other” was") < html.index("gan.py:12")
+    html = of(run)["source-lines"]
+    assert html.index("Lines of “data”") < html.index("data.py:7") < html.index("Lines of “other”")
+    assert html.index("Lines of “other”") < html.index("gan.py:12")
     assert "7.50 ms" in html  # 6 of 8 samples, in 10 ms of data in the mean iteration
     text = in_terminal(run)
-    assert "data was, in 8 samples" in text
+    assert "lines of data, in 8 samples" in text
     assert "75 % (41–93 %)  data.py:7 in Images.__getitem__, PIL.open" in text
 
 
@@ -111,12 +111,12 @@ def test_time_outside_of_iterations_and_its_lines_are_shown(run: Run) -> None:
     told = "12.0 s of 30.0 s (40.0 %): before the first 8.00 s, between 3.00 s, after the last 1.00 s"
     text = in_terminal(run).replace("\n    ", " ")
     assert f"outside iterations {told}" in " ".join(text.split())
-    assert "outside of iterations was, in 8 samples" in text
-    assert "data was  n/a (3 of the samples, too few to name lines: charact run --sample" in text
+    assert "lines outside of iterations, in 8 samples" in text
+    assert "lines of data  n/a (3 of the samples, too few to name lines: charact run --sample" in text
     assert "and 7 that other passes measured" in text
     html = of(run)
     assert told in html["program"]
-    assert "What ran outside of iterations" in html["other"]
+    assert "Lines outside of iterations" in html["source-lines"]
 
 
 def test_bars_of_a_program_that_others_disturbed_are_pale(run: Run) -> None:
@@ -129,7 +129,7 @@ def test_bars_of_a_program_that_others_disturbed_are_pale(run: Run) -> None:
 
 def test_a_sampler_that_found_nothing_says_so(run: Run) -> None:
     run.manifest["cases"][0]["passes"]["frames"] |= {"frames": [], "num_samples": 0}
-    assert "n/a (no sample fell into “other” or “data”)" in of(run)["unavailable"]
+    assert "n/a (no sample fell into a phase with more than 10 % of the time)" in of(run)["unavailable"]
 
 
 @pytest.mark.slow

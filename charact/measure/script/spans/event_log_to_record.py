@@ -20,7 +20,7 @@ from charact.measure.script.spans.recorder import Kind, Slice
 from charact.measure.script.spans.segmenter import Segmenter
 from charact.measure.script.spans.stack_sampler import Samples
 from charact.record.in_progress import NOTES, SLICES
-from charact.record.schema import Rows
+from charact.record.schema import SAMPLED_PHASES, Rows
 
 MAX_WARMUP_ITERATIONS = 3
 """Largest number of iterations left out as warm-up by default; at most a quarter of all are."""
@@ -248,8 +248,8 @@ def _case(log: EventLog, name: str, source: str, training: bool, iterations: lis
             "num_loader_workers": _num_loader_workers(log.owners, iterations), "core_use": log.core_use, **log.rule,
         }},
     }
-    data_s = sum(row["host_s"] for row in rows if row["phase"] == "data")
-    shares = {"other": other_s / sum(walls_s), "data": data_s / sum(walls_s)}
+    shares = {phase: sum(row["host_s"] for row in rows if row["phase"] == phase) / sum(walls_s)
+              for phase in SAMPLED_PHASES if phase not in ("other", "outside")} | {"other": other_s / sum(walls_s)}
     if program is not None:
         entry["passes"]["timing"]["program"] = program
         if "duration_s" in program:

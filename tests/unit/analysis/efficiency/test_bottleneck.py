@@ -273,6 +273,20 @@ class TestAdvice:
         found = judge(shared(tmp_path, host=0.9, entry=entry, manifest={"options": options}))
         assert found["advice"] == advice
 
+    def test_the_function_in_which_the_host_binds(self, tmp_path: Path) -> None:
+        def frame(place: str, function: str, num_samples: int, library: str | None = None) -> dict[str, Any]:
+            return {"place": place, "function": function, "num_samples": num_samples, "library": library}
+
+        run = shared(tmp_path, host=0.9, manifest={"options": {"script": "a.py"}})
+        run.manifest["cases"][0]["passes"]["frames"] = {"status": "ok", "num_forward_samples": 20, "forward_frames": [
+            frame("a.py:9", "Net.forward", 8, "torch.nn.modules.linear.Linear.forward"), frame("a.py:7", "where", 5),
+            frame("a.py:3", "mask", 3), frame("a.py:4", "mask", 4)]}
+        found = judge(run)
+        assert found["evidence"].endswith(
+            "most of it in forward, where mask takes 35 % (18–57 %), mostly in a.py:4")
+        assert found["advice"].startswith("do less in Python in mask, 35 % (18–57 %) of forward, mostly in a.py:4: ")
+        assert found["advice"].endswith('charact compare --ab "charact run a.py" "charact run changed.py"')
+
     @pytest.mark.parametrize(("reached_frac", "kind", "told", "advice"), [
         (0.71, "GEMM", {}, "use --precision bf16: its ceiling is 2 times that of fp32"),
         (0.71, "GEMM", {"entry": {"precision": "bf16"}}, "make matrix products larger"),

@@ -139,24 +139,39 @@ def test_lines_that_release_the_gil_are_not_seen_more_often(tmp_path: Path) -> N
     assert sys.getswitchinterval() > 0.001
 
 
-def test_what_loads_a_batch_is_sampled(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", [Kind.FETCH, Kind.FORWARD, Kind.LOSS])
+def test_what_loads_a_batch_or_computes_with_it_is_sampled(tmp_path: Path, kind: Kind) -> None:
     recorder = SpanRecorder()
     recorder.on = True
     sampler = FrameSampler(recorder, EventLogWriter(tmp_path))
-    recorder.enter(Kind.FETCH)
+    recorder.enter(kind)
     sampler.start()
     wait_here()
     sampler.stop()
     assert set(places(sampled(tmp_path))) == {("wait_here", None)}
 
 
-def test_nothing_is_looked_for_in_a_span_or_when_nothing_is_recorded(tmp_path: Path) -> None:
+def test_a_layer_of_a_library_has_its_own_name_not_that_of_what_calls_every_layer() -> None:
+    found = []
+    code = compile("def forward(x):\n    look()", "/usr/lib/python3/dist-packages/torch/nn/modules/linear.py", "exec")
+    layer: dict[str, Any] = {"__name__": "torch.nn.modules.linear", "look": lambda: found.append(location_of(
+        _getframe(1)))}
+    exec(code, layer)
+    code = compile("def _call(x):\n    forward(x)", "/usr/lib/python3/dist-packages/torch/nn/modules/module.py", "exec")
+    caller: dict[str, Any] = {"__name__": "torch.nn.modules.module", "forward": layer["forward"]}
+    exec(code, caller)
+    caller["_call"](1)
+    assert found[0] is not None
+    assert found[0][2] == "torch.nn.modules.linear.forward"
+
+
+def test_nothing_is_looked_for_in_a_backward_or_when_nothing_is_recorded(tmp_path: Path) -> None:
     recorder = SpanRecorder()
     sampler = FrameSampler(recorder, EventLogWriter(tmp_path))
     sampler.start()
     wait_here()
     recorder.on = True
-    recorder.enter(Kind.FORWARD)
+    recorder.enter(Kind.BACKWARD)
     wait_here()
     recorder.on = False
     sampler.stop()
@@ -223,6 +238,14 @@ def test_what_lies_in_a_fetch_is_data() -> None:
     assert (facts["num_samples"], facts["num_data_samples"]) == (2, 3)  # 101 and 181; 111, 130 and 149
     assert [frame["num_samples"] for frame in facts["data_frames"]] == [2, 1]
     assert "num_outside_samples" not in facts
+
+
+def test_forward_and_loss_have_lines_of_their_own() -> None:
+    iterations = [iteration(100, 200, ("forward", 110, 150), ("loss", 150, 180))]
+    facts = samples(111, 130, 150, 151, 153, 181).facts(iterations, iterations, {"forward": 0.0, "loss": 0.0})
+    assert facts is not None
+    assert (facts["num_forward_samples"], facts["num_loss_samples"]) == (2, 3)
+    assert [frame["place"] for frame in facts["loss_frames"]] == ["a.py:2", "a.py:1"]
 
 
 def test_places_beyond_the_most_frequent_are_counted_only() -> None:

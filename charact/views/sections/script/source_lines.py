@@ -1,4 +1,4 @@
-"""The section What “data” and “other” were."""
+"""The section Source lines: those of the program that took the time of a phase."""
 
 from typing import Any
 
@@ -14,6 +14,7 @@ from charact.analysis.common.script_attribution import (
     too_few_samples,
 )
 from charact.record.reader import Run
+from charact.record.schema import SAMPLED_PHASES
 from charact.views.html.elements.blocks import CASE, Block, Body
 from charact.views.section import Section
 from charact.views.tables import format as fmt
@@ -21,21 +22,22 @@ from charact.views.tables.model import Column, table
 from charact.views.terminal.case_lines import Hanging
 
 _NUM_PLACES = 3
-_TITLES = {"data": "What “data” was", "other": "What “other” was", "outside": "What ran outside of iterations"}
+_TITLES = {phase: f"Lines of “{phase}”" for phase in SAMPLED_PHASES} | {"outside": "Lines outside of iterations"}
 
 
-def other(run: Run) -> Body:
-    """Build the section: source lines that ran while the time was `other`, and while batches were loaded."""
+def source_lines(run: Run) -> Body:
+    """Build the section: a table of the most frequent lines of each phase in `SAMPLED_PHASES`."""
     tables = [
         Block(title=title, table=table(
-            frames.assign(share=list(map(sampled_share, fmt.rows(frames)))), f"Lines of “{phase}”", _columns(phase)))
+            frames.assign(share=list(map(sampled_share, fmt.rows(frames)))), title, _columns(phase)))
         for phase, title in _TITLES.items()
         if len(frames := sampled_frames(run, phase))
     ]
     lead = (
         "Every 100 ms, or every 10 ms with --sample, a sampler thread recorded the main thread’s stack while it "
-        "fetched a batch or no phase was running: the innermost line of the program’s own code, and the outermost "
-        "library function that it called. Loader processes are not sampled, nor is the time before PyTorch is imported."
+        "fetched a batch, computed forward or loss, or was in no phase: the innermost line of the program’s own code, "
+        "and the library function that it called. Backward and update run inside of PyTorch. Loader processes are not "
+        "sampled, nor is the time before PyTorch is imported."
     )
     return Body(lead=lead, blocks=[*tables, *_without_samples(run)])
 
@@ -56,7 +58,7 @@ def _without_samples(run: Run) -> list[Block]:
     def reason(entry: dict[str, Any]) -> str:
         why = pass_reason(run, entry["case"], "frames")
         few = "; ".join(_few(run, entry["case"]).values())
-        return fmt.missing(why or few or "no sample fell into “other” or “data”")
+        return fmt.missing(why or few or "no sample fell into a phase with more than 10 % of the time")
 
     shown = {case for phase in _TITLES for case in sampled_frames(run, phase)["case"]}
     missing = [(entry["case"], reason(entry)) for entry in run.manifest["cases"] if entry["case"] not in shown]
@@ -64,16 +66,17 @@ def _without_samples(run: Run) -> list[Block]:
 
 
 def _terminal(run: Run, case: Any) -> list[RenderableType]:
-    """Return the most frequently sampled lines in `data`, in `other` and outside of iterations."""
+    """Return the most frequently sampled lines of each phase in `SAMPLED_PHASES`."""
     name = str(case["case"])
     lines: list[RenderableType] = [Group(*(Hanging(Text(line)) for line in found))
-                                   for phase in ("data", "other", "outside") if (found := _lines(run, name, phase))]
-    lines += [Hanging(Text.assemble(f"{_WAS[phase]}  ", (fmt.missing(why), "dim")))
+                                   for phase in _TITLES if (found := _lines(run, name, phase))]
+    lines += [Hanging(Text.assemble(f"{_heading(phase)}  ", (fmt.missing(why), "dim")))
               for phase, why in _few(run, name).items()]
     return [*lines, Hanging(Text(fmt.UNEXPLAINED, style="dim"))] if has_unexplained_other(run, name) else lines
 
 
-_WAS = {"data": "data was", "other": "other was", "outside": "outside of iterations was"}
+def _heading(phase: str) -> str:
+    return "lines outside of iterations" if phase == "outside" else f"lines of {phase}"
 
 
 def _few(run: Run, case: str) -> dict[str, str]:
@@ -91,13 +94,13 @@ def _lines(run: Run, case: str, phase: str) -> list[str]:
     shown = [f"{sampled_share(row)}  {row.place} in {row.function}"
              f"{'' if pd.isna(row.library) else f', {row.library}'}" for row in fmt.rows(rows.head(_NUM_PLACES))]
     more = len(rows) - _NUM_PLACES
-    return [f"{_WAS[phase]}, in {num_samples} sample{'' if num_samples == 1 else 's'}", *shown,
+    return [f"{_heading(phase)}, in {num_samples} sample{'' if num_samples == 1 else 's'}", *shown,
             *([f"{more} more line{'' if more == 1 else 's'}"] if more > 0 else [])]
 
 
-SECTION = Section("other", "What “data” and “other” were", 120, other, ("frames",), terminal=_terminal,
+SECTION = Section("source-lines", "Source lines", 120, source_lines, ("frames",), terminal=_terminal,
                   points={"frames": [
-    ("What “data” and “other” were", "a sampler thread in the program’s process, every 100 ms, or every 10 ms with "
+    ("Source lines", "a sampler thread in the program’s process, every 100 ms, or every 10 ms with "
      "--sample. A sample is late while the main thread computes in Python, and its position is known by line, not by "
      "call. Every 10 ms, it may lengthen an iteration of short operators by up to 2 %."),
 ]})
