@@ -1,7 +1,7 @@
 """The HTML view: the sections of a run, and a self-contained report of one or more runs."""
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any
@@ -101,8 +101,12 @@ def _body(section: Section, run: Run) -> Body | None:
         return Body(blocks=[Block(note=fmt.missing(str(error)))])
     if body is None:
         return None
-    cases = run.manifest["cases"]
-    blocks = [without_case(block, cases[0]["case"]) for block in body.blocks] if len(cases) == 1 else body.blocks
+    return _tidied(body, {entry["case"] for entry in run.manifest["cases"]})
+
+
+def _tidied(body: Body, cases: Set[str]) -> Body:
+    """Return the body whose tables say what all rows share, and long reasons, once; the only case is not named."""
+    blocks = [without_case(block, *cases) for block in body.blocks] if len(cases) == 1 else body.blocks
     return replace(body, blocks=[
         replace(block, table=with_footnotes(without_constants(block.table))) if block.table else block
         for block in blocks])
@@ -170,8 +174,9 @@ _COMPARISON = {
 
 def comparison_sections(sides: Sequence[Group]) -> list[DrawnSection]:
     """Return the sections of a comparison, in the order of its report."""
-    shorten = _shortener([case for side in sides for run in side.runs for case in run.manifest["cases"]])
-    return [DrawnSection(name, title, shorten(render("section.html.j2", body=build(sides))))
+    entries = [entry for side in sides for run in side.runs for entry in run.manifest["cases"]]
+    shorten, cases = _shortener(entries), {entry["case"] for entry in entries}
+    return [DrawnSection(name, title, shorten(render("section.html.j2", body=_tidied(build(sides), cases))))
             for name, (title, build) in _COMPARISON.items()]
 
 
