@@ -20,6 +20,7 @@ _WIDTH_PX, _HEIGHT_PX = 900, 320
 _MAX_ROWS = 2000
 _MAX_HOVERED = 400
 _NUM_TICKS = 8
+_DATE = len("2026-11-25")
 
 
 def history_page(rows: pd.DataFrame, case: str, metric: str) -> str:
@@ -36,7 +37,7 @@ def history_page(rows: pd.DataFrame, case: str, metric: str) -> str:
     blocks = [Block(figures=[figure(rows, case, metric)], legend=[("run", palette.CASES[0]), ("level", FAINT)])] \
         if rows["value"].notna().any() else []
     blocks += [Block(title="Change points", points=changes)] if changes else []
-    body = Body(lead=texts.note(rows, metric), blocks=[*blocks, Block(title="Runs, the newest first", table=shown)])
+    body = Body(blocks=[*blocks, Block(title="Runs, the newest first", table=shown)])
     times = rows["started"].dropna()
     period = " to ".join(dict.fromkeys(times.iloc[[0, -1]])) if len(times) else "times not recorded"
     return chapters_report(f"{texts.label(metric).capitalize()} of {case}", f"{len(rows):,} runs: {period}",
@@ -61,8 +62,10 @@ def figure(rows: pd.DataFrame, case: str, metric: str) -> Markup:
                                   list(zip(positions, fmt.rows(known), strict=True))[::every]])
         named = np.unique(np.linspace(0, len(rows) - 1, min(_NUM_TICKS, len(rows))).round().astype(int))
         ax.xaxis.set_major_locator(mpl.ticker.FixedLocator(named.tolist()))
-        dates = [str(rows["started"].iloc[at] or "")[:10] for at in named]
-        ax.xaxis.set_major_formatter(mpl.ticker.FixedFormatter(dates))
+        times = rows["started"].fillna("").astype(str)
+        within_a_day = times.str[:_DATE].nunique() == 1
+        labels = [times.iloc[at][_DATE + 1:] if within_a_day else times.iloc[at][:_DATE] for at in named]
+        ax.xaxis.set_major_formatter(mpl.ticker.FixedFormatter(labels))
         ax.set_ylabel(_axis(ax, known, metric))
         plain_axes(ax)
 
