@@ -67,6 +67,11 @@ class Situation:
         return self.run.manifest["options"].get(name)
 
     @property
+    def is_compiled(self) -> bool:
+        """Whether the model was compiled, by an option or by the program itself."""
+        return bool(self.option("compiled") or self.entry.get("passes", {}).get("timing", {}).get("compile_s"))
+
+    @property
     def num_workers(self) -> int | None:
         """Number of loader processes; None if it is not known."""
         timing = self.entry.get("passes", {}).get("timing", {})
@@ -272,15 +277,14 @@ def _communicate_less(case: Situation) -> str:
 
 
 def _larger_calls(case: Situation) -> str:
-    batch, compiling, phase = _larger_batch(case), _compiling(case), _most(case, "host", "phase")
-    if case.option("compiled"):
-        return f"give each operator more to do: {batch}" + ("" if case.on_cpu else ", or CUDA graphs")
+    compiling, phase = "" if case.is_compiled else _compiling(case), _most(case, "host", "phase")
     for slowest in _slowest_function(case, phase).itertuples():
         return (f"do less in Python in {slowest.function}, {sampled_share(slowest)} of {phase}, mostly in "
-                f"{slowest.place}: operators on whole tensors instead of loops, and only once what stays the same; or "
-                f"{compiling}; check each change with {_both_measured(case)}")
-    graphs = "" if case.on_cpu else ", or CUDA graphs (torch.compile with mode='reduce-overhead')"
-    return f"give each operator more to do: {batch}, or fewer operators: {compiling}{graphs}"
+                f"{slowest.place}: operators on whole tensors instead of loops, and only once what stays the same; "
+                f"{compiling and f'or {compiling}; '}check each change with {_both_measured(case)}")
+    fewer = compiling and f", or fewer operators: {compiling}"
+    graphs = "" if case.on_cpu else ", or CUDA graphs" + (compiling and " (torch.compile with mode='reduce-overhead')")
+    return f"give each operator more to do: {_larger_batch(case)}{fewer}{graphs}"
 
 
 def _compiling(case: Situation) -> str:
@@ -302,7 +306,7 @@ def _compute_less(case: Situation) -> str:
         return "this is nearly all that the device can do: less work (a smaller model or input), or a faster device"
     if _most(case, "compute", "operator_type") == "convolution" and case.option("channels_last") is False:
         return "store images as NHWC (--channels-last), with which convolutions are fastest on most devices"
-    compiling = "" if case.option("compiled") else f", or {_compiling(case)}"
+    compiling = "" if case.is_compiled else f", or {_compiling(case)}"
     return f"make matrix products larger, which get closer to the ceiling: {_larger_batch(case)}{compiling}"
 
 
@@ -317,7 +321,7 @@ def _move_less(case: Situation) -> str:
                 "batches")
     if _most(case, "bandwidth", "operator_type") in _WITH_WEIGHTS:
         return f"use each weight that is read for more samples: {_larger_batch(case)}"
-    if not case.option("compiled"):
+    if not case.is_compiled:
         return f"fuse operators ({_compiling(case)}), so that intermediate results are not written and read again"
     if case.entry["precision"] == "fp32":
         return "halve the bytes (--precision pure-bf16)"

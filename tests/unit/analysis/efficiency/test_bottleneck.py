@@ -273,6 +273,11 @@ class TestAdvice:
         found = judge(shared(tmp_path, host=0.9, entry=entry, manifest={"options": options}))
         assert found["advice"] == advice
 
+    def test_a_program_that_compiles_is_not_told_to_compile(self, tmp_path: Path) -> None:
+        run = shared(tmp_path, host=0.9, manifest={"options": {"script": "a.py"}})
+        run.manifest["cases"][0]["passes"]["timing"]["compile_s"] = 3.7
+        assert judge(run)["advice"] == "give each operator more to do: a larger batch"
+
     def test_the_function_in_which_the_host_binds(self, tmp_path: Path) -> None:
         def frame(place: str, function: str, num_samples: int, library: str | None = None) -> dict[str, Any]:
             return {"place": place, "function": function, "num_samples": num_samples, "library": library}
