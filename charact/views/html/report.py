@@ -1,7 +1,7 @@
 """The HTML view: the sections of a run, and a self-contained report of one or more runs."""
 
 import re
-from collections.abc import Callable, Iterable, Sequence, Set
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any
@@ -101,15 +101,17 @@ def _body(section: Section, run: Run) -> Body | None:
         return Body(blocks=[Block(note=fmt.missing(str(error)))])
     if body is None:
         return None
-    return _tidied(body, {entry["case"] for entry in run.manifest["cases"]})
+    tidied = _without_repetition(body, run.manifest["cases"])
+    return replace(tidied, blocks=[
+        replace(block, table=without_constants(block.table)) if block.table else block for block in tidied.blocks])
 
 
-def _tidied(body: Body, cases: Set[str]) -> Body:
-    """Return the body whose tables say what all rows share, and long reasons, once; the only case is not named."""
-    blocks = [without_case(block, *cases) for block in body.blocks] if len(cases) == 1 else body.blocks
+def _without_repetition(body: Body, cases: Sequence[dict[str, Any]]) -> Body:
+    """Return the body whose tables say long reasons once; if all cases have one name, it is left out."""
+    names = {case["case"] for case in cases}
+    blocks = [without_case(block, *names) for block in body.blocks] if len(names) == 1 else body.blocks
     return replace(body, blocks=[
-        replace(block, table=with_footnotes(without_constants(block.table))) if block.table else block
-        for block in blocks])
+        replace(block, table=with_footnotes(block.table)) if block.table else block for block in blocks])
 
 
 MAX_CASES = 8
@@ -174,9 +176,9 @@ _COMPARISON = {
 
 def comparison_sections(sides: Sequence[Group]) -> list[DrawnSection]:
     """Return the sections of a comparison, in the order of its report."""
-    entries = [entry for side in sides for run in side.runs for entry in run.manifest["cases"]]
-    shorten, cases = _shortener(entries), {entry["case"] for entry in entries}
-    return [DrawnSection(name, title, shorten(render("section.html.j2", body=_tidied(build(sides), cases))))
+    cases = [case for side in sides for run in side.runs for case in run.manifest["cases"]]
+    shorten = _shortener(cases)
+    return [DrawnSection(name, title, shorten(render("section.html.j2", body=_without_repetition(build(sides), cases))))
             for name, (title, build) in _COMPARISON.items()]
 
 
