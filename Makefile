@@ -22,11 +22,11 @@ $(VENV)/stamp-python:
 	@touch $@
 
 $(VENV)/stamp-run: $(VENV)/stamp-python pyproject.toml setup.py constraints.txt
-	$(BIN)/python -m pip install $(PIP_FLAGS) -c constraints.txt -e .
+	$(BIN)/python -m pip install$(if $(PIP_FLAGS), $(PIP_FLAGS)) -c constraints.txt -e .
 	@touch $@
 
 $(VENV)/stamp-dev: $(VENV)/stamp-run
-	$(BIN)/python -m pip install $(PIP_FLAGS) -c constraints.txt -e '.[dev]'
+	$(BIN)/python -m pip install$(if $(PIP_FLAGS), $(PIP_FLAGS)) -c constraints.txt -e '.[dev]'
 	@touch $@
 
 venv: $(VENV)/stamp-run ## install charact into .venv
@@ -34,12 +34,12 @@ venv: $(VENV)/stamp-run ## install charact into .venv
 dev: $(VENV)/stamp-dev ## install what tests and checks need, too
 
 $(VENV)/stamp-docs: $(VENV)/stamp-run
-	$(BIN)/python -m pip install $(PIP_FLAGS) -c constraints.txt -e '.[docs]'
+	$(BIN)/python -m pip install$(if $(PIP_FLAGS), $(PIP_FLAGS)) -c constraints.txt -e '.[docs]'
 	@touch $@
 
 demo: venv ## characterize ResNet-50 at 32 and 224 pixels, and say where the report is
 	$(BIN)/charact profile resnet --input-sizes 32,224
-	@echo "Next, your own script: $(BIN)/charact run your_script.py"
+	@echo "Next, your own script: . $(CURDIR)/$(BIN)/activate, and in its directory: charact run your_script.py"
 
 # Threads that spin while they wait slow each other down many times on a machine that does anything else.
 test test-all bench: export OMP_WAIT_POLICY ?= PASSIVE

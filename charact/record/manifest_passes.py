@@ -50,7 +50,7 @@ class ProgramFacts(Struct):
     """Time of a whole profiled program: all, before the first iteration, between iterations and after the last one.
 
     Times are unknown if the program was not recorded to its end. `process_peak_bytes`: largest resident set of the
-    process.
+    process, without that of charact's passes.
     """
 
     duration_s: Amount | None = None

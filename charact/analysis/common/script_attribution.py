@@ -17,6 +17,8 @@ _MUCH_FRAC = 0.1
 _FRAMES = ["place", "function", "library", "num_samples"]
 _NUM_LIBRARIES = 3
 """Number of library functions that are named of a line."""
+_MOST_LINES = 3
+"""Number of lines of a function that are named one by one."""
 _SPARSE_S = 0.05
 """Interval of samples (s) from which the sampler ran without `--sample`."""
 _NORMAL = 1.96
@@ -104,11 +106,19 @@ def has_unexplained_other(run: Run, case: str) -> bool:
     return is_watched(run) and bool(much.any()) and case not in sampled
 
 
+def is_sparse(run: Run, case: str) -> bool:
+    """Return whether the lines of a case were sampled without `--sample`."""
+    return (_samples(run, case).get("interval_s") or 0.0) >= _SPARSE_S
+
+
+def _samples(run: Run, case: str) -> dict[str, Any]:
+    """Return the facts of the pass `frames` of a case; empty if it has none."""
+    return next((entry.get("passes", {}).get("frames", {}) for entry in _entries(run) if entry["case"] == case), {})
+
+
 def too_few_samples(run: Run, case: str) -> dict[str, int]:
     """Return the phases of a case of which there are too few samples to name lines, with the number of samples."""
-    sampled: dict[str, Any] = next((entry.get("passes", {}).get("frames", {}) for entry in _entries(run)
-                                    if entry["case"] == case), {})
-    sparse = (sampled.get("interval_s") or 0.0) >= _SPARSE_S
+    sampled, sparse = _samples(run, case), is_sparse(run, case)
     return {phase: sampled[num_samples] for phase, (num_samples, frames) in SAMPLED_PHASES.items()
             if sparse and num_samples in sampled and not sampled.get(frames)}
 
@@ -153,6 +163,33 @@ def sampled_frames(run: Run, phase: str = "other") -> pd.DataFrame:
     return frames
 
 
+@memoize
+def sampled_functions(run: Run, phase: str) -> pd.DataFrame:
+    """Return the rows of `sampled_frames`, with one row for all lines of a function that call no code of a library.
+
+    A line that calls a library has a row of its own: its time is in the library.
+
+    Columns: as in `sampled_frames`; place has up to three lines (train.py:39, 40), or the first and the last of more
+    (train.py:36–41).
+    """
+    frames = sampled_frames(run, phase)
+    rows = [
+        [case, _place(lines["place"]), function, lines["library"].iloc[0], lines["num_samples"].sum(),
+         lines["share_frac"].sum(), lines["time_s"].sum(min_count=1)]
+        for (case, function, *_), lines in frames.groupby(
+            ["case", "function", frames["place"].map(lambda place: place.rpartition(":")[0]),
+             frames["library"].notna() * (frames.index + 1)], sort=False)
+    ]
+    return _most_first(pd.DataFrame(rows, columns=frames.columns).astype(frames.dtypes))
+
+
+def _place(places: "pd.Series[str]") -> str:
+    """Return the file and the lines of places in one file: train.py:39, 40."""
+    lines = sorted((place.rpartition(":")[2] for place in places), key=lambda line: (len(line), line))
+    file = places.iloc[0].rpartition(":")[0]
+    return f"{file}:{', '.join(lines) if len(lines) <= _MOST_LINES else f'{lines[0]}–{lines[-1]}'}"
+
+
 def _by_line(frames: pd.DataFrame) -> pd.DataFrame:
     """Return one row for each line, the sum over the library functions that it called, most samples of a case first."""
     rows = [
@@ -160,7 +197,11 @@ def _by_line(frames: pd.DataFrame) -> pd.DataFrame:
          of_line["num_samples"].sum(), of_line["share_frac"].sum()]
         for (case, place, function), of_line in frames.groupby(["case", "place", "function"], sort=False)
     ]
-    found = pd.DataFrame(rows, columns=frames.columns).astype(frames.dtypes)
+    return _most_first(pd.DataFrame(rows, columns=frames.columns).astype(frames.dtypes))
+
+
+def _most_first(found: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of each case with those of most samples first; the cases stay in their order."""
     cases = {case: number for number, case in enumerate(dict.fromkeys(found["case"]))}
     order = found.assign(order=found["case"].map(cases)).sort_values(["order", "num_samples"], kind="stable",
                                                                     ascending=[True, False])

@@ -5,6 +5,7 @@ from functools import partial
 
 import pandas as pd
 
+from charact.analysis.common.significance import Sample
 from charact.analysis.compare.operator_shares import compositions
 from charact.analysis.compare.pairs import Pair, measured, pairs, typed
 from charact.analysis.compare.run_groups import Group, memoize_comparison
@@ -49,6 +50,17 @@ def ratios(sides: Sequence[Group], by: str, cases: frozenset[str] | None = None)
             rows.append([pair.case, name, pair.side, *pair.values(name), *pair.judged(name)])
     frame = typed(rows, ["case", "part", "side", "base_s", "time_s"], ["base_s", "time_s"])
     return frame.drop(columns="part") if by == "case" else frame.rename(columns={"part": by})
+
+
+def run_times(sides: Sequence[Group], case: str, side: str) -> tuple[list[float], list[float]]:
+    """Return a case's time (s) in each run of the baseline, and in each of another group, as in `ratios`."""
+    pair = next(pair for pair in pairs(sides, TIMES[CASE], {case}) if pair.side == side)
+    base, new = pair.base[CASE], pair.new[CASE]
+    return _of_runs(base), _of_runs(new)
+
+
+def _of_runs(sample: Sample) -> list[float]:
+    return list(sample.repeats) if sample.of_runs else [sample.value]
 
 
 def _in_order(pair: Pair, by: str) -> list[str]:

@@ -9,11 +9,11 @@ from typing import Any
 
 import pandas as pd
 
-from charact.analysis.common.script_attribution import is_imported, is_watched, sampled_frames, sampled_share
+from charact.analysis.common.script_attribution import is_imported, is_watched, sampled_functions, sampled_share
 from charact.analysis.efficiency.ceilings import ceilings_disturbed_frac, product_ceiling, product_precision
 from charact.analysis.efficiency.layers import top_layers
 from charact.analysis.efficiency.time_bounds import CALLING, LIMITS
-from charact.analysis.profile.breakdown import OUTSIDE_OPERATORS
+from charact.analysis.profile.breakdown import OUTSIDE_OPERATORS, top_operators
 from charact.analysis.profile.core_use import core_use
 from charact.core.units import quantity, share
 from charact.record.reader import Run
@@ -26,6 +26,8 @@ THREAD_VARIABLES = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
 """Environment variables with which other programs disturb a case less."""
 _MUCH_FRAC = 0.1
 """Share of a case's operator time from which its slowest layer is named."""
+_MANY_CALLS = 100
+"""Number of calls in an iteration from which an operator may be called in a loop."""
 _FAR = "; that is far below the ceiling: other load, small operators or slow algorithms cost more than the ceiling does"
 _ABOVE = {
     "compute": "above 100 %: the ceiling is too low, or an algorithm such as Winograd needs fewer operations than are "
@@ -36,7 +38,7 @@ _WITH_WEIGHTS = ("convolution", "GEMM", "recurrent")
 
 SAVINGS = {
     "data": "making all samples free to load", "communication": "hiding all communication",
-    "host": "removing all time outside the operators’ own work", "compute": "computing at the ceiling",
+    "host": "removing the time of Python and of calling operators", "compute": "computing at the ceiling",
     "bandwidth": "moving data at the ceiling",
 }  # fmt: skip
 
@@ -153,16 +155,16 @@ def _loading_s(case: Situation) -> float:
 def _data_evidence(case: Situation) -> str:
     workers = case.num_workers
     processes = "" if workers is None else f", with {workers} loader process{'' if workers == 1 else 'es'}"
-    frames = _lines(case, "data").head(0 if workers else 1)  # the processes are not sampled
+    frames = _functions(case, "data").head(0 if workers else 1)  # the processes are not sampled
     where = "".join(f"; {sampled_share(frame)} of it in {frame.place}, {frame.function}"
                     for frame in frames.itertuples())
     return f"it is the time in which the loop waited for batches{processes}{where}"
 
 
-def _lines(case: Situation, phase: str) -> pd.DataFrame:
-    """Return the rows of `sampled_frames` of the case in a phase; empty if no line of the phase is known."""
-    frames = sampled_frames(case.run, phase)
-    of_case: pd.DataFrame = frames[frames["case"] == case.entry["case"]]
+def _functions(case: Situation, phase: str) -> pd.DataFrame:
+    """Return the rows of `sampled_functions` of the case in a phase; empty if no line of the phase is known."""
+    functions = sampled_functions(case.run, phase)
+    of_case: pd.DataFrame = functions[functions["case"] == case.entry["case"]]
     return of_case
 
 
@@ -175,24 +177,27 @@ def _host_evidence(case: Situation) -> str:
         return f"for {quantity(case.spent_s('host'), 's')} the device had no kernel to run"
     by_kind = case.of("host").groupby("operator_type")["time_s"].sum() / case.median_s
     phase = _most(case, "host", "phase")
-    where = "".join(f", where {function.function} takes {sampled_share(function)}, mostly in {function.place}"
+    where = "".join(f", where {function.function} takes {sampled_share(function)} ({function.place})"
                     for function in _slowest_function(case, phase).itertuples())
     return (f"Python and waiting outside of operators take {share(by_kind.get(OUTSIDE_OPERATORS, 0.0))} of the "
             f"iteration, calling operators {share(by_kind.get(CALLING, 0.0))}; most of it in {phase}"
-            f"{where or _slowest_layer(case)}")
+            f"{where or _slowest_layer(case)}{_most_called(case, phase)}")
 
 
 def _slowest_function(case: Situation, phase: str) -> pd.DataFrame:
-    """Return one row for the program's function with most samples of its own in a phase; none if it has few of them.
+    """Return the row of `sampled_functions` with most samples in code of the program itself; none if that is little."""
+    functions = _functions(case, phase if phase in SAMPLED_PHASES else "other")
+    own = functions[functions["library"].isna() & (functions["share_frac"] >= _MUCH_FRAC)]
+    return own.head(int(phase in SAMPLED_PHASES))
 
-    Lines that call code of a library, such as a layer, are left out: the time is there.
 
-    Columns: function; place, its line with most samples; num_samples and share_frac of all the function's lines.
-    """
-    lines = _lines(case, phase) if phase in SAMPLED_PHASES else sampled_frames(case.run).head(0)
-    functions = lines[lines["library"].isna()].groupby("function", as_index=False, sort=False).agg(
-        {"place": "first", "num_samples": "sum", "share_frac": "sum"})
-    return functions[functions["share_frac"] >= _MUCH_FRAC].nlargest(1, "share_frac")
+def _most_called(case: Situation, phase: str) -> str:
+    """Return the operator with most calls in a phase, if they are many; empty otherwise."""
+    operators = top_operators(case.run)
+    of_phase = operators[(operators["case"] == case.entry["case"]) & (operators["phase"] == phase)]
+    most = of_phase.nlargest(1, "num_calls")
+    return "".join(f"; {row.operator} runs {row.num_calls:,.0f} times in {phase}" for row in most.itertuples()
+                   if row.num_calls >= _MANY_CALLS)
 
 
 def _compute_evidence(case: Situation) -> str:
@@ -246,7 +251,7 @@ def _load_in_parallel(case: Situation) -> str:
                 f"processes do not help on {num_cores} cores")
     if not case.on_cpu:
         return parallel
-    places = _lines(case, "data")["place"].head(0 if workers else 1)
+    places = _functions(case, "data")["place"].head(0 if workers else 1)
     where = "".join(f" ({place} takes most)" for place in places)
     return (f"make samples cheaper to load{where}; or {parallel}, which take cores from the operators; check each "
             f"change with {_both_measured(case)}")
@@ -277,11 +282,13 @@ def _communicate_less(case: Situation) -> str:
 
 
 def _larger_calls(case: Situation) -> str:
-    compiling, phase = "" if case.is_compiled else _compiling(case), _most(case, "host", "phase")
+    phase = _most(case, "host", "phase")
     for slowest in _slowest_function(case, phase).itertuples():
-        return (f"do less in Python in {slowest.function}, {sampled_share(slowest)} of {phase}, mostly in "
-                f"{slowest.place}: operators on whole tensors instead of loops, and only once what stays the same; "
-                f"{compiling and f'or {compiling}; '}check each change with {_both_measured(case)}")
+        takes = f"{quantity(float(str(slowest.time_s)), 's')}, {sampled_share(slowest)} of {phase}"
+        return (f"do less in Python in {slowest.function} ({slowest.place}), which takes {takes}: operators on whole "
+                f"tensors instead of loops, and only once what stays the same{_most_called(case, phase)}; check each "
+                f"change with {_both_measured(case)}")
+    compiling = "" if case.is_compiled else _compiling(case)
     fewer = compiling and f", or fewer operators: {compiling}"
     graphs = "" if case.on_cpu else ", or CUDA graphs" + (compiling and " (torch.compile with mode='reduce-overhead')")
     return f"give each operator more to do: {_larger_batch(case)}{fewer}{graphs}"
@@ -320,7 +327,7 @@ def _move_less(case: Situation) -> str:
         return ("use an optimizer that reads and writes once (fused=True), or one update for the gradients of several "
                 "batches")
     if _most(case, "bandwidth", "operator_type") in _WITH_WEIGHTS:
-        return f"use each weight that is read for more samples: {_larger_batch(case)}"
+        return f"read each weight for more samples at once: {_larger_batch(case)}"
     if not case.is_compiled:
         return f"fuse operators ({_compiling(case)}), so that intermediate results are not written and read again"
     if case.entry["precision"] == "fp32":
@@ -331,21 +338,21 @@ def _move_less(case: Situation) -> str:
 def largest(case: Situation) -> str:
     """Return what to try if nothing bounds: where to begin, and what helps against the largest limit."""
     first = max(LIMITS, key=case.share)
-    where = "no single limit dominates: begin with {}, the largest part with " + share(case.share(first))
     if first == "other":
-        return where.format("the time whose limit is not known")
-    if first not in ("compute", "bandwidth"):
-        return f"{where.format(first)}: {ADVICE[first](case)}"
-    most = f"{first}, most of it {_most(case, first, 'operator_type')} in {_most(case, first, 'phase')}"
-    reached = f" at {share(case.reached_frac(first))} of its ceiling{_slowest_layer(case)}"
-    return f"{where.format(most)}{reached}: {ADVICE[first](case)}"
+        return f"no limit takes most of the iteration, and that of {share(case.share(first))} is not known"
+    where = f"no limit takes most of the iteration; {first} takes {share(case.share(first))}"
+    if first in ("compute", "bandwidth"):
+        where += (f", mostly {_most(case, first, 'operator_type')} in {_most(case, first, 'phase')}, at "
+                  f"{share(case.reached_frac(first))} of its ceiling{_slowest_layer(case)}")
+    return f"{where}; to begin with, {ADVICE[first](case)}"
 
 
 def _slowest_layer(case: Situation) -> str:
     """Return the layer with most operator time, if it has much of it; empty otherwise."""
     layers = top_layers(case.run)
     of_case = layers[(layers["case"] == case.entry["case"]) & (layers["share_frac"] >= _MUCH_FRAC)].head(1)
-    return "".join(f" (layer {row.layer} takes most, {share(row.share_frac)})" for row in of_case.itertuples())
+    return "".join(f"; layer {row.layer} takes {share(row.share_frac)} of the operators’ time"
+                   for row in of_case.itertuples())
 
 
 def less_memory(entry: dict[str, Any]) -> str:

@@ -73,6 +73,8 @@ def measure_by_turns(
             path.mkdir(parents=True)
     begun = time.monotonic()
     turns = [(label, number) for number in range(repeat) for label in sorted(groups, reverse=number % 2 == 1)]
+    if not quiet:
+        show(f"Running each command {repeat} times, by turns: {len(turns)} runs; the time left is known after two")
     for num_done, (label, number) in enumerate(turns):
         if not quiet:
             left_s = (time.monotonic() - begun) / max(num_done, 1) * (len(turns) - num_done)

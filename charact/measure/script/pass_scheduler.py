@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from charact.core.errors import UserError
+from charact.measure.passes.resident_memory import resident_peak_bytes
 from charact.measure.script.spans.recorder import SpanRecorder
 
 if TYPE_CHECKING:
@@ -48,6 +49,17 @@ class PassScheduler:
         self._trained: set[int] = set()
         """Models that ran in training mode with gradients."""
         self._num_discarded = 0
+        self._peak_before_bytes: int | None = None
+        self._peak_after_bytes: int | None = None
+
+    def program_peak_bytes(self) -> int:
+        """Return the largest resident set of the process so far, without that of the passes.
+
+        *Error*: if the passes had the largest one, what the program used after them is not seen.
+        """
+        peak = resident_peak_bytes()
+        in_passes = self._peak_after_bytes is None or peak <= self._peak_after_bytes
+        return self._peak_before_bytes if in_passes and self._peak_before_bytes is not None else peak
 
     @property
     def needs_more(self) -> bool:
@@ -64,6 +76,7 @@ class PassScheduler:
         """
         if self._waiting and not self._begun:
             self._begun = True
+            self._peak_before_bytes = resident_peak_bytes()
             self._note({"note": "timing ended", "time_ns": time.perf_counter_ns()})
         if iteration_ended:
             self._attempt(self._next_iteration)
@@ -125,6 +138,7 @@ class PassScheduler:
         tables, facts = instrument.found()
         instrument.clean()
         self._instrument = None
+        self._peak_after_bytes = resident_peak_bytes()
         self._note({"note": "pass", "pass": self._name, "status": "ok", "reason": None, "windows": self._windows,
                     "facts": facts, "tables": tables})
 

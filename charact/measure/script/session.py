@@ -14,7 +14,6 @@ from typing import Any
 from charact.core.errors import UserError
 from charact.machine.core_use import CoreUse
 from charact.machine.facts import torch_facts
-from charact.measure.passes.resident_memory import resident_peak_bytes
 from charact.measure.script.hooks.patches import Patches
 from charact.measure.script.hooks.variable_names import variable_name
 from charact.measure.script.pass_scheduler import PassScheduler
@@ -332,7 +331,8 @@ class Session:
         Owner facts are written again: lazy modules have weights by now, and models may have been added.
         """
         facts = [self._facts(obj, number) for number, obj in self._objects.items()]
-        end = {"note": "end", "time_s": time.time(), "process_peak_bytes": resident_peak_bytes(), **end}
+        peak_bytes = self._pass_scheduler.program_peak_bytes()
+        end = {"note": "end", "time_s": time.time(), "process_peak_bytes": peak_bytes, **end}
         unwatched = {"note": "unwatched", "children": self._patches.num_children,
                      "threads": self._patches.num_training_threads}
         problem = None if self._flight_recorder is None else self._flight_recorder.problem

@@ -34,7 +34,8 @@ _PARTS = ("operator_type", "operator", "layer", "kernel", "problem", "layer_type
 
 def comparison(sides: Sequence[Group]) -> Body:
     """Build the section: the groups, times of each case with their ratios, speedups and other metrics."""
-    leads = ["Times are medians, ratios are against the baseline: below 1 is faster.", tables.single_run_note(sides)]
+    leads = ["Times are medians of a run, and over several runs their geometric mean. Ratios are against the baseline: "
+             "below 1 is faster.", tables.single_run_note(sides)]
     blocks = [*_times(sides), Block(table=tables.sides_table(sides), folded=True), *_notes(sides)]
     blocks += [_block(each.caption, each) for each in [*speedup_tables(sides), *brick_tables(sides)]]
     if metrics := tables.metric_table(sides):

@@ -7,7 +7,7 @@ import pandas as pd
 
 from charact.analysis.compare import Group, ratios
 from charact.analysis.compare.group_facts import disturbed_cases
-from charact.analysis.compare.ratios import phases_by_side
+from charact.analysis.compare.ratios import phases_by_side, run_times
 from charact.analysis.compare.selection import most_different, of_places
 from charact.views.tables import format as fmt
 from charact.views.tables.comparison_tables import DIFFERS, INCONCLUSIVE, with_verdicts
@@ -17,6 +17,8 @@ _MOST_NAMED = 3
 _MOST_PHASES = 2
 _WIDE = 1.1
 """Ratio of an interval's ends from which more runs are advised."""
+_MOST_RUNS = 10
+"""Maximum number of runs of a group whose times are listed."""
 _MIN_SHARE = 0.1
 """Minimum share of a difference from which its phase is named."""
 
@@ -28,7 +30,16 @@ def answers(sides: Sequence[Group]) -> list[str]:
     named = of_places(judged, only)
     counts = ", ".join(f"{number:,} {verdict}" for verdict, number in judged["verdict"].value_counts().items())
     return [*([f"Of {len(judged):,} cases: {counts}. Those that differ most:"] if num_left else []),
-            *(f"{row.case}: {sentence(row, sides)}" for row in fmt.rows(named))]
+            *(f"{row.case}: {sentence(row, sides)}{_of_runs(row, sides)}" for row in fmt.rows(named))]
+
+
+def _of_runs(row: Any, sides: Sequence[Group]) -> str:
+    """Return the time of each run behind a row of `judged_cases`; empty if a group has one run, or very many."""
+    base, new = run_times(sides, row.case, row.side)
+    if not (1 < len(base) <= _MOST_RUNS and 1 < len(new) <= _MOST_RUNS):
+        return ""
+    return (f"; in the runs, {sides[0].label} took {', '.join(map(fmt.seconds, base))}, and {row.side} "
+            f"{', '.join(map(fmt.seconds, new))}")
 
 
 def judged_cases(sides: Sequence[Group]) -> pd.DataFrame:

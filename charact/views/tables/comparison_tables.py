@@ -159,13 +159,16 @@ def metric_table(sides: Sequence[Group]) -> Table | None:
     words = [[_metric(row, row.base), _metric(row, row.value)] for row in fmt.rows(frame)]
     frame[["base_text", "value_text"]] = pd.DataFrame(words, index=frame.index)
     frame["metric"] = [_METRICS[metric][0] for metric in frame["metric"]]
+    frame = with_verdicts(frame, ("higher", "lower"))
+    alike = (frame["base_text"] == frame["value_text"]) & (frame["ratio"] != 1) & frame["significant"]
+    frame.loc[alike, "verdict"] = "equal, as rounded"
     judged, note = _judgement(frame)
     columns = [
         CASE, Column("metric", "Metric", unbroken=True), *side_column(sides),
         Column("base_text", sides[0].label, unbroken=True), Column("value_text", _other(sides), unbroken=True),
         Column("ratio", "Ratio", exact_ratio, "value / baseline’s", reason), *judged,
     ]  # fmt: skip
-    return table(with_verdicts(frame, ("higher", "lower")), "Throughput, memory, accuracy and energy", columns, note)
+    return table(frame, "Throughput, memory, accuracy and energy", columns, note)
 
 
 def unmatched_table(sides: Sequence[Group]) -> Table | None:
@@ -191,6 +194,8 @@ def context_table(sides: Sequence[Group]) -> Table | None:
     if len(sides) == 1:
         return None
     frame = pd.concat([_context(sides[0], side).assign(side=side.label) for side in sides[1:]])
+    labels = {side.label for side in sides}  # groups may have the names of their scripts
+    frame = frame[(frame["fact"] != "options.script") | ~frame["base"].isin(labels) | ~frame["new"].isin(labels)]
     frame["fact"] = frame["fact"].str.replace(".", " ").str.replace("_", " ")
     columns = [Column("fact", "Fact", unbroken=True), *side_column(sides),
                Column("base", sides[0].label, reason=lambda row: "not recorded"),

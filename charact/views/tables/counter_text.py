@@ -34,8 +34,8 @@ def counter_name(counter: str) -> str:
 
 
 def busy(row: Any) -> str:
-    """Format a row of `utilization.busy`: 99.5 % of the CPU used."""
-    return f"{fmt.share(row.busy_frac)} of the CPU used" if row.device_kind == "CPU" else \
+    """Format a row of `utilization.busy`: 99.5 % of the CPU busy."""
+    return f"{fmt.share(row.busy_frac)} of the CPU busy" if row.device_kind == "CPU" else \
         f"GPU {fmt.share(row.busy_frac)} busy"
 
 

@@ -111,7 +111,7 @@ def test_time_outside_of_iterations_and_its_lines_are_shown(run: Run) -> None:
     told = "12.0 s of 30.0 s (40.0 %): before the first 8.00 s, between 3.00 s, after the last 1.00 s"
     text = in_terminal(run).replace("\n    ", " ")
     assert f"outside iterations {told}" in " ".join(text.split())
-    assert "lines outside of iterations, in 8 samples" in text
+    assert "lines outside of iterations since PyTorch was imported, in 8 samples; --sample takes 10 times" in text
     assert "lines of data  n/a (3 of the samples, too few to name lines: charact run --sample" in text
     assert "and 7 that other passes measured" in text
     html = of(run)

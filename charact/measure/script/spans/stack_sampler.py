@@ -51,11 +51,13 @@ _SAMPLED_KINDS = (None, Kind.FETCH, Kind.FORWARD, Kind.LOSS)
 
 A backward or a step runs inside of PyTorch, whichever line started it.
 """
+_IMPORTS = "<frozen importlib._bootstrap>"
+"""File of the frames that import a Python module."""
 _CALLS_MODULE = "torch.nn.modules.module"
 """Python module whose functions call the forward of an `nn.Module`, and tell nothing of it."""
 
 CodeLocation = tuple[str, str, str | None]
-"""File and line of the program's own code, its function, and the library function that it calls."""
+"""File and line of the program's own code, its function, and what it calls or imports of a library."""
 
 
 class FrameSampler:
@@ -161,21 +163,24 @@ def _set_short_timer_slack() -> None:
 
 
 def location_of(frame: FrameType) -> CodeLocation | None:
-    """Return the innermost line of the program's own code, its function, and the library call in it.
+    """Return the innermost line of the program's own code, its function, and the library call or import in it.
 
     None if charact itself works, or if there is no code of the program. Own code is outside of Python's library and the
     installed packages; the main module always counts as own code.
     """
     library: CodeType | None = None
-    module = ""
+    module = imported = ""
     current: FrameType | None = frame
     while current is not None:
         code = current.f_code
         name = current.f_globals.get("__name__", "")
-        if name == "__main__" or not _is_library(code.co_filename):
-            called = None if library is None else f"{module}.{library.co_qualname}"
-            return f"{_short(code.co_filename)}:{current.f_lineno}", code.co_qualname, called
-        if not code.co_filename.startswith(_CHARACT):
+        if code.co_filename == _IMPORTS:
+            imported = str(current.f_locals.get("name")) if code.co_name == "_find_and_load" else imported
+        elif name == "__main__" or not _is_library(code.co_filename):
+            called = "" if library is None else f"{module}.{library.co_qualname}"
+            calls = ", ".join(filter(None, [called, imported and f"importing {imported}"]))
+            return f"{_short(code.co_filename)}:{current.f_lineno}", code.co_qualname, calls or None
+        elif not code.co_filename.startswith(_CHARACT):
             if library is None or name != _CALLS_MODULE:
                 library, module = code, name
         elif not code.co_filename.startswith(_WRAPPERS):

@@ -9,7 +9,9 @@ from rich.text import Text
 from charact.analysis.common.pass_status import pass_reason
 from charact.analysis.common.script_attribution import (
     has_unexplained_other,
+    is_sparse,
     sampled_frames,
+    sampled_functions,
     sampled_share,
     too_few_samples,
 )
@@ -22,6 +24,8 @@ from charact.views.tables.model import Column, table
 from charact.views.terminal.case_lines import Hanging
 
 _NUM_PLACES = 3
+_FEW = 100
+"""Number of samples below which shares are so uncertain that more are advised."""
 _TITLES = {phase: f"Lines of “{phase}”" for phase in SAMPLED_PHASES} | {"outside": "Lines outside of iterations"}
 
 
@@ -86,16 +90,18 @@ def _few(run: Run, case: str) -> dict[str, str]:
 
 
 def _lines(run: Run, case: str, phase: str) -> list[str]:
-    frames = sampled_frames(run, phase)
-    rows = frames[frames["case"] == case]
+    functions = sampled_functions(run, phase)
+    rows = functions[functions["case"] == case]
     if rows.empty:
         return []
     num_samples = round(rows["num_samples"].iloc[0] / rows["share_frac"].iloc[0])
     shown = [f"{sampled_share(row)}  {row.place} in {row.function}"
              f"{'' if pd.isna(row.library) else f', {row.library}'}" for row in fmt.rows(rows.head(_NUM_PLACES))]
     more = len(rows) - _NUM_PLACES
-    return [f"{_heading(phase)}, in {num_samples} sample{'' if num_samples == 1 else 's'}", *shown,
-            *([f"{more} more line{'' if more == 1 else 's'}"] if more > 0 else [])]
+    since = " since PyTorch was imported" if phase == "outside" else ""
+    sparser = "; --sample takes 10 times as many" if num_samples < _FEW and is_sparse(run, case) else ""
+    return [f"{_heading(phase)}{since}, in {num_samples} sample{'' if num_samples == 1 else 's'}{sparser}", *shown,
+            *([f"{more} more"] if more > 0 else [])]
 
 
 SECTION = Section("source-lines", "Source lines", 120, source_lines, ("frames",), terminal=_terminal,

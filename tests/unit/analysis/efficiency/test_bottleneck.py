@@ -288,8 +288,9 @@ class TestAdvice:
             frame("a.py:3", "mask", 3), frame("a.py:4", "mask", 4)]}
         found = judge(run)
         assert found["evidence"].endswith(
-            "most of it in forward, where mask takes 35 % (18–57 %), mostly in a.py:4")
-        assert found["advice"].startswith("do less in Python in mask, 35 % (18–57 %) of forward, mostly in a.py:4: ")
+            "most of it in forward, where mask takes 35 % (18–57 %) (a.py:3, 4)")
+        assert found["advice"].startswith(
+            "do less in Python in mask (a.py:3, 4), which takes 35.0 ms, 35 % (18–57 %) of forward: ")
         assert found["advice"].endswith('charact compare --ab "charact run a.py" "charact run changed.py"')
 
     @pytest.mark.parametrize(("reached_frac", "kind", "told", "advice"), [
@@ -310,7 +311,7 @@ class TestAdvice:
 
     @pytest.mark.parametrize(("phase", "kind", "told", "advice"), [
         ("update", "elementwise", {}, "use an optimizer that reads and writes once (fused=True)"),
-        ("forward", "GEMM", {}, "use each weight that is read for more samples: --batch-sizes 16"),
+        ("forward", "GEMM", {}, "read each weight for more samples at once: --batch-sizes 16"),
         ("forward", "elementwise", {}, "fuse operators (--compile)"),
         ("forward", "elementwise", {"manifest": {"options": {"compiled": True}}},
          "halve the bytes (--precision pure-bf16)"),
@@ -328,15 +329,15 @@ class TestAdvice:
     def test_where_nothing_bounds(self, tmp_path: Path) -> None:
         found = judge(shared(tmp_path, compute=0.45, bandwidth=0.40, data=0.15))
         assert found["advice"].startswith(
-            "no single limit dominates: begin with compute, most of it convolution in forward, the largest part with "
-            "45.0 % at 50.0 % of its ceiling (layer net takes most, 100.0 %): store images as NHWC")
+            "no limit takes most of the iteration; compute takes 45.0 %, mostly convolution in forward, at 50.0 % of "
+            "its ceiling; layer net takes 100.0 % of the operators’ time; to begin with, store images as NHWC")
 
     @pytest.mark.parametrize("reached_frac", [0.3, 0.1])
     def test_where_nothing_bounds_the_ceiling_is_told(self, tmp_path: Path, reached_frac: float) -> None:
         operators = [operator("forward", "elementwise", 0.045, num_bytes=0.045 * 1e11 * reached_frac, num_calls=0),
                      operator("forward", "other", 0.027, num_calls=0)]
         advice = judge(judged(tmp_path, {"data": 0.028, "forward": 0.072}, operators))["advice"]
-        assert "begin with bandwidth, most of it elementwise in forward" in advice
+        assert "bandwidth takes 45.0 %, mostly elementwise in forward" in advice
         assert f"at {100 * reached_frac:.1f} % of its ceiling" in advice
 
 

@@ -85,5 +85,5 @@ def test_a_case_that_missed_its_precision_says_so(tmp_path: Path) -> None:
     run = load_run(writer.publish())
     missed = missed_precision(run, entry["case"])
     assert missed == MissedPrecision(interval_frac=0.148, target_frac=0.02, ended_by="max_seconds")
-    assert fmt.missed_precision(missed) == "± 14.8 %, not the requested 2.0 %: time limit; try a longer --max-seconds"
+    assert fmt.missed_precision(missed) == "± 14.8 %, above the target of 2.0 %: time limit; try a longer --max-seconds"
     assert missed_precision(run, met["case"]) is None

@@ -133,6 +133,20 @@ class TestTheOrder:
             assert program.iterate() is (number < 1 + MAX_DISCARDED)
         assert program.endings == [("first", "ok", None)]
 
+    @pytest.mark.parametrize(("at_end", "expected"), [(900, 300), (1000, 1000)])
+    def test_the_program_s_peak_is_without_that_of_the_passes(
+            self, monkeypatch: pytest.MonkeyPatch, at_end: int, expected: int) -> None:
+        peak = 300
+        monkeypatch.setattr("charact.measure.script.pass_scheduler.resident_peak_bytes", lambda: peak)
+        program = Program("first", monkeypatch=monkeypatch)
+        assert program.scheduler.program_peak_bytes() == 300
+        program.iterate()
+        peak = 900
+        while program.iterate():
+            pass
+        peak = at_end
+        assert program.scheduler.program_peak_bytes() == expected
+
     @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
     def test_a_forked_child_records_nothing(self, tmp_path: Path) -> None:
         notes: list[dict[str, Any]] = []

@@ -1,5 +1,6 @@
 """The sampler of `--sample`: where it finds a program, when it looks, and which samples are of `other`."""
 
+import importlib
 import sys
 import threading
 import time
@@ -16,6 +17,7 @@ from charact.measure.script.spans.event_log import EventLogReader, EventLogWrite
 from charact.measure.script.spans.iterations import Interval, Iteration
 from charact.measure.script.spans.recorder import Kind, SpanRecorder
 from charact.measure.script.spans.stack_sampler import (
+    _LIBRARIES,
     INTERVAL_S,
     NUM_KEPT,
     SPARSE_INTERVAL_S,
@@ -121,8 +123,12 @@ def test_lines_that_release_the_gil_are_not_seen_more_often(tmp_path: Path) -> N
     sampler = FrameSampler(recorder, EventLogWriter(tmp_path))
     sampler.start()
     in_python_s = released_s = 0.0
-    until = time.monotonic() + 3
-    while time.monotonic() < until:
+    begun = looked = time.monotonic()
+    while time.monotonic() < begun + 20:  # where threads wake up late, samples are few
+        if time.monotonic() > looked + 1:
+            looked = time.monotonic()
+            if sum(len(note["samples"]) for note in sampled(tmp_path)) > 100:
+                break
         before_s = time.thread_time()
         compute_in_python()
         between_s = time.thread_time()
@@ -163,6 +169,19 @@ def test_a_layer_of_a_library_has_its_own_name_not_that_of_what_calls_every_laye
     caller["_call"](1)
     assert found[0] is not None
     assert found[0][2] == "torch.nn.modules.linear.forward"
+
+
+def test_an_import_has_the_name_of_the_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[Any] = []
+    (tmp_path / "outer_module.py").write_text("import inner_module\n")
+    (tmp_path / "inner_module.py").write_text("from builtins import look_at_stack\nlook_at_stack()\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr("charact.measure.script.spans.stack_sampler._LIBRARIES", (str(tmp_path), *_LIBRARIES))
+    monkeypatch.setattr("builtins.look_at_stack", lambda: found.append(location_of(_getframe(1))), raising=False)
+    for name in ("outer_module", "inner_module"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    importlib.import_module("outer_module")
+    assert found[0][2] == "importlib.import_module, importing outer_module"
 
 
 def test_nothing_is_looked_for_in_a_backward_or_when_nothing_is_recorded(tmp_path: Path) -> None:

@@ -35,4 +35,4 @@ def test_single_runs_may_differ_by_noise(tmp_path: Path) -> None:
 def test_no_difference_says_what_was_excluded(tmp_path: Path) -> None:
     first, *_ = answers(groups(tmp_path, 1.0, 3))
     assert "no difference shown: the time of b is " in first
-    assert first.endswith(" of that of a")
+    assert first.endswith(" of that of a; in the runs, a took 100 ms, 100 ms, 100 ms, and b 100 ms, 100 ms, 100 ms")

@@ -26,8 +26,8 @@ def run_of(tmp_path: Path, entry: dict[str, Any], *rows: dict[str, Any]) -> Run:
 
 def test_what_is_known_of_a_gpu_and_of_a_cpu(tmp_path: Path) -> None:
     of_gpu = line_of(load_run(made.write_gpu(tmp_path)))
-    assert of_gpu == "12.0 % of the CPU used, GPU 95.0 % busy, 300 W, 30.0 J an iteration"
-    assert line_of(load_run(made.write_cpu(tmp_path))) == "93.0 % of the CPU used, 25.0 W, 2.50 J an iteration"
+    assert of_gpu == "12.0 % of the CPU busy, GPU 95.0 % busy, 300 W, 30.0 J an iteration"
+    assert line_of(load_run(made.write_cpu(tmp_path))) == "93.0 % of the CPU busy, 25.0 W, 2.50 J an iteration"
 
 
 def test_power_and_energy_are_told_of_each_device(tmp_path: Path) -> None:
@@ -53,4 +53,4 @@ def test_the_line_stands_in_the_summary_and_fits_it(tmp_path: Path) -> None:
     stream = io.StringIO()
     Console(file=stream, width=80, color_system=None).print(summary(load_run(made.write_gpu(tmp_path))))
     lines = [line.strip() for line in stream.getvalue().splitlines()]
-    assert "12.0 % of the CPU used, GPU 95.0 % busy, 300 W, 30.0 J an iteration" in lines
+    assert "12.0 % of the CPU busy, GPU 95.0 % busy, 300 W, 30.0 J an iteration" in lines
