@@ -27,7 +27,7 @@ THREAD_VARIABLES = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
 _MUCH_FRAC = 0.1
 """Share of a case's operator time from which its slowest layer is named."""
 _MANY_CALLS = 100
-"""Number of calls in an iteration from which an operator may be called in a loop."""
+"""Number of calls in an iteration from which an operator is said to be called in a loop."""
 _FAR = "; that is far below the ceiling: other load, small operators or slow algorithms cost more than the ceiling does"
 _ABOVE = {
     "compute": "above 100 %: the ceiling is too low, or an algorithm such as Winograd needs fewer operations than are "
@@ -181,7 +181,7 @@ def _host_evidence(case: Situation) -> str:
                     for function in _slowest_function(case, phase).itertuples())
     return (f"Python and waiting outside of operators take {share(by_kind.get(OUTSIDE_OPERATORS, 0.0))} of the "
             f"iteration, calling operators {share(by_kind.get(CALLING, 0.0))}; most of it in {phase}"
-            f"{where or _slowest_layer(case)}{_most_called(case, phase)}")
+            f"{where or _slowest_layer(case)}{(calls := _most_called(case, phase)) and f'; {calls}'}")
 
 
 def _slowest_function(case: Situation, phase: str) -> pd.DataFrame:
@@ -192,12 +192,12 @@ def _slowest_function(case: Situation, phase: str) -> pd.DataFrame:
 
 
 def _most_called(case: Situation, phase: str) -> str:
-    """Return the operator with most calls in a phase, if they are many; empty otherwise."""
-    operators = top_operators(case.run)
+    """Return how often a phase calls the slowest of its operators that it calls in a loop; empty if there is none."""
+    operators = top_operators(case.run)  # the slowest first
     of_phase = operators[(operators["case"] == case.entry["case"]) & (operators["phase"] == phase)]
-    most = of_phase.nlargest(1, "num_calls")
-    return "".join(f"; {row.operator} runs {row.num_calls:,.0f} times in {phase}" for row in most.itertuples()
-                   if row.num_calls >= _MANY_CALLS)
+    many = of_phase["num_calls"] >= max(_MANY_CALLS, of_phase["num_calls"].max() / 2)
+    return "".join(f"{row.operator} runs {row.num_calls:,.0f} times in {phase}"
+                   for row in of_phase[many].head(1).itertuples())
 
 
 def _compute_evidence(case: Situation) -> str:
@@ -285,8 +285,9 @@ def _larger_calls(case: Situation) -> str:
     phase = _most(case, "host", "phase")
     for slowest in _slowest_function(case, phase).itertuples():
         takes = f"{quantity(float(str(slowest.time_s)), 's')}, {sampled_share(slowest)} of {phase}"
+        calls = _most_called(case, phase)
         return (f"do less in Python in {slowest.function} ({slowest.place}), which takes {takes}: operators on whole "
-                f"tensors instead of loops, and only once what stays the same{_most_called(case, phase)}; check each "
+                f"tensors instead of loops{calls and f' ({calls})'}, and only once what stays the same; check each "
                 f"change with {_both_measured(case)}")
     compiling = "" if case.is_compiled else _compiling(case)
     fewer = compiling and f", or fewer operators: {compiling}"

@@ -31,8 +31,9 @@ _ENVIRONMENT = Environment(
 
 
 def _with_options(text: str) -> Markup:
-    """Return a text in which no line breaks within an option such as `--batch-sizes`."""
-    return Markup(re.sub(r"--[a-z][a-z-]*", r'<span class="ch-option">\g<0></span>', str(escape(text))))
+    """Return a text in which no line breaks within an option such as `--batch-sizes`; code has the font of code."""
+    whole = re.sub(r"--[a-z][a-z-]*", r'<span class="ch-option">\g<0></span>', str(escape(text)))
+    return Markup(re.sub("`([^`]+)`", r"<code>\g<1></code>", whole))
 
 
 _ENVIRONMENT.filters["with_options"] = _with_options

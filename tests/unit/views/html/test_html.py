@@ -180,7 +180,7 @@ def test_ten_cases_of_a_deep_network_stay_below_2_megabytes(tmp_path: Path) -> N
     text = report([load_run(writer.close("complete"))])
     assert text.count("deep-41-b8-train-fp32-cpu") > 50
     assert len(text.encode()) <= 2_000_000
-    assert "`charact export` writes all" in text
+    assert "<code>charact export</code> writes all" in text
 
 
 @pytest.mark.slow
