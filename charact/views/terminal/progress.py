@@ -132,13 +132,17 @@ class LiveProgress(_Live):
             self._draw()
 
     def _left(self) -> str:
-        """Return the time left as text, as if each case took as long as the mean so far; "" in the first case."""
+        """Return the time left as text, as if each case took as long as the mean so far; "" in the first case.
+
+        It is a minimum once the case has taken longer, and not told if it is less than a second.
+        """
         num_done = self._number - 1
         if num_done < 1:
             return ""
         mean_s = (self._case_begun - self._begun) / num_done
-        this_s = max(mean_s - (time.monotonic() - self._case_begun), 0.0)
-        return f"about {this_s + mean_s * (self._total - self._number):.0f} s left"
+        this_s = mean_s - (time.monotonic() - self._case_begun)
+        left_s = max(this_s, 0.0) + mean_s * (self._total - self._number)
+        return f"{'about' if this_s >= 0 else 'at least'} {left_s:.0f} s left" if left_s >= 1 else ""
 
 
 class MemoryProgress(LiveProgress):

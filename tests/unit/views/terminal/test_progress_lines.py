@@ -22,13 +22,14 @@ def test_cases_are_a_line_every_ten_seconds(monkeypatch: pytest.MonkeyPatch, cap
         for number in (1, 2):
             progress.case_started(f"mlp-{number}", number, 2)
             progress.pass_started("timing")
-            for iteration in range(1, 50):
+            for iteration in range(1, 50 * number):
                 clock.now_s += 0.25
                 progress.iteration(iteration, 0.25)
     out, lines = capsys.readouterr()
     assert out == ""
     assert lines.splitlines() == ["[1/2] mlp-1: timing pass: 40 iterations, 4/s",
-                                  "[2/2] mlp-2: timing pass: 31 iterations, 4/s, about 4 s left"]
+                                  "[2/2] mlp-2: timing pass: 31 iterations, 4/s, about 4 s left",
+                                  "[2/2] mlp-2: timing pass: 71 iterations, 4/s"]
 
 
 def test_training_shows_the_time_left_from_its_first_epoch(monkeypatch: pytest.MonkeyPatch,
