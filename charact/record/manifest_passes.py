@@ -49,6 +49,8 @@ class CoreUse(Struct):
 class ProgramFacts(Struct):
     """Time of a whole profiled program: all, before the first iteration, between iterations and after the last one.
 
+    The time of charact's passes is left out: an iteration that they measured counts as long as the median one.
+
     Times are unknown if the program was not recorded to its end. `process_peak_bytes`: largest resident set of the
     process, without that of charact's passes.
     """

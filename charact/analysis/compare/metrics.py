@@ -45,7 +45,7 @@ def metric_ratios(sides: Sequence[Group]) -> pd.DataFrame:
     script's process, also of NumPy and Python, without charact's passes; accuracy, for a training the best validation
     accuracy; energy, of the device per iteration; total_time, of a training; inference_time, warm load plus inference
     on the data set; measured_time, an iteration of a constructed model that was also run; program_time, of a script
-    from its start to its end, with charact's passes, given to the first of its cases.
+    from its start to its end, without charact's passes, given to the first of its cases.
 
     *Error*: the interval of an accuracy covers the choice of samples, not the seed. Peak memory is a count, so every
     difference is significant.

@@ -193,14 +193,28 @@ def script_cases(log: EventLog, name: str, source: str, skip: int | None, limit:
 
 
 def _program(log: EventLog) -> dict[str, Any]:
-    """Return facts of the whole program: its time outside of iterations (s), if it is known, and its peak memory."""
+    """Return facts of the whole program: its time outside of iterations (s), if it is known, and its peak memory.
+
+    The time of the passes is left out: each iteration that they measured counts as long as the median one.
+    """
     facts: dict[str, Any] = {"process_peak_bytes": log.process_peak_bytes}
     if log.span_ns is None or not log.iterations:
         return facts
-    (begin_ns, end_ns), first, last = log.span_ns, log.iterations[0], log.iterations[-1]
-    inside_ns = sum(one.end_ns - one.start_ns for one in log.iterations)
-    before_ns, after_ns = max(first.start_ns - begin_ns, 0), max(end_ns - last.end_ns, 0)
-    between_ns = max(last.end_ns - first.start_ns - inside_ns, 0)
+    begin_ns, first = log.span_ns[0], log.iterations[0]
+    end_ns: float = log.span_ns[1]
+    last_ns: float = log.iterations[-1].end_ns
+    inside_ns: float = sum(one.end_ns - one.start_ns for one in log.iterations)
+    if log.passes.span_ns is not None:
+        passes_begin_ns, passes_end_ns = log.passes.span_ns
+        timed = log.passes.timed(log.iterations)
+        walls_ns = [one.end_ns - one.start_ns for one in timed]
+        typical_ns = (len(log.iterations) - len(timed)) * median(walls_ns) if timed else 0
+        # The program as it would have been: what follows the passes begins where they began, but for their iterations.
+        saved_ns = passes_end_ns - passes_begin_ns - typical_ns
+        last_ns, end_ns = max(last_ns, passes_end_ns) - saved_ns, end_ns - saved_ns
+        inside_ns = sum(walls_ns) + typical_ns
+    before_ns, after_ns = max(first.start_ns - begin_ns, 0), max(end_ns - last_ns, 0)
+    between_ns = max(last_ns - first.start_ns - inside_ns, 0)
     return facts | {"duration_s": (end_ns - begin_ns) / 1e9, "before_s": before_ns / 1e9,
                     "between_s": between_ns / 1e9, "after_s": after_ns / 1e9}
 

@@ -34,6 +34,15 @@ class Passes:
         elif note["note"] == "pass":
             self.notes[note["pass"]] = note
 
+    @property
+    def span_ns(self) -> tuple[int, int] | None:
+        """Start of the first pass and end of the last one; None without passes, or if they did not end."""
+        if self.timing_ended_ns is None:
+            return None
+        ends = [end_ns for note in self.notes.values() for _, end_ns in note["windows"]]
+        end_ns = max(ends, default=None) if self.timing_resumed_ns is None else self.timing_resumed_ns
+        return None if end_ns is None else (self.timing_ended_ns, end_ns)
+
     def timed(self, iterations: Sequence[Iteration]) -> list[Iteration]:
         """Return the iterations before the first and after the last pass, recorded without other instruments."""
         if self.timing_ended_ns is None:

@@ -76,6 +76,18 @@ def test_time_outside_of_iterations_and_of_other_passes_is_recorded() -> None:
     assert [case["passes"]["timing"]["num_pass_iterations"] for case in (train, infer)] == [2, 0]
 
 
+def test_the_time_of_passes_is_not_the_program_s() -> None:
+    """Iterations take 1 s, in the passes 3 s; the passes take 2 s more; 4 s are before, 5 s after, 1 s between."""
+    begins = ((4, 5), (5, 6), (6, 7), (9, 12), (12, 15), (15, 16), (17, 18))
+    log = EventLog([Iteration(True, begin * 10**9, end * 10**9, [Interval("forward", 21, begin, end)])
+                    for begin, end in begins], span_ns=(0, 23 * 10**9))
+    log.passes.timing_ended_ns, log.passes.timing_resumed_ns = 7 * 10**9, 15 * 10**9
+    ((train, _),) = script_cases(log, "train", "train.py", 0, None)
+    program = train["passes"]["timing"]["program"]
+    assert {name: program[name] for name in ("duration_s", "before_s", "between_s", "after_s")} == {
+        "duration_s": 17.0, "before_s": 4.0, "between_s": 1.0, "after_s": 5.0}
+
+
 def cases_of(directory: Path, step: Callable[[], Any]) -> list[dict[str, Any]]:
     """Entries of the cases of a program of eight steps."""
     session = Session(directory, Plan())
