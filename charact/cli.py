@@ -25,6 +25,8 @@ charact runs a workload, times every phase of its iterations, and writes a recor
 one HTML file or in TensorBoard.
 
 \b
+  charact run train.py                          where the time of your own script goes
+  charact compare --ab "charact run train.py" "charact run new.py"   whether a change helps
   charact profile resnet --input-sizes 32,224   measure ResNet-50 at 2 sizes
   charact report runs/*                         one HTML file of all runs
   charact tensorboard runs                      compare them in TensorBoard

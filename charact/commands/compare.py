@@ -144,7 +144,7 @@ def _commands(sides: list[str] | None, ab: tuple[str, str] | None) -> list[list[
 
 @contextmanager
 def _sound(sides: "Sequence[Group]") -> Iterator[None]:
-    """Convert errors from invalid values in a record into one line: readers check names and types, not every value.
+    """Raise an error of one line if a record has invalid values; its reader checks names and types only.
 
     Raises:
         UserError: comparing met such a value.
@@ -205,10 +205,10 @@ def _csv(sides: "Sequence[Group]", levels: Sequence[str]) -> str:
 
 
 def _check_common(sides: "Sequence[Group]") -> None:
-    """Check that all groups share cases with the baseline.
+    """Check that at least one group shares a case with the baseline.
 
     Raises:
-        UserError: a group shares none.
+        UserError: none does.
     """
     from charact.analysis.common.script_attribution import is_watched
     from charact.analysis.compare import matched_cases, unmatched_cases

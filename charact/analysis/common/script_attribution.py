@@ -1,4 +1,4 @@
-"""Phase attribution of profiled programs and imported traces, and the code that ran in their `other` time."""
+"""Phase attribution of profiled programs and imported traces, and the lines of code that took the time."""
 
 import math
 from typing import Any
@@ -16,11 +16,11 @@ _OUTSIDE = ["duration_s", "before_s", "between_s", "after_s"]
 _MUCH_FRAC = 0.1
 _FRAMES = ["place", "function", "library", "num_samples"]
 _NUM_LIBRARIES = 3
-"""Number of library functions that are named of a line."""
+"""Maximum number of library functions that are named for a line."""
 _MOST_LINES = 3
 """Number of lines of a function that are named one by one."""
 _SPARSE_S = 0.05
-"""Interval of samples (s) from which the sampler ran without `--sample`."""
+"""Minimum interval of samples (s) that shows that the sampler ran without `--sample`."""
 _NORMAL = 1.96
 """Quantile of the normal distribution for a 95 % interval."""
 
@@ -50,11 +50,12 @@ def attribution(run: Run) -> pd.DataFrame:
 
 
 def time_outside(run: Run) -> pd.DataFrame:
-    """Return the time of each profiled program outside of its iterations, such as imports, evaluation and saving.
+    """Return how long each profiled program ran outside of its iterations, such as for imports or evaluation.
 
-    Columns: case, the first of the program; duration_s of the whole program; outside_s and outside_frac of it;
-    before_s the first iteration, between_s iterations, and after_s the last one, which sum to outside_s. Programs that
-    were not recorded to their end have no rows.
+    Columns: case, the program's first case; duration_s, the time of the whole program, without charact's passes;
+    outside_s, its time outside of iterations; outside_frac, their ratio (0 to 1); before_s, until the first iteration;
+    between_s, between iterations; after_s, from the last one. outside_s is the sum of the last three. A program that
+    was not recorded to its end has no row.
     """
     timed = [(entry["case"], entry.get("passes", {}).get("timing", {}).get("program") or {}) for entry in _entries(run)]
     rows = [[case, *(facts[name] for name in _OUTSIDE)] for case, facts in timed if facts.get("duration_s")]
@@ -117,7 +118,7 @@ def _samples(run: Run, case: str) -> dict[str, Any]:
 
 
 def too_few_samples(run: Run, case: str) -> dict[str, int]:
-    """Return the phases of a case of which there are too few samples to name lines, with the number of samples."""
+    """Return the phases of a case with too few samples to name lines, with their number; none with `--sample`."""
     sampled, sparse = _samples(run, case), is_sparse(run, case)
     return {phase: sampled[num_samples] for phase, (num_samples, frames) in SAMPLED_PHASES.items()
             if sparse and num_samples in sampled and not sampled.get(frames)}
@@ -165,9 +166,9 @@ def sampled_frames(run: Run, phase: str = "other") -> pd.DataFrame:
 
 @memoize
 def sampled_functions(run: Run, phase: str) -> pd.DataFrame:
-    """Return the rows of `sampled_frames`, with one row for all lines of a function that call no code of a library.
+    """Return the rows of `sampled_frames`, in which the lines of one function are one row.
 
-    A line that calls a library has a row of its own: its time is in the library.
+    A line that calls a library keeps a row of its own: its time is in the library.
 
     Columns: as in `sampled_frames`; place has up to three lines (train.py:39, 40), or the first and the last of more
     (train.py:36–41).

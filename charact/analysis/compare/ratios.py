@@ -53,7 +53,10 @@ def ratios(sides: Sequence[Group], by: str, cases: frozenset[str] | None = None)
 
 
 def run_times(sides: Sequence[Group], case: str, side: str) -> tuple[list[float], list[float]]:
-    """Return a case's time (s) in each run of the baseline, and in each of another group, as in `ratios`."""
+    """Return a case's time (s) in each run of the baseline, and in each run of the group `side`, as in `ratios`.
+
+    The case must be in both.
+    """
     pair = next(pair for pair in pairs(sides, TIMES[CASE], {case}) if pair.side == side)
     base, new = pair.base[CASE], pair.new[CASE]
     return _of_runs(base), _of_runs(new)

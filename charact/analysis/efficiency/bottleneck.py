@@ -50,21 +50,33 @@ _COLUMNS = ["case", "verdict", *_NUMBERS, "prize", "evidence", "advice", "reason
 def bottlenecks(run: Run) -> pd.DataFrame:
     """Return the bottleneck of each case, one row for each.
 
-    The largest of data, communication and host is the bottleneck if its share of the median iteration is `BOUND_FRAC`
-    or more; else compute or bandwidth from `WORK_FRAC`; else the case is balanced. Memory capacity bounds a case that
-    ran out of memory. It also bounds a host-bound or balanced case that uses `MEMORY_FRAC` of the memory, because a
-    larger batch would help. There is no verdict if other programs took much of the cores (see `core_use`), or if
-    nothing bounds and `BOUND_FRAC` or more of the time has an unknown limit.
+    The limit is the largest of data, communication and host if it has `BOUND_FRAC` or more of the median iteration;
+    else the larger of compute and bandwidth if it has `WORK_FRAC` or more; else there is none. The first rule that
+    applies decides:
 
-    A rank whose communication is mostly waiting for another rank is straggler-bound, not communication-bound.
+    1. The case ran out of memory: memory-capacity-bound.
+    2. Its iterations were not timed: no verdict.
+    3. Other programs took much of the cores (see `core_use`), and the case runs on the CPU, or its limit is data, host
+       or none: no verdict, but advice.
+    4. The limit is host or none, and the peak is `MEMORY_FRAC` of the memory or more: memory-capacity-bound, because a
+       larger batch would help.
+    5. The limit is communication, and at least half of it is waiting for a later rank: straggler-bound.
+    6. There is a limit: bound by it.
+    7. `BOUND_FRAC` or more of the time has an unknown limit: no verdict.
+    8. Otherwise: balanced.
 
-    Columns: case; verdict ('data-bound', 'communication-bound', 'straggler-bound', 'host-bound', 'compute-bound',
-    'memory-bandwidth-bound', 'memory-capacity-bound', 'balanced', or null); share_frac of the median iteration, and the
-    threshold_frac that it exceeded (for a full memory MEMORY_FRAC, and no share); prize_s and prize_frac, the potential
-    speedup: the most that removing the bottleneck could save; prize, a sentence that says so (null for capacity,
-    balance, and work that exceeds its ceiling); for data it adds the most that loader processes could save on the
-    machine's cores; evidence, a sentence with numbers and thresholds; advice, one thing to try; reason, why there is no
-    verdict (an unreliable case has advice nevertheless).
+    Columns:
+
+    - case
+    - verdict: 'data-bound', 'communication-bound', 'straggler-bound', 'host-bound', 'compute-bound',
+      'memory-bandwidth-bound', 'memory-capacity-bound', 'balanced', or null.
+    - share_frac: share of the limit in the median iteration (of all communication if straggler-bound).
+    - threshold_frac: the threshold that it reached (`MEMORY_FRAC` for a full memory; null after running out of memory).
+    - prize_s, prize_frac: the most that removing the bottleneck could save of an iteration, in s and as a share. Null
+      for capacity and balance, and if work is faster than its ceiling.
+    - prize: a sentence with this saving; for data also with that of more loader processes.
+    - evidence, advice: sentences with numbers and thresholds, and with one thing to try.
+    - reason: why there is no verdict.
     """
     parts = dict(iter(limited_parts(run).groupby("case", sort=False)))
     medians_s = iteration_times(run).groupby("case")["wall_s"].median()

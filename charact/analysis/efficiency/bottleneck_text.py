@@ -20,15 +20,17 @@ from charact.record.reader import Run
 from charact.record.schema import SAMPLED_PHASES
 
 _NEAR_FRAC = 0.7
-"""Share of its ceiling from which work cannot get much faster."""
+"""Minimum share of its ceiling at which work cannot get much faster."""
 _FAR_FRAC = 0.25
+"""Share of its ceiling below which something else than the ceiling limits work."""
 THREAD_VARIABLES = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
-"""Environment variables with which other programs disturb a case less."""
+"""Environment variables that make a case less sensitive to other programs."""
 _MUCH_FRAC = 0.1
-"""Share of a case's operator time from which its slowest layer is named."""
+"""Minimum share of the time at which the slowest layer or function is named."""
 _MANY_CALLS = 100
 """Number of calls in an iteration from which an operator is said to be called in a loop."""
-_FAR = "; that is far below the ceiling: other load, small operators or slow algorithms cost more than the ceiling does"
+_FAR = ("; that is far below the ceiling: other load, small operators or slow algorithms slow it down more than the "
+        "ceiling does")
 _ABOVE = {
     "compute": "above 100 %: the ceiling is too low, or an algorithm such as Winograd needs fewer operations than are "
                "counted",
@@ -41,6 +43,7 @@ SAVINGS = {
     "host": "removing the time of Python and of calling operators", "compute": "computing at the ceiling",
     "bandwidth": "moving data at the ceiling",
 }  # fmt: skip
+"""What would remove each limit."""
 
 
 @dataclass(frozen=True)
@@ -98,12 +101,12 @@ class Situation:
         return self.parts[self.parts["limit"] == limit]
 
     def spent_s(self, limit: str) -> float:
-        """Return the time of the median iteration with this limit."""
+        """Return the time (s) that this limit takes of the median iteration."""
         return self._spent_s[limit]
 
     @cached_property
     def _spent_s(self) -> dict[str, float]:
-        """Time of the median iteration by limit."""
+        """Time (s) that each limit takes of the median iteration."""
         return {limit: float(self.of(limit)["time_s"].sum()) for limit in LIMITS}
 
     def share(self, limit: str) -> float:
@@ -111,7 +114,11 @@ class Situation:
         return self.spent_s(limit) / self.median_s
 
     def reached_frac(self, limit: str) -> float:
-        """Return the time that work with this limit needs at its ceiling, over its measured time."""
+        """Return the share of its ceiling that work with this limit reaches; above 1 if the ceiling is too low.
+
+        Raises:
+            ZeroDivisionError: no part of the iteration has this limit.
+        """
         return float(self.of(limit)["bound_s"].sum()) / self.spent_s(limit)
 
 
@@ -124,15 +131,16 @@ def shares(case: Situation) -> str:
 
 
 def from_share(limit: str, threshold_frac: float) -> str:
-    """Return from which share of the iteration a limit is the bottleneck, as text."""
-    return f"{limit} is a bottleneck from {share(threshold_frac)} of the iteration"
+    """Return the share of the iteration at which a limit counts as a bottleneck, as text."""
+    return f"{limit} counts as a bottleneck if it takes {share(threshold_frac)} of the iteration or more"
 
 
 def saving_by_processes(case: Situation) -> str:
-    """Return how much of an iteration loader processes can save at most; empty if it is not known, or is all of `data`.
+    """Return the end of a sentence: the most that more loader processes could save, in % of the median iteration.
 
-    The cores must do the measured work of loading and training, but none while loading waits for a disk or a network.
-    If all cores load already, only cheaper samples help.
+    It begins with a semicolon. It is empty if the cores or their use are not known, or if the saving, rounded, is the
+    whole share of data. The saving is an upper bound: the cores share the work of loading and training equally. Time in
+    which loading waits for a disk or a network is no work; with loader processes it is counted as work, as unknown.
     """
     spent_s, num_cores, wanted_cores = case.spent_s("data"), case.num_cores, case.wanted_cores
     if num_cores is None or wanted_cores is None:
@@ -185,14 +193,21 @@ def _host_evidence(case: Situation) -> str:
 
 
 def _slowest_function(case: Situation, phase: str) -> pd.DataFrame:
-    """Return the row of `sampled_functions` with most samples in code of the program itself; none if that is little."""
+    """Return the row of `sampled_functions` with most samples in code of the program itself.
+
+    No row if it has less than `_MUCH_FRAC` of the samples, or if the phase is not sampled.
+    """
     functions = _functions(case, phase if phase in SAMPLED_PHASES else "other")
     own = functions[functions["library"].isna() & (functions["share_frac"] >= _MUCH_FRAC)]
     return own.head(int(phase in SAMPLED_PHASES))
 
 
 def _most_called(case: Situation, phase: str) -> str:
-    """Return how often a phase calls the slowest of its operators that it calls in a loop; empty if there is none."""
+    """Return which operator a phase calls in a loop and how often, as text; empty if none.
+
+    It is the slowest operator of those with at least `_MANY_CALLS` calls in an iteration, and at least half as many as
+    the most frequent one.
+    """
     operators = top_operators(case.run)  # the slowest first
     of_phase = operators[(operators["case"] == case.entry["case"]) & (operators["phase"] == phase)]
     many = of_phase["num_calls"] >= max(_MANY_CALLS, of_phase["num_calls"].max() / 2)
@@ -215,7 +230,7 @@ def _bandwidth_evidence(case: Situation) -> str:
 
 
 def _above(case: Situation, limit: str) -> str:
-    """Return what a share above 100 % means."""
+    """Return what a share above 100 % means; empty up to 100 %."""
     return f" ({_ABOVE[limit]})" if case.reached_frac(limit) > 1 else ""
 
 
@@ -269,7 +284,10 @@ def _both_measured(case: Situation) -> str:
 
 
 def measure_again(case: Situation) -> str:
-    """Return what to do if other programs disturbed a case: a program's own command has variables before it."""
+    """Return advice for a case that other programs disturbed: measure on an idle machine, or with `THREAD_VARIABLES`.
+
+    If `charact run` measured a Python script, the advice has its whole command, with the variables before it.
+    """
     variables = " ".join(f"{name}={value}" for name, value in THREAD_VARIABLES.items())
     words = [str(case.option("script")), *(case.option("arguments") or [])]
     command = f" charact run {shlex.join(words)}" if is_watched(case.run) and words[0].endswith(".py") else ""
@@ -286,9 +304,9 @@ def _larger_calls(case: Situation) -> str:
     for slowest in _slowest_function(case, phase).itertuples():
         takes = f"{quantity(float(str(slowest.time_s)), 's')}, {sampled_share(slowest)} of {phase}"
         calls = _most_called(case, phase)
-        return (f"do less in Python in {slowest.function} ({slowest.place}), which takes {takes}: operators on whole "
-                f"tensors instead of loops{calls and f' ({calls})'}, and only once what stays the same; check each "
-                f"change with {_both_measured(case)}")
+        return (f"do less in Python in {slowest.function} ({slowest.place}), which takes {takes}: use operators on "
+                f"whole tensors instead of loops{calls and f' ({calls})'}, and compute only once what does not "
+                f"change; check each change with {_both_measured(case)}")
     compiling = "" if case.is_compiled else _compiling(case)
     fewer = compiling and f", or fewer operators: {compiling}"
     graphs = "" if case.on_cpu else ", or CUDA graphs" + (compiling and " (torch.compile with mode='reduce-overhead')")

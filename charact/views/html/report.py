@@ -31,7 +31,7 @@ _ENVIRONMENT = Environment(
 
 
 def _with_options(text: str) -> Markup:
-    """Return a text in which no line breaks within an option such as `--batch-sizes`; code has the font of code."""
+    """Return HTML of a text: no line breaks within an option such as `--batch-sizes`, and backticks mark code."""
     whole = re.sub(r"--[a-z][a-z-]*", r'<span class="ch-option">\g<0></span>', str(escape(text)))
     return Markup(re.sub("`([^`]+)`", r"<code>\g<1></code>", whole))
 
@@ -108,7 +108,7 @@ def _body(section: Section, run: Run) -> Body | None:
 
 
 def _without_repetition(body: Body, cases: Sequence[dict[str, Any]]) -> Body:
-    """Return the body whose tables say long reasons once; if all cases have one name, it is left out."""
+    """Return the body whose tables say long reasons once, and do not name the case if there is only one."""
     names = {case["case"] for case in cases}
     blocks = [without_case(block, *names) for block in body.blocks] if len(names) == 1 else body.blocks
     return replace(body, blocks=[
@@ -124,15 +124,15 @@ OnRun = Callable[[Run], object]
 
 
 def report(runs: Sequence[Run], max_cases: int = MAX_CASES, on_run: OnRun = lambda run: None) -> str:
-    """Return one self-contained page: each run's sections, after a table across the runs if there are several.
+    """Return an HTML page without external files: tables across the runs, then the sections of each run.
 
-    Of many runs, only the first ones have sections; the others are rows of the tables. Each run is released after it
-    is read, so memory does not grow with the number of runs.
+    One run has sections only. Of several runs, the first ones have sections: up to `max_cases` cases, but at least two
+    runs. The others are only rows of the tables. Several runs are released one by one, to limit the memory.
 
     Args:
         runs: runs to show, in this order.
-        max_cases: maximum number of cases shown in full, if there are several runs.
-        on_run: called after each run.
+        max_cases: maximum number of cases shown in full; ignored for one run.
+        on_run: called with each of several runs after it is read.
     """
     runs = [presentable(run) for run in runs]
     names = across_runs.abbreviated_names([run.manifest["name"] for run in runs])
@@ -184,7 +184,10 @@ def comparison_sections(sides: Sequence[Group]) -> list[DrawnSection]:
 
 
 def comparison_report(sides: Sequence[Group]) -> str:
-    """Return one self-contained page: the comparison, then the sections of each group's first measured run."""
+    """Return one self-contained page: the comparison, then the sections of the first run of each group.
+
+    Published groups have no sections. Of many groups, the first have them: up to `MAX_CASES` cases, at least two runs.
+    """
     measured = [side for side in sides if "reference" not in side.runs[0].manifest]
     runs = [side.runs[0] for side in measured]
     num_drawn = _num_drawn(runs, MAX_CASES)

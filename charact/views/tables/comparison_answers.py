@@ -15,16 +15,21 @@ from charact.views.tables.comparison_tables import DIFFERS, INCONCLUSIVE, with_v
 _MOST_NAMED = 3
 """Maximum number of cases that have a sentence of their own, largest differences first."""
 _MOST_PHASES = 2
+"""Maximum number of phases that a sentence names."""
 _WIDE = 1.1
-"""Ratio of an interval's ends from which more runs are advised."""
+"""Minimum ratio of an interval's ends at which more runs are advised."""
 _MOST_RUNS = 10
 """Maximum number of runs of a group whose times are listed."""
 _MIN_SHARE = 0.1
-"""Minimum share of a difference from which its phase is named."""
+"""Minimum share of a difference at which its phase is named."""
 
 
 def answers(sides: Sequence[Group]) -> list[str]:
-    """Return the number of cases with each verdict, if there are many cases, and a sentence for the most different."""
+    """Return sentences that say which group is faster, for at most `_MOST_NAMED` cases that differ most.
+
+    A sentence is about one case in one group, against the baseline, the first of `sides`. If others are left out, a
+    line before the sentences counts all by verdict.
+    """
     judged = judged_cases(sides)
     only, num_left = most_different(sides, _MOST_NAMED)
     named = of_places(judged, only)
@@ -43,14 +48,18 @@ def _of_runs(row: Any, sides: Sequence[Group]) -> str:
 
 
 def judged_cases(sides: Sequence[Group]) -> pd.DataFrame:
-    """Return `ratios` of the cases that both groups timed, with the column verdict."""
+    """Return the rows of `ratios` by case that have a ratio, with the column verdict: see `with_verdicts`."""
     timed = ratios(sides, "case")
     disturbed = frozenset(disturbed_cases(sides)["case"])
     return with_verdicts(timed[timed["ratio"].notna()], disturbed=disturbed)
 
 
 def sentence(row: Any, sides: Sequence[Group]) -> str:
-    """Return the answer for a row of `judged_cases`, without its case."""
+    """Return a sentence about a row of `judged_cases`: how much more or less time its group takes than the baseline.
+
+    It has the 95 % interval, both times and the phases with most of the difference, or says that no difference is
+    shown. It does not name the case.
+    """
     new, base = row.side, sides[0].label
     if row.verdict in ("faster", "slower", DIFFERS):
         sign, more = (1, "more") if row.ratio > 1 else (-1, "less")
@@ -72,7 +81,11 @@ def sentence(row: Any, sides: Sequence[Group]) -> str:
 
 
 def _where(row: Any, sides: Sequence[Group]) -> str:
-    """Return the phases in which most of a case's difference is: `, mostly in data (308 µs)`; empty if none stand out.
+    """Return the phases with most of the difference of a case's times, as text: `, mostly in data (308 µs)`.
+
+    At most two are named: each differs significantly, and has at least 10 % of the difference. The time is the change
+    of the phase in an iteration, without its sign. Empty if these phases have at most half of the difference, or if a
+    group has no times of phases.
 
     Args:
         row: a row of `judged_cases`.

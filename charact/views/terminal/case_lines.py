@@ -20,7 +20,7 @@ _INDENT = 2
 
 @dataclass(frozen=True)
 class Hanging:
-    """A text whose lines after the first are indented, so that the next text is not mistaken for its end."""
+    """A text with a hanging indent, so that one sees where the next text begins."""
 
     text: Text
 
@@ -32,7 +32,7 @@ class Hanging:
 
 
 def verdict_lines(label: str, verdict: str, sentences: Iterable[object]) -> RenderableType:
-    """Return a label with its verdict, and below it those of the sentences that are texts."""
+    """Return a line with a label and its verdict, then one for each sentence; values that are no text are left out."""
     texts = [Text(text, style="dim") for text in sentences if isinstance(text, str)]
     return Group(Hanging(Text.assemble(f"{label}  ", (verdict, "bold"))), *map(Hanging, texts))
 
@@ -45,7 +45,14 @@ def failure(case: pd.Series) -> Text:
 
 
 def nothing(run: Run, case: pd.Series, label: str, name: str) -> list[RenderableType]:
-    """Return the line with the reason why a case has no bar; none if several cases all lack it for this reason."""
+    """Return a line that says why a case has no bar; no line if all of several cases have the same reason.
+
+    Args:
+        run: the run.
+        case: row of the case.
+        label: text at the start of the line.
+        name: of the pass that would have measured the bar.
+    """
     reasons = {str(entry["case"]): pass_reason(run, str(entry["case"]), name) for entry in run.manifest["cases"]}
     reason = reasons[str(case["case"])]
     if reason is not None and len(reasons) > 1 and set(reasons.values()) == {reason}:

@@ -15,7 +15,7 @@ from charact.core.output import show
 from charact.views.tables.model import Column, Row, Table
 
 _STYLES = {"slower": "red", "faster": "green"}
-"""Verdicts without a color: their meaning depends on the metric."""
+"""Colors of verdicts. Others have none: whether they are good depends on the metric."""
 _GAP = 2
 MOST_ROWS = 40
 """Default number of rows of each case and group, so that all cases are visible."""

@@ -31,7 +31,11 @@ def print_history(rows: pd.DataFrame, case: str, metric: str, num_rows: int) -> 
 
 
 def marks(rows: pd.DataFrame, shown: pd.DataFrame) -> list[str]:
-    """Return a scale for each shown row: a dot at its value, and a bar at its level; empty without a value."""
+    """Return a line of at most `_WIDTH` characters for each row of `shown`: ● at its value, and │ at its level.
+
+    The line spans the lowest to the highest value of `rows`; a level outside of them is at its end. ● hides │ in the
+    same place. The text is empty if the row has no value.
+    """
     known = rows["value"].dropna()
     low, span = (known.min(), known.max() - known.min()) if len(known) else (0.0, 0.0)
 

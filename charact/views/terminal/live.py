@@ -19,9 +19,9 @@ MOST_RANKS = 16
 """Maximum number of ranks in the panel of ranks."""
 _STALLED_S, _STALLED_RATIO = 3.0, 5.0
 _WAITING = ("backward", "communication")
-"""Phases in which ranks wait for each other; the last all-reduce of a backward is known only when the run has ended."""
+"""Phases in which ranks wait for each other. How long a backward waits for its last all-reduce is not known yet."""
 _LESS_WAITING_FRAC = 0.1
-"""Minimum difference of the shares of these phases between the rank that the others wait for and the others."""
+"""Minimum by which the share of `_WAITING` is smaller in the rank that the others wait for than in the others."""
 _VERDICTS = {
     "data": "data-bound: {} of the time is spent waiting for batches",
     "communication": "communication-bound: {} of the time is spent exchanging data between processes",
@@ -54,7 +54,7 @@ class RankState:
 
 
 def ranks_panel(ranks: Sequence[RankState], console: Console) -> list[str]:
-    """Return the panel of ranks: a title, and a line for each rank, of the first `MOST_RANKS`."""
+    """Return the panel of ranks: a title, and a line for each of the first `MOST_RANKS` of at least one rank."""
     name, number = ranks[0].state.name, len(ranks)
     title = Text.assemble(("charact ", "bold"), f"{name}, {number} rank{'' if number == 1 else 's'}")
     shown = [_cropped(text) for text in _rank_lines(ranks)[:MOST_RANKS]]
@@ -64,7 +64,7 @@ def ranks_panel(ranks: Sequence[RankState], console: Console) -> list[str]:
 
 
 def ranks_line(ranks: Sequence[RankState]) -> str:
-    """Return the same content on one line without colors, for all ranks."""
+    """Return the content of `ranks_panel` on one line without colors, for all ranks."""
     return f"{ranks[0].state.name}: {'; '.join(_rank_lines(ranks))}"
 
 

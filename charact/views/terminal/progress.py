@@ -134,7 +134,7 @@ class LiveProgress(_Live):
     def _left(self) -> str:
         """Return the time left as text, as if each case took as long as the mean so far; "" in the first case.
 
-        It is a minimum once the case has taken longer, and not told if it is less than a second.
+        Once the case has taken longer, it is a minimum. A time below a second is left out.
         """
         num_done = self._number - 1
         if num_done < 1:

@@ -34,7 +34,7 @@ def in_terminal(run: Run) -> str:
 
 def test_its_sections_are_those_that_it_has_something_for(run: Run) -> None:
     assert [section.title for section in sections(run)] == [
-        "Summary", "Bottleneck", "Time by phase", "Models", "How phases were found", "Source lines",
+        "Summary", "Bottleneck", "Time by phase", "Source lines", "Models", "How phases were found",
         "Machine", "Method",
     ]  # fmt: skip
 
@@ -74,7 +74,7 @@ def test_models_have_a_figure_and_a_table(run: Run) -> None:
 def test_the_places_of_other_are_escaped_and_told_in_order(run: Run) -> None:
     html = of(run)["source-lines"]
     assert html.index("gan.py:12") < html.index("gan.py:&lt;40&gt;")
-    for text in ("torch.serialization.save", "n/a (the line itself", "75 % (60–86 %)", "14.2 ms"):
+    for text in ("torch.serialization.save", "nothing in a Python library", "75 % (60–86 %)", "14.2 ms"):
         assert text in html
 
 
@@ -112,7 +112,7 @@ def test_time_outside_of_iterations_and_its_lines_are_shown(run: Run) -> None:
     text = in_terminal(run).replace("\n    ", " ")
     assert f"outside iterations {told}" in " ".join(text.split())
     assert "lines outside of iterations since PyTorch was imported, in 8 samples; --sample takes 10 times" in text
-    assert "lines of data  n/a (3 of the samples, too few to name lines: charact run --sample" in text
+    assert "lines of data  n/a (3 samples, too few to name lines; charact run --sample" in text
     assert "and 7 that other passes measured" in text
     html = of(run)
     assert told in html["program"]

@@ -23,12 +23,12 @@ INTERVAL_S = 0.01
 SPARSE_INTERVAL_S = 0.1
 """Interval without `--sample`: enough to name the largest parts of a phase."""
 _MIN_SPARSE = 5
-"""Smallest number of samples from which they are shown without `--sample`."""
+"""Minimum number of samples from which a line is named, unless `--sample` asks for all."""
 MAX_SAMPLES = 500_000
 """Maximum number of samples, some 80 minutes of them; enough for shares within 0.1 %."""
 NUM_KEPT = 20
 _MUCH_FRAC = 0.1
-"""Share of the time from which a phase is explained without `--sample`."""
+"""Share of the time above which the lines of a phase are named without `--sample`."""
 _SWITCH_S, _LONGEST_DELAY_S = 5e-6, 0.003
 """Interval after which the program's thread hands over the GIL to a sample, and longest time for which it holds.
 
@@ -44,7 +44,7 @@ _PACKAGES = tuple(os.path.join("", name, "") for name in ("site-packages", "dist
 """Folders of installed packages, also of a user or of another environment on the path."""
 _CHARACT = os.path.join(str(Path(__file__).parents[3]), "")
 _WRAPPERS = os.path.join(str(Path(__file__).parents[1] / "hooks"), "")
-"""Frames of charact below which the program's own calls run."""
+"""Charact's frames that call the program's own code."""
 
 _SAMPLED_KINDS = (None, Kind.FETCH, Kind.FORWARD, Kind.LOSS)
 """Kinds of spans in which the program's own lines tell where the time goes; None outside of all spans.
@@ -54,7 +54,7 @@ A backward or a step runs inside of PyTorch, whichever line started it.
 _IMPORTS = "<frozen importlib._bootstrap>"
 """File of the frames that import a Python module."""
 _CALLS_MODULE = "torch.nn.modules.module"
-"""Python module whose functions call the forward of an `nn.Module`, and tell nothing of it."""
+"""Python module whose functions call the forward of every `nn.Module`: not worth naming."""
 
 CodeLocation = tuple[str, str, str | None]
 """File and line of the program's own code, its function, and what it calls or imports of a library."""
@@ -132,7 +132,10 @@ class FrameSampler:
         self._num_samples += 1
 
     def _take_gil_soon(self) -> None:
-        """Give up the GIL for a random time, and take it wherever the program then is."""
+        """Wait for a random 1 to 3 ms, then get the GIL within microseconds, at whichever line the program is.
+
+        Meanwhile the switch interval of the whole process is short; afterwards it is the process's own again.
+        """
         self._own_switch_s = sys.getswitchinterval()
         sys.setswitchinterval(_SWITCH_S)
         try:
@@ -157,7 +160,7 @@ class FrameSampler:
 
 
 def _set_short_timer_slack() -> None:
-    """Let short waits of this thread end in time: Linux adds 50 µs to them by default."""
+    """Let short waits of this thread end on time: Linux adds 50 µs to them by default."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1000, 0, 0, 0)
 
@@ -165,8 +168,9 @@ def _set_short_timer_slack() -> None:
 def location_of(frame: FrameType) -> CodeLocation | None:
     """Return the innermost line of the program's own code, its function, and the library call or import in it.
 
-    None if charact itself works, or if there is no code of the program. Own code is outside of Python's library and the
-    installed packages; the main module always counts as own code.
+    None if charact's own work was running, or if the stack has no code of the program. Own code is outside of Python's
+    library and the installed packages; the main module always counts as own code. Of nested calls in a library, it is
+    the one that the own line made. Files below the main module's directory have a relative path.
     """
     library: CodeType | None = None
     module = imported = ""
@@ -217,15 +221,16 @@ class Samples:
 
     def facts(self, iterations: Sequence[Iteration], every: Sequence[Iteration], phase_fracs: Mapping[str, float]
               ) -> dict[str, Any] | None:
-        """Return facts of the pass `frames` of a case: the most frequent locations in each of `SAMPLED_PHASES`.
+        """Return the facts of the pass `frames` of a case: for each phase, the lines with most samples.
 
-        Without `--sample`, only phases that take more than 10 % of the time; if such a phase has fewer than 5 samples,
-        only their number. None if no sampler ran, or without `--sample` if there is no such phase.
+        Each of `SAMPLED_PHASES` with a known share has its number of samples and at most `NUM_KEPT` lines. Without
+        `--sample`, phases that take at most 10 % of the time are left out, and lines of a phase with fewer than 5
+        samples are not named. None if no sampler ran, or if no phase is left.
 
         Args:
-            iterations: of the case.
-            every: all of the program, in order.
-            phase_fracs: share of the time in each phase, outside of iterations of the program's; absent if unknown.
+            iterations: those of the case, in order.
+            every: all iterations of the program, in order; a sample in none of them counts as `outside`.
+            phase_fracs: share (0 to 1) of the time in each phase; for `outside`, of the program's time.
         """
         if self.interval_s is None:
             return None
@@ -247,7 +252,13 @@ class Samples:
         return facts
 
     def most_frequent(self, spans: Sequence[tuple[int, int]]) -> str | None:
-        """Return the line that was sampled most in intervals, sorted by time (ns), as text; None if few samples are."""
+        """Return the line with most samples in given intervals, as text: `train.py:39 in load`.
+
+        None if there are fewer than 5 samples in them.
+
+        Args:
+            spans: start and end (ns) of each interval, sorted by start, without overlap.
+        """
         counts: Counter[tuple[str, str]] = Counter()
         for time_ns, number in self._samples:
             index = bisect_right(spans, time_ns, key=lambda span: span[0]) - 1
@@ -266,7 +277,7 @@ class Samples:
 
 
 def _phase_at(time_ns: int, iterations: Sequence[Iteration]) -> str | None:
-    """Return the phase of an iteration at a time, `other` in none of its intervals; None outside of the iterations."""
+    """Return the phase of an iteration at a time, `other` between its intervals; None outside of the iterations."""
     iteration = _at(time_ns, iterations)
     if iteration is None:
         return None

@@ -24,19 +24,17 @@ from charact.views.tables.model import Column, table
 from charact.views.terminal.case_lines import Hanging
 
 _NUM_PLACES = 3
+_FEWEST = 5
+"""Number of samples from which lines are shown in the terminal."""
 _FEW = 100
 """Number of samples below which shares are so uncertain that more are advised."""
 _TITLES = {phase: f"Lines of “{phase}”" for phase in SAMPLED_PHASES} | {"outside": "Lines outside of iterations"}
 
 
 def source_lines(run: Run) -> Body:
-    """Build the section: a table of the most frequent lines of each phase in `SAMPLED_PHASES`."""
-    tables = [
-        Block(title=title, table=table(
-            frames.assign(share=list(map(sampled_share, fmt.rows(frames)))), title, _columns(phase)))
-        for phase, title in _TITLES.items()
-        if len(frames := sampled_frames(run, phase))
-    ]
+    """Build the section: a table of the lines with most samples, for each of `SAMPLED_PHASES`."""
+    tables = [Block(title=title, table=table(_texts(frames), title, _columns(phase)))
+              for phase, title in _TITLES.items() if len(frames := sampled_frames(run, phase))]
     lead = (
         "Every 100 ms, or every 10 ms with --sample, a sampler thread recorded the main thread’s stack while it "
         "fetched a batch, computed forward or loss, or was in no phase: the innermost line of the program’s own code, "
@@ -46,11 +44,17 @@ def source_lines(run: Run) -> Body:
     return Body(lead=lead, blocks=[*tables, *_without_samples(run)])
 
 
+def _texts(frames: pd.DataFrame) -> pd.DataFrame:
+    """Return rows of `sampled_frames` with the columns share and calls as text."""
+    return frames.assign(share=list(map(sampled_share, fmt.rows(frames))),
+                         calls=frames["library"].astype("object").fillna("nothing in a Python library"))
+
+
 def _columns(phase: str) -> list[Column]:
     return [
         CASE, Column("share", "Share", meaning="part of the samples, with its 95 % interval", unbroken=True),
         Column("place", "Line"), Column("function", "In", unbroken=True),
-        Column("library", "Was calling", reason=lambda row: "the line itself, or a call outside of Python"),
+        Column("calls", "Was calling"),
         *([] if phase == "outside" else
           [Column("time_s", "Time", fmt.seconds, f"per iteration: share × mean time of “{phase}”")]),
         Column("num_samples", "Samples", fmt.number,
@@ -70,7 +74,7 @@ def _without_samples(run: Run) -> list[Block]:
 
 
 def _terminal(run: Run, case: Any) -> list[RenderableType]:
-    """Return the most frequently sampled lines of each phase in `SAMPLED_PHASES`."""
+    """Return the lines with most samples, or why they are not named, for each of `SAMPLED_PHASES`."""
     name = str(case["case"])
     lines: list[RenderableType] = [Group(*(Hanging(Text(line)) for line in found))
                                    for phase in _TITLES if (found := _lines(run, name, phase))]
@@ -84,17 +88,17 @@ def _heading(phase: str) -> str:
 
 
 def _few(run: Run, case: str) -> dict[str, str]:
-    """Return why the lines of a phase are not shown, for the phases with too few samples."""
-    return {phase: f"{number or 'none'} of the samples, too few to name lines: charact run --sample takes 10 times as "
-                   "many" for phase, number in too_few_samples(run, case).items()}
+    """Return, by phase, why its lines are not named: only the phases of the case with too few samples."""
+    return {phase: f"{number} sample{'' if number == 1 else 's'}, too few to name lines; charact run --sample takes 10 "
+                   "times as many" for phase, number in too_few_samples(run, case).items()}
 
 
 def _lines(run: Run, case: str, phase: str) -> list[str]:
     functions = sampled_functions(run, phase)
     rows = functions[functions["case"] == case]
-    if rows.empty:
+    num_samples = 0 if rows.empty else round(rows["num_samples"].iloc[0] / rows["share_frac"].iloc[0])
+    if num_samples < _FEWEST:
         return []
-    num_samples = round(rows["num_samples"].iloc[0] / rows["share_frac"].iloc[0])
     shown = [f"{sampled_share(row)}  {row.place} in {row.function}"
              f"{'' if pd.isna(row.library) else f', {row.library}'}" for row in fmt.rows(rows.head(_NUM_PLACES))]
     more = len(rows) - _NUM_PLACES
@@ -104,9 +108,9 @@ def _lines(run: Run, case: str, phase: str) -> list[str]:
             *([f"{more} more"] if more > 0 else [])]
 
 
-SECTION = Section("source-lines", "Source lines", 120, source_lines, ("frames",), terminal=_terminal,
+SECTION = Section("source-lines", "Source lines", 92, source_lines, ("frames",), terminal=_terminal,
                   points={"frames": [
     ("Source lines", "a sampler thread in the program’s process, every 100 ms, or every 10 ms with "
      "--sample. A sample is late while the main thread computes in Python, and its position is known by line, not by "
-     "call. Every 10 ms, it may lengthen an iteration of short operators by up to 2 %."),
+     "call. With --sample, it may lengthen an iteration of short operators by up to 2 %."),
 ]})

@@ -106,7 +106,7 @@ def test_a_verdict_has_its_evidence_and_the_potential_saving(tmp_path: Path) -> 
     assert verdict["verdict"] == "data-bound"
     assert math.isclose(verdict["potential_saving_s"], 0.06)
     assert verdict["potential_saving"].endswith("60.0 % of the iteration, 60.0 ms")
-    assert "is a bottleneck from 30.0 % of the iteration" in verdict["evidence"]
+    assert "counts as a bottleneck if it takes 30.0 % of the iteration or more" in verdict["evidence"]
     assert f"  - evidence: {verdict['evidence'][:20]}" in summary_markdown(run)
 
 
