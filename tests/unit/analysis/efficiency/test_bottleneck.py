@@ -70,8 +70,8 @@ class TestVerdict:
             "processes")
         assert judge(shared(tmp_path, compute=0.8, bandwidth=0.2))["evidence"] == (
             "of the median iteration of 100 ms: compute 80.0 %, bandwidth 20.0 %; compute counts as a bottleneck if it "
-            "takes 50.0 % of the iteration or more; it runs at 50.0 % of the fp32 ceiling of 1.00 TFLOP/s, by type most "
-            "in convolution, by phase in forward")
+            "takes 50.0 % of the iteration or more; it runs at 50.0 % of the fp32 ceiling of 1.00 TFLOP/s, by type "
+            "most in convolution, by phase in forward")
 
     @pytest.mark.parametrize(("cores_frac", "is_said"), [(0.6, True), (0.95, False)])
     def test_ceilings_that_were_measured_beside_other_load_are_said_to_be(
