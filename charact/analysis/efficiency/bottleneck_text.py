@@ -273,25 +273,29 @@ def _load_in_parallel(case: Situation) -> str:
 
 
 def _both_measured(case: Situation) -> str:
-    """Return the command that measures the case's program and a changed one by turns."""
+    """Return the command that measures the case's program and a changed one, here `changed.py`, by turns.
+
+    The whole command of a script is in backticks.
+    """
     script = str(case.option("script"))
     if not is_watched(case.run) or not script.endswith(".py"):
         return "charact compare --ab"
     before, after = (shlex.join([name, *(case.option("arguments") or [])]) for name in (script, "changed.py"))
     variables = case.run.manifest["software"].get("environment") or {}
     set_before = "".join(f"{name}={variables[name]} " for name in THREAD_VARIABLES if name in variables)
-    return f'{set_before}charact compare --ab "charact run {before}" "charact run {after}"'
+    return f'`{set_before}charact compare --ab "charact run {before}" "charact run {after}"`'
 
 
 def measure_again(case: Situation) -> str:
     """Return advice for a case that other programs disturbed: measure on an idle machine, or with `THREAD_VARIABLES`.
 
-    If `charact run` measured a Python script, the advice has its whole command, with the variables before it.
+    If `charact run` measured a Python script, the advice has its whole command in backticks, with the variables.
     """
     variables = " ".join(f"{name}={value}" for name, value in THREAD_VARIABLES.items())
     words = [str(case.option("script")), *(case.option("arguments") or [])]
-    command = f" charact run {shlex.join(words)}" if is_watched(case.run) and words[0].endswith(".py") else ""
-    return f"measure again when no other program runs, or with {variables}{command}"
+    if is_watched(case.run) and words[0].endswith(".py"):
+        variables = f"`{variables} charact run {shlex.join(words)}`"
+    return f"measure again when no other program runs, or with {variables}"
 
 
 def _communicate_less(case: Situation) -> str:

@@ -1,5 +1,6 @@
 """Lines of the terminal's summary that several kinds of cases share."""
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
@@ -16,6 +17,7 @@ from charact.views.tables.model import Table, with_footnotes
 from charact.views.terminal.named_table import NamedTable
 
 _INDENT = 2
+_COMMAND = re.compile("(?P<before>[^`]*) `(?P<command>[^`]+)`")
 
 
 @dataclass(frozen=True)
@@ -33,8 +35,15 @@ class Hanging:
 
 def verdict_lines(label: str, verdict: str, sentences: Iterable[object]) -> RenderableType:
     """Return a line with a label and its verdict, then one for each sentence; values that are no text are left out."""
-    texts = [Text(text, style="dim") for text in sentences if isinstance(text, str)]
-    return Group(Hanging(Text.assemble(f"{label}  ", (verdict, "bold"))), *map(Hanging, texts))
+    lines = [line for text in sentences if isinstance(text, str) for line in sentence_lines(text, "dim")]
+    return Group(Hanging(Text.assemble(f"{label}  ", (verdict, "bold"))), *lines)
+
+
+def sentence_lines(sentence: str, style: str) -> list[RenderableType]:
+    """Return a sentence in a style; a command in backticks at its end begins a line of its own, to be copied."""
+    found = _COMMAND.fullmatch(sentence)
+    texts = [sentence] if found is None else [f"{found['before']}:", found["command"]]
+    return [Hanging(Text(text, style=style)) for text in texts]
 
 
 def failure(case: pd.Series) -> Text:

@@ -18,7 +18,7 @@ from charact.views.sections.profile._shared import is_timed
 from charact.views.tables import format as fmt
 from charact.views.tables import palette
 from charact.views.tables.model import Column, share_column, table
-from charact.views.terminal.case_lines import Hanging, verdict_lines
+from charact.views.terminal.case_lines import Hanging, sentence_lines, verdict_lines
 
 _LEAD = (
     "Shares of an iteration’s time by the resource that limits it. The parts do not overlap, and sum to "
@@ -58,9 +58,8 @@ def _verdict(row: Any) -> Block:
 def _verdict_lines(row: Any) -> RenderableType:
     """Return the verdict, potential speedup and advice of a row of `bottlenecks` as text."""
     if pd.isna(row.verdict):
-        lines = [Text.assemble("bottleneck  ", (fmt.missing(row.reason), "dim"))]
-        lines += [Text(row.advice, style="bold")] if isinstance(row.advice, str) else []
-        return Group(*map(Hanging, lines))
+        advice = sentence_lines(row.advice, "bold") if isinstance(row.advice, str) else []
+        return Group(Hanging(Text.assemble("bottleneck  ", (fmt.missing(row.reason), "dim"))), *advice)
     return verdict_lines("bottleneck", fmt.verdict(row), (row.prize, row.advice))
 
 

@@ -292,7 +292,7 @@ class TestAdvice:
             "most of it in forward, where mask takes 35 % (18–57 %) (a.py:3, 4)")
         assert found["advice"].startswith(
             "do less in Python in mask (a.py:3, 4), which takes 35.0 ms, 35 % (18–57 %) of forward: ")
-        assert found["advice"].endswith('charact compare --ab "charact run a.py" "charact run changed.py"')
+        assert found["advice"].endswith('charact compare --ab "charact run a.py" "charact run changed.py"`')
 
     @pytest.mark.parametrize(("reached_frac", "kind", "told", "advice"), [
         (0.71, "GEMM", {}, "use --precision bf16: its ceiling is 2 times that of fp32"),
