@@ -126,7 +126,8 @@ def left_out(sides: Sequence[Group]) -> Body:
 _LEAD = (
     "From the baseline’s median iteration to the candidate’s, step by step: slower steps point to the right. Steps "
     "sum to the difference of the medians. Operators are shares of their phases under the profiler, scaled to the "
-    "phases’ times; the rest of a phase is “outside operators”."
+    "phases’ times; the rest of a phase is “outside operators”. The profiler lengthens short operators most: where one "
+    "group calls very many, its other operators seem shorter than they are."
 )
 
 
