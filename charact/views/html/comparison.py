@@ -91,7 +91,7 @@ def _times(sides: Sequence[Group]) -> list[Block]:
     figure = figures.ratio_intervals(frame, colors)
     every = _block("Times", shown)
     return [Block(figures=[figure], legend=list(colors.items()), note=left_out_places(num_left)),
-            replace(every, title="", folded=True) if len(frame) <= MAX_CARDS else every]
+            replace(every, title="", folded=True) if len(shown.rows) <= MAX_CARDS else every]
 
 
 def parts(sides: Sequence[Group]) -> Body:
