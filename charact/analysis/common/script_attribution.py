@@ -139,7 +139,7 @@ def sampled_share(row: Any) -> str:
 
 @memoize
 def sampled_frames(run: Run, phase: str = "other") -> pd.DataFrame:
-    """Return the lines of the program that were sampled in one of `SAMPLED_PHASES`, most samples first.
+    """Return the lines of the program that were sampled in a phase, most samples first; none outside `SAMPLED_PHASES`.
 
     Columns: case; place, file and line of the program's own code; function; library, the library functions it was
     calling (null if only the line itself was running); num_samples; share_frac of all the case's samples in the phase,
@@ -149,7 +149,7 @@ def sampled_frames(run: Run, phase: str = "other") -> pd.DataFrame:
     *Error*: a sample is taken every 100 ms, or every 10 ms with `--sample`. A share p of n samples has a standard error
     of at least sqrt(p (1 - p) / n).
     """
-    num_samples, frames_name = SAMPLED_PHASES[phase]
+    num_samples, frames_name = SAMPLED_PHASES.get(phase, ("", ""))
     rows: list[dict[str, Any]] = []
     for entry in run.manifest["cases"]:
         sampled = entry.get("passes", {}).get("frames", {})

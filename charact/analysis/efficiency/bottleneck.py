@@ -74,7 +74,7 @@ def bottlenecks(run: Run) -> pd.DataFrame:
     - threshold_frac: the threshold that it reached (`MEMORY_FRAC` for a full memory; null after running out of memory).
     - prize_s, prize_frac: the most that removing the bottleneck could save of an iteration, in s and as a share. Null
       for capacity and balance, and if work is faster than its ceiling.
-    - prize: a sentence with this saving; for data also with that of more loader processes.
+    - prize: a sentence with this saving; for data, it adds the saving of more loader processes.
     - evidence, advice: sentences with numbers and thresholds, and with one thing to try.
     - reason: why there is no verdict.
     """

@@ -17,7 +17,6 @@ from charact.analysis.profile.breakdown import OUTSIDE_OPERATORS, top_operators
 from charact.analysis.profile.core_use import core_use
 from charact.core.units import quantity, share
 from charact.record.reader import Run
-from charact.record.schema import SAMPLED_PHASES
 
 _NEAR_FRAC = 0.7
 """Minimum share of its ceiling at which work cannot get much faster."""
@@ -75,6 +74,12 @@ class Situation:
     def is_compiled(self) -> bool:
         """Whether the model was compiled, by an option or by the program itself."""
         return bool(self.option("compiled") or self.entry.get("passes", {}).get("timing", {}).get("compile_s"))
+
+    @property
+    def script(self) -> list[str] | None:
+        """Words with which `charact run` started a Python script, and can start it again; None for other cases."""
+        words = [str(self.option("script")), *(self.option("arguments") or [])]
+        return words if is_watched(self.run) and words[0].endswith(".py") else None
 
     @property
     def num_workers(self) -> int | None:
@@ -197,9 +202,8 @@ def _slowest_function(case: Situation, phase: str) -> pd.DataFrame:
 
     No row if it has less than `_MUCH_FRAC` of the samples, or if the phase is not sampled.
     """
-    functions = _functions(case, phase if phase in SAMPLED_PHASES else "other")
-    own = functions[functions["library"].isna() & (functions["share_frac"] >= _MUCH_FRAC)]
-    return own.head(int(phase in SAMPLED_PHASES))
+    functions = _functions(case, phase)
+    return functions[functions["library"].isna() & (functions["share_frac"] >= _MUCH_FRAC)].head(1)
 
 
 def _most_called(case: Situation, phase: str) -> str:
@@ -277,10 +281,9 @@ def _both_measured(case: Situation) -> str:
 
     The whole command of a script is in backticks.
     """
-    script = str(case.option("script"))
-    if not is_watched(case.run) or not script.endswith(".py"):
+    if case.script is None:
         return "charact compare --ab"
-    before, after = (shlex.join([name, *(case.option("arguments") or [])]) for name in (script, "changed.py"))
+    before, after = (shlex.join([name, *case.script[1:]]) for name in (case.script[0], "changed.py"))
     variables = case.run.manifest["software"].get("environment") or {}
     set_before = "".join(f"{name}={variables[name]} " for name in THREAD_VARIABLES if name in variables)
     return f'`{set_before}charact compare --ab "charact run {before}" "charact run {after}"`'
@@ -292,9 +295,8 @@ def measure_again(case: Situation) -> str:
     If `charact run` measured a Python script, the advice has its whole command in backticks, with the variables.
     """
     variables = " ".join(f"{name}={value}" for name, value in THREAD_VARIABLES.items())
-    words = [str(case.option("script")), *(case.option("arguments") or [])]
-    if is_watched(case.run) and words[0].endswith(".py"):
-        variables = f"`{variables} charact run {shlex.join(words)}`"
+    if case.script is not None:
+        variables = f"`{variables} charact run {shlex.join(case.script)}`"
     return f"measure again when no other program runs, or with {variables}"
 
 

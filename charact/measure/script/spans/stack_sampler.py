@@ -47,7 +47,7 @@ _WRAPPERS = os.path.join(str(Path(__file__).parents[1] / "hooks"), "")
 """Charact's frames that call the program's own code."""
 
 _SAMPLED_KINDS = (None, Kind.FETCH, Kind.FORWARD, Kind.LOSS)
-"""Kinds of spans in which the program's own lines tell where the time goes; None outside of all spans.
+"""Kinds of spans in which the program's own lines show where the time goes; None outside of all spans.
 
 A backward or a step runs inside of PyTorch, whichever line started it.
 """
