@@ -26,7 +26,7 @@ one HTML file or in TensorBoard.
 
 \b
   charact run train.py                          where the time of your own script goes
-  charact compare --ab "charact run train.py" "charact run new.py"   whether a change helps
+  charact compare --ab COMMAND COMMAND          whether a change helps
   charact profile resnet --input-sizes 32,224   measure ResNet-50 at 2 sizes
   charact report runs/*                         one HTML file of all runs
   charact tensorboard runs                      compare them in TensorBoard

@@ -173,4 +173,5 @@ class PassScheduler:
                     instrument.drop()
             with contextlib.suppress(Exception):
                 instrument.clean()
+        self._peak_after_bytes = resident_peak_bytes()
         self._note({"note": "pass", "pass": self._name, "status": "failed", "reason": reason, "windows": self._windows})

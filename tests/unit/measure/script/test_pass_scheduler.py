@@ -133,12 +133,14 @@ class TestTheOrder:
             assert program.iterate() is (number < 1 + MAX_DISCARDED)
         assert program.endings == [("first", "ok", None)]
 
+    @pytest.mark.parametrize("breaks_in", ["", "begin"])
     @pytest.mark.parametrize(("at_end", "expected"), [(900, 300), (1000, 1000)])
     def test_the_program_s_peak_is_without_that_of_the_passes(
-            self, monkeypatch: pytest.MonkeyPatch, at_end: int, expected: int) -> None:
+            self, monkeypatch: pytest.MonkeyPatch, at_end: int, expected: int, breaks_in: str) -> None:
         peak = 300
         monkeypatch.setattr("charact.measure.script.pass_scheduler.resident_peak_bytes", lambda: peak)
         program = Program("first", monkeypatch=monkeypatch)
+        monkeypatch.setattr(Fake, "breaks_in", breaks_in)
         assert program.scheduler.program_peak_bytes() == 300
         program.iterate()
         peak = 900
