@@ -6,7 +6,6 @@ each allocation grows with the tensors, which extrapolates to any other size.
 """
 
 import itertools
-import math
 from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Sequence
@@ -24,6 +23,7 @@ from charact.execution.loop import Loop
 from charact.execution.running_layer import RunningLayer
 from charact.measure.memory_estimate.allocation_trace import MARK, AllocationTrace, Op, Recorder, record_iteration
 from charact.measure.memory_estimate.fake_program import weight_shapes
+from charact.measure.memory_estimate.inner_memory import Inner, Range
 
 _FEATURES = ((0,), (1,), (2,), (3,), (4,), (5,), (0, 1), (0, 2), (0, 3), (1, 3), (1, 2), (2, 3), (0, 5), (4, 5),
              (0, 1, 3), (0, 1, 2), (0, 1, 2, 3))
@@ -35,31 +35,6 @@ _KNOWN, _SOLVED, _UNKNOWN = 0.02, 0.1, 0.5
 
 Key = tuple[str, str, int]
 """Phase and name of an operator, and its index among equal ones."""
-
-
-@dataclass(frozen=True)
-class Inner:
-    """Internal memory of each operator of a trace, and the size of each block (bytes)."""
-
-    workspaces: list[int]
-    sizes: list[int]
-
-
-@dataclass(frozen=True)
-class Range:
-    """Minimum, likely and maximum internal memory."""
-
-    low: Inner
-    likely: Inner
-    high: Inner
-    uncertain: set[str]
-    """Names of operators whose memory no feature set explains; their range is wide."""
-
-    def with_more(self, more: Sequence[int]) -> "Range":
-        """Return the range with more internal memory of each operator (bytes)."""
-        low, likely, high = (replace(inner, workspaces=[sum(pair) for pair in zip(inner.workspaces, more, strict=True)])
-                             for inner in (self.low, self.likely, self.high))
-        return replace(self, low=low, likely=likely, high=high)
 
 
 @dataclass(frozen=True)
@@ -260,31 +235,3 @@ def _amounts(profiler: profile, num_ops: int) -> list[list[int]]:
         if index >= 0 and time_ns <= marks[index][1]:
             amounts[marks[index][2]].append(num_bytes)
     return [amounts[number] for number in range(num_ops)]
-
-
-_NUMBER_BYTES = 4
-_SHARES = {"convolution": (0.0, 0.5, 1.5), "recurrent": (0.0, 0.5, 1.5), "normalization": (0.0, 0.0, 0.5)}
-"""Internal copies relative to the elements that an operator reads and writes: minimum, likely, maximum.
-
-Measured with oneDNN on one machine for all convolutions of ResNet-18, ResNet-50, VGG16 and Xception at 64 to 224
-pixels: 0 to 1.1, mostly 0.5 forward (output and weights) and backward (both activations, or the weights).
-"""
-
-
-def uncalibrated(trace: AllocationTrace) -> Range:
-    """Return the range for every operator of a trace; operators with internal memory are marked as uncertain."""
-    scenarios = [Inner([], [block.num_bytes for block in trace.blocks]) for _ in range(3)]
-    uncertain = set()
-    for op in trace.ops:
-        shares = _SHARES.get(operator_type(op.name), (0.0, 0.0, 0.0))
-        if shares[-1]:
-            uncertain.add(op.name)
-        for inner, share in zip(scenarios, shares, strict=True):
-            inner.workspaces.append(round(share * _touched_bytes(op)))
-    low, likely, high = scenarios
-    return Range(low, likely, high, uncertain)
-
-
-def _touched_bytes(op: Op) -> int:
-    weights = sum(math.prod(shape) for shape in op.input_shapes)
-    return _NUMBER_BYTES * max(op.num_activations, weights)

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Sequence
 
 from charact.measure.memory_estimate.allocation_trace import AllocationTrace, Op
-from charact.measure.memory_estimate.calibration import Inner, Range
+from charact.measure.memory_estimate.inner_memory import Inner, Range
 from charact.measure.memory_estimate.target_devices import ASSUMED_CAPABILITY, MIB, Target
 
 _PRODUCTS = {"aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::addbmm", "aten::mv", "aten::addmv"}

@@ -15,11 +15,12 @@ from charact.execution.case_outcome import one_line
 from charact.execution.out_of_memory import host_memory_guard
 from charact.measure.memory_estimate.allocation_trace import AllocationTrace
 from charact.measure.memory_estimate.caching_allocator import CachingAllocator
-from charact.measure.memory_estimate.calibration import Calibration, Inner, Range, uncalibrated
+from charact.measure.memory_estimate.calibration import Calibration
 from charact.measure.memory_estimate.cuda_kernels import cuda_kernels
 from charact.measure.memory_estimate.cuda_workspaces import cuda_inner, held
 from charact.measure.memory_estimate.fake_program import FakeProgram, weight_shapes
 from charact.measure.memory_estimate.function_trace import trace_function
+from charact.measure.memory_estimate.inner_memory import Inner, Range, uncalibrated
 from charact.measure.memory_estimate.ranks import fake_process_group, gloo_copies
 from charact.measure.memory_estimate.replay import HostAllocator, Replayed, replay
 from charact.measure.memory_estimate.target_devices import Target
