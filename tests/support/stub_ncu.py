@@ -1,8 +1,8 @@
 """Stands for Nsight Compute's `ncu`: runs the command under it and writes CSV in the documented form.
 
 Each operator that PyTorch dispatches inside a range that was asked for is a launch. Products of matrices execute
-2 M N K FLOP as fused instructions; the metrics of all others are constants. STUB_NCU in the environment names a way to
-fail.
+2 M N K FLOP as fused instructions, with one of tensor cores; the metrics of all others are constants. STUB_NCU in the
+environment names a way to fail, or a chip whose tensor-core metrics have unknown names.
 """
 
 import csv
@@ -31,6 +31,8 @@ LISTED = [
       for operation in ("add", "mul", "fma")),
     "sm__ops_path_tensor_src_fp16", "sm__ops_path_tensor_src_fp16_dst_fp32", "sm__ops_path_tensor_src_int8",
 ]
+UNKNOWN_CHIP = "unknown chip"
+INSTRUCTIONS = "sm__inst_executed_pipe_tensor"
 UNITS = {"gpu__time_duration.sum": "ns", "dram__bytes.sum": "byte"}
 RANGES = "Id:Domain:Start/Stop_Range:PL_Type:PL_Value:CLR_Type:Color:Msg_Type:Msg"
 FIXED = ["ID", "Process ID", "Process Name", "Host Name", "Kernel Name", "Context", "Stream", "Block Size", "Grid Size",
@@ -47,23 +49,30 @@ def main(arguments: list[str]) -> int:
         print("Device NVIDIA Stub (ST100)")
         csv.writer(sys.stdout, quoting=csv.QUOTE_ALL).writerows(
             [["Metric Name", "Metric Type", "Metric Unit", "Metric Description"],
-             *([name, "Counter", "", "what it, and others, count"] for name in LISTED)])
+             *([name, "Counter", "", "what it, and others, count"] for name in listed())])
         return 0
     metrics = options["--metrics"][0].split(",")
-    unknown = [name for name in metrics if name.partition(".")[0] not in LISTED]
+    unknown = [name for name in metrics if name.partition(".")[0] not in listed()]
     log = Path(options["--log-file"][0])
     lines = [f"==PROF== Connected to process {os.getpid()} (/usr/bin/python3)"]
     failure = os.environ.get("STUB_NCU")
     if failure == "hangs":
         time.sleep(600)
     if failure in FAILURES or unknown:
-        said = FAILURES[failure] if failure else f"Failed to find metric regex:^{unknown[0]}$"
+        said = FAILURES[failure] if failure in FAILURES else f"Failed to find metric regex:^{unknown[0]}$"
         log.write_text("\n".join([*lines, f"==ERROR== {said}"]), encoding="utf-8")
         return 1
     launches, status = profiled(command, options["--nvtx-include"])
     log.write_text("\n".join([*lines, *table(metrics, launches), "==PROF== Disconnected from process 1"]) + "\n",
                    encoding="utf-8")
     return status
+
+
+def listed() -> list[str]:
+    """Return the metrics of the chip."""
+    if os.environ.get("STUB_NCU") != UNKNOWN_CHIP:
+        return LISTED
+    return [*(name for name in LISTED if "tensor" not in name), "sm__ops_path_tensor_src_posit8", INSTRUCTIONS]
 
 
 def parsed(arguments: list[str]) -> tuple[dict[str, list[str]], list[str]]:
@@ -134,6 +143,8 @@ def cell(metric: str, launch: dict[str, Any]) -> str:
                  "smsp__thread_inst_executed_per_inst_executed": 100.0,
                  "smsp__thread_inst_executed_pred_on_per_inst_executed": 87.5, "dram__throughput": 25.0}
     name = metric.partition(".")[0]
+    if name == INSTRUCTIONS:
+        return str(int(launch["flop"] > 0))
     if re.search("op_ffma", name):
         return f"{launch['flop'] // 2:,}"
     return f"{constants.get(name, 0.0):,.2f}"

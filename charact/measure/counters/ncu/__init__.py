@@ -19,6 +19,7 @@ from charact.measure.counters._support.rerun_case import Ended, child_command, c
 from charact.measure.counters.ncu.child import RANGE_PREFIX
 from charact.measure.counters.ncu.csv_page import (
     Launch,
+    Wanted,
     counters_of,
     launches_by,
     listed_metrics,
@@ -89,12 +90,13 @@ class NsightCompute:
         if loop.case.device.type == "cuda":
             torch.cuda.empty_cache()  # the child needs the same amount
         with tempfile.TemporaryDirectory(prefix="charact-ncu-") as directory:
-            launches, num_broken, metrics = _profile(executable, loop.case, Path(directory))
-        given = counters_of(launches)
-        return Found(rows=_rows(launches, str(loop.case.device)), missing={
-            counter.name: "ncu gave none of its metrics, for this chip or some kernel"
+            launches, num_broken, wanted = _profile(executable, loop.case, Path(directory))
+        given = counters_of(launches, wanted)
+        reasons = dict.fromkeys(("executed_flop", "flop_per_s"), wanted.tensor_gap)
+        return Found(rows=_rows(launches, wanted, str(loop.case.device)), missing={
+            counter.name: reasons.get(counter.name) or "ncu gave none of its metrics, for this chip or some kernel"
             for counter in self.counters if counter.name not in given
-        }, facts={"num_iterations": 1, "num_broken_rows": num_broken, "metrics": metrics})
+        }, facts={"num_iterations": 1, "num_broken_rows": num_broken, "metrics": wanted.metrics})
 
 
 def find_ncu() -> Path | None:
@@ -114,12 +116,14 @@ def _version(path: Path) -> list[int]:
     return [int(number) for number in re.findall(r"\d+", str(path))]
 
 
-def _profile(executable: Path, case: Case, directory: Path) -> tuple[list[Launch], int, list[str]]:
+def _profile(executable: Path, case: Case, directory: Path) -> tuple[list[Launch], int, Wanted]:
     """Return the launches of an iteration, the number of invalid rows, and the requested metrics."""
-    metrics = wanted_metrics(_listed(executable))
+    capability = torch.cuda.get_device_capability(case.device) if case.device.type == "cuda" else None
+    wanted = wanted_metrics(_listed(executable), capability)
     log = directory / "ncu.csv"
     write_case(case, directory / "case.json")
-    ended = run_child(_command(executable, metrics, log, directory / "case.json"), TIMEOUT_S, directory / "output.txt")
+    command = _command(executable, wanted.metrics, log, directory / "case.json")
+    ended = run_child(command, TIMEOUT_S, directory / "output.txt")
     text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
     unavailable = _failure(ended, text)
     if unavailable is not None:
@@ -127,7 +131,7 @@ def _profile(executable: Path, case: Case, directory: Path) -> tuple[list[Launch
     launches, num_broken = read_launches(text, RANGE_PREFIX)
     if not launches:
         raise UnavailableError("ncu recorded no kernel in the iteration", "check that the case runs on the GPU")
-    return launches, num_broken, metrics
+    return launches, num_broken, wanted
 
 
 def _listed(executable: Path) -> set[str]:
@@ -168,10 +172,10 @@ def _failure(ended: Ended, log: str) -> Unavailable | None:
     return child_failure(Ended(ended.status or 1, "\n".join([*reversed(errors), *program])))
 
 
-def _rows(launches: Sequence[Launch], device: str) -> Rows:
+def _rows(launches: Sequence[Launch], wanted: Wanted, device: str) -> Rows:
     return [{"phase": phase, "kernel": kernel, "device": device, "counter": counter, "value": value}
             for (phase, kernel), group in launches_by(launches).items()
-            for counter, value in counters_of(group).items()]
+            for counter, value in counters_of(group, wanted).items()]
 
 
 SOURCE = NsightCompute()

@@ -33,7 +33,19 @@ Source: Nsight Compute's section files, whose roofline charts weight `hadd`, `hm
 _PACKED_FLOP_OF = {f"smsp__sass_thread_inst_executed_op_f{operation}2_pred_on.sum": flop
                    for operation, flop in (("add", 2), ("mul", 2), ("fma", 4))}
 """The same, of two packed numbers of 4 bytes, which chips have from Blackwell on."""
-_TENSOR = re.compile(r"sm__ops_path_tensor_src_(?:fp|bf|tf)\w+")
+_TENSOR = "sm__ops_path_tensor_"
+_FLOAT, _INTEGER = r"(?:mx|nv)?(?:fp|bf|tf)\d+", r"u?int\d+"
+_OPERATION, _SPARSITY = r"(?:op_[a-z]+_)?", r"(?:_sparsity_(?:on|off))?"
+_TENSOR_FLOP = re.compile(rf"{_TENSOR}{_OPERATION}src_{_FLOAT}(?:_{_FLOAT})*(?:_dst_{_FLOAT})?{_SPARSITY}")
+"""Metrics of the operations of tensor cores on floating-point numbers.
+
+Source: metrics of every chip from GV100 to GR100 in CUPTI 12.2 to 13.5. All have `..._src_<formats>`, of all
+instructions together; from Hopper on there are parts by instruction (`..._op_hmma_src_<formats>`), too.
+"""
+_TENSOR_INTEGER = re.compile(rf"{_TENSOR}{_OPERATION}src_{_INTEGER}\w*")
+_TENSOR_INSTRUCTIONS = "sm__inst_executed_pipe_tensor.sum"
+_FIRST_WITH_TENSOR_CORES = (7, 0)
+_MAX_NAMES = 3
 _UNITS = {
     "kbyte": 1e3, "mbyte": 1e6, "gbyte": 1e9, "tbyte": 1e12,
     "ns": 1e-9, "nsecond": 1e-9, "us": 1e-6, "usecond": 1e-6, "ms": 1e-3, "msecond": 1e-3,
@@ -108,19 +120,58 @@ def launches_by(launches: Sequence[Launch]) -> dict[tuple[str | None, str | None
     return groups
 
 
-def wanted_metrics(listed: AbstractSet[str]) -> list[str]:
+@dataclass(frozen=True)
+class Wanted:
+    """Metrics to request, and why they do not count all operations of tensor cores; None if they do."""
+
+    metrics: list[str]
+    tensor_gap: str | None = None
+
+
+def wanted_metrics(listed: AbstractSet[str], capability: tuple[int, int] | None) -> Wanted:
     """Return the metrics to request, of those that the chip has; names are compared without suffix.
 
-    Metrics of tensor-core operations differ by chip, and some have parts (`..._dst_fp32`) in addition to the sum; then
-    only the sum is used.
+    Metrics of tensor-core operations differ by chip, and some have parts (`..._dst_fp32`, `..._op_hmma_...`) in
+    addition to the sum; then only the sum is used. If some have unknown names, the instructions of tensor cores are
+    requested: the FLOP of a launch that executes none are known.
+
+    Args:
+        listed: names of the chip's metrics.
+        capability: the device's compute capability, if it is a CUDA device.
     """
-    tensor = sorted(name for name in listed if _TENSOR.fullmatch(name))
-    whole = [name for name in tensor if not any(name.startswith(f"{other}_") for other in tensor)]
-    fixed = [DURATION, *SHARES.values(), _BYTES, *_FLOP_OF, *_PACKED_FLOP_OF]
-    return [name for name in fixed if name.partition(".")[0] in listed] + [f"{name}.sum" for name in whole]
+    tensor = sorted(name for name in listed if _TENSOR_FLOP.fullmatch(name))
+    whole = [name for name in tensor if not any(_is_part(name, other) for other in tensor)]
+    gap = _tensor_gap(listed, bool(tensor), capability)
+    fixed = [DURATION, *SHARES.values(), _BYTES, *_FLOP_OF, *_PACKED_FLOP_OF, *([_TENSOR_INSTRUCTIONS] if gap else [])]
+    metrics = [name for name in fixed if name.partition(".")[0] in listed] + [f"{name}.sum" for name in whole]
+    return Wanted(metrics, gap)
 
 
-def counters_of(launches: Sequence[Launch]) -> dict[str, float]:
+def _is_part(name: str, other: str) -> bool:
+    """Return whether operations that a metric counts are counted by another one, too."""
+    if name == other:
+        return False
+    of_all_instructions = re.sub(rf"^{_TENSOR}op_[a-z]+_", _TENSOR, name)
+    return of_all_instructions == other or any(one.startswith(f"{other}_") for one in (name, of_all_instructions))
+
+
+def _tensor_gap(listed: AbstractSet[str], any_known: bool, capability: tuple[int, int] | None) -> str | None:
+    """Return why operations of tensor cores are not counted; None if they are, or if the chip has no tensor cores."""
+    names = sorted(name for name in listed if name.startswith(_TENSOR) and not name.endswith("_realtime")
+                   and not _TENSOR_FLOP.fullmatch(name) and not _TENSOR_INTEGER.fullmatch(name))
+    if not names:
+        if any_known:
+            return None
+        # A GTX 16 has metrics of tensor instructions, which other units execute, but none of their operations.
+        names = sorted(name for name in listed if re.match(r"sm__\w*_pipe_tensor", name))
+        if not names and (capability is None or capability < _FIRST_WITH_TENSOR_CORES):
+            return None
+    shown = ", ".join([*names[:_MAX_NAMES], *(["..."] if len(names) > _MAX_NAMES else [])])
+    return ("this chip's tensor-core counters have names that charact does not know: "
+            f"{shown or 'none has tensor in its name'}")
+
+
+def counters_of(launches: Sequence[Launch], wanted: Wanted) -> dict[str, float]:
     """Return counters over some launches by name: shares are means weighted by duration, the others are sums.
 
     A sum is omitted if a launch does not contain its metric.
@@ -133,7 +184,7 @@ def counters_of(launches: Sequence[Launch]) -> dict[str, float]:
             found[counter] = sum(value * time_s for value, time_s in weighed) / sum(time_s for _, time_s in weighed)
     sums: dict[str, Callable[[Mapping[str, float]], float | None]] = {
         "kernel_s": lambda values: values.get(DURATION), "dram_bytes": lambda values: values.get(_BYTES),
-        "executed_flop": _flop}
+        "executed_flop": lambda values: _flop(values, wanted)}
     for counter, of in sums.items():
         parts = [part for launch in launches if (part := of(launch.values)) is not None]
         if len(parts) == len(launches) > 0:
@@ -143,10 +194,15 @@ def counters_of(launches: Sequence[Launch]) -> dict[str, float]:
     return found
 
 
-def _flop(values: Mapping[str, float]) -> float | None:
-    """Return the FLOP of a launch: of 2, 4 and 8 bytes, fused operations count twice, and of tensor cores."""
-    counted = [values[name] * flop for name, flop in _FLOP_OF.items() if name in values]
-    if len(counted) < len(_FLOP_OF):
+def _flop(values: Mapping[str, float], wanted: Wanted) -> float | None:
+    """Return the FLOP of a launch: of 2, 4 and 8 bytes, fused operations count twice, and of tensor cores.
+
+    None where a part of them is not known: a sum without tensor cores would be much too low.
+    """
+    flop_of = {name: _FLOP_OF.get(name) or _PACKED_FLOP_OF.get(name) or 1 for name in wanted.metrics
+               if name in _FLOP_OF or name in _PACKED_FLOP_OF or name.startswith(_TENSOR)}
+    if not flop_of.keys() >= _FLOP_OF.keys() or not values.keys() >= flop_of.keys():
         return None
-    counted += [values[name] * flop for name, flop in _PACKED_FLOP_OF.items() if name in values]
-    return sum(counted) + sum(value for name, value in values.items() if _TENSOR.match(name))
+    if wanted.tensor_gap is not None and values.get(_TENSOR_INSTRUCTIONS) != 0:
+        return None
+    return sum(values[name] * flop for name, flop in flop_of.items())

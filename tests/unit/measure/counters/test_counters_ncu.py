@@ -78,6 +78,18 @@ def test_flop_of_each_phase_and_kernel_are_those_of_the_products(stub: Path) -> 
     assert {row["phase"] for row in found.rows} >= {"forward", "loss", "backward", "update"}
 
 
+def test_a_chip_with_unknown_tensor_metrics_has_flop_only_where_no_tensor_core_works(
+        stub: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STUB_NCU", stub_ncu.UNKNOWN_CHIP)
+    found = take(own_case())
+    flop = {row["phase"] for row in found.rows if row["counter"] == "executed_flop" and row["kernel"] is None}
+    assert flop >= {"loss", "update"}
+    assert flop.isdisjoint({None, "forward", "backward"})
+    reason = ("this chip's tensor-core counters have names that charact does not know: "
+              "sm__ops_path_tensor_src_posit8")
+    assert found.missing == {"executed_flop": reason, "flop_per_s": reason}
+
+
 @pytest.mark.slow
 def test_an_inference_has_no_phases_but_data_and_forward(stub: Path) -> None:
     assert {row["phase"] for row in take(own_case(mode="infer")).rows} <= {None, "data", "forward"}
