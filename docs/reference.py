@@ -13,6 +13,7 @@ from typing import Any
 from charact.cli import build_command
 from charact.datasets._common.registry import all_datasets
 from charact.measure.counters import all_sources
+from charact.measure.counters._support.protocol import NOT_TRIED
 from charact.measure.memory_estimate.target_devices import _TABLE as TARGETS
 from charact.ops import all_kinds, all_suites
 from charact.record import schema
@@ -93,7 +94,8 @@ def counters() -> str:
     for name, source in all_sources().items():
         taken = {"along": "during the counter pass", "trace": "from the trace of the operator pass",
                  "own pass": "in a pass of its own"}[source.taken]
-        parts += [f"## {name}", f"Devices: {', '.join(sorted(source.devices))}. Read {taken}. Cost: {source.cost}.",
+        parts += [f"## {name}", f"Devices: {', '.join(sorted(source.devices))}. Read {taken}. Cost: {source.cost}. "
+                  + (f"Run on: {source.tried_on}." if source.tried_on else f"{NOT_TRIED.capitalize()}."),
                   _table(["counter", "method", "scope", "meaning"], [
                       [f"`{one.name}`", one.method, one.scope, one.definition] for one in source.counters])]
     return _joined(parts)

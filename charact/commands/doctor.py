@@ -1,5 +1,6 @@
 """`charact doctor`."""
 
+import itertools
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -128,11 +129,13 @@ def _print_overview(checks: "list[Check]") -> None:
     width = max(map(len, groups))
     for group in groups:
         texts = []
-        for status in _MARKS:
+        notes = dict.fromkeys([None, *(check.note for check in checks if check.group == group)])
+        for status, note in itertools.product(_MARKS, notes):
             # "phases, host clock" would read as two checks.
             names = ", ".join(check.name.replace(", ", " by ") for check in checks
-                              if check.group == group and check.status == status)
-            texts += [names if status == "ok" else f"{status}: {names}"] if names else []
+                              if (check.group, check.status, check.note) == (group, status, note))
+            label = " and ".join(filter(None, [None if status == "ok" else status, note]))
+            texts += [f"{label}: {names}" if label else names] if names else []
         show(*_wrapped(f"{group:{width}}  ", "; ".join(texts)))
     # Without ceilings a case has no verdict; the other n/a checks need other hardware or software.
     limits = [check for check in checks if check.status == "n/a" and check.group == "Ceilings"]
@@ -194,6 +197,8 @@ def _row(check: "Check") -> "list[Text]":
         finding.append(f"\n→ {check.remedy}", style="cyan")
     if check.detail is not None:
         finding.append(f"\n{check.detail}", style="dim")
+    if check.note is not None:
+        finding.append(f"\n{check.note}", style="dim")
     return [Text(f"  {check.name}"), Text(mark, style=style), finding]
 
 

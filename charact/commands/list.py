@@ -128,13 +128,16 @@ def _counters() -> list[Row]:
         reason = None if unavailable is None else unavailable.reason
         rows += [{"counter": counter.name, "method": counter.method, "scope": counter.scope,
                   "definition": counter.definition, "source": source.name, "cost": source.cost, "taken": source.taken,
-                  "unavailable_reason": reason} for counter in source.counters]
+                  "unavailable_reason": reason, "tried_on": source.tried_on} for counter in source.counters]
     return rows
 
 
 def _counter_heading(row: Row) -> str:
+    from charact.measure.counters._support.protocol import NOT_TRIED
+
     reason = row["unavailable_reason"]
-    return f"Counters of {row['source']}" + ("" if reason is None else f": n/a ({reason})")
+    remarks = [*([] if reason is None else [f"n/a ({reason})"]), *([] if row["tried_on"] else [NOT_TRIED])]
+    return f"Counters of {row['source']}" + (": " if remarks else "") + "; ".join(remarks)
 
 
 def _operator_types() -> list[Row]:

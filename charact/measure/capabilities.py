@@ -11,7 +11,7 @@ from charact.core.units import quantity
 from charact.machine.ceilings_cache import CachedCeilings, NotCached, ceilings_file, read_ceilings
 from charact.machine.facts import driver_version, gpu_facts, machine_facts, native_bf16, usable_cores
 from charact.measure.counters import all_sources
-from charact.measure.counters._support.protocol import CounterSource
+from charact.measure.counters._support.protocol import NOT_TRIED, CounterSource
 
 NOISY_LOAD_FRAC = 0.25
 """Share of the cores that other processes may use before timing counts as noisy."""
@@ -35,6 +35,8 @@ class Check:
     remedy: str | None = None
     detail: str | None = None
     """Additional information."""
+    note: str | None = None
+    """Reservation about the check's values, in a few words."""
 
 
 def machine_checks(measured: Mapping[str, CachedCeilings] | None = None) -> list[Check]:
@@ -68,15 +70,16 @@ def instrument_checks() -> list[Check]:
 
 
 def counter_checks() -> list[Check]:
-    """Return a check of each counter source: its counters or why it is unavailable, when it is read, and its cost."""
+    """Return a check of each counter source: its counters or why it is unavailable, when it is read, its cost."""
     checks = []
     for source in all_sources().values():
         unavailable, names = source.available(), _names(source)
         how = f"{_TAKEN[source.taken]}; cost: {source.cost}"
+        note = NOT_TRIED if source.tried_on is None else None
         checks.append(
-            Check("Counters", source.name, "ok", names, detail=how) if unavailable is None
+            Check("Counters", source.name, "ok", names, detail=how, note=note) if unavailable is None
             else Check("Counters", source.name, "n/a", unavailable.reason, unavailable.remedy,
-                       f"would give {names}; {how}"))
+                       f"would give {names}; {how}", note))
     return checks
 
 

@@ -1,5 +1,6 @@
 """What the documents show can be done: their commands run, their options and links exist."""
 
+import json
 import os
 import re
 import shutil
@@ -23,6 +24,8 @@ from support.documents import (
 )
 
 from charact.cli import build_command
+from charact.measure.counters import all_sources
+from charact.measure.counters._support.protocol import NOT_TRIED
 
 LANGUAGES = SHELLS | {"", "python", "toml", "yaml", "{toctree}", "{include}"}
 TEXTS = {str(path.relative_to(ROOT)): path.read_text(encoding="utf-8") for path in PAGES}
@@ -61,6 +64,22 @@ def test_an_unknown_option_is_found() -> None:
 @pytest.mark.parametrize("name", TEXTS)
 def test_links_exist(name: str) -> None:
     assert broken_links(ROOT / name) == []
+
+
+def test_sources_that_ran_on_no_device_are_named() -> None:
+    """The guide has every source, and the README those without a record from a device."""
+    tried_on = {name: source.tried_on or NOT_TRIED for name, source in all_sources().items()}
+    rows = re.findall(r"^\| `(\w+)` \|.*\| ([^|]+) \|$", TEXTS["docs/guides/device.md"], re.MULTILINE)
+    assert dict(rows) == tried_on
+    [sentence] = re.findall(rf"Counters of ([^.]+) are {NOT_TRIED}", TEXTS["README.md"])
+    assert set(re.findall(r"`(\w+)`", sentence)) == {name for name, where in tried_on.items() if where == NOT_TRIED}
+
+
+def test_a_source_that_ran_on_a_device_has_a_record_of_it() -> None:
+    found = {name for path in (ROOT / "reports").glob("*/run/run.json")
+             for case in json.loads(path.read_text(encoding="utf-8"))["cases"]
+             for name, outcome in case["passes"]["counters"]["sources"].items() if outcome["status"] == "ok"}
+    assert found == {name for name, source in all_sources().items() if source.tried_on is not None}
 
 
 @pytest.mark.slow

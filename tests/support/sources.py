@@ -38,6 +38,7 @@ class Made:
     cost = "none"
     reads: Literal["host", "device"] = "host"
     taken: Literal["along", "trace", "own pass"] = "along"
+    tried_on: str | None = None
     counters = (Counter("num_samples", "samples so far", "measured", "test"),)
 
     def __init__(self, name: str = "made", *, period_s: float | None = 0.005, opening: Callable[[], None] = fine,
@@ -77,6 +78,7 @@ class MadePass(Made):
     """A source that runs some iterations of its own."""
 
     taken: Literal["along", "trace", "own pass"] = "own pass"
+    tried_on: str | None = None
 
     def take(self, loop: Any) -> Found:
         """Run an iteration."""

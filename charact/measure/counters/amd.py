@@ -52,6 +52,7 @@ class AmdCounters:
     devices = frozenset({"cuda"})
     reads: Literal["device"] = "device"
     taken: Literal["along"] = "along"
+    tried_on: str | None = None
     period_s = 0.1
     counters = tuple(_READS)
 

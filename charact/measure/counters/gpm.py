@@ -66,6 +66,7 @@ class GpmCounters:
     devices = frozenset({"cuda"})
     reads: Literal["device"] = "device"
     taken: Literal["along"] = "along"
+    tried_on: str | None = None
     period_s = 0.125
     counters = (*(Counter(name, definition, "sampled", _SCOPE) for name, _, _, definition in _METRICS), _OCCUPANCY)
 

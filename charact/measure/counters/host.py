@@ -37,6 +37,7 @@ class HostCounters:
     devices = frozenset({"cpu", "cuda"})
     reads: Literal["host"] = "host"
     taken: Literal["along"] = "along"
+    tried_on: str | None = "AMD EPYC (virtual machine)"
     period_s = 0.1
     counters = (
         Counter("rss_bytes", "resident memory of the process; over the pass: when it ends", "measured", "process"),

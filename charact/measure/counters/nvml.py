@@ -123,6 +123,7 @@ class NvmlCounters:
     devices = frozenset({"cuda"})
     reads: Literal["device"] = "device"
     taken: Literal["along"] = "along"
+    tried_on: str | None = None
     period_s = 0.05
     counters = (
         *(counter for read in _READS for counter in read.counters),

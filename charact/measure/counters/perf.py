@@ -57,6 +57,7 @@ class PerfCounters:
     devices = frozenset({"cpu", "cuda"})
     reads: Literal["host"] = "host"
     taken: Literal["along"] = "along"
+    tried_on: str | None = None
     period_s = None
     counters = (
         Counter("num_instructions", "completed instructions, in user space", "measured", "process"),

@@ -29,6 +29,7 @@ class RaplCounters:
     devices = frozenset({"cpu", "cuda"})
     reads: Literal["host"] = "host"
     taken: Literal["along"] = "along"
+    tried_on: str | None = None
     period_s = 0.1
     counters = (
         Counter("energy_j", "energy of all processor packages over the pass", "measured",

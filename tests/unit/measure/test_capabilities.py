@@ -9,7 +9,7 @@ from charact.measure.counters._support.protocol import Counter, Unavailable
 
 
 class UnavailableSource:
-    name, cost, taken = "ncu", "minutes", "own pass"
+    name, cost, taken, tried_on = "ncu", "minutes", "own pass", None
     counters = tuple(Counter(f"number_{index}_s", "", "measured", "device") for index in range(6))
 
     def available(self) -> Unavailable:
@@ -54,7 +54,7 @@ def test_a_source_that_is_refused_is_shown_with_its_reason(monkeypatch: pytest.M
     assert capabilities.counter_checks() == [
         Check("Counters", "ncu", "n/a", "counters are for administrators only", "ask for them",
               "would give number_0_s, number_1_s, number_2_s, number_3_s and 2 more (charact list counters); "
-              "in its own pass, if named by --counters; cost: minutes")]
+              "in its own pass, if named by --counters; cost: minutes", "not yet run on a device")]
 
 
 def test_a_source_that_counts_is_shown_with_when_and_at_what_cost() -> None:
@@ -62,6 +62,7 @@ def test_a_source_that_counts_is_shown_with_when_and_at_what_cost() -> None:
     assert check.status == "ok"
     assert check.finding.startswith("rss_bytes, ")
     assert check.detail == f"read along with iterations; cost: {all_sources()['host'].cost}"
+    assert check.note is None
 
 
 def test_ceilings_are_looked_for_with_the_present_threads(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

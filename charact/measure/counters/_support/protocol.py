@@ -11,6 +11,9 @@ if TYPE_CHECKING:
 
     from charact.execution.loop import Loop
 
+NOT_TRIED = "not yet run on a device"
+"""What users read of a source whose `tried_on` is None: its tests have run with stubs only."""
+
 Method = Literal["measured", "sampled", "estimated", "modelled"]
 
 
@@ -78,6 +81,8 @@ class CounterSource(Protocol):
 
     Sources with their own pass run only if requested by name.
     """
+    tried_on: str | None
+    """Device or machine on which it has given counters, as a record in `reports/` shows; None if there is no record."""
 
     def available(self) -> Unavailable | None:
         """Return why this machine cannot give these counters, or None."""

@@ -1,4 +1,4 @@
-"""CUPTI's sampling of hardware counters, without kernel replay: the literature's metrics for each phase."""
+"""CUPTI's sampling of hardware counters, without kernel replay: occupancy, efficiency and bandwidth by phase."""
 
 import importlib.util
 import json
@@ -16,8 +16,17 @@ from charact.measure.counters._support.protocol import Counter, Found, Unavailab
 from charact.measure.counters._support.rerun_case import child_command, child_failure, run_child, write_case
 
 TIMEOUT_S = 600.0
-_NO_FLOP = ("sampling cannot count instructions by operation; tensor_pipe_frac shows how busy tensor cores are, and "
-            "--counters ncu counts FLOP")
+_NEVER = {
+    "flop_per_s": "sampling cannot count instructions by operation; tensor_pipe_frac shows how busy tensor cores are, "
+                  "and --counters ncu counts FLOP",
+    "warp_execution_efficiency_frac": "every chip counts it in more than one pass, and sampling has one: "
+                                      "use --counters ncu",
+}
+"""Metrics of the literature that sampling does not give, and why.
+
+Source: queries of CUPTI 13.0 for every chip from TU102 to GB20B; each needs three passes to count all threads of an
+instruction.
+"""
 
 
 class PmSampling:
@@ -39,11 +48,10 @@ class PmSampling:
     devices = frozenset({"cuda"})
     reads: Literal["device"] = "device"
     taken: Literal["own pass"] = "own pass"
+    tried_on: str | None = None
     counters = (
         Counter("warp_occupancy_frac", "active warps over those that fit, while a multiprocessor is active",
                 "sampled", "device"),
-        Counter("warp_execution_efficiency_frac", "active threads of an executed warp instruction, of 32; no chip to "
-                "date counts it in one pass", "sampled", "device"),
         Counter("nonpredicated_efficiency_frac", "threads of an executed warp instruction that are active and not "
                 "predicated off, of 32", "sampled", "device"),
         Counter("bandwidth_utilization_frac", "use of the device memory's bandwidth, idle time included",
@@ -69,7 +77,7 @@ class PmSampling:
         if "unavailable" in answer:
             raise UnavailableError(**answer["unavailable"])
         found = Found(**answer["found"])
-        return Found(found.rows, {**found.missing, "flop_per_s": _NO_FLOP}, found.facts)
+        return Found(found.rows, {**found.missing, **_NEVER}, found.facts)
 
 
 def _package_unavailable() -> Unavailable | None:

@@ -33,8 +33,6 @@ WANTED = (
            "sm__inst_executed_realtime.sum", _OF_32_THREADS),
     Chosen("nonpredicated_efficiency_frac", "smsp__thread_inst_executed_pred_on_per_inst_executed.pct",
            "smsp__inst_executed.sum"),
-    Chosen("warp_execution_efficiency_frac", "smsp__thread_inst_executed_per_inst_executed.pct",
-           "smsp__inst_executed.sum"),
     Chosen("bandwidth_utilization_frac", "dram__throughput.avg.pct_of_peak_sustained_elapsed"),
     Chosen("bandwidth_utilization_frac", "dram__bytes.avg.pct_of_peak_sustained_elapsed"),
     Chosen(DRAM_BYTES, "dram__bytes.sum", factor=1.0),
@@ -43,8 +41,7 @@ WANTED = (
 )
 """Counters in order of importance; of several metrics, the first that the chip can sample.
 
-Source: queries of CUPTI 13.0 for every chip from TU102 to GB20B. Metrics of all threads of an instruction need three
-passes on each of them, so that the warp execution efficiency cannot be sampled.
+Source: queries of CUPTI 13.0 for every chip from TU102 to GB20B.
 """
 
 
