@@ -1,12 +1,13 @@
 """Growth of memory with the input: against image area or sequence length, and training against inference."""
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import pandas as pd
 
 from charact.analysis.common.cache import memoize
-from charact.analysis.memory.composition import memory_composition
+from charact.analysis.memory.composition import memory_composition, peak_moments
 from charact.core.statistics import Line, fitted_line
 from charact.record.reader import Run
 
@@ -14,7 +15,9 @@ SERIES = ["workload", "variant", "mode", "batch_size", "precision", "device", "r
 """Columns that are equal in the cases of a series, which differ only in input size."""
 _POSITIONS = {"image": "pixel", "sequence": "token"}
 _LINE = ["slope_bytes", "slope_error_bytes", "slope_low_bytes", "slope_high_bytes",
-         "fixed_bytes", "fixed_error_bytes", "fixed_low_bytes", "fixed_high_bytes"]  # fmt: skip
+         "fixed_bytes", "fixed_error_bytes", "fixed_low_bytes", "fixed_high_bytes",
+         "spread_frac", "residual_frac"]  # fmt: skip
+_PLACE = ["phase", "layer", "operator"]
 
 
 @memoize
@@ -66,23 +69,33 @@ def _peaks(run: Run) -> pd.DataFrame:
     return case_series(run).merge(totals, on="case", how="inner")
 
 
+_LINE_FRAC = 0.01
+"""Largest residual of a line, as a share of the peak at its point; also the largest spread of a constant series."""
+_RISE_FRAC = 0.1
+"""Largest residual of a line, as a share of its rise over the sizes: below it, a nearly constant series is no line."""
+
+
 @memoize
 def memory_growth(run: Run) -> pd.DataFrame:
-    """Return a line fitted to the peaks of each series: bytes per pixel or token, and a fixed part.
+    """Return how the peaks of each series grow with the input: in a line, not at all, or in steps.
 
-    Columns: the series; position; method; num_sizes; slope_bytes (bytes per position, for the whole batch) and
-    fixed_bytes, each with its standard error and 95 % interval (_error, _low, _high, and its half-width _half);
-    sample_slope_bytes = slope_bytes / batch size; reason, why errors or all values are missing.
+    Columns: the series; position; method; num_sizes; shape: 'line' if the peaks rise and each is within 1 % of a
+    least-squares line, 'constant' if they differ by 1 % at most, otherwise 'steps' (see `memory_steps`), null for one
+    size. Two sizes cannot show a line. spread_frac, the difference of the largest and the smallest peak over the
+    largest. For a line only: slope_bytes (bytes per position, for the whole batch) and fixed_bytes, each with its
+    standard error and 95 % interval (_error, _low, _high, and its half-width _half); sample_slope_bytes = slope_bytes /
+    batch size; residual_frac, the largest residual over its peak. reason, why a value is missing. fixed_bytes is null
+    for a line that meets 0 at a positive size.
 
     *Error*: least squares, intervals from Student's t. Estimates have no noise, and measurements little: the error
     mostly shows how far the growth is from linear (another phase's peak, sizes rounded, attention).
     """
     rows: list[dict[str, Any]] = []
     for key, group in _peaks(run).groupby([*SERIES, "position", "method"], sort=False):
-        line = fitted_line(group["num_positions"].tolist(), group["bytes"].tolist())
         series = dict(zip([*SERIES, "position", "method"], key, strict=True))
-        rows.append(series | {"num_sizes": len(group)} | _line_bytes(line))
-    growth = pd.DataFrame(rows, columns=[*SERIES, "position", "method", "num_sizes", *_LINE, "reason"])
+        rows.append(series | {"num_sizes": len(group)}
+                    | _shape(group["num_positions"].tolist(), group["bytes"].tolist()))
+    growth = pd.DataFrame(rows, columns=[*SERIES, "position", "method", "num_sizes", "shape", *_LINE, "reason"])
     growth = growth.astype(dict.fromkeys(_LINE, "float64"))
     for name in ("slope", "fixed"):
         growth[f"{name}_half_bytes"] = (growth[f"{name}_high_bytes"] - growth[f"{name}_low_bytes"]) / 2
@@ -90,18 +103,86 @@ def memory_growth(run: Run) -> pd.DataFrame:
     return growth
 
 
-def _line_bytes(line: Line | None) -> dict[str, Any]:
-    """Return a line as columns of `memory_growth`."""
+def _shape(positions: list[float], peaks: list[float]) -> dict[str, Any]:
+    """Return the shape of a series, and its line as columns of `memory_growth`."""
+    line = fitted_line(positions, peaks)
     if line is None:
         return {"reason": "one input size only"}
-    found: dict[str, Any] = {"slope_bytes": line.slope, "fixed_bytes": line.intercept}
-    if line.errors is None:
-        return found | {"reason": "two input sizes: a line through two points has no error"}
+    spread_frac = (max(peaks) - min(peaks)) / max(peaks) if max(peaks) > 0 else 0.0
+    residuals = [abs(peak - line.intercept - line.slope * at) for at, peak in zip(positions, peaks, strict=True)]
+    residual_frac = max(residual / peak if peak > 0 else 1.0 for residual, peak in zip(residuals, peaks, strict=True))
+    rise_bytes = line.slope * (max(positions) - min(positions))
+    is_line = line.errors is not None and rise_bytes > 0 and residual_frac <= _LINE_FRAC
+    if is_line and max(residuals) <= _RISE_FRAC * rise_bytes:
+        return {"shape": "line", "spread_frac": spread_frac, "residual_frac": residual_frac} | _line_bytes(line)
+    if spread_frac <= _LINE_FRAC:
+        return {"shape": "constant", "spread_frac": spread_frac, "reason": "constant"}
+    few = "two input sizes do not show a line" if line.errors is None else "no line"
+    return {"shape": "steps", "spread_frac": spread_frac, "reason": few}
+
+
+def _line_bytes(line: Line) -> dict[str, Any]:
+    """Return a line as columns of `memory_growth`."""
+    assert line.errors is not None
+    found: dict[str, Any] = {}
     for name, value, exact in zip(("slope", "fixed"), (line.slope, line.intercept), line.errors, strict=True):
+        if value < 0:
+            found["reason"] = "the line meets 0 at a positive size"
+            continue
         error = round(exact, 6)  # below a millionth of a byte is rounding error
-        found |= {f"{name}_error_bytes": error, f"{name}_low_bytes": value - line.factor * error,
+        found |= {f"{name}_bytes": value, f"{name}_error_bytes": error,
+                  f"{name}_low_bytes": value - line.factor * error,
                   f"{name}_high_bytes": value + line.factor * error}  # fmt: skip
     return found
+
+
+@memoize
+def memory_steps(run: Run) -> pd.DataFrame:
+    """Return the change of the peak from each input size to the next, and what is responsible for it.
+
+    Only of series whose shape in `memory_growth` is 'steps'. Columns: the series; position; method; case and
+    input_size; from_case and from_size, the next smaller size; bytes, the change of the peak (negative if it falls);
+    total_bytes, the peak at input_size; category with the largest change in the direction of the peak, and
+    category_bytes, its change; phase, layer and operator of the peak: at the larger size for a rise, at the smaller one
+    for a fall; excess_bytes, the difference of the change from the typical one, which is the series' median change per
+    position times the difference of positions.
+    """
+    keys = [*SERIES, "position", "method"]
+    growth = memory_growth(run)
+    held = memory_by_size(run).merge(growth.loc[growth["shape"] == "steps", keys], on=keys, how="inner").pivot_table(
+        index=[*keys, "num_positions", "input_size", "case"], columns="category", values="bytes", aggfunc="sum",
+        sort=False, fill_value=0.0)
+    places = {(row["case"], row["method"]): {name: row[name] for name in _PLACE}
+              for row in peak_moments(run).to_dict("records")}
+    rows: list[dict[str, Any]] = []
+    for key, group in held.groupby(level=keys, sort=False):
+        series = dict(zip(keys, key, strict=True))
+        group = group.sort_index(level="num_positions")
+        sizes = group.index.to_frame(index=False)
+        changes = group.reset_index(drop=True).diff()
+        steps = changes.sum(axis="columns")
+        lengths = sizes["num_positions"].diff()
+        bytes_of: list[float] = steps.tolist()
+        typical = (steps / lengths.where(lengths > 0)).median()
+        for at, (before, size) in enumerate(pairwise(sizes.to_dict("records")), start=1):
+            change_bytes, of_step = bytes_of[at], changes.loc[at]
+            category = str(of_step.idxmax() if change_bytes >= 0 else of_step.idxmin())
+            place = places[(size if change_bytes >= 0 else before)["case"], series["method"]]
+            rows.append(series | {
+                "case": size["case"], "input_size": size["input_size"], "from_case": before["case"],
+                "from_size": before["input_size"], "bytes": change_bytes, "total_bytes": float(group.iloc[at].sum()),
+                "category": category, "category_bytes": of_step[category], **place,
+                "excess_bytes": change_bytes - typical * float(lengths[at]),
+            })  # fmt: skip
+    numbers = ["bytes", "total_bytes", "category_bytes", "excess_bytes"]
+    found = pd.DataFrame(rows, columns=[*keys, "case", "input_size", "from_case", "from_size", "bytes", "total_bytes",
+                                        "category", "category_bytes", *_PLACE, "excess_bytes"])
+    return found.astype({"case": "str", "from_case": "str"} | dict.fromkeys(numbers, "float64"))
+
+
+def growth_by_case(run: Run) -> pd.DataFrame:
+    """Return the rows of `memory_growth` for each case of their series, with a column case."""
+    return case_series(run)[["case", *SERIES, "position"]].merge(memory_growth(run), on=[*SERIES, "position"])
 
 
 def training_to_inference(run: Run) -> pd.DataFrame:

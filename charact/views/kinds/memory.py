@@ -10,7 +10,9 @@ from rich.console import RenderableType
 from charact.analysis.memory.composition import memory_composition, memory_needs, memory_peaks, peak_moments
 from charact.analysis.memory.growth import (
     SERIES,
+    growth_by_case,
     memory_growth,
+    memory_steps,
     named_series,
     of_series,
     training_to_inference,
@@ -143,11 +145,26 @@ def _by_size(run: Run) -> Mapping[str, "pd.Series[float]"]:
     return {"predicted_peak_memory_bytes": memory_peaks(run).set_index("case")["predicted_bytes"]}
 
 
+def _growth(run: Run) -> pd.DataFrame:
+    rows, steps = growth_by_case(run), memory_steps(run)
+    texts = [words.growth(row, of_series(steps, row, [*SERIES, "method"])) for row in fmt.rows(rows)]
+    return rows.assign(text=texts)
+
+
+def _steps(run: Run) -> pd.DataFrame:
+    rows = memory_steps(run)
+    return rows.assign(text=[words.step(row) for row in fmt.rows(rows)])
+
+
 _PARTS = {
     "memory": CasePart(memory_composition, ("category", "bytes", "share_frac", "phase", "method"),
                        ("method", "category", "bytes", "share_frac")),
     "peak": CasePart(peak_moments, ("method", "phase", "layer", "operator", "bytes"),
                      ("method", "phase", "layer", "operator")),
+    "growth": CasePart(_growth, ("method", "shape", "num_sizes", "position", "slope_bytes", "sample_slope_bytes",
+                                 "fixed_bytes", "spread_frac", "text"), ("method", "text")),
+    "step": CasePart(_steps, ("method", "from_size", "bytes", "category", "category_bytes", "phase", "layer",
+                              "operator", "text"), ("method", "text")),
     "needs": CasePart(memory_needs, ("target", "needed_bytes", "device_memory_bytes", "margin_bytes"), is_list=False),
     "out_of_memory": CasePart(out_of_memory, ("phase", "requested_bytes", "free_bytes", "limit_bytes", "held_bytes",
                                               "fits_batch_size", "fits_input_size", "fits_reason"), is_list=False),

@@ -9,6 +9,7 @@ from charact.views.tables import format as fmt
 
 AXES = {"pixel": "image area (pixels)", "token": "sequence length (tokens)", "unit of S": "S of --input-spec"}
 """Axis labels for input sizes, by the unit of a position of the input."""
+_UNITS = {"pixel": " px", "token": " tokens", "unit of S": " (S)"}
 PREDICTED_ONLY = "predicted only"
 _NUM_LARGEST = 3
 
@@ -74,16 +75,52 @@ def share_of(value: float) -> str:
     return "0.00 %" if abs(value) < 0.00005 else f"{100 * value:+.2f} %".replace("-", "−")
 
 
-def growth(row: Any) -> str:
-    """Format a row of `memory_growth`: 4.90 KiB a pixel (± 12.0 B), 612 B of a sample; fixed 133 MiB (± 1.02 MiB)."""
+def growth(row: Any, steps: pd.DataFrame) -> str:
+    """Format a row of `memory_growth`, whose steps are rows of `memory_steps`.
+
+    As in: 4.90 KiB a pixel (± 12.0 B), 612 B of a sample; fixed 133 MiB (± 1.02 MiB). Or: constant within 0.15 %. Or:
+    no line: +54.2 MiB from 48 to 64 px (temporary, backward, layer4.1.conv2, aten::convolution_backward).
+    """
+    if row.shape == "constant":
+        return f"constant within {share_of(row.spread_frac).lstrip('+')}" if row.spread_frac else "constant"
+    if row.shape == "steps":
+        return f"{row.reason}: {_largest_steps(steps)}"
     if pd.isna(row.slope_bytes):
         return fmt.missing(row.reason)
     slope = f"{fmt.num_bytes(row.slope_bytes)} a {row.position}"
-    sample, fixed = f"{fmt.num_bytes(row.sample_slope_bytes)} of a sample", f"fixed {fmt.num_bytes(row.fixed_bytes)}"
-    if pd.isna(row.slope_low_bytes):
-        return f"{slope}, {sample}; {fixed}; errors {fmt.missing(row.reason.partition(':')[0])}"
     slope += f" ({plus_minus(row.slope_low_bytes, row.slope_high_bytes)})"
-    return f"{slope}, {sample}; {fixed} ({plus_minus(row.fixed_low_bytes, row.fixed_high_bytes)})"
+    sample, fixed = f"{fmt.num_bytes(row.sample_slope_bytes)} of a sample", fmt.num_bytes(row.fixed_bytes, row.reason)
+    fixed += f" ({plus_minus(row.fixed_low_bytes, row.fixed_high_bytes)})" if pd.notna(row.fixed_bytes) else ""
+    return f"{slope}, {sample}; fixed {fixed}"
+
+
+def _largest_steps(steps: pd.DataFrame) -> str:
+    """Name the steps that differ most from the typical one, in order of size, and the range of the others."""
+    first = steps["excess_bytes"].abs().sort_values(ascending=False, kind="stable").index[:_NUM_LARGEST]
+    named = [step(row) for row in fmt.rows(steps[steps.index.isin(first)])]
+    others = steps.loc[~steps.index.isin(first), "bytes"]
+    if len(others):
+        steps_of = "1 other step" if len(others) == 1 else f"{len(others)} other steps"
+        low, high = change(others.min()), change(others.max())
+        named.append(f"{steps_of} of {low}" if low == high else f"{steps_of} of {low} to {high}")
+    return "; ".join(named)
+
+
+def step(row: Any) -> str:
+    """Format a row of `memory_steps`: +54.2 MiB from 48 to 64 px (temporary, backward, layer4.1.conv2)."""
+    unit = _UNITS[row.position]
+    return f"{change(row.bytes)} from {row.from_size} to {row.input_size}{unit} ({cause(row)})"
+
+
+def cause(row: Any) -> str:
+    """Name what is responsible for a step: the category and the place of the peak."""
+    return ", ".join(filter(None, [category(row.category), place(row)]))
+
+
+@fmt.or_missing
+def change(value: float) -> str:
+    """Format a change of bytes with its sign: +54.2 MiB, −7.39 KiB."""
+    return f"{'−' if value < 0 else '+'}{fmt.num_bytes(abs(value))}"
 
 
 def fit(row: Any) -> str:

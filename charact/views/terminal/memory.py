@@ -10,7 +10,14 @@ from rich.table import Table
 from rich.text import Text
 
 from charact.analysis.memory.composition import is_memory_run, memory_composition, memory_peaks, peak_moments
-from charact.analysis.memory.growth import SERIES, case_series, memory_growth, of_series, training_to_inference
+from charact.analysis.memory.growth import (
+    SERIES,
+    case_series,
+    memory_growth,
+    memory_steps,
+    of_series,
+    training_to_inference,
+)
 from charact.analysis.memory.limits import memory_fits, memory_room, out_of_memory, out_of_memory_composition
 from charact.record.reader import Run
 from charact.views.tables import format as fmt
@@ -39,7 +46,7 @@ def blocks(run: Run) -> list[RenderableType]:
         first = next(fmt.rows(group))
         title = f"{words.model(first.workload, first.variant)}, {first.mode}, {first.precision}, {first.device}"
         title += f", {first.ranks}" if first.ranks else ""
-        below = [_peaks(run, group), *_growth(of_series(growth, first, _SHOWN_TOGETHER)), *_peak(run, group)]
+        below = [_peaks(run, group), *_growth(run, of_series(growth, first, _SHOWN_TOGETHER)), *_peak(run, group)]
         shown += [Text(), Rule(Text(title, style="bold"), align="left", style="dim"),
                   *(Padding(each, (0, 0, 1, 2)) for each in below)]  # fmt: skip
     return [*shown, *_fits(run), *_failures(run)]
@@ -88,10 +95,12 @@ def _cells(row: Any) -> dict[str, str]:
     }
 
 
-def _growth(rows: pd.DataFrame) -> list[RenderableType]:
+def _growth(run: Run, rows: pd.DataFrame) -> list[RenderableType]:
     """Return a line for each batch size and method: how the peak grows with the input size."""
-    lines = [f"batch {row.batch_size}, {row.method}: {words.growth(row)}" for row in fmt.rows(rows)]
-    return [Group(Text("grows by"), *(Hanging(Text(line)) for line in lines))] if lines else []
+    steps = memory_steps(run)
+    lines = [f"batch {row.batch_size}, {row.method}: {words.growth(row, of_series(steps, row, [*SERIES, 'method']))}"
+             for row in fmt.rows(rows)]
+    return [Group(Text("growth with the input size"), *(Hanging(Text(line)) for line in lines))] if lines else []
 
 
 def _peak(run: Run, rows: pd.DataFrame) -> list[RenderableType]:

@@ -69,26 +69,55 @@ def ratios(rows: pd.DataFrame, caption: str) -> Table:
 
 
 def growth(rows: pd.DataFrame) -> Table:
-    """Build the table of slope and fixed part of each series, with intervals."""
-    rows = rows.assign(series=[words.series(row) for row in fmt.rows(rows)])
-    why = _reason
+    """Build the table of the growth of each series: its shape, and slope and fixed part of a line with intervals."""
+    rows = rows.assign(series=[words.series(row) for row in fmt.rows(rows)],
+                       growth=rows["shape"].map({"line": "a line", "steps": "steps"}))
+    rows["growth"] = rows["growth"].fillna(pd.Series([_constant(row) for row in fmt.rows(rows)], rows.index))
     columns = [
         _SERIES, _METHOD, Column("num_sizes", "Sizes", fmt.number, "points of the fit"),
-        Column("position", "For each"), Column("slope_bytes", "Adds", fmt.num_bytes, "slope, of the whole batch", why),
-        Column("slope_half_bytes", "± 95 %", fmt.num_bytes, "half of the slope's 95 % interval", why),
-        Column("sample_slope_bytes", "Of a sample", fmt.num_bytes, "slope / batch size", why),
-        Column("fixed_bytes", "Fixed", fmt.num_bytes, "intercept: memory at any size", why),
-        Column("fixed_half_bytes", "± 95 %", fmt.num_bytes, "half of the fixed part's 95 % interval", why),
+        Column("growth", "Growth", None, "a line, constant, or steps", _reason, unbroken=True),
+        Column("position", "For each"),
+        Column("slope_bytes", "Adds", fmt.num_bytes, "slope, of the whole batch", _reason),
+        Column("slope_half_bytes", "± 95 %", fmt.num_bytes, "half of the slope's 95 % interval", _reason),
+        Column("sample_slope_bytes", "Of a sample", fmt.num_bytes, "slope / batch size", _reason),
+        Column("fixed_bytes", "Fixed", fmt.num_bytes, "intercept: memory at any size", _reason),
+        Column("fixed_half_bytes", "± 95 %", fmt.num_bytes, "half of the fixed part's 95 % interval", _reason),
     ]  # fmt: skip
     note = (
-        "A least-squares line through the peaks of a series. The intervals are wide where growth is not linear: a "
-        "peak moves to another phase, libraries round sizes up, attention grows with the square."
+        "A line is claimed if the peaks rise and each is within 1 % of the least-squares line. The usual causes of "
+        "steps: the peak moves to another phase, libraries round sizes up or choose another algorithm, attention grows "
+        "with the square."
     )
-    return table(rows, "Slope and fixed part of each series", columns, note)
+    return table(rows, "Growth of each series", columns, note)
+
+
+def _constant(row: Any) -> str | None:
+    return words.growth(row, pd.DataFrame()) if row.shape == "constant" else None
 
 
 def _reason(row: Any) -> str | None:
-    return None if pd.isna(row.reason) else str(row.reason).partition(":")[0]
+    return None if pd.isna(row.reason) else str(row.reason)
+
+
+def steps(rows: pd.DataFrame) -> Table:
+    """Build the table of the steps of series that do not grow in a line, with what is responsible for each."""
+    rows = rows.assign(series=[words.series(row) for row in fmt.rows(rows)],
+                       of=rows["category"].map(words.category))
+
+    def outside(row: Any) -> str:
+        return "outside any"
+
+    columns = [
+        _SERIES, _METHOD, Column("from_size", "From size", fmt.number), Column("input_size", "To size", fmt.number),
+        Column("bytes", "Change", words.change, "of the peak"),
+        Column("of", "Category", None, "category with the largest change", unbroken=True),
+        Column("category_bytes", "Its change", words.change, "of this category"),
+        Column("phase", "Phase", None, "of the peak: at the larger size for a rise, at the smaller for a fall", outside,
+               unbroken=True),
+        Column("layer", "Layer", None, "running at that peak", outside, unbroken=True),
+        Column("operator", "Operator", None, "running at that peak", outside, unbroken=True),
+    ]  # fmt: skip
+    return table(rows, "Steps of series that do not grow in a line", columns)
 
 
 def predictions(run: Run) -> Table | None:

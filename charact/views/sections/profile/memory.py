@@ -19,6 +19,7 @@ from charact.analysis.memory.growth import (
     SERIES,
     memory_by_size,
     memory_growth,
+    memory_steps,
     named_series,
     training_to_inference,
 )
@@ -188,6 +189,7 @@ def _tables(run: Run, *, is_memory_run: bool) -> list[Block]:
     several = growth[growth["num_sizes"] > 1]
     shown = {
         "Memory per pixel or token": tables.growth(several if len(several) else growth.iloc[:0]),
+        "Steps of the growth": tables.steps(memory_steps(run)),
         "Estimate against measurement": tables.predictions(run),
         "Weights against intermediate results": tables.weights(run) if is_memory_run else None,
         "Allocated, reserved, and the process’s memory": tables.process(run) if is_memory_run else None,
@@ -246,8 +248,9 @@ SECTION = Section("memory", "Memory", 170, memory, shows=has_memory, terminal=_t
      "context; on a CPU the upper end of the predicted peak."),
     ("Process memory", "resident set of the process, including Python, libraries, and memory that allocators cache. "
      "Its largest value is since the start of the process."),
-    ("Growth", "a least-squares line through the peaks of one series against pixels or tokens. The 95 % intervals "
-     "assume a linear relation; where growth is not linear, they are wide."),
+    ("Growth", "a least-squares line through the peaks of one series against pixels or tokens, if the peaks rise and "
+     "each is within 1 % of the line. Otherwise no slope is claimed: the peak is constant (within 1 %), or the steps "
+     "from one size to the next are shown, with the category, phase, layer and operator that are responsible."),
 ]},
                   trace_points={"memory": [
     ("Memory",

@@ -1,9 +1,12 @@
 """Memory against the input, through an iteration, predicted beside measured, and what fits: known numbers."""
 
+from itertools import pairwise
 from pathlib import Path
 
 import pandas as pd
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from support import memory_records as made
 from support import records
 
@@ -17,7 +20,7 @@ from charact.analysis.memory.composition import (
     peak_moments,
     weights_and_intermediate,
 )
-from charact.analysis.memory.growth import case_series, memory_growth, of_series, training_to_inference
+from charact.analysis.memory.growth import case_series, memory_growth, memory_steps, of_series, training_to_inference
 from charact.analysis.memory.limits import memory_fits, out_of_memory, out_of_memory_composition
 from charact.analysis.profile.case_summary import case_summary
 from charact.record.reader import Run, load_run
@@ -99,25 +102,102 @@ def test_growth_is_what_a_position_adds_and_what_is_fixed(run: Run) -> None:
     assert growth.loc[("rnn_lm", "infer", "predicted"), "num_sizes"] == 12
     assert growth.loc[("rnn_lm", "infer", "predicted"), "sample_slope_bytes"] == pytest.approx(16 + 0.95 * 50_000)
     assert growth["reason"].isna().all()
+    assert set(growth["shape"]) == {"line"}
+    assert memory_steps(run).empty
 
 
-def test_growth_that_bends_has_an_interval(tmp_path: Path) -> None:
-    run = measured_run(tmp_path, 32, 64, 96)
-    rows = run.memory
-    bent = rows["case"].str.startswith("resnet18-96") & (rows["category"] == "unknown") & (rows["kind"] == "peak")
-    run._tables["memory"] = rows.assign(bytes=rows["bytes"].mask(bent & (rows["method"] == "measured"), 3e6))
-    line = next(memory_growth(run).query("method == 'measured'").itertuples())
+def run_of_peaks(directory: Path, *peaks: dict[str, float], first: int = 32) -> Run:
+    """A run of trainings at 32, 48, 64, ... pixels whose estimated peaks have these bytes by category."""
+    writer = RunWriter(directory, "r", {"options": {"command": "memory"}})
+    for number, held in enumerate(peaks):
+        place = {"phase": "backward", "layer": f"layer{number}", "operator": "aten::convolution_backward"}
+        rows = [{"kind": "peak", "method": "predicted", **place, "category": category, "bytes": num_bytes}
+                for category, num_bytes in held.items()]  # fmt: skip
+        writer.add_case(made.memory_entry("image", "train", first + 16 * number, measured=False), {"memory": rows})
+    return load_run(writer.close("complete"))
+
+
+def test_growth_that_bends_a_little_is_a_line_with_an_interval(tmp_path: Path) -> None:
+    true = [1e8 + 4e3 * size**2 for size in (32, 48, 64, 80)]
+    run = run_of_peaks(tmp_path, *({"weights": peak * frac} for peak, frac in
+                                   zip(true, (1, 1.0008, 1, 0.9992), strict=True)))  # fmt: skip
+    line = next(memory_growth(run).itertuples())
+    assert line.shape == "line"
+    assert 0 < line.residual_frac < 0.001
     assert line.slope_error_bytes > 0
-    assert line.slope_low_bytes == pytest.approx(line.slope_bytes - 12.706 * line.slope_error_bytes, rel=1e-4)
-    assert line.fixed_high_bytes == pytest.approx(line.fixed_bytes + 12.706 * line.fixed_error_bytes, rel=1e-4)
+    assert line.slope_low_bytes == pytest.approx(line.slope_bytes - 4.3027 * line.slope_error_bytes, rel=1e-4)
+    assert line.fixed_high_bytes == pytest.approx(line.fixed_bytes + 4.3027 * line.fixed_error_bytes, rel=1e-4)
 
 
-@pytest.mark.parametrize(("sizes", "reason"), [((32,), "one input size only"), ((32, 64), "two input sizes: a line")])
-def test_few_sizes_say_why_there_is_no_error(sizes: tuple[int, ...], reason: str, tmp_path: Path) -> None:
-    line = next(memory_growth(measured_run(tmp_path, *sizes)).itertuples())
-    assert line.reason.startswith(reason)
-    assert pd.isna(line.slope_error_bytes)
-    assert pd.isna(line.slope_bytes) == (len(sizes) == 1)
+def test_a_jump_is_a_step_with_what_is_responsible(tmp_path: Path) -> None:
+    run = run_of_peaks(
+        tmp_path, {"weights": 5e7, "temporary": 1e7, "input": 1e6}, {"weights": 5e7, "temporary": 6e7, "input": 2e6},
+        {"weights": 5e7, "temporary": 4e7, "input": 3e6}, {"weights": 5e7, "temporary": 4.1e7, "input": 4e6})
+    growth = next(memory_growth(run).itertuples())
+    assert (growth.shape, growth.reason) == ("steps", "no line")
+    assert pd.isna(growth.slope_bytes)
+    assert pd.isna(growth.fixed_bytes)
+    steps = memory_steps(run)
+    columns = ["from_size", "input_size", "bytes", "category", "category_bytes", "phase", "layer", "operator"]
+    operator = "aten::convolution_backward"
+    assert steps[columns].to_numpy().tolist() == [
+        [32, 48, 5.1e7, "temporary", 5e7, "backward", "layer1", operator],
+        [48, 64, -1.9e7, "temporary", -2e7, "backward", "layer1", operator],  # the place of the peak that fell
+        [64, 80, 2e6, "temporary", 1e6, "backward", "layer3", operator],
+    ]
+    assert steps["case"].tolist()[0] == "resnet18-48-b8-train-fp32-cpu"
+    assert steps["from_case"].tolist()[0] == "resnet18-32-b8-train-fp32-cpu"
+    assert steps["total_bytes"].tolist() == [1.12e8, 9.3e7, 9.5e7]
+    assert steps["excess_bytes"].abs().idxmax() == 0
+
+
+def test_a_falling_or_flat_series_has_no_slope(tmp_path: Path) -> None:
+    falling = run_of_peaks(tmp_path / "falling", {"weights": 9e7}, {"weights": 8e7}, {"weights": 7e7})
+    assert memory_growth(falling)["shape"].tolist() == ["steps"]
+    assert (memory_steps(falling)["bytes"] < 0).all()
+    nearly = run_of_peaks(tmp_path / "nearly", {"weights": 9e7}, {"weights": 8.98e7}, {"weights": 8.95e7})
+    growth = next(memory_growth(nearly).itertuples())
+    assert (growth.shape, growth.reason) == ("constant", "constant")
+    assert growth.spread_frac == pytest.approx(0.05 / 9)
+    assert pd.isna(growth.slope_bytes)
+    assert memory_steps(nearly).empty
+
+
+def test_noise_of_a_constant_series_is_no_line(tmp_path: Path) -> None:
+    run = run_of_peaks(tmp_path, *({"weights": 9e7 * (1 + off)} for off in (0, 0.004, 0.001, 0.005)))
+    assert memory_growth(run)["shape"].tolist() == ["constant"]
+
+
+def test_a_line_below_zero_has_no_fixed_part(tmp_path: Path) -> None:
+    run = run_of_peaks(tmp_path, *({"activations": 1e3 * (size**2 - 500)} for size in (32, 48, 64)))
+    growth = next(memory_growth(run).itertuples())
+    assert growth.shape == "line"
+    assert growth.slope_bytes == pytest.approx(1000)
+    assert pd.isna(growth.fixed_bytes)
+    assert growth.reason == "the line meets 0 at a positive size"
+
+
+@given(st.lists(st.integers(0, 10**9), min_size=1, max_size=7))
+@settings(max_examples=30)
+def test_no_growth_is_negative(tmp_path_factory: pytest.TempPathFactory, peaks: list[int]) -> None:
+    run = run_of_peaks(tmp_path_factory.mktemp("any"), *({"weights": float(peak)} for peak in peaks))
+    growth = memory_growth(run)
+    assert not (growth[["slope_bytes", "fixed_bytes", "sample_slope_bytes"]] < 0).any(axis=None)
+    (shape,) = growth["shape"]
+    assert pd.isna(shape) == (len(peaks) == 1)
+    assert len(memory_steps(run)) == (len(peaks) - 1 if shape == "steps" else 0)
+    if shape == "steps":
+        assert memory_steps(run)["bytes"].tolist() == [after - before for before, after in pairwise(peaks)]
+
+
+@pytest.mark.parametrize(("sizes", "reason"), [
+    ((32,), "one input size only"), ((32, 64), "two input sizes do not show a line")])
+def test_few_sizes_have_no_line(sizes: tuple[int, ...], reason: str, tmp_path: Path) -> None:
+    run = measured_run(tmp_path, *sizes)
+    line = next(memory_growth(run).itertuples())
+    assert line.reason == reason
+    assert pd.isna(line.slope_bytes)
+    assert len(memory_steps(run)) == 2 * (len(sizes) - 1)  # measured and predicted
 
 
 def test_training_over_inference_of_equal_cases(run: Run) -> None:

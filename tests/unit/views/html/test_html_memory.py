@@ -139,8 +139,9 @@ def test_the_words_of_peaks_fits_and_failures(texts: dict[str, str]) -> None:
 
 def test_the_tables(html: dict[str, str]) -> None:
     memory = html["memory"]
-    growth = row_of(memory, "Slope and fixed part", "resnet18 (imagenet), train, batch 8, fp32, cpu", "measured")
+    growth = row_of(memory, "Growth of each series", "resnet18 (imagenet), train, batch 8, fp32, cpu", "measured")
     assert growth[2:] == ["4", "pixel", "4.78 KiB", "612 B", "127 MiB"]
+    assert "Growth a line" in memory
     errors = row_of(memory, "Predicted and measured peak of each case", SHORT)
     assert errors[1:7] == ["433 MiB", "430 MiB", "−0.59 %", "422 MiB", "439 MiB", "yes"]
     assert "; Workspaces are calibrated; Calibrated at 64 × 2, 96 × 2, 64 × 4; " in memory
@@ -199,7 +200,9 @@ def test_a_run_that_only_measured_has_no_columns_of_predictions(tmp_path: Path) 
     assert "Estimate against measurement" not in html["memory"]
     assert "dots are measured and joined by straight lines" in html["memory"]
     assert "predicted" not in "".join(figures_of(html["memory"]))
-    assert "two input sizes" in html["memory"]
+    assert "two input sizes do not show a line" in html["memory"]
+    assert row_of(html["memory"], "Steps of series", "resnet18 (imagenet), train, batch 8, fp32, cpu")[2:] == [
+        "32", "64", "+14.3 MiB", "activations", "+11.7 MiB", "backward", "layer1.0.conv1", "aten::convolution_backward"]
 
 
 def test_a_run_that_only_predicted_says_so(tmp_path: Path) -> None:
@@ -280,7 +283,7 @@ def test_a_profile_has_its_memory_as_before(record: Path) -> None:
     html = {part.id: part.html for part in sections(load_run(record))}["memory"]
     assert titles_of(html) == [
         "At the peak of an iteration", "Against image area: resnet50 (imagenet), batch 8, fp32, cpu",
-        "Training over inference", "Memory per pixel or token", "At the peak of each phase",
+        "Training over inference", "Memory per pixel or token", "Steps of the growth", "At the peak of each phase",
     ]  # fmt: skip
     assert "dots are measured and joined by straight lines" in html
     assert "predict" not in html.replace("both measured or both predicted", "").replace("measured or predicted", "")

@@ -1,5 +1,6 @@
 """The terminal's summary of a run that looks at memory alone, and the words that all views share."""
 
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,7 +11,9 @@ from support import memory_records as made
 from support import records
 from support.terminal import shown
 
+from charact.record.reader import load_run
 from charact.record.writer import RunWriter
+from charact.views.export.run_summary import run_summary
 from charact.views.tables import memory_text as words
 
 RAN_OUT = "resnet18-384-b8-train-fp32-cpu"
@@ -148,11 +151,34 @@ def test_words_of_failures_that_tell_less(told: dict[str, Any], expected: str) -
     assert words.ran_out(ran_out(**told), pd.DataFrame({"category": ["weights"], "bytes": [2e9]})) == expected
 
 
-def test_two_sizes_have_a_line_without_errors(tmp_path: Path) -> None:
+def test_two_sizes_have_a_step(tmp_path: Path) -> None:
     cases = [(made.memory_entry("image", "train", size, measured=False),
               made.memory_rows("image", "train", size, measured=False)) for size in (32, 64)]  # fmt: skip
     text = " ".join(shown(run_of(tmp_path, *cases), width=200).split())
-    assert "4.74 KiB a pixel, 607 B of a sample; fixed 127 MiB; errors n/a (two input sizes)" in text
+    assert ("two input sizes do not show a line: +14.2 MiB from 32 to 64 px (activations, backward, layer1.0.conv1, "
+            "aten::convolution_backward)") in text
+
+
+def test_growth_in_steps_names_the_largest_and_counts_the_others(tmp_path: Path) -> None:
+    cases = []
+    for size, off in ((32, 0), (64, 0), (96, 9e7), (128, 9e7), (160, 0), (192, 0)):
+        rows = made.memory_rows("image", "train", size, measured=False)
+        for row in rows:
+            row["bytes"] += off if row["category"] == "temporary" and row["origin"] == "tensors" else 0
+        cases.append((made.memory_entry("image", "train", size, measured=False), rows))
+    path = run_of(tmp_path, *cases)
+    text = " ".join(shown(path, width=300).split())
+    assert "growth with the input size batch 8, predicted: no line: +" in text
+    assert "from 64 to 96 px (temporary, backward, layer1.0.conv1, aten::convolution_backward); " in text
+    assert re.search(r"−4\d.\d MiB from 128 to 160 px \(temporary, backward, layer1.0.conv1, ", text)
+    assert "; 2 other steps of +" in text
+    assert " a pixel" not in text
+    (case,) = [case for case in run_summary(load_run(path))["cases"] if case["input_size"] == 160]
+    (step,) = case["step"]
+    assert (step["from_size"], step["category"]) == (128, "temporary")
+    assert step["text"] in text
+    assert case["growth"][0]["text"] in text
+    assert case["growth"][0]["slope_bytes"] is None
 
 
 def test_a_share_has_its_sign() -> None:
