@@ -79,9 +79,10 @@ def memory_peaks(run: Run) -> pd.DataFrame:
     Columns: case; status and reason; measured_bytes and predicted_bytes, the iteration's peak by either method, each
     with why it is missing (measured_reason, predicted_reason); low_bytes to high_bytes, the estimate's stated
     uncertainty; error_frac = predicted / measured - 1; is_within (0 or 1), whether that range contains the measured
-    value; tensors_bytes, workspaces_bytes and rounding_bytes, the parts of the estimated peak; calibration
-    ('calibrated', 'modelled' or 'none needed'), calibration_points (input size × batch size) and calibration_reason;
-    uncertain, operators with unknown workspaces; duration_s of the estimation.
+    value, and outside_bytes, how far it is outside (0 if within); tensors_bytes, workspaces_bytes and rounding_bytes,
+    the parts of the estimated peak; calibration ('calibrated', 'modelled' or 'none needed'), calibration_points (input
+    size × batch size) and calibration_reason; uncertain, operators with unknown workspaces; duration_s of the
+    estimation.
     """
     totals = memory_composition(run).groupby(["case", "method"])["bytes"].sum()
     rows = [_peak(run, entry, totals) for entry in run.manifest["cases"]]
@@ -93,6 +94,9 @@ def memory_peaks(run: Run) -> pd.DataFrame:
     within = peaks["measured_bytes"].between(peaks["low_bytes"], peaks["high_bytes"]).astype("float64")
     known = peaks[["measured_bytes", "low_bytes", "high_bytes"]].notna().all(axis="columns")
     peaks["is_within"] = within.where(known)
+    outside = pd.concat([peaks["low_bytes"] - peaks["measured_bytes"], peaks["measured_bytes"] - peaks["high_bytes"]],
+                        axis="columns").max(axis="columns").clip(lower=0)
+    peaks["outside_bytes"] = outside.where(known)
     return peaks
 
 

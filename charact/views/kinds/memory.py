@@ -1,7 +1,7 @@
 """Cases whose peak memory is measured or estimated."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import pandas as pd
@@ -36,7 +36,7 @@ def _cards(run: Run) -> list[Card]:
     for _, series in rows.groupby(SERIES, sort=False, dropna=False):
         well = series[series["status"] == "ok"].sort_values("input_size")
         if len(well):
-            shown.append(_card(next(fmt.rows(well.tail(1))), held, facts))
+            shown += _cards_of_series(well, held, facts)
         failed = series[series["status"] != "ok"]
         failed = failed if well.empty else failed[failed["status"] != "oom"]
         groups = failed.groupby(["status", "reason"], sort=False, dropna=False)
@@ -44,12 +44,29 @@ def _cards(run: Run) -> list[Card]:
     return shown
 
 
+def _cards_of_series(rows: pd.DataFrame, held: pd.DataFrame, facts: "_Facts") -> list[Card]:
+    """Return a card for the largest case, and one for a measured peak outside of its estimate: a failure of charact."""
+    card = _card(next(fmt.rows(rows.tail(1))), held, facts)
+    far = rows[rows["outside_bytes"] > 0].sort_values("outside_bytes", kind="stable")
+    if far.empty:
+        return [card]
+    is_largest = bool((far["case"] == card.case).any())
+    row = next(fmt.rows(far[far["case"] == card.case] if is_largest else far.tail(1)))
+    failure = (words.outside(row), f"measured {fmt.num_bytes(row.measured_bytes)}, estimated "
+                                   f"{fmt.num_bytes(row.low_bytes)} to {fmt.num_bytes(row.high_bytes)}"
+                                   f"{_and_more(len(far))}")
+    return [replace(card, failure=failure)] if is_largest else [card, Card(row.case, failure=failure)]
+
+
+def _and_more(count: int) -> str:
+    return f" (and {count - 1} more of this series)" if count > 1 else ""
+
+
 def _failed(run: Run, rows: pd.DataFrame, ran_out: Any | None) -> Card:
     first = next(fmt.rows(rows))
     status, reason = failure_of(first.status, first.reason) or ("", "")
-    more = f" (and {len(rows) - 1} more of this series)" if len(rows) > 1 else ""
     fits = "" if ran_out is None else f"; {words.what_would_fit(ran_out)}"
-    return Card(first.case, failure=(words.failed(run, first.case, status), f"{reason}{more}{fits}"))
+    return Card(first.case, failure=(words.failed(run, first.case, status), f"{reason}{_and_more(len(rows))}{fits}"))
 
 
 @dataclass(frozen=True)
@@ -80,6 +97,7 @@ def _card(row: Any, held: pd.DataFrame, facts: _Facts) -> Card:
     else:
         detail = f"predicted {fmt.num_bytes(row.predicted_bytes, row.predicted_reason)}"
         detail += f", {words.share_of(row.error_frac)}" if pd.notna(row.error_frac) else ""
+        detail += ", measured within its interval" if row.outside_bytes == 0 else ""
     peak = (fmt.num_bytes(peak_bytes), f"at the peak, {method}")
     details = [f"in {words.place(next(fmt.rows(snapshots)))}", detail, *words.batches(row)]
     fits = facts.fits[facts.fits["case"] == row.case]
@@ -114,15 +132,29 @@ def _table(rows: pd.DataFrame, *more: Column) -> Table:
     predicted = [
         Column("predicted_bytes", "Predicted", fmt.num_bytes, "the same", lambda row: row.predicted_reason),
         Column("error_frac", "Error", words.share_of, "predicted / measured - 1", _not_both),
+        Column("held", "In range", None, "whether the measured peak is within the bounds", _not_both, unbroken=True,
+               is_fault=_is_outside),
         Column("low_bytes", "From", fmt.num_bytes, "lower bound of the estimate", _not_predicted),
         Column("high_bytes", "To", fmt.num_bytes, "upper bound of the estimate", _not_predicted),
     ]
+    rows = rows.assign(held=pd.Series([_held(row) for row in fmt.rows(rows)], rows.index, dtype="str"))
     columns = [
         CASE, *more, STATUS,
         Column("measured_bytes", "Measured", fmt.num_bytes, "peak of an iteration", lambda row: row.measured_reason),
         *(predicted if rows["predicted_bytes"].notna().any() else []),
     ]  # fmt: skip
     return table(rows, "Peak memory of each case", columns)
+
+
+def _held(row: Any) -> str | None:
+    """Return whether the measured peak is within the bounds of the estimate, None if one of them is missing."""
+    if pd.isna(row.outside_bytes):
+        return None
+    return f"no, by {fmt.num_bytes(row.outside_bytes)}: please report" if row.outside_bytes > 0 else "yes"
+
+
+def _is_outside(row: Any) -> bool:
+    return bool(row.outside_bytes > 0)
 
 
 def _not_both(row: Any) -> str:

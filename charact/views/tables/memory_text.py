@@ -69,6 +69,13 @@ def plus_minus(low: float | None, high: float | None, reason: str | None = None)
     return f"± {fmt.num_bytes((high - low) / 2)}"
 
 
+def outside(row: Any) -> str:
+    """Format how far the measured peak of a row of `memory_peaks` is outside of the estimate; empty if it is not."""
+    if not row.outside_bytes > 0:
+        return ""
+    return f"outside of the estimated interval by {fmt.num_bytes(row.outside_bytes)}: please report"
+
+
 @fmt.or_missing
 def share_of(value: float) -> str:
     """Format a signed share: +0.21 %, −3.40 %."""

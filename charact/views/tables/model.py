@@ -14,7 +14,10 @@ Formatter = Callable[[float | None, str | None], str]
 
 @dataclass(frozen=True)
 class Cell:
-    """A cell: its text, the value it sorts by (null sorts last), and its share if a bar is drawn behind it."""
+    """A cell: its text, the value it sorts by (null sorts last), and its share if a bar is drawn behind it.
+
+    A `fault` is in the color of failures.
+    """
 
     text: str
     sort: float | str | None = None
@@ -22,6 +25,7 @@ class Cell:
     numeric: bool = False
     unbroken: bool = False
     wide: bool = False
+    fault: bool = False
 
 
 @dataclass(frozen=True)
@@ -38,7 +42,8 @@ class Column:
     """A column of a frame and how it is shown: its title, its meaning (a tooltip), and the text of a value.
 
     `to_text` is None for text; `is_share` draws a bar; `reason` returns, from the row, why a value is missing;
-    `unbroken` keeps a text on one line; `wide` shows up to three lines of a long text.
+    `unbroken` keeps a text on one line; `wide` shows up to three lines of a long text; `is_fault` returns, from the
+    row, whether the value is a failure.
     """
 
     name: str
@@ -49,9 +54,13 @@ class Column:
     is_share: bool = False
     unbroken: bool = False
     wide: bool = False
+    is_fault: Callable[[Any], bool] = lambda row: False
 
     def cell(self, row: Any) -> Cell:
         """Return the column's cell of a row, a named tuple of the frame."""
+        return replace(self._cell(row), fault=True) if self.is_fault(row) else self._cell(row)
+
+    def _cell(self, row: Any) -> Cell:
         value = getattr(row, self.name)
         null = bool(pd.isna(value))
         if self.to_text is None:

@@ -26,7 +26,7 @@ from charact.views.tables import palette
 from charact.views.terminal.bars import Bar, Part
 from charact.views.terminal.case_lines import Hanging
 
-_MOST_ROWS = 12
+_MOST_ROWS, _MOST_OUTSIDE = 12, 3
 _SHOWN_TOGETHER = [name for name in SERIES if name != "batch_size"]
 
 
@@ -71,7 +71,21 @@ def _peaks(run: Run, rows: pd.DataFrame) -> Group:
     only_predicted = (thinned["status"] == "ok") & (thinned["measured_reason"] == words.PREDICTED_ONLY)
     if "measured" in titles and only_predicted.any():
         notes.append("– was not measured, only predicted")
-    return Group(table, *(Text(note, style="dim") for note in notes))
+    return Group(table, *_accuracy(rows), *(Text(note, style="dim") for note in notes))
+
+
+def _accuracy(rows: pd.DataFrame) -> list[RenderableType]:
+    """Return a line for each measured peak outside of its estimate, a failure of charact; else that all are inside."""
+    known, far = rows["outside_bytes"].notna().sum(), rows[rows["outside_bytes"] > 0]
+    if far.empty:
+        every = "the measured peak is" if known == 1 else f"all {known} measured peaks are"
+        return [Text(f"{every} within the estimated interval", style="dim")] if known else []
+    far = far.sort_values("outside_bytes", ascending=False, kind="stable")
+    lines = [Hanging(Text.assemble((row.case, "bold"), "  ", (words.outside(row), "bold red")))
+             for row in fmt.rows(far.head(_MOST_OUTSIDE))]
+    left = len(far) - len(lines)
+    return [*lines, *([Text(f"and {left} more of {known} measured peaks; the report has all", style="red")]
+                      if left > 0 else [])]
 
 
 def _ratios(run: Run) -> dict[str, float]:

@@ -127,15 +127,20 @@ def predictions(run: Run) -> Table | None:
     if rows.empty:
         return None
     rows = rows.assign(
-        held=rows["is_within"].map({1.0: "yes", 0.0: "no"}), unknown=rows["uncertain"].map(_few, na_action="ignore")
+        held=rows["is_within"].map({1.0: "yes", 0.0: "no"}), far=rows["outside_bytes"].where(rows["is_within"] == 0),
+        unknown=rows["uncertain"].map(_few, na_action="ignore")
     )
     columns = [
         CASE, Column("measured_bytes", "Measured", fmt.num_bytes, "at the peak", lambda row: row.measured_reason),
         Column("predicted_bytes", "Predicted", fmt.num_bytes, "at the peak"),
         Column("error_frac", "Error", words.share_of, "predicted / measured - 1", lambda row: "not measured"),
+        Column("held", "In range", None, "whether the measured peak is within the bounds", lambda row: "not measured",
+               is_fault=lambda row: row.held == "no"),
+        *([Column("far", "Outside by", fmt.num_bytes, "distance of the measured peak from the bounds: please report",
+                  lambda row: "within" if row.held == "yes" else "not measured", is_fault=lambda row: row.held == "no")]
+          if (rows["is_within"] == 0).any() else []),
         Column("low_bytes", "From", fmt.num_bytes, "lower bound of the estimate"),
         Column("high_bytes", "To", fmt.num_bytes, "upper bound of the estimate"),
-        Column("held", "In range", None, "whether the measured peak is within the bounds", lambda row: "not measured"),
         Column("tensors_bytes", "Tensors", fmt.num_bytes, "exact"),
         Column("workspaces_bytes", "Workspaces", fmt.num_bytes, "operators' temporary memory, calibrated or modelled"),
         Column("rounding_bytes", "Rounding", fmt.num_bytes, "added by the device's allocator, modelled"),

@@ -65,8 +65,10 @@ def test_peaks_stand_beside_each_other_with_their_error(run: Run) -> None:
     assert both["error_frac"] == pytest.approx(-0.0059, abs=5e-5)
     assert both["tensors_bytes"] + both["workspaces_bytes"] == pytest.approx(predicted_bytes)
     assert (both["calibration"], both["calibration_points"]) == ("calibrated", "64 × 2, 96 × 2, 64 × 4")
-    assert both["is_within"] == 1
-    assert peaks.loc[INFER, "is_within"] == 0  # 3.1 % off, with 2 % stated
+    assert (both["is_within"], both["outside_bytes"]) == (1, 0)
+    off = peaks.loc[INFER]
+    assert off["is_within"] == 0  # 3.1 % off, with 2 % stated
+    assert off["outside_bytes"] == pytest.approx(off["measured_bytes"] - 1.02 * off["predicted_bytes"])
 
 
 def test_what_a_peak_lacks_has_its_reason(run: Run) -> None:
@@ -74,7 +76,7 @@ def test_what_a_peak_lacks_has_its_reason(run: Run) -> None:
     assert peaks.loc["resnet18-32-b8-train-fp32-cpu", "measured_reason"] == "predicted only"
     assert peaks.loc[TOO_LARGE, "measured_reason"] == "predicted to need 749 MB of the 680 MB of tiny"
     assert peaks.loc[RAN_OUT, "measured_reason"] == "out of memory: asked for 120 MB"
-    assert peaks.loc[[TOO_LARGE, RAN_OUT], ["error_frac", "is_within"]].isna().all(axis=None)
+    assert peaks.loc[[TOO_LARGE, RAN_OUT], ["error_frac", "is_within", "outside_bytes"]].isna().all(axis=None)
     assert peaks.loc[TRAIN, ["measured_reason", "predicted_reason"]].isna().all()
 
 

@@ -18,7 +18,7 @@ from charact.views.sections.profile import _memory_tables as memory_tables
 
 TRAIN = "resnet18-256-b8-train-fp32-cpu"
 RAN_OUT, TOO_LARGE = "resnet18, 384 px, batch 8, train", "resnet18, 352 px, batch 8, train"
-SHORT = "resnet18, 256 px, batch 8, train"
+SHORT, INFER = "resnet18, 256 px, batch 8, train", "resnet18-256-b8-infer-fp32-cpu"
 
 
 @pytest.fixture(scope="module")
@@ -74,12 +74,33 @@ def test_it_has_the_sections_of_a_memory_run(texts: dict[str, str]) -> None:
 @pytest.mark.slow
 def test_the_summary_has_a_card_a_series_and_a_row_a_case(html: dict[str, str]) -> None:
     cards = re.findall(r'<article class="ch-card[^"]*" data-case="([^"]*)"', html["summary"])
-    assert cards == ["resnet18-320-b8-train-fp32-cpu", "resnet18-384-b8-infer-fp32-cpu",
+    assert cards == ["resnet18-320-b8-train-fp32-cpu", "resnet18-384-b8-infer-fp32-cpu", INFER,
                      "rnn_lm-120-b20-train-fp32-cpu", "rnn_lm-120-b20-infer-fp32-cpu"]  # fmt: skip
     caption = "Peak memory of each case"
-    assert row_of(html["summary"], caption, SHORT)[1:] == ["ok", "433 MiB", "430 MiB", "−0.59 %", "422 MiB", "439 MiB"]
+    assert row_of(html["summary"], caption, SHORT)[1:] == [
+        "ok", "433 MiB", "430 MiB", "−0.59 %", "yes", "422 MiB", "439 MiB"]
     assert row_of(html["summary"], caption, RAN_OUT)[1:4] == ["oom", "n/a (out of memory: asked for 120 MB)", "810 MiB"]
     assert row_of(html["summary"], caption, TOO_LARGE)[2] == "n/a (predicted to need 749 MB of the 680 MB of tiny)"
+
+
+def test_a_peak_outside_of_its_estimate_is_a_failure_to_report(html: dict[str, str], texts: dict[str, str]) -> None:
+    cards = re.findall(r'<article class="ch-card ch-failed" data-case="([^"]*)"', html["summary"])
+    assert cards == [INFER, "rnn_lm-120-b20-infer-fp32-cpu"]
+    assert ("outside of the estimated interval by 1.40 MiB: please report measured 124 MiB, estimated 118 MiB to "
+            "123 MiB (and 1 more of this series)") in texts["summary"]
+    held = row_of(html["summary"], "Peak memory of each case", SHORT.replace("train", "infer"))[5]
+    assert held == "no, by 1.40 MiB: please report"
+    assert '<strong class="ch-fault">no, by' in html["summary"]
+    assert '<strong class="ch-fault">no</strong>' in html["memory"]
+    assert row_of(html["memory"], "Predicted and measured peak", SHORT)[4:6] == ["yes", "n/a (within)"]
+
+
+def test_peaks_within_their_estimates_are_no_failure(tmp_path: Path) -> None:
+    html = {part.id: part.html for part in sections(run_of(tmp_path, case_of(64)))}
+    assert "ch-failed" not in html["summary"]
+    assert "measured within its interval" in html["summary"]
+    assert "ch-fault" not in html["summary"] + html["memory"]
+    assert "Outside by" not in html["memory"]
 
 
 def test_the_section_tells_what_it_should_in_order(html: dict[str, str]) -> None:
@@ -143,7 +164,7 @@ def test_the_tables(html: dict[str, str]) -> None:
     assert growth[2:] == ["4", "pixel", "4.78 KiB", "612 B", "127 MiB"]
     assert "Growth a line" in memory
     errors = row_of(memory, "Predicted and measured peak of each case", SHORT)
-    assert errors[1:7] == ["433 MiB", "430 MiB", "−0.59 %", "422 MiB", "439 MiB", "yes"]
+    assert errors[1:8] == ["433 MiB", "430 MiB", "−0.59 %", "yes", "n/a (within)", "422 MiB", "439 MiB"]
     assert "; Workspaces are calibrated; Calibrated at 64 × 2, 96 × 2, 64 × 4; " in memory
     assert row_of(memory, "Weights against", SHORT, "measured")[2:] == ["42.0 MiB", "301 MiB", "× 7.17", "89.9 MiB"]
     assert row_of(memory, "Allocated, reserved", SHORT)[1:] == ["433 MiB", "923 MiB"]

@@ -84,6 +84,14 @@ def test_growth_the_peak_fits_and_failures_in_words(path: Path) -> None:
     assert (text.count("oom: "), text.count("does not fit: ")) == (1, 1)
 
 
+def test_a_peak_outside_of_its_estimate_is_a_failure_to_report(path: Path) -> None:
+    text = " ".join(shown(path, width=250).split())
+    assert ("resnet18-256-b8-infer-fp32-cpu outside of the estimated interval by 1.40 MiB: please report "
+            "resnet18-192-b8-infer-fp32-cpu outside of the estimated interval by 441 KiB: please report") in text
+    assert text.count("all 4 measured peaks are within the estimated interval") == 2  # of trainings
+    assert "rnn_lm-10-b20-infer-fp32-cpu outside" not in text
+
+
 @pytest.mark.parametrize("width", [80, 120])
 def test_no_line_is_too_long(path: Path, width: int) -> None:
     assert max(map(len, shown(path, width=width).splitlines())) <= width
