@@ -60,7 +60,7 @@ def without_delay(number: int) -> list[Delay]:
 
 def record(server: Any, delay: Delay, iterations: int, kept: Path) -> Path:
     """Run a program, unless its record is kept; return the record."""
-    from support.ranks import run_ranks  # type: ignore[import-not-found]
+    from support.ranks import run_ranks
 
     path = kept / "-".join(map(str, delay))
     if not path.exists():
@@ -112,7 +112,7 @@ def main() -> None:
     options = parser.parse_args()
     options.records.mkdir(exist_ok=True)
     sys.path.insert(0, str(ROOT / "tests"))
-    from support.forked import serving  # type: ignore[import-not-found]
+    from support.forked import serving
 
     found = []
     with serving() as server:

@@ -1,11 +1,10 @@
 """Ceilings of a CUDA device against its maker's figures and against an independent clock."""
 
-from collections.abc import Callable
 from functools import partial
-from statistics import median
 
 import pytest
 import torch
+from support.device_clocks import queued_s
 from torch.utils.benchmark import Timer
 
 from charact.execution.precision import float32_products, unsupported_reason
@@ -86,21 +85,6 @@ def test_copies_are_as_fast_as_our_own(rows: list[Ceiling]) -> None:
     target = torch.empty_like(source)
     rate = 2 * source.nbytes / queued_s(partial(target.copy_, source), 4)
     assert value(rows, "copy", "memory") == pytest.approx(rate, rel=0.05)
-
-
-def queued_s(call: Callable[[], object], num_calls: int) -> float:
-    """Median time of a call by events of our own, of calls that were queued behind a long sleep."""
-    times = []
-    for _ in range(10):
-        first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        torch.cuda._sleep(20_000_000)
-        first.record()
-        for _ in range(num_calls):
-            call()
-        last.record()
-        last.synchronize()
-        times.append(first.elapsed_time(last) / 1e3 / num_calls)
-    return median(times[3:])
 
 
 def test_the_cache_is_faster_than_memory_and_memory_than_the_bus(rows: list[Ceiling]) -> None:

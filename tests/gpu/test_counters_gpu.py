@@ -1,7 +1,6 @@
 """NVML's and GPM's counters on a real device, under a known load."""
 
 import contextlib
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from statistics import fmean
@@ -10,9 +9,10 @@ from typing import Any
 import pynvml
 import pytest
 import torch
+from support.device_clocks import peak_bytes_per_s, sampled_powers_w, spin_kernel
 
 from charact.measure.counters._support.nvml_library import find_gpu, start, torch_uuid
-from charact.measure.counters._support.protocol import SampledSource, UnavailableError
+from charact.measure.counters._support.protocol import UnavailableError
 from charact.measure.counters.gpm import SOURCE as GPM
 from charact.measure.counters.nvml import SOURCE as NVML
 
@@ -24,7 +24,7 @@ LOAD_S = 1.5
 Samples = list[Mapping[str, float]]
 
 
-def under_load(source: SampledSource, launch: Callable[[], object],
+def under_load(source: Any, launch: Callable[[], object],
                load_s: float = LOAD_S) -> tuple[Samples, Mapping[str, float], float, int]:
     """Samples and whole of a source while the same is launched again and again, for how long, and how often."""
     refusal = source.available()
@@ -79,23 +79,9 @@ def test_energy_is_instantaneous_power_times_time() -> None:
     """Power that this test samples itself, while the meter of the source runs."""
     launch = product()
     under_load(NVML, launch)  # until power is steady
-    powers_w: list[tuple[float, float]] = []
-    stop = threading.Event()
-    with management() as gpu:
-        def watch() -> None:
-            while not stop.wait(0.02):
-                field = pynvml.nvmlDeviceGetFieldValues(gpu, [pynvml.NVML_FI_DEV_POWER_INSTANT])[0]
-                if field.nvmlReturn == pynvml.NVML_SUCCESS:
-                    powers_w.append((time.perf_counter(), field.value.uiVal / 1e3))
-
-        watcher = threading.Thread(target=watch)
-        watcher.start()
+    with management() as gpu, sampled_powers_w(gpu) as powers_w:
         begin_s = time.perf_counter()
-        try:
-            _, whole, duration_s, _ = under_load(NVML, launch, 6.0)
-        finally:
-            stop.set()
-            watcher.join()
+        _, whole, duration_s, _ = under_load(NVML, launch, 6.0)
     inside = [power_w for at_s, power_w in powers_w if begin_s <= at_s <= begin_s + duration_s]
     if "energy_j" not in whole or not inside:
         pytest.skip("this GPU has no meter, or does not report its power now")
@@ -123,12 +109,10 @@ def test_memory_is_what_cuda_counts(nvml: tuple[Samples, Mapping[str, float], fl
 
 @pytest.mark.parametrize("share", [1.0, 0.5])
 def test_occupancy_is_that_of_a_kernel_of_known_blocks(share: float) -> None:
-    if not hasattr(torch.cuda, "_compile_kernel"):
+    spin = spin_kernel()
+    if spin is None:
         pytest.skip("this PyTorch compiles no kernels")
     properties = torch.cuda.get_device_properties(DEVICE)
-    spin = torch.cuda._compile_kernel(
-        'extern "C" __global__ void spin(int cycles) { long long begun = clock64(); '
-        "while (clock64() - begun < cycles); }", "spin")
     blocks = int(share * properties.multi_processor_count)
     _, whole, _, _ = under_load(GPM, lambda: spin((blocks, 1, 1), (1024, 1, 1), [20_000_000]))
     occupancy = 1024 / properties.max_threads_per_multi_processor
@@ -160,10 +144,7 @@ def test_a_big_copy_uses_the_bandwidth_that_bytes_over_time_say() -> None:
     num_bytes = 2**31
     samples, whole, duration_s, num_copies = under_load(GPM, copy_of(num_bytes))
     with management() as gpu:
-        clock_hz = pynvml.nvmlDeviceGetMaxClockInfo(gpu, pynvml.NVML_CLOCK_MEM) * 1e6
-        bus_bits = pynvml.nvmlDeviceGetMemoryBusWidth(gpu)
-    peak_bytes_per_s = 2 * clock_hz * bus_bits / 8
-    expected = 2 * num_bytes * num_copies / duration_s / peak_bytes_per_s
+        expected = 2 * num_bytes * num_copies / duration_s / peak_bytes_per_s(gpu)
     assert whole["bandwidth_utilization_frac"] == pytest.approx(expected, rel=0.10)
     windows = [sample["bandwidth_utilization_frac"] for sample in samples]
     assert whole["bandwidth_utilization_frac"] == pytest.approx(sum(windows) / len(windows), rel=0.1)

@@ -1,5 +1,7 @@
 """Counters that the driver may keep for administrators, on a device: FLOP of a product of known size, and phases."""
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -8,7 +10,7 @@ from charact.execution.case import Case
 from charact.execution.loop import Loop
 from charact.measure.counters import ncu, pm
 from charact.measure.counters._support.permissions import ADMIN_ONLY, BUSY
-from charact.measure.counters._support.protocol import Found, PassSource, UnavailableError
+from charact.measure.counters._support.protocol import Found, UnavailableError
 from charact.workload.registry import find_workload
 from charact.workload.user_model.input_spec import parse_input_spec
 from charact.workload.user_model.model import own_model
@@ -19,13 +21,14 @@ FEATURES, WIDTH, BATCH = 512, 1024, 4096
 CUDA = torch.device("cuda", 0)
 
 
-def take(source: PassSource, case: Case) -> Found:
+def take(source: Any, case: Case) -> Found:
     refusal = source.available()
     if refusal is not None:
         pytest.skip(f"{refusal.reason}: {refusal.remedy}")
     loop = Loop(case)
     try:
-        return source.take(loop)
+        found: Found = source.take(loop)
+        return found
     except UnavailableError as refused:
         if refused.unavailable in (ADMIN_ONLY, BUSY):
             pytest.skip(f"{refused.unavailable.reason}: {refused.unavailable.remedy}")
@@ -42,7 +45,7 @@ def product(precision: str) -> Case:
 def counter(found: Found, name: str, phase: str | None) -> float:
     [value] = [row["value"] for row in found.rows if row["counter"] == name and row["phase"] == phase
                and row.get("kernel") is None and row.get("time_s") is None]
-    return value
+    return float(value)
 
 
 @pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16"])

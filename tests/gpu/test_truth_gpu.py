@@ -1,17 +1,14 @@
 """Times against clocks that charact has no part in: whole blocks, a trace that is parsed here, replays of a graph."""
 
-import contextlib
-import json
-import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from statistics import median
 
 import pytest
 import torch
-from torch.profiler import ProfilerActivity, profile, record_function
+from support.device_clocks import block_s, events_s, graph_s, kernel_s, marked_block_s, running, unmarked
 
 import charact
 from charact.datasets._common.request import DataRequest
@@ -27,24 +24,17 @@ from charact.workload.registry import find_workload
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 DEVICE = torch.device("cuda", 0)
-MARK = "truth:"
-
-
-def unmarked(_: str) -> AbstractContextManager[None]:
-    return contextlib.nullcontext()
 
 
 @pytest.fixture(scope="module")
 def loop() -> Iterator[Loop]:
     """One in which the device always has work: the host is far ahead of it."""
     case = Case(find_workload("resnet50").prepare(), 224, 64, "train", "fp32", DEVICE, DataRequest())
-    with float32_products("fp32"):
-        loop = Loop(case)
+    with running(case) as loop:
         for _ in range(3):
             loop.iteration(unmarked)
         warm_device(DEVICE, lambda: loop.iteration(unmarked))
         yield loop
-        loop.close()
 
 
 @pytest.fixture(scope="module")
@@ -56,39 +46,8 @@ def phase_s(loop: Loop) -> dict[str, float]:
     return {phase: median(times) for phase, times in of_phase.items()}
 
 
-def block_s(loop: Loop, num_iterations: int, mark: Callable[[str], AbstractContextManager[object]]) -> float:
-    """Time of an iteration, of a block between two waits, by the host's clock."""
-    torch.cuda.synchronize()
-    begun = time.perf_counter()
-    for _ in range(num_iterations):
-        loop.iteration(mark)
-    torch.cuda.synchronize()
-    return (time.perf_counter() - begun) / num_iterations
-
-
-def kernel_s(loop: Loop, path: Path, num_iterations: int) -> dict[str, float]:
-    """Time of kernels and copies of an iteration by the phase of their launch (s), from a trace that is read here."""
-    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiler:
-        for _ in range(num_iterations):
-            loop.iteration(lambda phase: record_function(MARK + phase))
-        torch.cuda.synchronize()
-    profiler.export_chrome_trace(str(path))
-    events = json.loads(path.read_text())["traceEvents"]
-    marks = [(event["ts"], event["ts"] + event["dur"], event["name"].removeprefix(MARK)) for event in events
-             if event.get("cat") == "user_annotation" and event["name"].startswith(MARK)]
-    launched = {event["args"]["correlation"]: event["ts"] for event in events
-                if event.get("cat") in ("cuda_runtime", "cuda_driver") and "correlation" in event.get("args", {})}
-    spent: dict[str, float] = defaultdict(float)
-    for event in events:
-        if event.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset"):
-            at = launched.get(event["args"].get("correlation"), -1)
-            phase = next((phase for start, end, phase in marks if start <= at <= end), "other")
-            spent[phase] += event["dur"] / 1e6 / num_iterations
-    return spent
-
-
 def test_an_iteration_takes_its_share_of_a_block(loop: Loop, phase_s: dict[str, float]) -> None:
-    ours = median(block_s(loop, 15, unmarked) for _ in range(5))
+    ours = median(block_s(loop, 15) for _ in range(5))
     assert 0.97 <= sum(phase_s.values()) / ours <= 1.03
 
 
@@ -102,20 +61,7 @@ def test_phases_take_as_long_as_their_kernels(loop: Loop, phase_s: dict[str, flo
 
 def test_marks_of_phases_cost_at_most_half_a_percent(loop: Loop) -> None:
     phases = phases_for(DEVICE)
-
-    def marked_s() -> float:
-        torch.cuda.synchronize()
-        begun = time.perf_counter()
-        for _ in range(15):
-            with phases:
-                loop.iteration(phases)
-            phases.take()
-        torch.cuda.synchronize()
-        spent_s = (time.perf_counter() - begun) / 15
-        phases.take(wait=True)
-        return spent_s
-
-    assert median(marked_s() / block_s(loop, 15, unmarked) for _ in range(9)) <= 1.005
+    assert median(marked_block_s(loop, 15, phases) / block_s(loop, 15) for _ in range(9)) <= 1.005
 
 
 @pytest.mark.parametrize("text", [
@@ -127,39 +73,14 @@ def test_operations_take_as_long_as_in_a_graph(text: str) -> None:
     rotated = rotated_inputs(prepared, DEVICE, hot=True)
     with float32_products("fp32"):
         rows = time_direction(prepared, rotated, DEVICE, StopRule(0.0, 30, 5.0), lambda *_: None).rows
-        side = torch.cuda.Stream()
-        with torch.cuda.stream(side):
-            for _ in range(3):
-                prepared.call(*rotated[0])
-        torch.cuda.synchronize()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            for _ in range(20):
-                prepared.call(*rotated[0])
-    times = []
-    for _ in range(15):
-        first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        first.record()
-        for _ in range(3):
-            graph.replay()
-        last.record()
-        last.synchronize()
-        times.append(first.elapsed_time(last) / 1e3 / 60)
-    assert 0.9 <= median(row["device_s"] for row in rows) / median(times) <= 1.1
+        ours = graph_s(partial(prepared.call, *rotated[0]))
+    assert 0.9 <= median(row["device_s"] for row in rows) / ours <= 1.1
 
 
 def test_a_profiled_function_takes_as_long_as_by_our_own_events(tmp_path: Path) -> None:
     left, right = (torch.randn(8192, 8192, device=DEVICE, dtype=torch.float16) for _ in range(2))
     run = charact.profile(lambda: torch.mm(left, right), out=tmp_path, name="product")
-    times = []
-    for _ in range(20):
-        first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        first.record()
-        torch.mm(left, right)
-        last.record()
-        last.synchronize()
-        times.append(first.elapsed_time(last) / 1e3)
-    ours = median(times)
+    ours = median(events_s(lambda: torch.mm(left, right)) for _ in range(20))
     facts = run.passes("product-infer")["timing"]
     assert 0.95 <= facts["median_s"] / ours <= 1.05
     assert 0.95 <= run.iterations.groupby("iteration")["device_s"].sum().median() / ours <= 1.05

@@ -46,8 +46,8 @@ def num_iterations(run: Run, mode: str = "train") -> int:
 
 def _ended(command: list[str], cwd: Path, options: dict[str, Any]) -> Ended:
     quick = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
-    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=100, check=False,
-                          **{"env": os.environ | quick, **options})
+    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False,
+                          **{"env": os.environ | quick, "timeout": 100, **options})
     lines = done.stderr.splitlines(keepends=True)
     ours = [line.strip() for line in lines if line.startswith(OURS)]
     return Ended(done.returncode, done.stdout, "".join(line for line in lines if not line.startswith(OURS)), ours)
