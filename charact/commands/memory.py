@@ -1,6 +1,8 @@
 """`charact memory`."""
 
 import re
+import shlex
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -204,11 +206,32 @@ def _cases(prepared: "Sequence[Workload]", sizes: list[int] | None, batches: lis
 def _runner(cases: "list[Case]", chosen: "Chosen", search: _Search, predict: bool, measure: bool,
             limit_bytes: int | None, interrupt: "Interrupt") -> "Measure":
     """Return the function that runs the cases, or the searches, into a record."""
+    from charact.commands._shared.publish import program
     from charact.measure.memory_sweep.largest_fit import FitPlan, run_fits
     from charact.measure.memory_sweep.sweep import MemoryPlan, run_memory_cases
 
     if search.on:
         fitting = FitPlan(search.axis, MemoryPlan(chosen.target, measure=search.verify, limit_bytes=limit_bytes))
         return lambda writer, progress: run_fits(cases, fitting, writer, progress, interrupt)
-    plan = MemoryPlan(chosen.target, not measure, chosen.here and not predict, limit_bytes)
+    fit_command = f"{program()} {shlex.join(with_fit(sys.argv[1:]))}"
+    plan = MemoryPlan(chosen.target, not measure, chosen.here and not predict, limit_bytes, fit_command)
     return lambda writer, progress: run_memory_cases(cases, plan, writer, progress, interrupt)
+
+
+_NOT_OF_A_SEARCH = {"--batch-sizes": 1, "--out": 1, "--name": 1, "--measure": 0, "--predict": 0, "--quiet": 0, "-q": 0,
+                    "--json": 0}
+"""Options that a search does not take, or that only name or reduce the output, with their number of values."""
+
+
+def with_fit(arguments: Sequence[str]) -> list[str]:
+    """Return the command line that searches the largest batch instead of estimating given ones."""
+    kept: list[str] = []
+    left = list(arguments)
+    while left:
+        argument = left.pop(0)
+        option, equals, _ = argument.partition("=")
+        if option not in _NOT_OF_A_SEARCH:
+            kept.append(argument)
+        elif not equals:
+            del left[:_NOT_OF_A_SEARCH[option]]
+    return [*kept, "--fit"]

@@ -28,6 +28,9 @@ MEMORY_ORIGINS = ("tensors", "workspaces", "rounding")
 """Origins of estimated bytes: tensors (exact), operators' workspaces (calibrated or modelled), rounding of each block
 by the device's allocator."""
 
+NOT_SEARCHED = "not searched"
+"""Start of the reason why it is not known what would fit, if nothing was searched; ": " and a command follow."""
+
 MODES = ("train", "infer")
 
 SAMPLED_PHASES = {"data": ("num_data_samples", "data_frames"), "forward": ("num_forward_samples", "forward_frames"),

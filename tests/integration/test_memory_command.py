@@ -1,6 +1,7 @@
 """`charact memory` as a user runs it, on cases that take a second."""
 
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -61,13 +62,18 @@ def test_a_gpu_that_is_not_here_is_predicted_for(here: Here, tmp_path: Path) -> 
 
 
 @pytest.mark.slow
-def test_what_cannot_fit_is_recorded_and_a_run_of_nothing_else_has_failed(here: Here, tmp_path: Path) -> None:
-    done = here(*MLP, "--device-memory", "1MiB", "--mode", "train", "--quiet", cwd=tmp_path)
+def test_what_cannot_fit_is_recorded_and_a_run_of_nothing_else_has_failed(
+        here: Here, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    arguments = [*MLP, "--device-memory", "1MiB", "--mode", "train", "--quiet"]
+    monkeypatch.setattr(sys, "argv", ["charact", *arguments])  # of which the command that searches is made
+    done = here(*arguments, cwd=tmp_path)
     assert done.returncode == 1
     (entry,) = entries(only_run(tmp_path)).values()
     assert entry["status"] == "oom"
     assert entry["reason"] in done.stderr
     assert entry["out_of_memory"]["limit_bytes"] == 2**20
+    assert entry["out_of_memory"]["fits_reason"].endswith(
+        "charact memory mlp --device cpu --device-memory 1MiB --mode train --fit")
 
 
 @pytest.mark.slow

@@ -1,5 +1,6 @@
 """What is predicted to fit does fit: against bisection by really running under a limit."""
 
+import math
 import subprocess
 import sys
 from dataclasses import replace
@@ -35,10 +36,14 @@ def test_it_agrees_with_running_under_a_limit(name: str, variant: str, size: int
     limit_bytes = limit_mib * 2**20
     case = Case(find_workload(name).prepare(variant), size, 1, "train", "fp32", torch.device("cpu"), DataRequest())
     estimator = Estimator(target_of_memory(limit_bytes, "cpu"))
-    found = largest_fitting(lambda value: bool(estimator.estimate(replace(case, batch_size=value)).facts["fits"]),
-                            1, 1, 200)
+
+    def room(value: int) -> float:
+        return limit_bytes - estimator.estimate(replace(case, batch_size=value)).needed_bytes
+
+    found = largest_fitting(room, 1, 2, 200)
     assert found is not None
-    ran = largest_fitting(lambda value: runs(name, variant, size, value, limit_bytes), 1, found, 2 * found)
+    ran = largest_fitting(lambda value: math.inf if runs(name, variant, size, value, limit_bytes) else -math.inf,
+                          1, found, 2 * found)
     assert ran is not None
     print(f"{name}: predicted {found}, ran {ran}")
     assert ran - found in (0, 1)

@@ -1,32 +1,67 @@
 """Integer searches for the largest batch size or input size that fits."""
 
+import math
 from collections.abc import Callable
 
 from charact.core.errors import UserError
 
+_FIRST_GROWTH, _GROWTH = 8, 64
+"""Largest ratio of the memory of the second value and of later ones to that of the largest known value that fits."""
 
-def largest_fitting(fits: Callable[[int], bool], smallest: int, start: int, most: int) -> int | None:
+
+def largest_fitting(room: Callable[[int], float], smallest: int, start: int, most: int, power: float = 1.0
+                    ) -> int | None:
     """Return the largest value from `smallest` to `most` that fits, or None.
 
-    Doubles the value until one does not fit, then bisects. This assumes that fitting is monotonic; the value found and
-    the next one are always checked.
+    Interpolates the room that a value leaves, which is nearly linear in value ** power. Where three guesses do not
+    halve the interval, the next value is its middle, so that the search never takes much longer than a bisection. This
+    assumes that fitting is monotonic; the value found and the next one are always checked.
 
     Args:
-        fits: returns whether a value fits; called at most once per value.
+        room: returns the memory that a value leaves, negative if it does not fit; infinite if the amount is not known.
+            Called at most once per value.
         smallest: lower limit.
         start: first value to try, from `smallest` to `most`.
         most: upper limit.
+        power: power of the value in which memory is linear, such as 2 for the side of an image.
     """
+    rooms: dict[int, float] = {}
     low, high = smallest - 1, most + 1  # the largest that fits, the smallest that does not
-    value = start
+    widths = [high - low]
+    value, step = start, 1
     while low + 1 < high:
-        if fits(value):
-            low = value
-        else:
-            high = value
-        doubling = high == most + 1 and low >= start
-        value = min(2 * low, most) if doubling else (low + high) // 2
+        rooms[value] = room(value)
+        fits = rooms[value] >= 0
+        low, high = (value, high) if fits else (low, value)
+        widths.append(high - low)
+        if high <= most and len(widths) > 3 and widths[-1] > widths[-4] / 2:
+            value, step = (low + high) // 2, 1
+            continue
+        guess = _interpolated(rooms, low, high, most, power)
+        # A guess that is wrong by a few is corrected on its side, in growing steps.
+        value = max(guess, low + step) if fits else min(guess, high - step)
+        step = 1 if value == guess else 2 * step
+        value = min(max(value, low + 1), high - 1)
     return low if low >= smallest else None
+
+
+def _interpolated(rooms: dict[int, float], low: int, high: int, most: int, power: float) -> int:
+    """Return the largest value that leaves room, on a line through two known values.
+
+    They are those of least room, or `low` and `high`, or those of least and most room: the first pair whose line leads
+    to a value between `low` and `high`. Without any, return the middle or a multiple of `low`.
+    """
+    known = sorted((value for value, room in rooms.items() if math.isfinite(room)), key=lambda one: abs(rooms[one]))
+    is_bounded = high <= most
+    for pair in (known[:2], [low, high], [*known[:1], *known[-1:]]):
+        first, last = min(pair, default=0), max(pair, default=0)
+        if first in known and last in known and rooms[first] > rooms[last]:
+            at, until = first**power, last**power
+            full = at + (until - at) * rooms[first] / (rooms[first] - rooms[last])
+            zero = int(max(full, 0.0) ** (1 / power))
+            if low <= zero < high:
+                return zero if is_bounded else min(zero, round(_GROWTH ** (1 / power) * low), most)
+    return (low + high) // 2 if is_bounded else min(round(_FIRST_GROWTH ** (1 / power) * max(low, 1)), most)
 
 
 def smallest_taken(run: Callable[[int], object], smallest: int, most: int) -> int:

@@ -1,5 +1,6 @@
 """Search of the largest batch size or input size that fits a device, by estimates, verified by runs."""
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -18,6 +19,7 @@ from charact.record.writer import RunWriter
 
 MOST = {"batch_size": 65_536, "input_size": 16_384}
 """Upper limits of a search."""
+_FIRST_BATCH = 2
 _LARGEST_FIRST = 512
 """Largest start value of a search, for networks that do not support smaller values."""
 
@@ -85,25 +87,51 @@ class _Search:
         return case_entry(self._case, self._plan.memory.target.name)
 
     def _search(self) -> int | None:
-        self._smallest = smallest_taken(self._fits, self._smallest, _LARGEST_FIRST)
-        found = largest_fitting(self._fits, self._smallest, self._smallest, MOST[self._plan.axis])
+        most = MOST[self._plan.axis]
+        start = self._start()
+        if start is None or self._room(start) < 0:
+            self._smallest = smallest_taken(self._room, self._smallest, _LARGEST_FIRST)
+        start = start or self._smallest
+        if start not in self._refusals:  # checks take no time, unlike estimates
+            most = largest_fitting(lambda value: math.inf if self._is_allowed(value) else -math.inf, start, start, most
+                                   ) or start
+        is_side = self._plan.axis == "input_size" and self._case.workload.input_kind == "image"
+        found = largest_fitting(self._room, self._smallest, start, most, 2.0 if is_side else 1.0)
         if found is None and self._smallest in self._refusals:
             raise UserError(self._refusals[self._smallest])
         return found
 
-    def _fits(self, value: int) -> bool:
-        """Return whether a value is estimated to fit; values that the workload or its data reject do not."""
-        if value in self._estimates or value in self._refusals:
-            return value in self._estimates and bool(self._estimates[value].facts["fits"])
-        self._observer.pass_started(f"fit, {self._plan.axis.replace('_', ' ')} {value}")
-        case = self._of(value)
+    def _start(self) -> int | None:
+        """Return a first value that is cheaper to estimate than the smallest: calibrations of one sample cost more."""
+        start = _FIRST_BATCH if self._plan.axis == "batch_size" else self._smallest
+        if not self._is_allowed(start):
+            return None
         try:
-            case.check(here=self._plan.memory.measure)
+            self._room(start)
+        except Exception:  # a network may support a single sample only, or batches from a larger size on
+            return None
+        return start
+
+    def _is_allowed(self, value: int) -> bool:
+        """Return whether the workload and its data allow a value."""
+        if value in self._refusals:
+            return False
+        try:
+            self._of(value).check(here=self._plan.memory.measure)
         except UserError as error:
             self._refusals[value] = str(error)
-            return False
-        self._estimates[value] = self._estimator.estimate(case)
-        return bool(self._estimates[value].facts["fits"])
+        return value not in self._refusals
+
+    def _room(self, value: int) -> float:
+        """Return the memory (bytes) that a value is estimated to leave; minus infinity if it is not allowed."""
+        if not self._is_allowed(value):
+            return -math.inf
+        if value not in self._estimates:
+            self._observer.pass_started(f"fit, {self._plan.axis.replace('_', ' ')} {value}")
+            self._estimates[value] = self._estimator.estimate(self._of(value))
+        limit_bytes = self._plan.memory.target.memory_bytes
+        assert limit_bytes is not None
+        return limit_bytes - self._estimates[value].needed_bytes
 
     def _next(self, found: int | None) -> int | None:
         """Return the smallest value that does not fit; None if the search ended before it."""

@@ -13,9 +13,8 @@ from charact.execution.interrupt import Interrupt
 from charact.execution.memory_limit import give_back_to_system, release_memory
 from charact.measure.memory_estimate.estimator import Estimator, MemoryEstimate
 from charact.measure.memory_estimate.target_devices import Target
-from charact.measure.memory_sweep.integer_search import largest_fitting, smallest_taken
 from charact.measure.memory_sweep.measured_case import MemoryCase
-from charact.record.schema import Rows
+from charact.record.schema import NOT_SEARCHED, Rows
 from charact.record.writer import RunWriter
 
 Entry = dict[str, Any]
@@ -35,6 +34,8 @@ class MemoryPlan:
     """Whether to run cases on their own device, unless the estimate does not fit."""
     limit_bytes: int | None = None
     """Memory limit of the runs; None for no limit."""
+    fit_command: str = "charact memory ... --fit"
+    """Command that searches what would fit, recorded for cases that do not."""
 
     def begin(self) -> None:
         """Prepare the process for a limit, before anything else fragments its heap."""
@@ -134,7 +135,7 @@ class MemoryRun:
         self.entry |= measured.description
 
     def _shortage_entry(self, shortage: dict[str, Any]) -> dict[str, Any]:
-        """Return a shortage's facts with the measured or estimated composition, and the sizes that would fit."""
+        """Return a shortage's facts with the measured or estimated composition, and how to search what fits."""
         entry: dict[str, Any] = dict.fromkeys(_SHORTAGE) | shortage
         if entry["composition"] is not None:
             entry["composition_source"] = "measured"
@@ -145,27 +146,8 @@ class MemoryRun:
                 composition[row["category"]] += row["bytes"]
             entry |= {"composition": dict(composition), "composition_source": "predicted",
                      "phase": entry["phase"] or peak[0]["phase"]}
-        return entry | self._what_fits(entry["limit_bytes"])
-
-    def _what_fits(self, limit_bytes: int | None) -> dict[str, Any]:
-        """Search the largest batch size and the largest input size that would fit, all else as in the case."""
-        fits: dict[str, int | None] = dict.fromkeys(AXES)
-        if limit_bytes is None or self._forced:
-            return {"fits": fits, "fits_reason": "see the search" if self._forced else "the limit is not known"}
-        self._observer.pass_started("fit")
-        try:
-            for axis in AXES:
-                of, most = on_axis(self._case, axis), getattr(self._case, axis) - 1
-                if (first := smallest(self._case, axis)) <= most:
-                    does_fit = self._fits(of, limit_bytes)
-                    first = smallest_taken(does_fit, first, most)
-                    fits[axis] = largest_fitting(does_fit, first, first, most)
-        except Exception as error:
-            return {"fits": fits, "fits_reason": reason(error)}
-        return {"fits": fits, "fits_reason": None}
-
-    def _fits(self, of: Callable[[int], Case], limit_bytes: int) -> Callable[[int], bool]:
-        return lambda value: self._estimator.estimate(of(value)).needed_bytes <= limit_bytes
+        why = "see the search" if self._forced else f"{NOT_SEARCHED}: {self._plan.fit_command}"
+        return entry | {"fits": dict.fromkeys(AXES), "fits_reason": why}
 
     def _fail(self, ending: dict[str, Any]) -> None:
         self.entry |= ending

@@ -5,6 +5,7 @@ from typing import Any
 import pandas as pd
 
 from charact.record.reader import Run
+from charact.record.schema import NOT_SEARCHED
 from charact.views.tables import format as fmt
 
 AXES = {"pixel": "image area (pixels)", "token": "sequence length (tokens)", "unit of S": "S of --input-spec"}
@@ -183,7 +184,19 @@ def ran_out(row: Any, held: pd.DataFrame) -> str:
     if row.held_bytes:
         holds = "the estimated peak is" if row.composition_source == "predicted" else "held"
         words += f"; {holds} {fmt.num_bytes(row.held_bytes)}: {largest(held, len(held))}"
-    return f"{words}; {what_would_fit(row)}"
+    return words if _search_command(row) else f"{words}; {what_would_fit(row)}"
+
+
+def searches(rows: pd.DataFrame) -> list[str]:
+    """Name, once each, the commands that search what would fit, for rows of `out_of_memory` that were not searched."""
+    commands = dict.fromkeys(_search_command(row) for row in fmt.rows(rows))
+    return [f"The largest that fits was not searched. To search it: {command}" for command in commands if command]
+
+
+def _search_command(row: Any) -> str:
+    """Return the recorded command that searches what would fit; empty if there is none."""
+    reason = "" if pd.isna(row.fits_reason) else str(row.fits_reason)
+    return reason.removeprefix(f"{NOT_SEARCHED}: ") if reason.startswith(f"{NOT_SEARCHED}: ") else ""
 
 
 def failed(run: Run, case: str, status: str) -> str:

@@ -153,7 +153,8 @@ def _room(rows: pd.DataFrame) -> Text:
 
 def _failures(run: Run) -> list[RenderableType]:
     """Return a line for each failed case; if it ran out of memory, with requested and allocated memory."""
-    out_of_memory_rows: dict[str, Any] = {row.case: row for row in fmt.rows(out_of_memory(run))}
+    ran_out_rows = out_of_memory(run)
+    out_of_memory_rows: dict[str, Any] = {row.case: row for row in fmt.rows(ran_out_rows)}
     held = out_of_memory_composition(run)
     lines = []
     for row in fmt.rows(run.cases[run.cases["status"] != "ok"]):
@@ -162,4 +163,5 @@ def _failures(run: Run) -> list[RenderableType]:
             reason = words.ran_out(ran_out, held[held["case"] == row.case])
         status = words.failed(run, str(row.case), str(row.status))
         lines.append(Hanging(Text.assemble((row.case, "bold"), "  ", (f"{status}: ", "bold red"), reason)))
-    return [Text(), *lines] if lines else []
+    searches = [Hanging(Text(line)) for line in words.searches(ran_out_rows)]
+    return [Text(), *lines, *searches] if lines else []

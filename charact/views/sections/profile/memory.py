@@ -216,7 +216,8 @@ def _ran_out(run: Run) -> list[Block]:
     if composition_analysis.is_memory_run(run):
         failed = run.cases[run.cases["status"] == "oom"]
         texts = {row.case: fmt.failure(row.status, row.reason) for row in fmt.rows(failed)} | texts
-    return [Block(title="Out of memory", missing=list(texts.items()))] if texts else []
+    note = " ".join(words.searches(out_of_memory(run)))
+    return [Block(title="Out of memory", missing=list(texts.items()), note=note)] if texts else []
 
 
 def _terminal(run: Run, case: Any) -> list[RenderableType]:

@@ -37,6 +37,18 @@ class Reads(TwoLayers):
         return model(batch[0]) * (1.0 if batch[0].sum().item() > 0 else 2.0)
 
 
+@dataclass(kw_only=True)
+class Pairs(TwoLayers):
+    """Takes no single sample, as a batch norm does."""
+
+    name: str = "pairs"
+
+    def forward(self, model: nn.Module, batch: Any) -> Tensor:
+        if len(batch[0]) < 2:
+            raise ValueError("needs two samples")
+        return model(batch[0])
+
+
 def kept(tmp_path: Path, run: Callable[[RunWriter, Interrupt], None]) -> Run:
     writer = RunWriter(tmp_path, "test", {"machine": {}, "software": {}, "options": {}})
     with Interrupt() as interrupt:
@@ -93,9 +105,10 @@ def test_what_is_measured_only_is_not_predicted(tmp_path: Path) -> None:
     assert set(run.memory["method"]) == {"measured"}
 
 
-def test_a_case_that_cannot_fit_is_not_run_and_is_told_what_would(tmp_path: Path) -> None:
+def test_a_case_that_cannot_fit_is_not_run_and_names_the_search(tmp_path: Path) -> None:
     notes = Notes()
-    run = looked_at(tmp_path, [small_case(), small_case("infer")], MemoryPlan(TIGHT), notes)
+    run = looked_at(tmp_path, [small_case(), small_case("infer")],
+                    MemoryPlan(TIGHT, fit_command="charact memory two_layers --fit"), notes)
     train, infer = run.manifest["cases"]
     assert (train["status"], infer["status"]) == ("oom", "ok")
     assert train["reason"].startswith("predicted to need ")
@@ -106,12 +119,10 @@ def test_a_case_that_cannot_fit_is_not_run_and_is_told_what_would(tmp_path: Path
     assert told["composition_source"] == "predicted"
     assert sum(told["composition"].values()) == train["passes"]["prediction"]["peak_bytes"]
     assert told["limit_bytes"] == TIGHT.memory_bytes
-    for axis, value in told["fits"].items():
-        smaller = {"batch_size": small_case().batch_size, "input_size": 512} | {axis: value}
-        case = Case(small_case().workload, smaller["input_size"], smaller["batch_size"], "train", "fp32",
-                    small_case().device, small_case().data)
-        again = looked_at(tmp_path, [case], MemoryPlan(TIGHT, measure=False))
-        assert again.manifest["cases"][0]["status"] == "ok", axis
+    assert told["fits"] == {"batch_size": None, "input_size": None}
+    assert told["fits_reason"] == "not searched: charact memory two_layers --fit"
+    assert [told for told in notes.told if told[0] == "pass"] == [
+        ("pass", "prediction"), ("pass", "prediction"), ("pass", "memory")]
 
 
 @pytest.mark.fresh_process
@@ -127,7 +138,7 @@ def test_a_case_that_runs_out_is_told_what_was_held_and_the_sweep_goes_on(tmp_pa
     told = failed["out_of_memory"]
     assert told["limit_bytes"] == 20 * MIB
     assert told["requested_bytes"] == failed["requested_bytes"] > 0
-    assert told["fits"]["input_size"] < 40_000
+    assert told["fits_reason"].startswith("not searched: ")
     assert set(run.memory["case"]) == {ok["case"]}
 
 
@@ -171,6 +182,7 @@ class TestSearches:
         assert entry["passes"]["fit"]["ended_by"] == "memory"
         assert entry["passes"]["prediction"]["needed_bytes"] == row["needed_bytes"]
         assert peaks(run, "predicted") == {row["case"]: entry["passes"]["prediction"]["peak_bytes"]}
+        assert entry["passes"]["fit"]["num_predictions"] <= 6
 
     @pytest.mark.slow
     def test_the_largest_input(self, tmp_path: Path) -> None:
@@ -184,6 +196,12 @@ class TestSearches:
         assert row["value"] == 256
         assert row["next_value"] is None
         assert run.passes(row["case"])["fit"]["ended_by"].startswith("batch size 257 is larger than the 256 samples")
+
+    def test_a_network_that_takes_no_single_sample_and_of_which_two_do_not_fit(self, tmp_path: Path) -> None:
+        plan = FitPlan("batch_size", MemoryPlan(target_of_memory(1000, "cpu"), measure=False))
+        row, run = searched(tmp_path, small_case(batch_size=1, workload=Pairs()), plan)
+        assert (row["value"], row["next_value"]) == (None, 2)
+        assert [entry["status"] for entry in run.manifest["cases"]] == ["oom"]
 
     def test_nothing_fits(self, tmp_path: Path) -> None:
         plan = FitPlan("batch_size", MemoryPlan(target_of_memory(1000, "cpu"), measure=False))

@@ -14,6 +14,7 @@ from support.terminal import shown
 from charact.record.reader import load_run
 from charact.record.writer import RunWriter
 from charact.views.export.run_summary import run_summary
+from charact.views.html.report import sections
 from charact.views.tables import memory_text as words
 
 RAN_OUT = "resnet18-384-b8-train-fp32-cpu"
@@ -157,6 +158,24 @@ def ran_out(**told: Any) -> SimpleNamespace:
 ])  # fmt: skip
 def test_words_of_failures_that_tell_less(told: dict[str, Any], expected: str) -> None:
     assert words.ran_out(ran_out(**told), pd.DataFrame({"category": ["weights"], "bytes": [2e9]})) == expected
+
+
+def test_the_command_that_searches_what_fits_is_shown_once(tmp_path: Path) -> None:
+    cases = []
+    for size in (352, 384):
+        entry = made.memory_entry("image", "train", size, measured=False)
+        entry["out_of_memory"] = {"limit_bytes": made.LIMIT_BYTES, "fits": {"batch_size": None, "input_size": None},
+                                  "fits_reason": "not searched: charact memory resnet18 --fit"}
+        cases.append((entry, made.memory_rows("image", "train", size, measured=False)))
+    path = run_of(tmp_path, *cases)
+    text = " ".join(shown(path, width=250).split())
+    assert text.count("The largest that fits was not searched. To search it: charact memory resnet18 --fit") == 1
+    assert "no smaller batch" not in text
+    summary = run_summary(load_run(path))["cases"][0]["out_of_memory"]
+    assert summary["fits_batch_size"] is None
+    assert summary["fits_reason"] == "not searched: charact memory resnet18 --fit"
+    page = "".join(part.html for part in sections(load_run(path)))
+    assert page.count("was not searched. To search it: ") == 1
 
 
 def test_two_sizes_have_a_step(tmp_path: Path) -> None:
