@@ -168,6 +168,8 @@ class FramesPass(Pass):
     """Facts of the pass `frames`."""
 
     interval_s: Amount | None = None
+    delay_s: Amount | None = None
+    """Median time by which a sample was late: the longest by which a call that releases the GIL seems longer."""
     num_samples: Count = 0
     frames: list[Frame] = []
     """In `other`."""

@@ -112,6 +112,12 @@ def is_sparse(run: Run, case: str) -> bool:
     return (_samples(run, case).get("interval_s") or 0.0) >= _SPARSE_S
 
 
+def sample_delay_s(run: Run) -> float | None:
+    """Return the median time by which samples were late (seconds), of the case with the longest; None if unknown."""
+    delays = [delay for entry in _entries(run) if (delay := _samples(run, entry["case"]).get("delay_s")) is not None]
+    return max(delays, default=None)
+
+
 def _samples(run: Run, case: str) -> dict[str, Any]:
     """Return the facts of the pass `frames` of a case; empty if it has none."""
     return next((entry.get("passes", {}).get("frames", {}) for entry in _entries(run) if entry["case"] == case), {})
@@ -147,7 +153,8 @@ def sampled_frames(run: Run, phase: str = "other") -> pd.DataFrame:
     for `outside`).
 
     *Error*: a sample is taken every 100 ms, or every 10 ms with `--sample`. A share p of n samples has a standard error
-    of at least sqrt(p (1 - p) / n).
+    of at least sqrt(p (1 - p) / n). A call that releases the GIL, such as one of PyTorch's, has samples of up to
+    `sample_delay_s` before it, too.
     """
     num_samples, frames_name = SAMPLED_PHASES.get(phase, ("", ""))
     rows: list[dict[str, Any]] = []

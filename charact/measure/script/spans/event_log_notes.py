@@ -120,6 +120,7 @@ class _Frames(Struct):
     places: list[tuple[str, str, str | None]]
     samples: list[tuple[_Int, _Count]]
     interval_s: _Seconds | UnsetType = UNSET
+    delay_s: _Seconds | UnsetType = UNSET
 
 
 class _TimingEnded(Struct):

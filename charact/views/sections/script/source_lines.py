@@ -10,6 +10,7 @@ from charact.analysis.common.pass_status import pass_reason
 from charact.analysis.common.script_attribution import (
     has_unexplained_other,
     is_sparse,
+    sample_delay_s,
     sampled_frames,
     sampled_functions,
     sampled_share,
@@ -41,6 +42,9 @@ def source_lines(run: Run) -> Body:
         "and the library function that it called. Backward and update run inside of PyTorch. Loader processes are not "
         "sampled, nor is the time before PyTorch is imported."
     )
+    if (delay_s := sample_delay_s(run)) is not None:
+        lead += (f" Samples were {fmt.seconds(delay_s)} late (median): each call that releases the GIL, as those of "
+                 "PyTorch do, may seem longer by up to this time.")
     return Body(lead=lead, blocks=[*tables, *_without_samples(run)])
 
 
@@ -111,6 +115,7 @@ def _lines(run: Run, case: str, phase: str) -> list[str]:
 SECTION = Section("source-lines", "Source lines", 92, source_lines, ("frames",), terminal=_terminal,
                   points={"frames": [
     ("Source lines", "a sampler thread in the program’s process, every 100 ms, or every 10 ms with "
-     "--sample. A sample is late while the main thread computes in Python, and its position is known by line, not by "
-     "call. With --sample, it may lengthen an iteration of short operators by up to 2 %."),
+     "--sample. Calls that release the GIL get samples of the moment before them, too: for microseconds on most "
+     "machines, which are measured. A position is known by line, not by call. With --sample, it may lengthen an "
+     "iteration of short operators by up to 2 %, and computing in several threads of Python by 7 %."),
 ]})

@@ -5,6 +5,8 @@ import sys
 import threading
 import time
 import zlib
+from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from subprocess import CompletedProcess, run
 from sys import _getframe
@@ -108,40 +110,57 @@ def test_it_ends_when_it_has_seen_enough(tmp_path: Path, monkeypatch: pytest.Mon
     assert sum(len(note["samples"]) for note in sampled(tmp_path)) == 3
 
 
-def compute_in_python() -> None:
-    sum(number * number for number in range(5_000))
+def compute_in_python(num_steps: int) -> None:
+    for _ in range(num_steps):
+        pass
 
 
-def release_the_gil(data: bytes = bytes(50_000)) -> None:
-    zlib.crc32(data)
+def release_the_gil(num_steps: int, data: bytes = bytes(10_000_000)) -> None:
+    zlib.crc32(memoryview(data)[:num_steps])
+
+
+def keep_the_gil(num_steps: int) -> None:
+    sum(range(num_steps))
+
+
+def steps_of(work: Callable[[int], None], seconds: float) -> int:
+    """Number of steps that take a time."""
+    def of_steps(number: int) -> float:
+        before_s = time.thread_time()
+        work(number)
+        return time.thread_time() - before_s
+
+    return round(seconds * 100_000 / min(of_steps(100_000) for _ in range(20)))
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the timer's slack can be shortened on Linux only")
-def test_lines_that_release_the_gil_are_not_seen_more_often(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("work", "in_python_s", "work_s"), [
+    (release_the_gil, 0.003, 0.0008), (keep_the_gil, 0.003, 0.0008), (keep_the_gil, 0.004, 0.015)])
+def test_a_line_has_the_samples_of_its_time_whether_it_releases_the_gil_or_not(
+        tmp_path: Path, work: Callable[[int], None], in_python_s: float, work_s: float) -> None:
     recorder = SpanRecorder()
     recorder.on = True
+    in_python, steps = steps_of(compute_in_python, in_python_s), steps_of(work, work_s)
     sampler = FrameSampler(recorder, EventLogWriter(tmp_path))
+    spent_s = {compute_in_python: 0.0, work: 0.0}
     sampler.start()
-    in_python_s = released_s = 0.0
-    begun = looked = time.monotonic()
-    while time.monotonic() < begun + 20:  # where threads wake up late, samples are few
-        if time.monotonic() > looked + 1:
-            looked = time.monotonic()
-            if sum(len(note["samples"]) for note in sampled(tmp_path)) > 60:
-                break
-        before_s = time.thread_time()
-        compute_in_python()
-        between_s = time.thread_time()
-        release_the_gil()
-        in_python_s, released_s = in_python_s + between_s - before_s, released_s + time.thread_time() - between_s
+    until_s = time.monotonic() + 2
+    while time.monotonic() < until_s:
+        for call, number in ((compute_in_python, in_python), (work, steps)):
+            before_s = time.perf_counter()
+            call(number)
+            spent_s[call] += time.perf_counter() - before_s
     sampler.stop()
-    counts: dict[str, int] = {}
+    counts = Counter[str]()
     for (function, _), count in places(sampled(tmp_path)).items():
-        name = function.partition(".")[0]
-        counts[name] = counts.get(name, 0) + count
-    both = counts["compute_in_python"] + counts.get("release_the_gil", 0)
-    assert both > 50
-    assert counts.get("release_the_gil", 0) / both == pytest.approx(released_s / (in_python_s + released_s), abs=0.1)
+        counts[function] += count
+    num_samples = counts[work.__name__] + counts["compute_in_python"]
+    assert num_samples > 100
+    share = spent_s[work] / sum(spent_s.values())
+    error = 4 * (share * (1 - share) / num_samples) ** 0.5
+    # Where threads wake up late, a call that releases the GIL also has samples of the moment before it.
+    late = 0.15 if work is release_the_gil else 0.0
+    assert counts[work.__name__] / num_samples == pytest.approx(share, abs=error + late)
     assert sys.getswitchinterval() > 0.001
 
 
@@ -274,6 +293,15 @@ def test_places_beyond_the_most_frequent_are_counted_only() -> None:
     facts = found.facts([iteration(0, 900)], [], {"other": 1.0})
     assert facts is not None
     assert (facts["num_samples"], len(facts["frames"])) == (900, NUM_KEPT)
+
+
+def test_the_delay_of_samples_is_that_of_the_median_note() -> None:
+    found = Samples()
+    for delay_s in (1e-5, 2e-4, 3e-5):
+        found.add({"places": [["a.py:1", "f", None]], "samples": [[1, 0]], "delay_s": delay_s})
+    facts = found.facts([iteration(0, 9)], [], {"other": 1.0})
+    assert facts is not None
+    assert facts["delay_s"] == 3e-5
 
 
 def test_places_of_several_notes_are_numbered_through() -> None:
