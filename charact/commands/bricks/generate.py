@@ -220,7 +220,7 @@ def captured_sources(asked: Asked, sources: Sequence[Source], g: int, method: st
                 _warn_error(f"{source.asked_as} cannot be captured: its code ends the program "
                             f"(SystemExit: {error.code})")
             except Exception as error:  # raised by the model's code
-                _warn_error(f"{source.asked_as} cannot be captured: {failure(error)['reason']}")
+                _warn_error(f"{source.asked_as} cannot be captured: {failure(error, source.case.precision)['reason']}")
     return found
 
 

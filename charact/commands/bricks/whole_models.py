@@ -107,7 +107,7 @@ def timed_model(composition: Composition, named: Named, run: Run, case: str, rul
     except UserError:
         raise
     except Exception as error:
-        raise UserError(f"{source.id} cannot be run: {failure(error)['reason']}") from error
+        raise UserError(f"{source.id} cannot be run: {failure(error, composition.precision)['reason']}") from error
     except SystemExit as error:
         raise UserError(f"{source.id} cannot be run: its code ends the program (SystemExit: {error.code})") from error
     on_core_frac = timing.facts["on_core_frac"]

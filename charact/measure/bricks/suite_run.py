@@ -198,7 +198,7 @@ class _SuiteRun:
         except KeyboardInterrupt:
             self._end(**self._interrupt.ending())
         except Exception as error:
-            self._end(**failure(error))
+            self._end(**failure(error, self._precision))
         self._flush()
         self._rounds = None
         release_memory(self._device)

@@ -70,7 +70,7 @@ class _Search:
         except KeyboardInterrupt:
             return [(self._entry() | interrupt.ending(), {})]
         except Exception as error:
-            return [(self._entry() | outcome_of(error), {})]
+            return [(self._entry() | outcome_of(error, self._case.precision), {})]
         duration_s = time.perf_counter() - started
         runs = self._runs(found)
         for run in runs.values():

@@ -89,7 +89,7 @@ class MemoryRun:
         except KeyboardInterrupt:
             self._fail(interrupt.ending())
         except Exception as error:
-            self._fail(outcome_of(error))
+            self._fail(outcome_of(error, self._case.precision))
         release_memory(self._case.device)
 
     def _run(self) -> None:
@@ -114,7 +114,7 @@ class MemoryRun:
             if not self._plan.measure:
                 raise
             # The measurement does not need the estimate: record only the reason.
-            self._passes["prediction"] = {"status": "failed", "reason": reason(error)}
+            self._passes["prediction"] = {"status": "failed", "reason": reason(error, self._case.precision)}
             return
         self._passes["prediction"] = {"status": "ok", "reason": None, **self._estimate.facts}
         self.tables["memory"] += self._estimate.rows
@@ -168,14 +168,14 @@ def smallest(case: Case, axis: str) -> int:
     return 1 if axis == "batch_size" else case.workload.smallest_input_size
 
 
-def outcome_of(error: Exception) -> dict[str, Any]:
+def outcome_of(error: Exception, precision: str) -> dict[str, Any]:
     """Return status and reason of an error; a `UserError` is already a full message."""
-    return {"status": "error", "reason": str(error)} if isinstance(error, UserError) else failure(error)
+    return {"status": "error", "reason": str(error)} if isinstance(error, UserError) else failure(error, precision)
 
 
-def reason(error: Exception) -> str:
+def reason(error: Exception, precision: str) -> str:
     """Return an error as a one-line reason."""
-    return str(error) if isinstance(error, UserError) else one_line(error)
+    return str(error) if isinstance(error, UserError) else one_line(error, precision)
 
 
 def without_frames(error: Exception) -> Exception:

@@ -116,7 +116,7 @@ def _run_case(case: OperationCase, rule: StopRule, observer: Observer, interrupt
     except KeyboardInterrupt:
         entry |= interrupt.ending()
     except Exception as error:
-        entry |= failure(error)
+        entry |= failure(error, case.precision)
     if entry["status"] != "ok":
         repetition_rows = []
     entry["passes"] = {"ops": {"status": "ok" if entry["status"] == "ok" else "failed", "reason": entry["reason"],

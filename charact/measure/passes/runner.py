@@ -72,7 +72,7 @@ class _CaseRun:
         except KeyboardInterrupt:
             self._fail(**interrupt.ending())
         except Exception as error:
-            self._fail(**failure(error))
+            self._fail(**failure(error, self._case.precision))
         release_memory(self._case.device)
         return self._entry, self._tables
 
@@ -145,7 +145,7 @@ class _CaseRun:
         try:
             self._passes[name] = {"status": "ok", "reason": None, **take()}
         except Exception as error:
-            self._passes[name] = {"status": "failed", "reason": one_line(error)}
+            self._passes[name] = {"status": "failed", "reason": one_line(error, self._case.precision)}
 
     def _fail(self, **ending: Any) -> None:
         self._entry |= ending

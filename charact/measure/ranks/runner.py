@@ -49,7 +49,7 @@ def _run(case: Case, rule: StopRule, num_threads: int, writer: RunWriter, observ
     except KeyboardInterrupt:
         ended = interrupt.ending()
     except Exception as error:
-        ended = failure(error)
+        ended = failure(error, case.precision)
     else:
         for rank, timing in enumerate(timings):
             own = {"case": f"{case.id}-rank{rank}", "rank": rank} if case.parallel else {}

@@ -72,7 +72,7 @@ class _InferenceRun:
         except KeyboardInterrupt:
             self._fail(**interrupt.ending())
         except Exception as error:
-            self._fail(**failure(error))
+            self._fail(**failure(error, self._case.precision))
         release_memory(self._case.device)
         return self._entry, self._tables
 

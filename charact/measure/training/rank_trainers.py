@@ -174,7 +174,7 @@ def _serve(rank: int, task: _Task, connections: list[Connection]) -> None:
     except (UserError, DivergedError) as error:
         connection.send(("failed", error))
     except Exception as error:
-        connection.send(("failed", RuntimeError(f"rank {rank}: {one_line(error)}")))
+        connection.send(("failed", RuntimeError(f"rank {rank}: {one_line(error, case.precision)}")))
 
 
 def _reporter(connection: Connection) -> Callable[[str, int, int], None]:

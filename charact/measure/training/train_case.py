@@ -83,7 +83,7 @@ class _CaseTraining:
         except DivergedError as error:
             self._end(status="diverged", reason=str(error))
         except Exception as error:
-            self._end(**failure(error))
+            self._end(**failure(error, self._case.precision))
         self._flush()
         if self._entry["status"] not in UNFINISHED:
             self._checkpoint_path.unlink(missing_ok=True)

@@ -2,7 +2,10 @@
 
 import pytest
 
-from charact.execution.case_outcome import size
+from charact.execution.case_outcome import failure, one_line, size
+
+ONEDNN = ("could not create a primitive descriptor for the {} primitive. Run workload with environment variable "
+          "ONEDNN_VERBOSE=all to get additional diagnostic information.")
 
 
 @pytest.mark.parametrize(("num_bytes", "words"), [
@@ -11,3 +14,30 @@ from charact.execution.case_outcome import size
 ])
 def test_bytes_in_words(num_bytes: int, words: str) -> None:
     assert size(num_bytes) == words
+
+
+@pytest.mark.parametrize(("message", "precision", "words"), [
+    (ONEDNN.format("LSTM forward propagation"), "bf16",
+     "this CPU cannot run an LSTM in bf16 (oneDNN has no kernel for it): use --precision fp32"),
+    (ONEDNN.format("matmul"), None,
+     "this CPU cannot run a matmul in this precision (oneDNN has no kernel for it): use --precision fp32"),
+    (ONEDNN.format("inner product weights gradient"), "fp32",
+     "this CPU cannot run an inner product weights gradient in fp32 (oneDNN has no kernel for it)"),
+    ("could not create a descriptor for a pooling backward propagation primitive", "fp16",
+     "this CPU cannot run a pooling backward in fp16 (oneDNN has no kernel for it): use --precision fp32"),
+    ("could not create a primitive", "bf16",
+     "oneDNN cannot create the kernel of an operator in bf16 on this CPU: use --precision fp32"),
+    ("mkldnn_matmul: bf16 path needs the cpu support avx_ne_convert or avx512bw, avx512vl and avx512dq", "bf16",
+     "this CPU cannot run mkldnn_matmul in bf16 (it needs avx_ne_convert or avx512bw, avx512vl and avx512dq): "
+     "use --precision fp32"),
+    ("could not create a stream", "bf16", "RuntimeError: could not create a stream"),
+])
+def test_a_missing_kernel_in_words(message: str, precision: str | None, words: str) -> None:
+    assert failure(RuntimeError(message), precision) == {"status": "error", "reason": words}
+    assert one_line(ValueError(message), precision).startswith("ValueError: ")
+
+
+def test_an_operator_without_a_dtype_in_words() -> None:
+    error = NotImplementedError("\"avg_pool3d_out_frame\" not implemented for 'BFloat16'")
+    words = "PyTorch has no kernel of avg_pool3d_out_frame for bfloat16 on this device: use --precision fp32"
+    assert one_line(error, "pure-bf16") == words

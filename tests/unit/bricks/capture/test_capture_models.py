@@ -9,7 +9,7 @@ from torch import Tensor
 from charact.bricks.aten import call
 from charact.bricks.capture.capture import capture
 from charact.bricks.capture.recording import Program, Source
-from charact.bricks.captured_graph import CapturedModel, TensorType
+from charact.bricks.captured_graph import CapturedModel, CaptureError, TensorType
 from charact.commands.bricks.generate import sources_of
 from charact.workload.registry import all_workloads
 
@@ -21,6 +21,23 @@ def source_of(name: str, mode: str = "infer", **options: Any) -> Source:
     size = max(SMALL[workload.input_kind], workload.smallest_input_size)
     source, = sources_of([name], **{"input_sizes": [size], "batch_sizes": [2], "modes": [mode]} | options)
     return source
+
+
+def runs_bf16_lstm() -> bool:
+    lstm = torch.nn.LSTM(4, 4)
+    try:
+        with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+            lstm(torch.ones(2, 1, 4))
+    except RuntimeError:
+        return False
+    return True
+
+
+def test_a_cpu_without_an_lstm_in_bf16_is_named_in_the_message() -> None:
+    if runs_bf16_lstm():
+        pytest.skip("this CPU has an LSTM in bf16")
+    with pytest.raises(CaptureError, match="this CPU cannot run an LSTM in this precision"):
+        capture(source_of("rnn_lm", precisions=["bf16"]))
 
 
 def run(captured: CapturedModel, *, training: bool) -> list[Tensor]:
@@ -73,6 +90,8 @@ def test_a_captured_workload_gives_what_it_gives(name: str, mode: str) -> None:
 @pytest.mark.parametrize("mode", ["infer", "train"])
 @pytest.mark.parametrize("name", ["rnn_lm", "mlp"])
 def test_other_precisions_give_what_they_give(name: str, mode: str, precision: str) -> None:
+    if (name, precision) == ("rnn_lm", "bf16") and not runs_bf16_lstm():
+        pytest.skip("this CPU has no LSTM in bf16")
     source = source_of(name, mode, precisions=[precision])
     captured = capture(source)
     training = mode == "train"
