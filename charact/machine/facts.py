@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     import torch
 
 _BF16_FLAGS = {"avx512_bf16", "amx_bf16", "bf16"}
+_ONEDNN_WITHOUT_BF16 = {"SSE41", "AVX", "AVX2", "AVX2_VNNI", "AVX512_CORE", "AVX512_CORE_VNNI"}
+"""Values of ONEDNN_MAX_CPU_ISA with which oneDNN uses no instruction that multiplies bfloat16."""
 _GIT_LIMIT_S = 2.0
 """Time limit for finding a repository's state (s)."""
 _GIT_SETTINGS = ("core.fsmonitor=false", "core.hooksPath=/dev/null", "core.untrackedCache=false",
@@ -40,7 +42,7 @@ def torch_facts() -> dict[str, Any]:
     gpus, no_gpu_reason = gpu_facts()
     onednn = re.search(r"MKL-DNN v([\d.]+)", torch.__config__.show())
     return {
-        "capability": torch.backends.cpu.get_cpu_capability(), "gpus": gpus, "no_gpu_reason": no_gpu_reason,
+        "capability": cpu_capability(), "gpus": gpus, "no_gpu_reason": no_gpu_reason,
         "software": {"torch": str(torch.__version__), "cuda": torch.version.cuda, "hip": torch.version.hip,
                      "cudnn": torch.backends.cudnn.version(),  # type: ignore[no-untyped-call]
                      "mkldnn": onednn[1] if onednn else None},
@@ -87,8 +89,24 @@ def cpu_model(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
     return platform.processor() or platform.machine()
 
 
+def cpu_capability() -> str:
+    """Return the instruction set of PyTorch's kernels, e.g. `AVX2`, and the limit of oneDNN's, if any."""
+    import torch
+
+    own, limit = torch.backends.cpu.get_cpu_capability(), onednn_limit()
+    return own if limit is None else f"{own}, oneDNN at most {limit}"
+
+
+def onednn_limit() -> str | None:
+    """Return the latest instruction set that the environment allows oneDNN; None if it allows all."""
+    limit = (os.environ.get("ONEDNN_MAX_CPU_ISA") or os.environ.get("DNNL_MAX_CPU_ISA") or "DEFAULT").upper()
+    return None if limit in ("DEFAULT", "ALL") else limit
+
+
 def native_bf16(cpuinfo: Path = Path("/proc/cpuinfo")) -> list[str]:
-    """Return the processor's instructions that multiply bfloat16, by their names in Linux."""
+    """Return the processor's instructions that multiply bfloat16 and that oneDNN may use, by their names in Linux."""
+    if onednn_limit() in _ONEDNN_WITHOUT_BF16:
+        return []
     lines = cpuinfo.read_text(encoding="utf-8") if cpuinfo.exists() else ""
     found = re.search(r"^(?:flags|Features)\s*:\s*(.+)$", lines, re.MULTILINE)
     return sorted(set(found[1].split()) & _BF16_FLAGS) if found else []

@@ -9,7 +9,7 @@ from typing import Literal
 
 from charact.core.units import quantity
 from charact.machine.ceilings_cache import CachedCeilings, NotCached, ceilings_file, read_ceilings
-from charact.machine.facts import driver_version, gpu_facts, machine_facts, native_bf16, usable_cores
+from charact.machine.facts import driver_version, gpu_facts, machine_facts, native_bf16, onednn_limit, usable_cores
 from charact.measure.counters import all_sources
 from charact.measure.counters._support.protocol import NOT_TRIED, CounterSource
 
@@ -120,8 +120,7 @@ def precision_checks(cpuinfo: Path = Path("/proc/cpuinfo")) -> list[Check]:
     group, native = "Precision", native_bf16(cpuinfo)
     checks = [
         Check(group, "bf16 on the CPU", "ok", f"native ({', '.join(native)})") if native
-        else Check(group, "bf16 on the CPU", "limited", "no bf16 instructions: runs, but slower than fp32",
-                   "measure it on a newer CPU or a GPU"),
+        else Check(group, "bf16 on the CPU", "limited", *_without_bf16_instructions()),
         *(Check(group, f"{name} on the CPU", "n/a", unsupported_reason(name, torch.device("cpu")) or "")
           for name in ("fp16", "tf32")),
     ]
@@ -132,6 +131,15 @@ def precision_checks(cpuinfo: Path = Path("/proc/cpuinfo")) -> list[Check]:
                       else Check(group, "bf16 on the GPU", "limited", "emulated: slower than fp32", "use fp16"))
         checks.append(Check(group, "fp16 on the GPU", "ok", "native"))
     return checks
+
+
+def _without_bf16_instructions() -> tuple[str, str]:
+    """Return what bf16 is like on a CPU without instructions for it, and the remedy."""
+    finding = "slower than fp32, and an LSTM runs with AVX-512 only"
+    if limit := onednn_limit():
+        return (f"the environment limits oneDNN to {limit}, without bf16 instructions: {finding}",
+                "unset ONEDNN_MAX_CPU_ISA DNNL_MAX_CPU_ISA")
+    return f"no bf16 instructions: {finding}", "measure it on a newer CPU or a GPU"
 
 
 def noise_checks() -> list[Check]:

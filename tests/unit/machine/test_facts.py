@@ -91,6 +91,17 @@ def test_fingerprint_tells_machines_apart(changes: dict) -> None:
     assert hardware.fingerprint(facts_with(**changes)) != hardware.fingerprint(facts_with())
 
 
+def test_a_limit_of_onednn_makes_another_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("DNNL_MAX_CPU_ISA", raising=False)
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "ALL")
+    own = hardware.machine_facts()
+    assert own["cpu"]["capability"] == torch.backends.cpu.get_cpu_capability()
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "avx2")
+    limited = hardware.machine_facts()
+    assert limited["cpu"]["capability"] == f"{torch.backends.cpu.get_cpu_capability()}, oneDNN at most AVX2"
+    assert limited["fingerprint"] != own["fingerprint"]
+
+
 def test_cpu_model_is_what_the_system_tells(tmp_path: Path) -> None:
     (tmp_path / "cpuinfo").write_text("processor\t: 0\nmodel\t\t: 2\nmodel name\t: AMD EPYC 9654\n")
     assert hardware.cpu_model(tmp_path / "cpuinfo") == "AMD EPYC 9654"

@@ -77,13 +77,20 @@ def test_ceilings_are_looked_for_with_the_present_threads(monkeypatch: pytest.Mo
               "charact doctor --ceilings measures them")]
 
 
-@pytest.mark.parametrize(("line", "status", "finding"), [
-    ("flags\t\t: fpu avx512_bf16 amx_bf16", "ok", "native (amx_bf16, avx512_bf16)"),
-    ("Features\t: fp asimd bf16", "ok", "native (bf16)"),
-    ("flags\t\t: fpu avx2", "limited", "no bf16 instructions: runs, but slower than fp32"),
-    ("", "limited", "no bf16 instructions: runs, but slower than fp32"),
+@pytest.mark.parametrize(("line", "limit", "status", "finding"), [
+    ("flags\t\t: fpu avx512_bf16 amx_bf16", "", "ok", "native (amx_bf16, avx512_bf16)"),
+    ("flags\t\t: fpu avx512_bf16", "avx512_core_bf16", "ok", "native (avx512_bf16)"),
+    ("Features\t: fp asimd bf16", "", "ok", "native (bf16)"),
+    ("flags\t\t: fpu avx2", "", "limited",
+     "no bf16 instructions: slower than fp32, and an LSTM runs with AVX-512 only"),
+    ("", "", "limited", "no bf16 instructions: slower than fp32, and an LSTM runs with AVX-512 only"),
+    ("flags\t\t: fpu avx512_bf16", "avx2", "limited", "the environment limits oneDNN to AVX2, without bf16 "
+     "instructions: slower than fp32, and an LSTM runs with AVX-512 only"),
 ])
-def test_bf16_on_the_cpu(tmp_path: Path, line: str, status: str, finding: str) -> None:
+def test_bf16_on_the_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, limit: str, status: str,
+                         finding: str) -> None:
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", limit)
+    monkeypatch.delenv("DNNL_MAX_CPU_ISA", raising=False)
     (tmp_path / "cpuinfo").write_text(f"processor\t: 0\n{line}\n")
     check = by_name(capabilities.precision_checks(tmp_path / "cpuinfo"))["bf16 on the CPU"]
     assert (check.status, check.finding) == (status, finding)
