@@ -1,6 +1,7 @@
 """Products of dense matrices."""
 
 from collections.abc import Sequence
+from functools import cache
 
 import torch
 
@@ -51,6 +52,9 @@ class Gemm(Kind):
         m, n, k = _mnk(problem)
         if precision == "int8" and device.type == "cuda" and (m <= 16 or n % 8 or k % 8):
             return f"int8 on CUDA needs M above 16, N and K that 8 divides, not {m}x{n}x{k}: use --precision bf16"
+        if precision == "int8" and device.type == "cpu" and _int8_overflows():
+            return ("int8 products are wrong on this CPU (without VNNI instructions, oneDNN adds in 16 bits, which "
+                    "overflow): use --precision fp32")
         return number_refusal(precision, device)
 
     def prepare(self, problem: Problem, direction: str, precision: str, device: torch.device) -> Prepared:
@@ -64,6 +68,13 @@ class Gemm(Kind):
 
         return Prepared(inputs, torch._int_mm if precision == "int8" else torch.mm, *checked_product(m, n, device),
                         sum_tolerance(precision, k))
+
+
+@cache
+def _int8_overflows() -> bool:
+    """Return whether PyTorch's product of int8 matrices is wrong on this CPU where sums are large."""
+    largest = torch.full((32, 64), 127, dtype=torch.int8)
+    return bool((torch._int_mm(largest, largest.t().contiguous()) != 64 * 127**2).any())
 
 
 def _mnk(problem: Problem) -> tuple[int, int, int]:
