@@ -2,6 +2,7 @@
 
 import gc
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -21,8 +22,14 @@ NEEDS = {"browser tests": "Chromium", "tests of real data and traces": "../share
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Choose how many examples Hypothesis tries, and let the collector wait for more objects: tests leave many."""
+    """Choose how many examples Hypothesis tries, let the collector wait for more objects, and let signals end programs.
+
+    Tests leave many objects, and programs that they start inherit which signals are ignored.
+    """
     gc.set_threshold(20_000, 20, 50)
+    for number in (signal.SIGINT, signal.SIGHUP) if sys.platform != "win32" else ():
+        if signal.getsignal(number) is signal.SIG_IGN:  # by `nohup`, or a shell that runs the tests in the background
+            signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
     hypothesis.settings.load_profile("quick" if config.getoption("markexpr") == "not slow" else "all")
 
 
