@@ -25,7 +25,10 @@ if TYPE_CHECKING:
     from charact.workload.base import Workload
 
 _AXES = {"batch-size": "batch_size", "input-size": "input_size"}
-_AMOUNT = re.compile(r"[\d.]+[kmgt]i?b", re.IGNORECASE)
+_AMOUNT = re.compile(r"[\d.]+([kmgtp]i?b?|b)?", re.IGNORECASE)
+"""An amount of memory, complete or not: no workload has such a name."""
+_SMALLEST_BYTES = 2**20
+"""Smallest limit without a unit: a smaller one was meant in another unit."""
 
 
 def command(
@@ -76,8 +79,10 @@ def command(
 
     Every combination of workload, input size, batch size, mode and precision is a case. Its memory is estimated on
     tensors without data, at any size and for any device. It is also measured if the device is present and has enough
-    memory. A case that runs out of memory is recorded with the requested size, and with a size that would fit.
+    memory. A case that runs out of memory is recorded with the requested size. --fit searches what would fit.
     With --parallel, one rank of --nproc is estimated, and nothing runs on several processes.
+
+    Exit status: 0 if at least one case was measured or is estimated to fit, 1 if none was, 2 for a wrong option.
 
     \b
       charact memory resnet18 --input-sizes 32:224:32 --batch-sizes 1,8
@@ -87,9 +92,10 @@ def command(
       charact memory resnet50 --parallel ddp,fsdp2 --nproc 8 --mode train
     """  # noqa: D301  (click wants the character itself)
     names = [part for workload in workloads or [] for part in opt.parse_list(workload, "WORKLOADS")]
-    amounts = [part for part in names if _AMOUNT.fullmatch(part)]  # no workload has such a name
+    amounts = [part for part in names if _AMOUNT.fullmatch(part)]
     names = [part for part in names if part not in amounts]
     search = _search(fit, fit_by, verify)
+    _check_gpus(names)
     limit_bytes = _limit_bytes(fit, device_memory, amounts)
     _check_kinds(predict, measure, search, input_sizes, batch_sizes)
     sizes = None if input_sizes is None else opt.parse_sizes(input_sizes, "--input-sizes")
@@ -118,14 +124,18 @@ def command(
     with Interrupt() as interrupt:
         from charact.commands._shared.memory_target import chosen_device
         from charact.commands._shared.run_cases import run_and_publish
+        from charact.measure.memory_estimate.target_devices import targets_of_about
         from charact.views.terminal.progress import MemoryProgress
         from charact.workload.registry import find_workload
 
         prepared = ([find_workload(workload).prepare(variant) for workload in names]
                     or [own_model.load_own_model(own).prepare()])
-        chosen = chosen_device(device, device_like, limit_bytes)
+        runs = verify if fit else not (predict or ranks)
+        chosen = chosen_device(device, device_like, limit_bytes, runs=runs)
         if (measure or verify) and not chosen.here:
             raise UserError(f"{chosen.target.name} is not present: leave {'--measure' if measure else '--verify'} out")
+        if limit_bytes is not None and device == "auto" and chosen.target.kind == "cpu":
+            options["gpus_of_that_memory"] = targets_of_about(limit_bytes)
         cases = _cases(prepared, sizes, batches, modes, precisions, request, chosen, accumulate, search, ranks)
         runner = _runner(cases, chosen, search, predict or bool(ranks), measure, limit_bytes, interrupt)
         label = name or "+".join(workload.name for workload in prepared[:3])
@@ -160,7 +170,20 @@ def _limit_bytes(fit: bool, device_memory: str | None, amounts: list[str]) -> in
     given = amounts if device_memory is None else [device_memory, *amounts]
     if len(given) > 1:
         raise UserError("the memory to fit is given twice: leave one of them out")
-    return parse_memory(given[0]) if given else None
+    if not given:
+        return None
+    limit_bytes = parse_memory(given[0])
+    if given[0].strip().isdecimal() and limit_bytes < _SMALLEST_BYTES:
+        raise UserError(f"'{given[0]}' is in bytes: write {given[0]}GiB or {given[0]}MiB")
+    return limit_bytes
+
+
+def _check_gpus(names: list[str]) -> None:
+    """Check that no GPU is given as a workload."""
+    from charact.measure.memory_estimate.target_devices import target_names
+
+    if gpus := [name for name in names if name.lower() in target_names()]:
+        raise UserError(f"'{gpus[0]}' is a GPU, not a workload: write --device-like {gpus[0]}")
 
 
 def _check_parallel(ranks: list[tuple[str | None, int]], measure: bool, search: _Search) -> None:

@@ -21,6 +21,8 @@ class Overview(NamedTuple):
 
     cards: list[Card]
     table: "Table"
+    lead: str = ""
+    """A sentence about the run, before that of the kind."""
 
 
 class CasePart(NamedTuple):

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from support.pages import Page
 
 from charact import Run, load_run
 
@@ -77,6 +79,53 @@ def test_what_cannot_fit_is_recorded_and_a_run_of_nothing_else_has_failed(
 
 
 @pytest.mark.slow
+def test_a_run_of_which_some_cases_fit_has_succeeded(here: Here, tmp_path: Path) -> None:
+    arguments = [*MLP, "--predict", "--device-memory", "40MiB", "--mode", "train", "--quiet"]
+    done = here(*arguments, "--batch-sizes", "8,20000", cwd=tmp_path)
+    assert done.returncode == 0
+    assert [entry["status"] for entry in only_run(tmp_path).manifest["cases"]] == ["ok", "oom"]
+    assert "mlp-28-b20000-train-fp32-cpu: oom (predicted to need " in done.stderr
+    assert here(*arguments, "--fit", "--out", "fits", cwd=tmp_path).returncode == 0
+    too_little = [{"40MiB": "1MiB"}.get(argument, argument) for argument in arguments]
+    assert here(*too_little, "--fit", "--out", "none", cwd=tmp_path).returncode == 1
+
+
+@pytest.mark.slow
+def test_a_run_of_which_all_cases_fail_has_failed(here: Here, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "broken_nets.py").write_text(OWN + """
+    def forward(self, images):
+        raise ValueError("broken")
+""")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    done = here("memory", "--model", "broken_nets:Net", "--input-spec", "3xSxS", "--input-sizes", "16",
+                "--mode", "infer", "--device", "cpu", "--predict", "--quiet", cwd=tmp_path)
+    assert done.returncode == 1
+    assert "broken" in done.stderr
+    assert [entry["status"] for entry in only_run(tmp_path).manifest["cases"]] == ["error"]
+
+
+def test_help_has_the_exit_status(here: Here, tmp_path: Path) -> None:
+    done = here("memory", "--help", cwd=tmp_path)
+    text = " ".join(done.stdout.split())
+    assert "Exit status: 0 if at least one case was measured or is estimated to fit, 1 if none was, 2 for a" in text
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="for a machine without a GPU")
+def test_a_limit_on_a_machine_without_a_gpu_is_said_to_be_of_its_cpu(here: Here, tmp_path: Path) -> None:
+    arguments = ["memory", "mlp", "--predict", "--mode", "train", "--device-memory", "16GiB"]
+    done = here(*arguments, cwd=tmp_path)
+    assert done.returncode == 0
+    said = ("Estimated for this CPU with a limit of 16.0 GiB. For a GPU of that size: --device-like p100, v100-16gb, "
+            "t4; or --device cuda")
+    assert said in " ".join(done.stdout.split())
+    assert f"{said}." in Page((only_run(tmp_path).path / "report.html").read_text()).words
+    done = here(*arguments, "--device", "cpu", "--out", "named", cwd=tmp_path)
+    assert "Estimated for this CPU" not in done.stdout
+    done = here(*arguments, "--device", "cuda", "--out", "gpu", cwd=tmp_path)
+    assert "fits the 16.0 GiB of a GPU with 16 GiB" in " ".join(done.stdout.split())
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("amount", [
     ["--fit", "32MiB"], pytest.param(["--fit", "--device-memory", "33554432"], marks=pytest.mark.slow)])
 def test_the_largest_batch_that_fits(here: Here, tmp_path: Path, amount: list[str]) -> None:
@@ -140,6 +189,16 @@ def test_one_rank_of_many_is_only_predicted(here: Here, tmp_path: Path) -> None:
     assert "Unsharded weights" in page
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="for a machine without a GPU")
+@pytest.mark.parametrize("arguments", [["--device", "cuda"], ["--device", "cuda:1", "--device-memory", "16GiB"]])
+def test_a_gpu_that_is_not_here_has_two_remedies(here: Here, tmp_path: Path, arguments: list[str]) -> None:
+    done = here("memory", "mlp", *arguments, cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.endswith("estimate for a GPU with --device-like t4 (charact list devices), or with "
+                                "--device cuda --device-memory 16GiB\n")
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize(("arguments", "said"), [
     (["mlp", "--parallel", "fsdp2"], "--parallel fsdp2 needs the number of ranks: add --nproc 8"),
     (["mlp", "--nproc", "2"], "--nproc 2 needs --parallel: add --parallel ddp or --parallel fsdp2"),
@@ -164,6 +223,15 @@ def test_one_rank_of_many_is_only_predicted(here: Here, tmp_path: Path) -> None:
      "the memory to fit is given twice: leave one of them out"),
     (["mlp", "16GiB"], "'16GiB' is not a workload: write --fit 16GiB, or --device-memory 16GiB"),
     (["mlp", "--device-memory", "16GX"], "'16GX' is not an amount of memory"),
+    (["mlp", "--fit", "16G"], "'16G' is not an amount of memory: write it as 16GiB"),
+    (["mlp", "--fit", "16"], "'16' is in bytes: write 16GiB or 16MiB"),
+    (["mlp", "--device-memory", "2000TiB"], "'2000TiB' is more than any device has"),
+    (["mlp", "--device-memory", "900TiB", "--device", "cpu"], "the limit of 900 TiB is more than the "),
+    (["mlp", "--device-like", "t4", "--device-memory", "100GiB"],
+     "the limit of 100 GiB is more than the 14.6 GiB of t4: choose a larger GPU, or leave --device-memory out"),
+    (["mlp", "--device-like", "16GiB"], "--device-like names a GPU, such as t4 (charact list devices): for any with "
+     "16GiB, write --device cuda --device-memory 16GiB"),
+    (["mlp", "t4"], "'t4' is a GPU, not a workload: write --device-like t4"),
     (["mlp", "--device-like", "a100"], "there is no device 'a100' in the table: try a100-40gb, a100-80gb"),
     (["mlp", "--device-like", "t4", "--device", "cpu"], "--device-like names a GPU: leave --device cpu out"),
     (["mlp", "--device-like", "k80", "--measure"], "k80 is not present: leave --measure out"),

@@ -43,6 +43,18 @@ def memory_room(run: Run) -> pd.DataFrame:
     return room.assign(margin_bytes=room["limit_bytes"] - room["needed_bytes"])
 
 
+def limited_cpu(run: Run) -> tuple[float, list[str]] | None:
+    """Return the memory limit (bytes) and the GPUs of about that memory, if it was applied to a CPU without a request.
+
+    None if a device was named, if there was a GPU, and without a limit.
+    """
+    options = run.manifest.get("options", {})
+    limit_bytes, gpus = options.get("device_memory_bytes"), options.get("gpus_of_that_memory")
+    if not isinstance(gpus, list) or not isinstance(limit_bytes, int | float):
+        return None
+    return float(limit_bytes), [str(name) for name in gpus]
+
+
 def out_of_memory(run: Run) -> pd.DataFrame:
     """Return one row for each case that ran out of memory, if the record has details.
 

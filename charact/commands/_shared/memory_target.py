@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from charact.core.errors import UserError
+from charact.core.units import quantity
 from charact.machine.facts import gpu_facts, resolve_device
 from charact.measure.memory_estimate.target_devices import (
     target_like,
@@ -19,6 +20,8 @@ from charact.measure.memory_estimate.target_devices import (
 if TYPE_CHECKING:
     from charact.measure.memory_estimate.target_devices import Target
 
+AMOUNT = re.compile(r"[\d.]+\s*[kmgt]i?b?", re.IGNORECASE)
+"""An amount of memory with a unit, complete or not."""
 _SAME_MEMORY_FRAC = 0.05
 """Largest relative difference in memory of two devices of one name: it varies with the driver."""
 
@@ -33,8 +36,14 @@ class Chosen:
     """Whether cases can run on it."""
 
 
-def chosen_device(device: str, like: str | None, limit_bytes: int | None) -> Chosen:
+def chosen_device(device: str, like: str | None, limit_bytes: int | None, *, runs: bool = False) -> Chosen:
     """Return the device for `--device`, `--device-like` and `--device-memory`.
+
+    Args:
+        device: a device of this machine, or auto.
+        like: name of a GPU of the table.
+        limit_bytes: memory limit.
+        runs: whether cases may run on the device, which then has at least the memory of the limit.
 
     Raises:
         UserError: there is no such device, or two of the options contradict each other.
@@ -42,17 +51,34 @@ def chosen_device(device: str, like: str | None, limit_bytes: int | None) -> Cho
     if like is not None:
         if device == "cpu":
             raise UserError("--device-like names a GPU: leave --device cpu out")
+        if AMOUNT.fullmatch(like.strip()):
+            raise UserError(f"--device-like names a GPU, such as t4 (charact list devices): for any with {like}, write "
+                            f"--device cuda --device-memory {like}")
         target = target_like(like)
+        _check_limit(target, limit_bytes, "choose a larger GPU, or leave --device-memory out")
         found = _like_it(target, device)
         return Chosen(_limited(target, limit_bytes), found or torch.device("cuda"), found is not None)
-    if limit_bytes is not None and device == "cuda" and not gpu_facts()[0]:
+    if re.fullmatch(r"cuda(:.*)?", device) and not gpu_facts()[0]:
+        if limit_bytes is None or device != "cuda":
+            raise UserError(f"no device {device} here ({gpu_facts()[1]}): estimate for a GPU with --device-like t4 "
+                            "(charact list devices), or with --device cuda --device-memory 16GiB")
         return Chosen(target_of_memory(limit_bytes, "cuda"), torch.device("cuda"), here=False)
     if (near := get_close_matches(device.lower().replace(" ", "-"), target_names(), cutoff=0.5)) and not re.fullmatch(
             r"auto|cpu|cuda(:.*)?", device):
         raise UserError(f"--device {device}: a device of this machine is auto, cpu or cuda:N; --device-like {near[0]} "
                         "estimates for another GPU (charact list devices)")
     resolved = resolve_device(device)
-    return Chosen(_limited(this_device(resolved), limit_bytes), resolved, here=True)
+    target = this_device(resolved)
+    if runs:
+        _check_limit(target, limit_bytes, "add --predict to only estimate")
+    return Chosen(_limited(target, limit_bytes), resolved, here=True)
+
+
+def _check_limit(target: "Target", limit_bytes: int | None, remedy: str) -> None:
+    """Raise a `UserError` if a limit is more than the memory of the device."""
+    if limit_bytes is not None and target.memory_bytes is not None and limit_bytes > target.memory_bytes:
+        raise UserError(f"the limit of {quantity(limit_bytes, 'B')} is more than the "
+                        f"{quantity(target.memory_bytes, 'B')} of {target.name}: {remedy}")
 
 
 def _like_it(target: "Target", device: str) -> torch.device | None:

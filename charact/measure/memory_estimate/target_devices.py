@@ -25,6 +25,7 @@ Source: process sizes in public reports: 418 MiB (A100), 426 MiB (RTX 6000 Ada, 
 (H100); 274 MiB on an unnamed GPU of 2022 (pytorch/pytorch #86509), used for GPUs older than Ampere. The values of
 Blackwell are an estimate. Reports for one architecture differ by 100 MiB and more with the driver.
 """
+_NEAR_FRAC, _MOST_BYTES = 0.15, 2**50
 ASSUMED_CAPABILITY = (8, 0)
 """Compute capability assumed for a GPU given by its memory size: Ampere's."""
 
@@ -76,6 +77,12 @@ takes 1/16 on devices without dedicated ECC memory (T4, L4, L40S). They vary by 
 def target_names() -> list[str]:
     """Return the names of the devices of the table."""
     return list(_TABLE)
+
+
+def targets_of_about(memory_bytes: int, most: int = 3) -> list[str]:
+    """Return the names of the devices of the table whose memory is nearest, at most 15 % off, the nearest first."""
+    off = {name: abs(total_gib * GIB / memory_bytes - 1) for name, (total_gib, _, _) in _TABLE.items()}
+    return sorted((name for name in off if off[name] <= _NEAR_FRAC), key=off.__getitem__)[:most]
 
 
 def target_like(name: str) -> Target:
@@ -130,7 +137,7 @@ def parse_memory(text: str) -> int:
     """Parse a memory size (bytes): `16GiB`, `1.5 TiB`, `16GB` (powers of ten), or a plain number of bytes.
 
     Raises:
-        UserError: it is not a memory size, or less than a byte.
+        UserError: it is not a memory size, less than a byte, or more than any device has.
     """
     match = _MEMORY.fullmatch(text)
     if match is None or match[2].upper() not in _UNITS:
@@ -138,6 +145,8 @@ def parse_memory(text: str) -> int:
     num_bytes = int(float(match[1]) * _UNITS[match[2].upper()])
     if num_bytes < 1:
         raise UserError(f"'{text}' is less than a byte: write it as 16GiB, 900MiB, 16GB, or in bytes")
+    if num_bytes > _MOST_BYTES:
+        raise UserError(f"'{text}' is more than any device has: write it as 16GiB, 900MiB, 16GB, or in bytes")
     return num_bytes
 
 

@@ -17,7 +17,7 @@ from charact.analysis.memory.growth import (
     of_series,
     training_to_inference,
 )
-from charact.analysis.memory.limits import memory_fits, memory_room, out_of_memory
+from charact.analysis.memory.limits import limited_cpu, memory_fits, memory_room, out_of_memory
 from charact.record.reader import Run
 from charact.views.case_kind import CaseKind, CasePart, Overview, in_one_table
 from charact.views.html.elements.blocks import CASE, STATUS, Card, failure_of, memory_strip
@@ -166,7 +166,9 @@ def _not_predicted(row: Any) -> str:
 
 
 def _overview(run: Run, cases: pd.DataFrame) -> Overview:
-    return Overview(_cards(run), _table(memory_peaks(run)))
+    limited = limited_cpu(run)
+    lead = f"{words.limited_cpu(*limited)}." if limited else ""
+    return Overview(_cards(run), _table(memory_peaks(run)), lead)
 
 
 def _details(run: Run, cases: pd.DataFrame) -> list[RenderableType]:

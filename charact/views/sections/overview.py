@@ -18,10 +18,10 @@ def overview(run: Run) -> Body:
     failed = int((cases["status"] != "ok").sum())
     leads = [f"{_count(len(cases), 'case')}, {failed} of them failed."] if failed else []
     for kind, rows in by_kind(cases):
-        more, table = kind.overview(run, rows)
+        more, table, lead = kind.overview(run, rows)
         is_repeated = len(more) >= len(table.rows)
         cards, blocks = [*cards, *more], [*blocks, Block(table=table, folded=is_repeated)]
-        leads += [kind.lead] if kind.lead else []
+        leads += filter(None, [lead, kind.lead])
     return Body(lead=" ".join(leads), cards=cards, blocks=blocks)
 
 

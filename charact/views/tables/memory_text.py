@@ -1,5 +1,6 @@
 """Texts about memory, shared by all views: series, peaks, growth, what fits and what did not."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
@@ -151,6 +152,13 @@ def room(row: Any) -> str:
     """Format a row of `memory_room`: fits the 2.00 GiB of a device: it needs 228 MiB, 1.78 GiB are left."""
     return (f"fits the {fmt.num_bytes(row.limit_bytes)} of {row.target}: it needs {fmt.num_bytes(row.needed_bytes)}, "
             f"{fmt.num_bytes(row.margin_bytes)} are left")
+
+
+def limited_cpu(limit_bytes: float, gpus: Sequence[str]) -> str:
+    """Return a note for a memory limit that was applied to a CPU, with the options that estimate for a GPU."""
+    of_table = f"--device-like {', '.join(gpus)}; or " if gpus else ""
+    return (f"Estimated for this CPU with a limit of {fmt.num_bytes(limit_bytes)}. For a GPU of that size: {of_table}"
+            "--device cuda")
 
 
 def fit_in_brief(row: Any) -> tuple[tuple[str, str], str]:

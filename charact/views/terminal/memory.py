@@ -18,7 +18,13 @@ from charact.analysis.memory.growth import (
     of_series,
     training_to_inference,
 )
-from charact.analysis.memory.limits import memory_fits, memory_room, out_of_memory, out_of_memory_composition
+from charact.analysis.memory.limits import (
+    limited_cpu,
+    memory_fits,
+    memory_room,
+    out_of_memory,
+    out_of_memory_composition,
+)
 from charact.record.reader import Run
 from charact.views.tables import format as fmt
 from charact.views.tables import memory_text as words
@@ -41,6 +47,8 @@ def blocks(run: Run) -> list[RenderableType]:
     known = rows[["measured_bytes", "predicted_bytes"]].notna().any(axis="columns")
     rows = rows[known.groupby([rows[name] for name in _SHOWN_TOGETHER]).transform("any")]
     growth = memory_growth(run)
+    limited = limited_cpu(run)
+    note: list[RenderableType] = [Text(), Hanging(Text(words.limited_cpu(*limited), style="yellow"))] if limited else []
     shown: list[RenderableType] = []
     for _, group in rows.groupby(_SHOWN_TOGETHER, sort=False):
         first = next(fmt.rows(group))
@@ -49,7 +57,7 @@ def blocks(run: Run) -> list[RenderableType]:
         below = [_peaks(run, group), *_growth(run, of_series(growth, first, _SHOWN_TOGETHER)), *_peak(run, group)]
         shown += [Text(), Rule(Text(title, style="bold"), align="left", style="dim"),
                   *(Padding(each, (0, 0, 1, 2)) for each in below)]  # fmt: skip
-    return [*shown, *_fits(run), *_failures(run)]
+    return [*shown, *note, *_fits(run), *_failures(run)]
 
 
 def _peaks(run: Run, rows: pd.DataFrame) -> Group:

@@ -16,6 +16,7 @@ from charact.measure.memory_estimate.target_devices import (
     parse_memory,
     target_like,
     target_of_memory,
+    targets_of_about,
     this_device,
 )
 
@@ -28,7 +29,8 @@ def test_memory_is_read_as_it_is_written(text: str, num_bytes: int) -> None:
     assert parse_memory(text) == num_bytes
 
 
-@pytest.mark.parametrize("text", ["", "GiB", "16 bananas", "-1GiB", "1e9", "16G", "nan", "16GiB,32GiB", "0", "0.1B"])
+@pytest.mark.parametrize("text", ["", "GiB", "16 bananas", "-1GiB", "1e9", "16G", "nan", "16GiB,32GiB", "0", "0.1B",
+                                  "2000TiB"])
 def test_what_is_no_memory_is_refused_with_how_to_write_it(text: str) -> None:
     with pytest.raises(UserError, match="16GiB") as error:
         parse_memory(text)
@@ -100,3 +102,11 @@ def test_an_architecture_of_amd_is_not_hopper(
     target = this_device(torch.device("cuda", 0))
     assert (target.capability, target.memory_bytes) == (target_devices.ASSUMED_CAPABILITY, 192 * GIB)
     assert held(AllocationTrace(ops=[Op("aten::mm", "forward", None)]), target) == [workspace]
+
+
+@pytest.mark.parametrize(("gib", "names"), [
+    (16, ["p100", "v100-16gb", "t4"]), (24, ["rtx3090", "rtx4090", "l4"]), (80, ["a100-80gb", "h100-80gb"]),
+    (2, []), (12, ["k80"]), (60, []),
+])
+def test_the_devices_of_about_a_memory(gib: int, names: list[str]) -> None:
+    assert targets_of_about(gib * GIB) == names
