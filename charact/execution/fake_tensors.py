@@ -1,13 +1,19 @@
 """Cases on fake tensors, which have shapes and types but no values: they need no memory and little time."""
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode, unset_fake_temporarily
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    FakeTensor,
+    FakeTensorMode,
+    unset_fake_temporarily,
+)
 
 from charact.execution.case import Case
 from charact.execution.loop import Loop
@@ -56,7 +62,7 @@ def fake_loop(case: Case, batches: Iterator[Any], fake: FakeTensorMode, shard: S
             _replace_tensors(model, fake)
         loop = Loop(on_cpu, batches, dataset=dataset, model=model, shard=shard)
     if case.device.type == "cuda":
-        _choose_foreach(loop.optimizers)
+        choose_foreach(loop.optimizers)
     return loop
 
 
@@ -74,7 +80,33 @@ def _replace_tensors(model: nn.Module, fake: FakeTensorMode) -> None:
                     tensors[name] = made[id(tensor)]  # type: ignore[assignment]
 
 
-def _choose_foreach(optimizers: Sequence[torch.optim.Optimizer]) -> None:
+@contextlib.contextmanager
+def fake_modules() -> Iterator[None]:
+    """Let modules convert fake parameters (`Module.to`), and skip drawing truncated normal values.
+
+    PyTorch cannot swap fake parameters, and draws until no value is out of range.
+    """
+    apply: Any = nn.Module._apply
+    draw = nn.init._no_grad_trunc_normal_
+
+    def convert(module: nn.Module, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Any:
+        if not any(isinstance(parameter, FakeTensor) for parameter in module._parameters.values()):
+            return apply(module, fn, recurse)
+        for child in module.children() if recurse else ():
+            child._apply(fn)  # type: ignore[no-untyped-call]
+        for parameter in [one for one in module._parameters.values() if one is not None]:
+            parameter.data = fn(parameter.data)
+        module._buffers.update({name: fn(buffer) for name, buffer in module._buffers.items() if buffer is not None})
+        return module
+
+    def skip(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        return tensor if isinstance(tensor, FakeTensor) else draw(tensor, *args, **kwargs)
+
+    with patch.object(nn.Module, "_apply", convert), patch.object(nn.init, "_no_grad_trunc_normal_", skip):
+        yield
+
+
+def choose_foreach(optimizers: Sequence[torch.optim.Optimizer]) -> None:
     """Set optimizers to foreach updates, PyTorch's default for parameters on a GPU."""
     for optimizer in optimizers:
         for group in optimizer.param_groups:

@@ -15,6 +15,7 @@ from torch.utils._pytree import tree_leaves
 
 from charact.execution.running_layer import RunningLayer
 from charact.measure.memory_estimate.fake_results import COMPOSITE, is_composite, run
+from charact.measure.memory_estimate.gradient_sums import in_place_in_backward, least_references
 
 if TYPE_CHECKING:
     from charact.execution.loop import Loop
@@ -89,6 +90,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._index_of: dict[int, int] = {}
         """Block index by address of a live storage's object."""
         self.trace = AllocationTrace()
+        least_references()
 
     def hold(self, category: str, values: Iterable[Any]) -> None:
         """Set the category of tensors' storages; unknown storages count as allocated before the iteration."""
@@ -133,6 +135,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return self._decompose(func, args, kwargs)
         if self._composite is _LINEAR and func is torch.ops.aten.add.Tensor:
             func = torch.ops.aten.add_.Tensor  # what linear calls outside of any dispatch mode
+        func = in_place_in_backward(func, args, kwargs)
         trace, number = self.trace, len(self.trace.ops)
         op = Op(f"{func.namespace}::{func._overloadpacket.__name__}", self._phase_now(), self._layer.name())
         trace.ops.append(op)

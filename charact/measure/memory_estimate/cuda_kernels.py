@@ -4,19 +4,23 @@ Fake CUDA tensors cannot be trained on without a GPU, so the trace is recorded o
 differently on CUDA are replaced: dropout saves a mask of one byte per element, recurrent layers are one operator with
 cuDNN's reserve, attention uses one of CUDA's kernels, and autocast follows CUDA's lists.
 
-Not checked on a GPU. Not modelled: fused cells (`LSTMCell`); the copy of a batch norm's input in channels-last; `fp16`
-under autocast, which is treated as `bf16` and therefore converts too much for a softmax; and operators that autocast
-runs in fp32 only on a CPU (3-D pooling, reflection padding).
+Not modelled: fused cells (`LSTMCell`); the copy of a batch norm's input in channels-last; and operators that autocast
+runs in fp32 only on a CPU (3-D pooling, reflection padding). Of a workload in `fp16`, whose precision is replaced by
+`bf16`, a softmax converts too much.
 """
 
 import contextlib
+import warnings
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import Any
+from unittest.mock import patch
 
 import torch
 import torch._meta_registrations
 from torch import Tensor
+from torch._C import DispatchKey
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_map
 
 from charact.measure.memory_estimate.cuda_attention import attention
@@ -33,14 +37,18 @@ Source: pytorch/pytorch issue #2895 reports 736,000,000 bytes for an LSTM and 86
 plain cells are a guess.
 """
 
+_IN_16_BITS = ("einsum", "addmv", "addr", "mv", "chain_matmul", "linalg_multi_dot")
+"""Operators that autocast runs in its type on CUDA but not on a CPU."""
 _IN_FP32 = (
-    "layer_norm", "native_layer_norm", "group_norm", "rms_norm", "exp", "expm1", "log", "log10", "log1p", "log2",
-    "pow.Scalar", "pow.Tensor_Scalar", "pow.Tensor_Tensor", "reciprocal", "rsqrt", "softplus", "logsumexp",
-    "linalg_vector_norm", "norm.Scalar", "norm.ScalarOpt_dim", "cosine_similarity", "dist",
+    "acos", "asin", "cosh", "erfinv", "sinh", "tan", "renorm", "layer_norm", "native_layer_norm", "group_norm",
+    "rms_norm", "exp", "expm1", "log", "log10", "log1p", "log2", "pow.Scalar", "pow.Tensor_Scalar", "pow.Tensor_Tensor",
+    "reciprocal", "rsqrt", "softplus", "logsumexp", "norm.Scalar", "norm.ScalarOpt_dim", "cosine_similarity", "dist",
 )
 """Operators that autocast runs in fp32 on CUDA but not on a CPU (`aten/src/ATen/autocast_mode.h`)."""
-_TO_FP32 = ("softmax.int", "log_softmax.int", "sum", "sum.dim_IntList", "cumsum", "cumprod")
+_TO_FP32 = ("softmax.int", "log_softmax.int", "sum", "sum.dim_IntList", "cumsum", "cumprod", "linalg_vector_norm")
 """Operators that autocast runs in fp32 by setting their `dtype` argument."""
+_WITHOUT_COPY = {_aten.softmax.int: _aten._softmax.default, _aten.log_softmax.int: _aten._log_softmax.default}
+"""Operators that convert from fp16 to fp32 without a copy (`aten/src/ATen/native/SoftMax.cpp`)."""
 
 
 @contextlib.contextmanager
@@ -48,7 +56,7 @@ def cuda_kernels(capability: tuple[int, int]) -> Iterator[None]:
     """Replace CPU kernels so that they allocate the tensors that CUDA kernels would; for fake tensors only.
 
     Inference mode becomes no-grad mode: in inference mode operators are not decomposed, and a recorder would see a
-    whole `aten::linear` or `aten::lstm`. The memory is the same.
+    whole `aten::linear` or `aten::lstm`. The memory is the same, except that autocast may not cache weights.
 
     Args:
         capability: compute capability of the device.
@@ -62,18 +70,24 @@ def cuda_kernels(capability: tuple[int, int]) -> Iterator[None]:
         _aten.rnn_relu.input: partial(_recurrent, RNN_RELU),
     }
     library: Any = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]
-    inference_mode = torch.inference_mode
+    casts = _Casts()
+    without_gradients = partial(_without_gradients, caches=_inference_caches_weights())
     try:
         for operator, rule in rules.items():
             library.impl(operator, rule, "AutogradCPU")
         for name in (*_IN_FP32, *_TO_FP32):
             library.impl(name, partial(_autocast, _overload(name), name in _TO_FP32), "AutocastCPU")
+        for name in _IN_16_BITS:
+            library.impl(name, partial(casts.call, _overload(name)), "AutocastCPU")
+        with warnings.catch_warnings():  # the one that a kernel is replaced
+            warnings.simplefilter("ignore")
+            library.impl("cross_entropy_loss", _not_converted, "AutocastCPU")
         _fake_cudnn_rnn(library, _cudnn_rnn)
         library.impl("_cudnn_rnn_backward", _cudnn_rnn_backward, "Meta")
-        torch.inference_mode = _without_gradients  # type: ignore[assignment,misc]
-        yield
+        with (patch.object(torch._C, "_InferenceMode", without_gradients),
+              patch.object(torch, "clear_autocast_cache", casts.clear)):
+            yield
     finally:
-        torch.inference_mode = inference_mode  # type: ignore[misc]
         _fake_cudnn_rnn(library, torch._meta_registrations._cudnn_rnn)
         library._destroy()
 
@@ -87,8 +101,69 @@ def _fake_cudnn_rnn(library: Any, kernel: Callable[..., Any]) -> None:
     library.m.impl("_cudnn_rnn", "Meta", kernel, False)
 
 
-def _without_gradients(mode: bool = True) -> contextlib.AbstractContextManager[Any]:
-    return torch.no_grad() if mode else contextlib.nullcontext()
+@contextlib.contextmanager
+def _without_gradients(mode: bool = True, *, caches: bool) -> Iterator[None]:
+    cached = torch.is_autocast_cache_enabled()
+    try:
+        torch.set_autocast_cache_enabled(cached and (caches or not mode))
+        with torch.no_grad() if mode else contextlib.nullcontext():
+            yield
+    finally:
+        torch.set_autocast_cache_enabled(cached)
+
+
+@cache
+def _inference_caches_weights() -> bool:
+    """Return whether autocast caches weights in inference mode; newer PyTorch does not (pytorch issue #158232)."""
+    conversions = 0
+
+    class Conversions(TorchDispatchMode):  # type: ignore[no-untyped-call]
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            nonlocal conversions
+            conversions += func is not _aten.mm.default and args[0].requires_grad
+            return func(*args, **(kwargs or {}))
+
+    with _disable_current_modes():
+        weight = torch.ones(2, 2, requires_grad=True)
+        counter = Conversions()  # type: ignore[no-untyped-call]
+        with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16), counter:
+            for _ in range(2):
+                torch.mm(weight, weight)
+    return conversions < 3
+
+
+class _Casts:
+    """Autocast's conversions of weights, cached until it ends (source: `cached_cast` in `autocast_mode.cpp`)."""
+
+    def __init__(self) -> None:
+        self._cached: dict[int, tuple[Tensor, Tensor]] = {}
+        self._clear = torch.clear_autocast_cache
+
+    def clear(self) -> None:
+        self._cached.clear()
+        self._clear()
+
+    def call(self, operator: Any, *args: Any, **kwargs: Any) -> Any:
+        """Call an operator in autocast's type."""
+        dtype = torch.get_autocast_dtype("cpu")
+        args, kwargs = tree_map(partial(self._cast, dtype), (args, kwargs))
+        with torch.autocast("cpu", enabled=False):
+            return operator(*args, **kwargs)
+
+    def _cast(self, dtype: torch.dtype, value: Any) -> Any:
+        if not isinstance(value, Tensor) or not value.is_floating_point() or value.dtype in (dtype, torch.float64):
+            return value
+        is_weight = value.dtype == torch.float32 and value.requires_grad and value.is_leaf and not value._is_view()
+        if not is_weight or not torch.is_autocast_cache_enabled():
+            return value.to(dtype)
+        if id(value) not in self._cached:
+            self._cached[id(value)] = value, value.to(dtype)
+        return self._cached[id(value)][1]
+
+
+def _not_converted(*args: Any) -> Any:
+    """Call the parts of the cross-entropy; on a CPU autocast converts its inputs, on CUDA those of `nll_loss`."""
+    return _aten.cross_entropy_loss.default._op_dk(DispatchKey.CompositeImplicitAutograd, *args)
 
 
 def _dropout(x: Tensor, p: float, train: bool) -> Tensor:
@@ -165,6 +240,9 @@ def _autocast(operator: Any, by_type: bool, *args: Any, **kwargs: Any) -> Any:
             return operator(*tree_map(cast, args), **tree_map(cast, kwargs))
         names = [argument.name for argument in operator._schema.arguments]
         given = dict(zip(names, args, strict=False)) | kwargs
-        if given["self"].is_floating_point() and given.get("dtype") is None:
+        x = given["self"]
+        if x.is_floating_point() and given.get("dtype") is None:
+            if operator in _WITHOUT_COPY and x.dtype == torch.float16:
+                return _WITHOUT_COPY[operator](x, given["dim"], True)
             given["dtype"] = torch.float32
         return operator(**given)

@@ -1,9 +1,10 @@
 """Memory of CUDA's libraries in addition to tensors: workspaces of operators, and permanent blocks.
 
 Each rule gives a range of bytes from an operator's shapes; operators without a rule need none. The rules cite their
-sources; none was checked on a GPU here. cuDNN chooses its convolution algorithms itself, so their range is wide. Not
-modelled: sorting (`topk`, `unique`, accumulating `index_put_`), buffers of reductions over whole tensors and of batch
-norms in channels-last, and the state of cuDNN's dropout between recurrent layers.
+sources. Those of sums and of `index_put_` agree with recorded CUDA memory snapshots (`benchmarks/README.md`); the
+others were not checked on a GPU. cuDNN chooses its convolution algorithms itself, so their range is wide. Not
+modelled: sorting (`topk`, `unique`), buffers of reductions over whole tensors (a few KiB) and of batch norms in
+channels-last, and the state of cuDNN's dropout between recurrent layers.
 """
 
 import math
@@ -27,6 +28,9 @@ _TF32 = (8, 0)
 _MAX_UNSORTED = 3072
 """Maximum number of indices for which an embedding's gradient needs no sorting (`cuda/Embedding.cu`)."""
 _ROWS_A_PARTIAL_SUM = 10
+_MULTIPROCESSORS = {(7, 0): (80, 2048), (7, 5): (40, 1024), (8, 0): (108, 2048), (8, 6): (82, 1536),
+                    (8, 9): (128, 1536), (9, 0): (132, 2048), (10, 0): (148, 2048), (12, 0): (170, 1536)}
+"""Multiprocessors of the largest common device, and threads per multiprocessor, by compute capability."""
 _RESERVE_FACTORS = (0.8, 1.0, 1.5)
 """Uncertainty factors of the reserve of cuDNN's recurrent layers, known for one GPU and an old cuDNN."""
 
@@ -77,6 +81,9 @@ def _inside(op: Op, blocks: Blocks, capability: tuple[int, int], *, tf32: bool) 
     if op.name in ("aten::convolution", "aten::convolution_backward"):
         fast = capability >= _TENSOR_CORES if op.item_bytes == 2 else tf32 and capability >= _TF32
         return _convolution(op, blocks, on_tensor_cores=fast)
+    if op.name == "aten::sum" and op.made:
+        amount = _sum(op, blocks, *_MULTIPROCESSORS.get(capability, _MULTIPROCESSORS[ASSUMED_CAPABILITY]))
+        return amount, amount, amount
     rule = _RULES.get(op.name)
     return rule(op, blocks) if rule else (0, 0, 0)
 
@@ -110,6 +117,49 @@ def _convolution(op: Op, blocks: Blocks, *, on_tensor_cores: bool) -> Bytes:
 def _padded(shape: tuple[int, ...], multiple: int) -> int:
     """Return the number of elements of a tensor with channels padded to a multiple."""
     return math.prod((shape[0], -(-shape[1] // multiple) * multiple, *shape[2:]))
+
+
+def _sum(op: Op, blocks: Blocks, multiprocessors: int, threads: int) -> float:
+    """Return partial sums over the leading dimensions, as for the gradient of a bias.
+
+    Source: `setReduceConfig` and `global_memory_size` in `aten/src/ATen/native/cuda/Reduce.cuh`. Blocks of 32 threads,
+    each with up to 4 outputs, share an output's inputs, if a thread would add 256 or more. A sum over the last
+    dimension needs one partial sum per block instead, which is too little to count.
+    """
+    shape, out_bytes = op.input_shapes[0], blocks[op.made[0]]
+    # The outputs may be wider than the inputs.
+    leading = next((place for place in range(1, len(shape))
+                    if out_bytes in (math.prod(shape[place:]) * op.item_bytes, math.prod(shape[place:]) * 4)), None)
+    if leading is None or not out_bytes:
+        return 0
+    num_inputs, num_outputs = math.prod(shape[:leading]), math.prod(shape[leading:])
+    vector = math.gcd(shape[-1], 4)
+    max_threads = 512 // vector
+    columns, rows = (min(_power(number), max_threads) for number in (num_outputs // vector, num_inputs))
+    height = min(rows, max_threads // min(columns, 32))
+    width = min(columns, max_threads // height)
+    values = -(-num_inputs // height)
+    grid = -(-num_outputs // (vector * width))
+    target = multiprocessors * (threads // (width * height))
+    if num_inputs < min(16 * height, 256) or values < 256 or grid > target:
+        return 0
+    splits = max(min(-(-target // grid), -(-values // 16)), -(-values // 256))
+    return 4.0 * num_outputs * splits * width * vector if splits > 1 else 0
+
+
+def _power(number: int) -> int:
+    """Return the largest power of two that is not larger."""
+    return 1 << number.bit_length() - 1
+
+
+def _index_put(op: Op, blocks: Blocks) -> Bytes:
+    """Return sorted indices of an accumulation: `index_put_with_sort_kernel` in `cuda/Indexing.cu`.
+
+    Five buffers of int64 for each index, and CUB's, of which the size is a guess for many indices.
+    """
+    num_indices = math.prod(op.input_shapes[1]) if len(op.input_shapes) > 1 else 0
+    amount = 40 * num_indices if op.phase == "backward" else 0
+    return amount, amount, 2 * amount
 
 
 def _flash_backward(op: Op, blocks: Blocks) -> Bytes:
@@ -176,6 +226,7 @@ _RULES: dict[str, Callable[[Op, Blocks], Bytes]] = {
     "aten::_scaled_dot_product_cudnn_attention_backward": _cudnn_attention_backward,
     "aten::_scaled_dot_product_efficient_attention_backward": _efficient_backward,
     "aten::embedding_dense_backward": _embedding_backward,
+    "aten::index_put_": _index_put,
     "aten::_cudnn_rnn": _recurrent,
     "aten::_cudnn_rnn_backward": _recurrent,
 }

@@ -118,7 +118,7 @@ def estimate_function(build: Callable[[], Any], name: str, target: Target) -> Me
     """
     started = time.perf_counter()
     with _kernels_of(target):
-        trace = trace_function(build, name)
+        trace = trace_function(build, name, on_cuda=target.kind == "cuda")
     if target.kind == "cuda":
         return _estimate(trace, cuda_inner(trace, target), _MODELLED, target, started)
     facts = _MODELLED | {"reason": "a function cannot be calibrated: it has no smaller sizes to run"}

@@ -1,8 +1,10 @@
 """Allocation trace of any function, recorded on fake tensors."""
 
+import weakref
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import nn
@@ -11,27 +13,36 @@ from torch.nn.modules.module import (
     register_module_buffer_registration_hook,
     register_module_parameter_registration_hook,
 )
+from torch.nn.parameter import is_lazy
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils._pytree import tree_leaves
 
 from charact.core.errors import UserError
+from charact.execution.fake_tensors import choose_foreach, fake_modules
 from charact.execution.running_layer import RunningLayer
 from charact.measure.memory_estimate.allocation_trace import AllocationTrace, Recorder
-from charact.measure.memory_estimate.fake_program import cannot_estimate_errors
+from charact.measure.memory_estimate.cuda_as_cpu import cuda_as_cpu
+from charact.measure.memory_estimate.fake_program import CannotEstimate, cannot_estimate_errors
 
 
-def trace_function(build: Callable[[], Any], name: str) -> AllocationTrace:
+def trace_function(build: Callable[[], Any], name: str, *, on_cuda: bool = False) -> AllocationTrace:
     """Record the allocation trace of the second call of the function that `build` returns, on fake CPU tensors.
 
     Operators called by autograd belong to the backward phase, those in an optimizer's step to the update, all others to
     the forward phase. Tensors that `build` creates are input, except weights.
 
+    Args:
+        build: creates the function.
+        name: its name in messages.
+        on_cuda: whether it is for a CUDA device.
+
     Raises:
         CannotEstimate: it reads values of tensors, or has an operator without a fake kernel.
         UserError: `build` does not return a callable, or the callable runs no operator.
     """
-    with cannot_estimate_errors(name), FakeTensorMode():
-        recorder = _FunctionRecorder()
+    with (cannot_estimate_errors(name, "leave that out"), FakeTensorMode(), fake_modules(), _no_compiler(name),
+          cuda_as_cpu() if on_cuda else nullcontext()):
+        recorder = _FunctionRecorder(on_cuda=on_cuda)
         with recorder.listening():
             with recorder:
                 step = build()
@@ -51,17 +62,35 @@ def trace_function(build: Callable[[], Any], name: str) -> AllocationTrace:
         return trace
 
 
+@contextmanager
+def _no_compiler(name: str) -> Iterator[None]:
+    """Raise an error for `torch.compile`, whose fused kernels keep other tensors."""
+    def compiled(*_: Any, **__: Any) -> Any:
+        raise CannotEstimate(f"the memory of {name} cannot be estimated: it calls torch.compile, whose kernels "
+                             "allocate other tensors; leave that out to estimate it without the compiler")
+
+    with patch.object(torch, "compile", compiled), patch.object(nn.Module, "compile", compiled):
+        yield
+
+
 class _FunctionRecorder(Recorder):  # type: ignore[no-untyped-call]
     """A recorder that detects phases, weights, gradients and optimizer state through hooks."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, on_cuda: bool) -> None:
         super().__init__(RunningLayer(nn.Module()))
+        self._on_cuda = on_cuda
         self._updating = False
-        self._parameters: list[nn.Parameter] = []
+        self._registrations: list[weakref.ref[torch.Tensor]] = []
+        """Parameters and buffers that modules registered; a replaced one is freed."""
+
+    def begin(self) -> None:
+        """Begin an iteration; weights may have been converted to another type since their registration."""
+        super().begin()
+        self.hold("weights", self._weights())
 
     def ended(self) -> AllocationTrace:
         """End the iteration; also set the category of gradients without an optimizer."""
-        self.hold("gradients", [parameter.grad for parameter in self._parameters])
+        self.hold("gradients", [tensor.grad for tensor in self._weights() if tensor.is_leaf])
         return super().ended()
 
     @contextmanager
@@ -81,11 +110,16 @@ class _FunctionRecorder(Recorder):  # type: ignore[no-untyped-call]
 
     def _registered(self, module: nn.Module, name: str, tensor: torch.Tensor | None) -> None:
         self.hold("weights", [tensor])
-        if isinstance(tensor, nn.Parameter):
-            self._parameters.append(tensor)
+        if isinstance(tensor, torch.Tensor) and not is_lazy(tensor):
+            self._registrations.append(weakref.ref(tensor))
+
+    def _weights(self) -> list[torch.Tensor]:
+        return [tensor for reference in self._registrations if (tensor := reference()) is not None]
 
     def _update_begins(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         self._updating = True
+        if self._on_cuda:
+            choose_foreach([optimizer])
         self.hold("gradients", [one.grad for group in optimizer.param_groups for one in group["params"]])
 
     def _update_ended(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:

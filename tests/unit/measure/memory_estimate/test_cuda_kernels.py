@@ -15,7 +15,7 @@ from charact.execution.case import Case
 from charact.execution.running_layer import RunningLayer
 from charact.measure.memory_estimate.allocation_trace import AllocationTrace, Recorder
 from charact.measure.memory_estimate.cuda_attention import kernel_for
-from charact.measure.memory_estimate.cuda_kernels import cuda_kernels
+from charact.measure.memory_estimate.cuda_kernels import _inference_caches_weights, cuda_kernels
 from charact.measure.memory_estimate.fake_program import FakeProgram
 from charact.workload.registry import find_workload
 
@@ -220,6 +220,57 @@ def test_autocast_computes_in_fp32_what_it_does_on_cuda(call: Callable[[Tensor],
         assert recorded(lambda: counts.sum())[1].dtype == torch.int64
 
 
+def test_einsum_converts_its_inputs_under_autocast_and_a_weight_once() -> None:
+    with FakeTensorMode():
+        x, weight = torch.empty(4, 8), torch.empty(8, 8, requires_grad=True)
+
+        def twice() -> None:
+            with torch.autocast("cpu", dtype=HALF):
+                for _ in range(2):
+                    assert torch.einsum("ni,oi->no", x, weight).dtype == HALF
+
+        trace, _ = recorded(twice)
+    assert called(trace)["_to_copy"] == 3
+    assert kept_bytes(trace) == 0
+
+
+@pytest.mark.parametrize(("dtype", "copies"), [(torch.float16, 0), (torch.bfloat16, 1)])
+def test_only_fp16_becomes_fp32_within_a_softmax(dtype: torch.dtype, copies: int) -> None:
+    with FakeTensorMode(), torch.autocast("cpu", dtype=dtype):
+        x = torch.empty(4, 8, dtype=dtype, requires_grad=True)
+        trace, outputs = recorded(lambda: functional.log_softmax(x, 1))
+        assert outputs.dtype == torch.float32
+        assert called(trace)["_to_copy"] == copies
+        outputs.sum().backward()
+        assert x.grad is not None
+        assert x.grad.dtype == dtype
+
+
+def test_the_cross_entropy_converts_after_its_softmax() -> None:
+    with FakeTensorMode(), torch.autocast("cpu", dtype=HALF):
+        x, target = torch.empty(4, 8, dtype=HALF, requires_grad=True), torch.empty(4, dtype=torch.int64)
+        trace, loss = recorded(lambda: functional.cross_entropy(x, target))
+        assert loss.dtype == torch.float32
+    sizes = {op.name: trace.blocks[op.made[0]].num_bytes for op in trace.ops if op.made}
+    assert (sizes["aten::_log_softmax"], sizes["aten::_to_copy"]) == (4 * 8 * 2, 4 * 8 * 4)
+
+
+@torch.inference_mode()
+def decorated(x: Tensor, weight: Tensor) -> Tensor:
+    for _ in range(2):
+        outputs = torch.mm(x, weight)
+    return outputs
+
+
+def test_inference_mode_caches_weights_as_this_pytorch_does() -> None:
+    with FakeTensorMode(), torch.autocast("cpu", dtype=HALF):
+        x, weight = torch.empty(4, 8, dtype=HALF), torch.empty(8, 8, requires_grad=True)
+        trace, _outputs = recorded(lambda: decorated(x, weight))
+        assert called(trace)["mm"] == 2
+        assert called(trace)["_to_copy"] == (1 if _inference_caches_weights() else 2)
+        assert torch.is_autocast_cache_enabled()
+
+
 def test_autocast_makes_weights_of_recurrent_layers_anew() -> None:
     with FakeTensorMode(), torch.autocast("cpu", dtype=HALF):
         layer, x = nn.LSTM(8, 8, bias=False), torch.empty(2, 4, 8)
@@ -233,15 +284,16 @@ def test_autocast_makes_weights_of_recurrent_layers_anew() -> None:
 
 
 def test_everything_is_as_before_afterwards() -> None:
-    before = torch.inference_mode
+    before, clear = torch._C._InferenceMode, torch.clear_autocast_cache
 
     def fail() -> None:
-        assert torch.inference_mode is not before
+        assert torch._C._InferenceMode is not before
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
         recorded(fail)
-    assert torch.inference_mode is before
+    assert torch._C._InferenceMode is before
+    assert torch.clear_autocast_cache is clear
     x = torch.randn(4, 8)
     with torch.autocast("cpu", dtype=HALF):
         assert functional.layer_norm(x.to(HALF), (8,)).dtype == HALF

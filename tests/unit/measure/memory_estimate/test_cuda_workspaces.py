@@ -165,3 +165,24 @@ def test_cublas_keeps_a_block_for_each_thread_that_multiplies(target: Any, one: 
     assert held(AllocationTrace(ops=[none]), target) == []
     assert held(AllocationTrace(ops=[forward, forward, none]), target) == [one]
     assert held(AllocationTrace(ops=[forward, backward]), target) == [one, one]
+
+
+@pytest.mark.parametrize(("rows", "columns", "seen"), [
+    (512, 1024, 0), (2048, 1024, 16 * MIB), (4096, 1024, 32 * MIB),  # as in recorded snapshots
+    (12608, 4096, 4 * 4096 * 54 * 128),  # as many partial sums as the multiprocessors of an A100 compute at a time
+    (10, 1024, 0),
+])
+def test_the_gradient_of_a_bias_needs_partial_sums(rows: int, columns: int, seen: int) -> None:
+    trace = trace_of("aten::sum", [(4, rows // 4, columns)] if rows % 4 == 0 else [(rows, columns)], [columns * 4], 4)
+    assert inside(trace) == (seen, seen, seen)
+
+
+def test_other_sums_need_none() -> None:
+    assert inside(trace_of("aten::sum", [(4096, 1024)], [4096 * 4], 4)) == (0, 0, 0)  # over the last dimension
+    assert inside(trace_of("aten::sum", [(4096, 1024)], [4], 4)) == (0, 0, 0)
+
+
+def test_a_gradient_of_indexing_sorts_its_indices() -> None:
+    trace = trace_of("aten::index_put_", [(10_000, 1024), (4, 128), (4, 128, 1024)], [], 4, "backward")
+    low, likely, high = inside(trace)
+    assert low == likely == 5 * 4 * 128 * 8 < high

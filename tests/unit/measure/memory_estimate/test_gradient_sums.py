@@ -1,0 +1,74 @@
+"""Gradients are added in place where autograd does so, and formulas write into new zeros."""
+
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from charact.execution.running_layer import RunningLayer
+from charact.measure.memory_estimate.allocation_trace import Recorder
+
+
+def backward_operators(loss: Callable[[Tensor], Tensor]) -> Counter[str]:
+    """Operators of the backward pass of a loss of fake inputs."""
+    with FakeTensorMode():
+        recorder = Recorder(RunningLayer(nn.Module()))
+        outputs = loss(torch.empty(4, 8, requires_grad=True))
+        recorder.begin()
+        with recorder:
+            outputs.backward()
+    return Counter(op.name.removeprefix("aten::") for op in recorder.trace.ops)
+
+
+@pytest.mark.parametrize(("loss", "operator"), [
+    (lambda x: (x.exp().mul(2) + x.cos()).sum(), "add_"),
+    (lambda x: x.gather(1, torch.empty(4, 3, dtype=torch.int64)).sum(), "scatter_add_"),
+    (lambda x: x.max(1)[0].sum(), "scatter_"),
+    (lambda x: x[torch.empty(3, dtype=torch.int64)].sum(), "index_put_"),
+    (lambda x: x.index_select(0, torch.empty(3, dtype=torch.int64)).sum(), "index_add_"),
+    (lambda x: x.take(torch.empty(3, dtype=torch.int64)).sum(), "put_"),
+])
+def test_nothing_is_allocated_for_what_is_written_in_place(loss: Callable[[Tensor], Tensor], operator: str) -> None:
+    operators = backward_operators(loss)
+    assert operators[operator] == 1
+    assert operators[operator.removesuffix("_")] == 0
+
+
+def test_a_gradient_of_which_there_is_a_view_is_not_overwritten() -> None:
+    kept = []
+
+    def loss(x: Tensor) -> Tensor:
+        uses = x.exp().mul(2), x.cos()
+        assert uses[1].grad_fn is not None
+        uses[1].grad_fn.register_hook(lambda of_inputs, of_outputs: kept.append(of_inputs[0].view(8, 4)))
+        return (uses[0] + uses[1]).sum()
+
+    operators = backward_operators(loss)
+    assert len(kept) == 1
+    assert (operators["add"], operators["add_"]) == (1, 0)
+
+
+def test_a_gradient_of_a_selection_is_not_in_place() -> None:
+    operators = backward_operators(lambda x: x.clone().index_put((torch.empty(3, dtype=torch.int64),),
+                                                                 torch.empty(3, 8)).mul(2).sum())
+    assert operators["index_put"] == 1
+    assert operators["index_put_"] == 0
+
+
+def test_sums_of_real_gradients_stay_right() -> None:
+    x = torch.linspace(-1, 1, 32).reshape(4, 8).requires_grad_()
+
+    def loss() -> Tensor:
+        middle = x * 2
+        chosen = middle.max(1, keepdim=True)[0] + middle[torch.tensor([1, 1, 2, 0])]
+        return (middle.exp() + middle.sin() + chosen).sum()
+
+    outputs = loss()
+    with Recorder(RunningLayer(nn.Module())):
+        outputs.backward()
+    ours, x.grad = x.grad, None
+    loss().backward()
+    torch.testing.assert_close(ours, x.grad)
