@@ -81,13 +81,17 @@ def _replace_tensors(model: nn.Module, fake: FakeTensorMode) -> None:
 
 
 @contextlib.contextmanager
-def fake_modules() -> Iterator[None]:
-    """Let modules convert fake parameters (`Module.to`), and skip drawing truncated normal values.
+def fake_modules(created: Callable[[nn.Parameter], None]) -> Iterator[None]:
+    """Let modules convert (`Module.to`) and copy fake parameters, and skip drawing truncated normal values.
 
-    PyTorch cannot swap fake parameters, and draws until no value is out of range.
+    PyTorch cannot swap or deep-copy fake parameters, and draws until no value is out of range.
+
+    Args:
+        created: called with each copied parameter.
     """
     apply: Any = nn.Module._apply
     draw = nn.init._no_grad_trunc_normal_
+    copy: Any = torch.Tensor.__deepcopy__
 
     def convert(module: nn.Module, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Any:
         if not any(isinstance(parameter, FakeTensor) for parameter in module._parameters.values()):
@@ -99,10 +103,22 @@ def fake_modules() -> Iterator[None]:
         module._buffers.update({name: fn(buffer) for name, buffer in module._buffers.items() if buffer is not None})
         return module
 
+    def copied(tensor: torch.Tensor, memo: dict[int, Any]) -> Any:
+        if not isinstance(tensor, FakeTensor):
+            return copy(tensor, memo)
+        if id(tensor) not in memo:
+            clone = tensor.detach().clone()
+            if isinstance(tensor, nn.Parameter):
+                clone = nn.Parameter(clone, tensor.requires_grad)
+                created(clone)
+            memo[id(tensor)] = clone
+        return memo[id(tensor)]
+
     def skip(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
         return tensor if isinstance(tensor, FakeTensor) else draw(tensor, *args, **kwargs)
 
-    with patch.object(nn.Module, "_apply", convert), patch.object(nn.init, "_no_grad_trunc_normal_", skip):
+    with (patch.object(nn.Module, "_apply", convert), patch.object(nn.init, "_no_grad_trunc_normal_", skip),
+          patch.object(torch.Tensor, "__deepcopy__", copied)):
         yield
 
 

@@ -22,6 +22,8 @@ class _OnCpu(TorchFunctionMode):
     def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func in (Tensor.cuda, Tensor.pin_memory):
             return args[0]
+        if func is torch.device:
+            return _without_cuda(func(*args, **(kwargs or {})))
         return func(*map(_without_cuda, args), **{name: _without_cuda(value) for name, value in (kwargs or {}).items()})
 
 
@@ -47,5 +49,10 @@ def cuda_as_cpu() -> Iterator[None]:
 
     with (_OnCpu(), patch.object(torch.autocast, "__init__", begin_autocast),
           patch.object(torch.amp.GradScaler, "__init__", disabled_scaler),
-          patch.object(torch.cuda, "synchronize", lambda *_: None)):
+          patch.object(torch.cuda, "synchronize", _nothing),
+          patch.object(torch.cuda, "reset_peak_memory_stats", _nothing)):
         yield
+
+
+def _nothing(*_: Any, **__: Any) -> None:
+    pass

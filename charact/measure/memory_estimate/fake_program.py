@@ -33,6 +33,8 @@ _SIGNS = (
      "its operator {} gets a tensor created outside of the function: create it inside"),
     (r"got mixed torch.Tensor and (DTensor)", "it uses a weight outside of the module that FSDP2 gathers it for"),
     (r"SparseTensorImpl()", "it creates sparse tensors, whose size depends on values"),
+    (r"linked with support for (cuda)|compiled with (CUDA)|no NVIDIA (driver)|(CUDA) generator without|'_(cuda)_?[a-z]",
+     "it calls CUDA's runtime, which this machine does not have"),
     (r"(UninitializedParameter)", "it has lazy layers: give them their sizes"),
     (r"(?:no fake impl registered for|Could not run) .*?(\w+::\w+)", "its operator {} has no fake kernel"),
 )
@@ -103,7 +105,7 @@ def cannot_estimate_errors(name: str, remedy: str = "run it with --measure") -> 
     was_off, log.disabled = log.disabled, True
     try:
         yield
-    except (AssertionError, NotImplementedError, RuntimeError) as error:
+    except (AssertionError, AttributeError, NotImplementedError, RuntimeError) as error:
         why = _why(error)
         if why is None:
             raise
