@@ -91,12 +91,13 @@ def memory_growth(run: Run) -> pd.DataFrame:
     mostly shows how far the growth is from linear (another phase's peak, sizes rounded, attention).
     """
     rows: list[dict[str, Any]] = []
-    for key, group in _peaks(run).groupby([*SERIES, "position", "method"], sort=False):
-        series = dict(zip([*SERIES, "position", "method"], key, strict=True))
+    peaks, keys = _peaks(run), [*SERIES, "position", "method"]
+    for key, group in peaks.groupby(keys, sort=False):
+        series = dict(zip(keys, key, strict=True))
         rows.append(series | {"num_sizes": len(group)}
                     | _shape(group["num_positions"].tolist(), group["bytes"].tolist()))
-    growth = pd.DataFrame(rows, columns=[*SERIES, "position", "method", "num_sizes", "shape", *_LINE, "reason"])
-    growth = growth.astype(dict.fromkeys(_LINE, "float64"))
+    growth = pd.DataFrame(rows, columns=[*keys, "num_sizes", "shape", *_LINE, "reason"])
+    growth = growth.astype(dict.fromkeys(_LINE, "float64") | peaks.dtypes[keys].to_dict())
     for name in ("slope", "fixed"):
         growth[f"{name}_half_bytes"] = (growth[f"{name}_high_bytes"] - growth[f"{name}_low_bytes"]) / 2
     growth["sample_slope_bytes"] = growth["slope_bytes"] / growth["batch_size"].astype("float64")

@@ -14,6 +14,7 @@ from charact.execution.interrupt import Interrupt
 from charact.measure.memory_estimate.estimator import Estimator, MemoryEstimate
 from charact.measure.memory_sweep.integer_search import largest_fitting, smallest_taken
 from charact.measure.memory_sweep.sweep import Entry, MemoryPlan, MemoryRun, on_axis, outcome_of, smallest
+from charact.measure.memory_sweep.time_left import TimeLeft
 from charact.record.schema import Rows
 from charact.record.writer import RunWriter
 
@@ -41,8 +42,9 @@ def run_fits(cases: Sequence[Case], plan: FitPlan, writer: RunWriter, observer: 
     With verification, the next larger value becomes a separate case.
     """
     plan.memory.begin()
-    estimator = Estimator(plan.memory.target)
+    estimator, left = Estimator(plan.memory.target), TimeLeft(cases, observer, measures=plan.memory.measure)
     for number, case in enumerate(cases, start=1):
+        left.case_starts()
         observer.case_started(case.id, number, len(cases))
         for entry, tables in _Search(case, plan, estimator, observer).run(interrupt):
             writer.add_case(entry, tables)

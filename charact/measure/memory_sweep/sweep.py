@@ -14,6 +14,7 @@ from charact.execution.memory_limit import give_back_to_system, release_memory
 from charact.measure.memory_estimate.estimator import Estimator, MemoryEstimate
 from charact.measure.memory_estimate.target_devices import Target
 from charact.measure.memory_sweep.measured_case import MemoryCase
+from charact.measure.memory_sweep.time_left import TimeLeft
 from charact.record.schema import NOT_SEARCHED, Rows
 from charact.record.writer import RunWriter
 
@@ -50,8 +51,9 @@ def run_memory_cases(cases: Sequence[Case], plan: MemoryPlan, writer: RunWriter,
     A signal ends the sweep after the finished cases and is in `interrupt.signal`.
     """
     plan.begin()
-    estimator = Estimator(plan.target)
+    estimator, left = Estimator(plan.target), TimeLeft(cases, observer, measures=plan.measure)
     for number, case in enumerate(cases, start=1):
+        left.case_starts()
         observer.case_started(case.id, number, len(cases))
         run = MemoryRun(case, plan, estimator, observer)
         run.run(interrupt)

@@ -4,7 +4,7 @@ import pytest
 
 from charact.core.console import Console
 from charact.views.terminal import progress as progress_module
-from charact.views.terminal.progress import LiveProgress, TrainingProgress
+from charact.views.terminal.progress import LiveProgress, MemoryProgress, TrainingProgress
 
 
 class Clock:
@@ -30,6 +30,23 @@ def test_cases_are_a_line_every_ten_seconds(monkeypatch: pytest.MonkeyPatch, cap
     assert lines.splitlines() == ["[1/2] mlp-1: timing pass: 40 iterations, 4/s",
                                   "[2/2] mlp-2: timing pass: 31 iterations, 4/s, about 4 s left",
                                   "[2/2] mlp-2: timing pass: 71 iterations, 4/s"]
+
+
+def test_estimates_show_the_time_left_that_the_sweep_reports(
+        monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    clock = Clock(monkeypatch)
+    with MemoryProgress(Console(stderr=True), enabled=True) as progress:
+        for number, left in ((1, None), (2, (90.0, True)), (3, (21.0, False))):
+            if left:
+                progress.time_left(*left)
+            progress.case_started(f"mlp-{number}", number, 3)
+            clock.now_s += 11
+            progress.pass_started("prediction")
+            clock.now_s += 11
+    assert capsys.readouterr().err.splitlines() == [
+        "[1/3] mlp-1: prediction", "[2/3] mlp-2: setting up, at most 90 s left",
+        "[2/3] mlp-2: prediction, at most 79 s left", "[3/3] mlp-3: setting up, about 21 s left",
+        "[3/3] mlp-3: prediction, about 10 s left"]
 
 
 def test_training_shows_the_time_left_from_its_first_epoch(monkeypatch: pytest.MonkeyPatch,
