@@ -7,7 +7,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help venv dev demo test test-all lint types docs pictures gallery bench clean
+.PHONY: help venv dev demo test test-isa test-all lint types docs pictures gallery bench clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -42,12 +42,22 @@ demo: venv ## characterize ResNet-50 at 32 and 224 pixels, and say where the rep
 	@echo "Next, your own script: . $(CURDIR)/$(BIN)/activate, and in its directory: charact run your_script.py"
 
 # Threads that spin while they wait slow each other down many times on a machine that does anything else.
-test test-all bench: export OMP_WAIT_POLICY ?= PASSIVE
+test test-isa test-all bench: export OMP_WAIT_POLICY ?= PASSIVE
 # Tests start many processes: each would compile charact anew where Python is told to keep nothing.
-test test-all: export PYTHONDONTWRITEBYTECODE =
+test test-isa test-all: export PYTHONDONTWRITEBYTECODE =
 
 test: dev ## run the tests that are quick
 	$(BIN)/python -m pytest $(PYTEST_FLAGS) -m "not slow"
+
+# Kernels, the memory that they take and the precisions that they know depend on the instructions of the CPU.
+ISA_TESTS := $(addprefix tests/unit/,execution ops bricks/capture measure/bricks measure/microbench \
+  measure/memory_estimate measure/passes/test_operators.py measure/passes/test_memory_pass.py) \
+  $(addprefix tests/integration/,test_every_workload.py test_memory_command.py)
+
+test-isa: dev ## run quick tests of kernels with the instructions of an older x86 CPU
+	if grep -qs avx512f /proc/cpuinfo; then export ONEDNN_MAX_CPU_ISA=AVX2 ATEN_CPU_CAPABILITY=avx2; \
+	else export ONEDNN_MAX_CPU_ISA=SSE41 ATEN_CPU_CAPABILITY=default; fi; \
+	$(BIN)/python -m pytest $(PYTEST_FLAGS) -m "not slow" $(ISA_TESTS)
 
 test-all: dev ## run all tests
 	$(BIN)/python -m pytest $(PYTEST_FLAGS)

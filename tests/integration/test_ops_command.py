@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.cpu_kernels import needs_int8
 
 from charact import cli, load_run
 from charact.commands.ops import command
@@ -72,6 +73,7 @@ def test_sparse_products_are_run_in_every_layout_and_dense(tmp_path: Path) -> No
 
 
 @pytest.mark.slow
+@needs_int8
 def test_what_cannot_run_among_what_can_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = ops(tmp_path, "--problem", "gemm:48x32x16", "--problem", "softmax:8x8", "--precision", "int8")
     assert list(run.cases["status"]) == ["ok", "error"]
@@ -79,6 +81,7 @@ def test_what_cannot_run_among_what_can_is_said(tmp_path: Path, capsys: pytest.C
 
 
 @pytest.mark.slow
+@needs_int8
 def test_on_a_terminal_a_failure_is_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
                                               capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from support.cpu_kernels import needs_int8
 from support.notes import Notes
 
 from charact import load_run
@@ -90,6 +91,7 @@ def test_what_does_not_fit_is_out_of_memory_and_the_run_goes_on(tmp_path: Path) 
     assert record.passes(record.cases["case"][0])["ops"]["status"] == "failed"
 
 
+@needs_int8
 def test_what_is_refused_has_its_reason(tmp_path: Path) -> None:
     record = run(tmp_path, cases_of(PRODUCT, CONVOLUTION, precisions=("int8",)))
     assert list(record.cases["status"]) == ["ok", "error"]
