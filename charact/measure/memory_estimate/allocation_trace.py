@@ -4,32 +4,26 @@ import contextlib
 import weakref
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 from torch.nn.parameter import is_lazy
-from torch.profiler import record_function
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from charact.execution.running_layer import RunningLayer
 from charact.measure.memory_estimate.fake_results import COMPOSITE, is_composite, run
 from charact.measure.memory_estimate.gradient_sums import in_place_in_backward, least_references
+from charact.measure.memory_estimate.operator_calls import OperatorCall, call_of
 
 if TYPE_CHECKING:
     from charact.execution.loop import Loop
-from functools import lru_cache
-
-from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 Kind = Literal["begin", "allocate", "free", "end"]
 
 _LINEAR = torch.ops.aten.linear.default
-
-MARK = "charact#"
-"""Prefix of profiler annotations around operators; the operator's index follows."""
-
 
 @dataclass(slots=True)
 class Block:
@@ -49,17 +43,14 @@ class Op:
     phase: str
     layer: str | None
     input_shapes: tuple[tuple[int, ...], ...] = ()
-    num_activations: int = 0
-    """Elements of the tensors that it reads and writes, without weights, tensors with a weight's shape, and uint8
-    workspaces. Its internal memory grows with this number."""
-    num_read: int = 0
-    """Elements that it reads, counted in the same way."""
     made: tuple[int, ...] = ()
     """Indices of the blocks that it allocated."""
     item_bytes: int = 0
     """Element size of its first floating-point input; 0 without one."""
     library: str | None = None
     """Library that computes a convolution on this CPU."""
+    call: OperatorCall | None = None
+    """The call, if it may allocate memory inside."""
 
 
 @dataclass
@@ -74,16 +65,11 @@ class AllocationTrace:
 
 
 class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Dispatch mode that records an allocation trace, on fake or real tensors.
+    """Dispatch mode that records an allocation trace of the iteration of `layer`'s model, on fake or real tensors."""
 
-    Args:
-        layer: the running layer.
-        marks: whether to annotate operators for the profiler, so that its events can be attributed to them.
-    """
-
-    def __init__(self, layer: RunningLayer, *, marks: bool = False) -> None:
+    def __init__(self, layer: RunningLayer) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._layer, self._marks = layer, marks
+        self._layer = layer
         self._phase: str = "other"
         self._composite: Any = None
         """Composite operator that is being decomposed."""
@@ -140,8 +126,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         op = Op(f"{func.namespace}::{func._overloadpacket.__name__}", self._phase_now(), self._layer.name())
         trace.ops.append(op)
         trace.events.append(("begin", number))
-        with record_function(f"{MARK}{number}") if self._marks else contextlib.nullcontext():
-            outputs = run(func, args, kwargs)
+        op.call = call_of(func, args, kwargs)
+        outputs = run(func, args, kwargs)
         op.library = library_of(func, args, kwargs)
         self._describe(op, _tensors((args, kwargs)), _tensors(outputs))
         trace.events.append(("end", number))
@@ -168,15 +154,6 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         op.made = tuple(dict.fromkeys(number for number in numbers if number >= first_new))
         op.input_shapes = tuple(tuple(tensor.shape) for tensor in inputs)
         op.item_bytes = next((tensor.itemsize for tensor in inputs if tensor.is_floating_point()), 0)
-        weights = {tensor.shape for tensor in inputs if self._is_weight(tensor)}
-        op.num_read, num_written = (
-            sum(tensor.numel() for tensor in tensors if tensor.shape not in weights and tensor.dtype != torch.uint8)
-            for tensors in (inputs, outputs))
-        op.num_activations = op.num_read + num_written
-
-    def _is_weight(self, tensor: torch.Tensor) -> bool:
-        number = self._index_of.get(tensor.untyped_storage()._cdata)
-        return number is not None and self.trace.blocks[number].category == "weights"
 
     def _phase_now(self) -> str:
         return self._phase

@@ -7,35 +7,28 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-import psutil
 import torch
 
 from charact.execution.case import Case
-from charact.execution.case_outcome import one_line
-from charact.execution.out_of_memory import host_memory_guard
 from charact.measure.memory_estimate.allocation_trace import AllocationTrace
 from charact.measure.memory_estimate.caching_allocator import CachingAllocator
-from charact.measure.memory_estimate.calibration import Calibration
 from charact.measure.memory_estimate.cuda_kernels import cuda_kernels
 from charact.measure.memory_estimate.cuda_workspaces import cuda_inner, held
 from charact.measure.memory_estimate.fake_program import FakeProgram, weight_shapes
 from charact.measure.memory_estimate.function_trace import trace_function
-from charact.measure.memory_estimate.inner_memory import Inner, Range, uncalibrated
+from charact.measure.memory_estimate.inner_memory import Inner, Range, measured_inner
+from charact.measure.memory_estimate.operator_memory import OperatorMemory
 from charact.measure.memory_estimate.ranks import fake_process_group, gloo_copies
 from charact.measure.memory_estimate.replay import HostAllocator, Replayed, replay
 from charact.measure.memory_estimate.target_devices import Target
 from charact.record.schema import MEMORY_ORIGINS
 from charact.workload.base import Workload
 
-_SMALL = {"image": 64, "sequence": 16, "other": 16}
-"""Input size for calibration by kind of input, unless the case is smaller."""
-_BATCHES = (2, 3)
-_FREE_SHARE = 0.5
-"""Maximum share of the free memory for a calibration."""
 _MIN_UNCERTAINTY = 0.002
 """Minimum relative uncertainty of a peak: some allocations bypass the dispatcher, such as random generator states saved
 by checkpointing."""
-_MODELLED: dict[str, Any] = {"method": "modelled", "points": [], "reason": None}
+_OPERATORS = OperatorMemory()
+"""Measured memory of this process's operators."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +62,7 @@ class MemoryEstimate:
 
 
 class Estimator:
-    """Estimates the memory of cases, with shared programs and calibrations.
+    """Estimates the memory of cases; those that differ only in size share a program.
 
     Args:
         target: the device; a CPU target means this machine's CPU.
@@ -87,9 +80,9 @@ class Estimator:
         """
         started = time.perf_counter()
         family, case = self._family(case), self._on_target(case)
-        with torch.random.fork_rng(devices=[]):  # small runs seed and use the global generator
+        with torch.random.fork_rng(devices=[]):
             trace = family.trace(case)
-            return _estimate(trace, *family.inner(trace, case), self.target, started)
+        return _estimate(trace, self.target, started, tf32=case.precision == "tf32", ranks=case.parallel is not None)
 
     def trace(self, case: Case) -> AllocationTrace:
         """Record the allocation trace of a case's iteration on the device, without internal memory.
@@ -119,10 +112,7 @@ def estimate_function(build: Callable[[], Any], name: str, target: Target) -> Me
     started = time.perf_counter()
     with _kernels_of(target):
         trace = trace_function(build, name, on_cuda=target.kind == "cuda")
-    if target.kind == "cuda":
-        return _estimate(trace, cuda_inner(trace, target), _MODELLED, target, started)
-    facts = _MODELLED | {"reason": "a function cannot be calibrated: it has no smaller sizes to run"}
-    return _estimate(trace, uncalibrated(trace), facts, target, started)
+    return _estimate(trace, target, started)
 
 
 def _kernels_of(target: Target) -> contextlib.AbstractContextManager[Any]:
@@ -130,9 +120,20 @@ def _kernels_of(target: Target) -> contextlib.AbstractContextManager[Any]:
     return contextlib.nullcontext() if target.capability is None else cuda_kernels(target.capability)
 
 
-def _estimate(trace: AllocationTrace, inner: Range, calibration: dict[str, Any], target: Target, started: float
+def _inner(trace: AllocationTrace, target: Target, *, tf32: bool, ranks: bool) -> tuple[Range, dict[str, Any]]:
+    """Return the internal memory of a trace's operators, and how it is known."""
+    if target.kind == "cuda":
+        return cuda_inner(trace, target, tf32=tf32), {"method": "modelled", "reason": None}
+    inner, facts = measured_inner(trace, _OPERATORS)
+    method = "modelled" if facts["num_modelled"] else "measured"
+    return (inner.with_more(gloo_copies(trace)) if ranks else inner), {"method": method, **facts}
+
+
+def _estimate(trace: AllocationTrace, target: Target, started: float, *, tf32: bool = False, ranks: bool = False
               ) -> MemoryEstimate:
-    low, likely, high = (_replay_on(trace, one, target) for one in (inner.low, inner.likely, inner.high))
+    inner, operators = _inner(trace, target, tf32=tf32, ranks=ranks)
+    likely = _replay_on(trace, inner.likely, target)
+    low, high = (likely if one == inner.likely else _replay_on(trace, one, target) for one in (inner.low, inner.high))
     on_cuda = target.kind == "cuda"
     parts = {origin: sum(num_bytes for (_, of), num_bytes in likely.peak.held.items() if of == origin)
              for origin in MEMORY_ORIGINS}
@@ -147,7 +148,7 @@ def _estimate(trace: AllocationTrace, inner: Range, calibration: dict[str, Any],
         "reserved_peak_bytes": likely.reserved_bytes, "context_bytes": target.context_bytes if on_cuda else None,
         "needed_bytes": needed, "device": target.name, "device_memory_bytes": target.memory_bytes,
         "fits": None if target.memory_bytes is None else needed <= target.memory_bytes,
-        "calibration": calibration, "uncertain": sorted(inner.uncertain), "duration_s": time.perf_counter() - started,
+        "operators": operators, "uncertain": sorted(inner.uncertain), "duration_s": time.perf_counter() - started,
     })
 
 
@@ -164,8 +165,6 @@ class _Family:
         self._workload, self._target = workload, target  # referenced: the family's key is the workload's id()
         self._program_made: FakeProgram | None = None
         self._shapes: list[tuple[int, ...]] | None = None
-        self._calibrations: dict[bool, tuple[Calibration | None, dict[str, Any]]] = {}
-        """Calibrations by whether the batch is a single sample, which other libraries compute."""
 
     def trace(self, case: Case) -> AllocationTrace:
         """Record the allocation trace of the case's iteration; of rank 0, whose shards are the largest."""
@@ -175,48 +174,9 @@ class _Family:
         with _kernels_of(self._target):
             return self._program(case).trace(case)
 
-    def inner(self, trace: AllocationTrace, case: Case) -> tuple[Range, dict[str, Any]]:
-        """Return the internal memory of the trace's operators, and the facts of its calibration."""
-        if self._target.kind == "cuda":
-            return cuda_inner(trace, self._target, tf32=case.precision == "tf32"), _MODELLED
-        alone = case.batch_size == 1
-        if alone not in self._calibrations:
-            self._calibrations[alone] = self._calibrate(case)
-        calibration, facts = self._calibrations[alone]
-        inner = uncalibrated(trace) if calibration is None else calibration.inner(trace, case)
-        return (inner if case.parallel is None else inner.with_more(gloo_copies(trace))), facts
-
     def _program(self, case: Case) -> FakeProgram:
         """Return the program for a case: the previous one, unless the weights' shapes differ."""
         shapes = weight_shapes(case)
         if self._program_made is None or shapes is None or shapes != self._shapes:
             self._program_made, self._shapes = FakeProgram(case), shapes
         return self._program_made
-
-    def _calibrate(self, case: Case) -> tuple[Calibration | None, dict[str, Any]]:
-        """Run a calibration at sizes that the model supports and the memory allows."""
-        reason = None
-        for points in _points(case):
-            try:
-                largest = self.trace(max(points, key=lambda point: (point.input_size, point.batch_size)))
-                need = replay(largest, HostAllocator(), [0] * len(largest.ops)).peak.total_bytes
-                if need > _FREE_SHARE * psutil.virtual_memory().available:
-                    reason = f"the calibration would need {need} bytes"
-                    continue
-                with host_memory_guard():
-                    calibration = Calibration(points)
-            except Exception as error:  # a model may support only the case's size
-                reason, self._program_made = one_line(error), None  # the program stopped within an iteration
-                continue
-            sizes = [[point.input_size, point.batch_size] for point in points]
-            return calibration, {"method": "calibrated", "points": sizes, "reason": None}
-        return None, _MODELLED | {"reason": reason}
-
-
-def _points(case: Case) -> list[list[Case]]:
-    """Return candidate sets of cases for calibration, the best first: a model may support only the case's size."""
-    workload, case = case.workload, replace(case, parallel=None, num_ranks=1)
-    small = max(workload.smallest_input_size, min(_SMALL[workload.input_kind], case.input_size))
-    batches = (*_BATCHES, 1) if case.batch_size == 1 else _BATCHES
-    return [[replace(case, input_size=size, batch_size=batch) for batch in batches for size in sizes]
-            for sizes in ((small, small * 3 // 2), (case.input_size,))]

@@ -120,9 +120,6 @@ class RankRecorder(Recorder):  # type: ignore[no-untyped-call]
                 if number is not None and self.trace.blocks[number].category == "temporary":
                     self.trace.blocks[number].category = category
 
-    def _is_weight(self, tensor: torch.Tensor) -> bool:
-        return super()._is_weight(tensor) or self._is_gathered(tensor)
-
     def _resized(self, storage: torch.UntypedStorage, num_bytes: int) -> None:
         """Record the end of the storage's block, and a new block if it has bytes again."""
         number = self._index_of.pop(storage._cdata, None)

@@ -67,12 +67,7 @@ class MemoryProbe:
             torch.cuda.reset_peak_memory_stats(self._device)
             # The CPU's allocator has no statistics.
             self._held["unknown"] = max(0, torch.cuda.memory_allocated(self._device) - sum(self._held.values()))
-        profiler = profile(profile_memory=True)
-        profiler._prepare_trace()  # type: ignore[no-untyped-call]
-        config = profiler.config()  # type: ignore[no-untyped-call]
-        # The profiler's own start would always record operators.
-        scopes = set() if self.operators else {RecordScope.USER_SCOPE}
-        _enable_profiler(config, profiler.kineto_activities, scopes)  # type: ignore[call-arg]
+        start_memory_events(operators=self.operators)
 
     def input(self, batch: Any) -> None:
         """Record a fetched or moved batch as input."""
@@ -85,7 +80,7 @@ class MemoryProbe:
     def stop(self) -> None:
         """End the recording after the iteration has ended or failed."""
         self._owners.end()
-        self._results = _disable_profiler()
+        self._results = stop_memory_events()
 
     @property
     def has_stopped(self) -> bool:
@@ -114,6 +109,21 @@ class MemoryProbe:
             "reserved_peak_bytes": torch.cuda.max_memory_reserved(self._device) if self._on_cuda else None,
             "process_peak_bytes": resident_peak_bytes(),
         }
+
+
+def start_memory_events(*, operators: bool) -> None:
+    """Start PyTorch's profiler with the allocator's events, with annotations, and with or without operators."""
+    profiler = profile(profile_memory=True)
+    profiler._prepare_trace()  # type: ignore[no-untyped-call]
+    config = profiler.config()  # type: ignore[no-untyped-call]
+    # The profiler's own start would always record operators.
+    scopes = set() if operators else {RecordScope.USER_SCOPE}
+    _enable_profiler(config, profiler.kineto_activities, scopes)  # type: ignore[call-arg]
+
+
+def stop_memory_events() -> Any:
+    """Stop the profiler; return Kineto's results."""
+    return _disable_profiler()
 
 
 def released_workspaces(device: torch.device) -> int:
