@@ -102,11 +102,12 @@ class MemoryPass(Pass):
     process_peak_bytes: Amount | None = None
 
 
-class Calibration(Struct):
-    """Calibration of a memory estimate."""
+class Workspaces(Struct):
+    """Source of the operators' internal memory in an estimate."""
 
     method: str | None = None
-    points: list[tuple[Count, Count]] | None = None
+    num_measured: Count | None = None
+    num_modelled: Count | None = None
     reason: str | None = None
 
 
@@ -127,7 +128,9 @@ class PredictionPass(Pass):
     fits: bool | None = None
     uncertain: list[str] | None = None
     duration_s: Amount | None = None
-    calibration: Calibration | None = None
+    workspaces: Workspaces | None = None
+    calibration: Workspaces | None = None
+    """The same, from charact 0.1 before it measured operators alone."""
 
 
 class FlopPass(Pass):

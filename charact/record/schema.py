@@ -25,7 +25,7 @@ MEMORY_CATEGORIES = ("weights", "unsharded_weights", "gradients", "optimizer_sta
 collective reads or writes and that hold neither parameters nor the gradients of an update."""
 
 MEMORY_ORIGINS = ("tensors", "workspaces", "rounding")
-"""Origins of estimated bytes: tensors (exact), operators' workspaces (calibrated or modelled), rounding of each block
+"""Origins of estimated bytes: tensors (exact), operators' workspaces (measured or modelled), rounding of each block
 by the device's allocator."""
 
 NOT_SEARCHED = "not searched"

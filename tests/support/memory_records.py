@@ -119,7 +119,7 @@ def memory_entry(kind: str, mode: str, size: int, *, measured: bool) -> dict[str
         "tensors_bytes": parts["tensors"], "workspaces_bytes": parts["workspaces"], "rounding_bytes": 0.0,
         "reserved_peak_bytes": None, "context_bytes": None, "needed_bytes": high_bytes, "device": "tiny",
         "device_memory_bytes": LIMIT_BYTES, "fits": fits, "uncertain": [], "duration_s": 0.2,
-        "calibration": {"method": "calibrated", "points": [[64, 2], [96, 2], [64, 4]], "reason": None},
+        "workspaces": {"method": "measured", "num_measured": 24, "num_modelled": 0, "reason": None},
     }  # fmt: skip
     return case_entry(NAMES[kind], size, mode, batch_size=BATCH_SIZE[kind]) | {
         "input_kind": kind, "status": "ok" if fits else "oom", "reason": reason, "requested_bytes": None,

@@ -12,8 +12,8 @@ from charact.record.reader import Run
 _INTERMEDIATE = ("activations", "temporary")
 """Categories of intermediate results: activations and temporary memory."""
 _PREDICTED = [
-    "low_bytes", "high_bytes", "tensors_bytes", "workspaces_bytes", "rounding_bytes", "calibration",
-    "calibration_points", "calibration_reason", "uncertain", "duration_s",
+    "low_bytes", "high_bytes", "tensors_bytes", "workspaces_bytes", "rounding_bytes", "workspaces_method",
+    "workspaces_reason", "num_measured_calls", "uncertain", "duration_s",
 ]  # fmt: skip
 _PARTS = ("tensors_bytes", "workspaces_bytes", "rounding_bytes")
 _MEASURED_NEEDS = ["reserved_peak_bytes", "allocator_peak_bytes", "process_before_bytes", "process_peak_bytes"]
@@ -80,15 +80,16 @@ def memory_peaks(run: Run) -> pd.DataFrame:
     with why it is missing (measured_reason, predicted_reason); low_bytes to high_bytes, the estimate's stated
     uncertainty; error_frac = predicted / measured - 1; is_within (0 or 1), whether that range contains the measured
     value, and outside_bytes, how far it is outside (0 if within); tensors_bytes, workspaces_bytes and rounding_bytes,
-    the parts of the estimated peak; calibration ('calibrated', 'modelled' or 'none needed'), calibration_points (input
-    size × batch size) and calibration_reason; uncertain, operators with unknown workspaces; duration_s of the
-    estimation.
+    the parts of the estimated peak; workspaces_method, how the operators' internal memory is known: 'measured' (each
+    call alone), 'modelled' (with workspaces_reason) or, in older records, 'calibrated'; num_measured_calls, the
+    distinct calls measured; uncertain, operators whose internal memory is modelled; duration_s of the estimation.
     """
     totals = memory_composition(run).groupby(["case", "method"])["bytes"].sum()
     rows = [_peak(run, entry, totals) for entry in run.manifest["cases"]]
     columns = ["case", "status", "reason", "measured_bytes", "measured_reason", "predicted_bytes", "predicted_reason",
                *_PREDICTED]  # fmt: skip
-    numbers = ["measured_bytes", "predicted_bytes", "low_bytes", "high_bytes", *_PARTS, "duration_s"]
+    numbers = ["measured_bytes", "predicted_bytes", "low_bytes", "high_bytes", *_PARTS, "num_measured_calls",
+               "duration_s"]
     peaks = pd.DataFrame(rows, columns=columns).astype({"case": "str"} | dict.fromkeys(numbers, "float64"))
     peaks["error_frac"] = peaks["predicted_bytes"] / peaks["measured_bytes"] - 1
     within = peaks["measured_bytes"].between(peaks["low_bytes"], peaks["high_bytes"]).astype("float64")
@@ -108,11 +109,11 @@ def _peak(run: Run, entry: dict[str, Any], totals: "pd.Series[float]") -> dict[s
         found[f"{method}_bytes"] = held
         found[f"{method}_reason"] = None if held is not None else _why_none(run, entry, name, method)
     facts = entry.get("passes", {}).get("prediction", {})
-    calibration = facts.get("calibration") or {}
-    points = [f"{size} × {batch_size}" for size, batch_size in calibration.get("points") or []]
+    workspaces = facts.get("workspaces") or facts.get("calibration") or {}
     return found | {name: facts.get(name) for name in _PREDICTED} | {
-        "calibration": calibration.get("method"), "calibration_points": ", ".join(points) or None,
-        "calibration_reason": calibration.get("reason"), "uncertain": ", ".join(facts.get("uncertain") or []) or None,
+        "workspaces_method": workspaces.get("method"), "workspaces_reason": workspaces.get("reason"),
+        "num_measured_calls": workspaces.get("num_measured"),
+        "uncertain": ", ".join(facts.get("uncertain") or []) or None,
     }  # fmt: skip
 
 

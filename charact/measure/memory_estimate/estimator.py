@@ -131,7 +131,7 @@ def _inner(trace: AllocationTrace, target: Target, *, tf32: bool, ranks: bool) -
 
 def _estimate(trace: AllocationTrace, target: Target, started: float, *, tf32: bool = False, ranks: bool = False
               ) -> MemoryEstimate:
-    inner, operators = _inner(trace, target, tf32=tf32, ranks=ranks)
+    inner, workspaces = _inner(trace, target, tf32=tf32, ranks=ranks)
     likely = _replay_on(trace, inner.likely, target)
     low, high = (likely if one == inner.likely else _replay_on(trace, one, target) for one in (inner.low, inner.high))
     on_cuda = target.kind == "cuda"
@@ -148,7 +148,7 @@ def _estimate(trace: AllocationTrace, target: Target, started: float, *, tf32: b
         "reserved_peak_bytes": likely.reserved_bytes, "context_bytes": target.context_bytes if on_cuda else None,
         "needed_bytes": needed, "device": target.name, "device_memory_bytes": target.memory_bytes,
         "fits": None if target.memory_bytes is None else needed <= target.memory_bytes,
-        "operators": operators, "uncertain": sorted(inner.uncertain), "duration_s": time.perf_counter() - started,
+        "workspaces": workspaces, "uncertain": sorted(inner.uncertain), "duration_s": time.perf_counter() - started,
     })
 
 

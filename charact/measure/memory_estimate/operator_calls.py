@@ -66,20 +66,24 @@ def call_of(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Ope
     of one type (a number counts 12 to 128 bytes), and products of single or double precision whose matrices BLAS can
     read as they are.
     """
-    if not _may_allocate(operator):
+    call = described(operator, args, kwargs) if _may_allocate(operator) else None
+    if call is None:
         return None
-    try:
-        described = OperatorCall(operator, _described(args),
-                                 tuple((name, _described(value)) for name, value in kwargs.items()),
-                                 torch.is_grad_enabled())
-    except _NotDescribed:
-        return None
-    layouts = list(described.layouts())
+    layouts = list(call.layouts())
     alike = len({layout.dtype for layout in layouts}) <= 1
     if not layouts or (alike and torch.Tag.pointwise in operator.tags):
         return None
     is_product = operator_type(_name(operator)) == "GEMM"
-    return None if is_product and alike and all(_is_matrix_for_blas(layout) for layout in layouts) else described
+    return None if is_product and alike and all(_is_matrix_for_blas(layout) for layout in layouts) else call
+
+
+def described(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> OperatorCall | None:
+    """Describe a call of an operator; return None if it has an argument that cannot be made again from its layout."""
+    try:
+        return OperatorCall(operator, _described(args), tuple((name, _described(value)) for name, value in
+                                                              kwargs.items()), torch.is_grad_enabled())
+    except _NotDescribed:
+        return None
 
 
 class _NotDescribed(Exception):

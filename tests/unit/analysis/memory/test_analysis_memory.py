@@ -64,7 +64,7 @@ def test_peaks_stand_beside_each_other_with_their_error(run: Run) -> None:
     assert both["error_frac"] == pytest.approx(predicted_bytes / true_bytes("image", "train", 256) - 1)
     assert both["error_frac"] == pytest.approx(-0.0059, abs=5e-5)
     assert both["tensors_bytes"] + both["workspaces_bytes"] == pytest.approx(predicted_bytes)
-    assert (both["calibration"], both["calibration_points"]) == ("calibrated", "64 × 2, 96 × 2, 64 × 4")
+    assert (both["workspaces_method"], both["num_measured_calls"]) == ("measured", 24)
     assert (both["is_within"], both["outside_bytes"]) == (1, 0)
     off = peaks.loc[INFER]
     assert off["is_within"] == 0  # 3.1 % off, with 2 % stated

@@ -165,7 +165,7 @@ def test_the_tables(html: dict[str, str]) -> None:
     assert "Growth a line" in memory
     errors = row_of(memory, "Predicted and measured peak of each case", SHORT)
     assert errors[1:8] == ["433 MiB", "430 MiB", "−0.59 %", "yes", "n/a (within)", "422 MiB", "439 MiB"]
-    assert "; Workspaces are calibrated; Calibrated at 64 × 2, 96 × 2, 64 × 4; " in memory
+    assert "; Workspaces are measured; Measured calls 24; " in memory
     assert row_of(memory, "Weights against", SHORT, "measured")[2:] == ["42.0 MiB", "301 MiB", "× 7.17", "89.9 MiB"]
     assert row_of(memory, "Allocated, reserved", SHORT)[1:] == ["433 MiB", "923 MiB"]
     assert row_of(memory, "Memory that each case needs", TOO_LARGE)[-1] == "does not fit"
@@ -195,8 +195,10 @@ def test_every_figure_has_a_name_and_a_table(run: Run) -> None:
 def test_operators_that_are_not_known_of_are_counted(tmp_path: Path) -> None:
     entry, rows = case_of(64)
     entry["passes"]["prediction"]["uncertain"] = ["aten::a", "aten::b", "aten::c"]
+    entry["passes"]["prediction"]["workspaces"] |= {"method": "modelled", "reason": "a alone would need 99 GiB"}
     html = {part.id: part.html for part in sections(run_of(tmp_path, (entry, rows)))}["memory"]
-    assert row_of(html, "Predicted and measured peak of each case")[-2] == "aten::a and 2 more"
+    assert row_of(html, "Predicted and measured peak of each case")[-5:-1] == [
+        "modelled", "24", "aten::a and 2 more", "a alone would need 99 GiB"]
 
 
 def test_cuda_says_what_is_reserved(tmp_path: Path) -> None:
@@ -276,7 +278,7 @@ def test_hostile_names_are_only_ever_text(tmp_path: Path) -> None:
         entry, rows = case_of(size)
         entry |= {"case": f"{HOSTILE}-{size}", "workload": HOSTILE, "variant": HOSTILE, "status": "ok"}
         entry["passes"]["prediction"] |= {"device": HOSTILE, "uncertain": [HOSTILE], "device_memory_bytes": 1e8}
-        entry["passes"]["prediction"]["calibration"]["reason"] = HOSTILE
+        entry["passes"]["prediction"]["workspaces"]["reason"] = HOSTILE
         for row in rows:
             row |= {"layer": HOSTILE, "operator": HOSTILE}
         cases.append((entry, rows))
