@@ -16,7 +16,9 @@ _HALF = (torch.float16, torch.bfloat16)
 _MAX_FLASH_WIDTH = 256
 _MAX_CUDNN_WIDTH = 128
 _CUDNN_FIRST = ((9, 0), (10, 0), (10, 3))
-"""Compute capabilities that prefer cuDNN's kernels (with cuDNN 9.15.1 or later)."""
+"""Compute capabilities that prefer cuDNN's kernels, with cuDNN 9.15.1 or later."""
+_FIRST_WITH_CUDNN = "2.11"
+"""PyTorch whose bundled cuDNN is new enough."""
 _ALIGNED = 16
 """Alignment of a mask's rows (elements)."""
 
@@ -60,7 +62,8 @@ def kernel_for(capability: tuple[int, int], query: Tensor, key: Tensor, value: T
     if query.dim() != 4 or query.dtype == torch.float64 or 0 in (query.numel(), key.numel()):
         return "math"
     # cuDNN also takes more queries than keys, and other widths of values; the tensor sizes are the same.
-    if half and alike and capability in _CUDNN_FIRST and width <= _MAX_CUDNN_WIDTH and width % 8 == 0:
+    prefers_cudnn = capability in _CUDNN_FIRST and torch.__version__ >= _FIRST_WITH_CUDNN
+    if half and alike and prefers_cudnn and width <= _MAX_CUDNN_WIDTH and width % 8 == 0:
         return "cudnn"
     if half and alike and capability >= (8, 0) and width <= _MAX_FLASH_WIDTH and mask is None:
         return "flash"

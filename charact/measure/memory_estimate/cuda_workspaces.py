@@ -10,6 +10,8 @@ channels-last, and the state of cuDNN's dropout between recurrent layers.
 import math
 from collections.abc import Callable, Sequence
 
+import torch
+
 from charact.measure.memory_estimate.allocation_trace import AllocationTrace, Op
 from charact.measure.memory_estimate.inner_memory import Inner, Range
 from charact.measure.memory_estimate.target_devices import ASSUMED_CAPABILITY, MIB, Target
@@ -18,10 +20,16 @@ _PRODUCTS = {"aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::add
 
 _CUBLAS_BYTES = 2 * 4096 * 1024 + 8 * 16 * 1024
 _CUBLAS_HOPPER_BYTES = 32 * MIB
-_FIRST_WITH_LARGE_CUBLAS = (9, 0)
-_HIPBLAS_BYTES, _HIPBLAS_LARGE_BYTES = 32 * MIB, 128 * MIB
+_WITH_LARGE_CUBLAS = (("2.14", (9, 10, 11, 12)), ("2.12", (9, 10, 12)), ("0", (9,)))
+"""Major compute capabilities with large workspaces from a version of PyTorch on: PRs #189312 and #175344, which were
+merged in the months before these releases."""
+_CUBLASLT_BYTES = MIB
+_FIRST_WITHOUT_OWN_CUBLASLT = "2.11"
+"""PyTorch in which cuBLASLt, which adds biases, shares cuBLAS's workspace (PR #168175)."""
+_HIPBLAS_BYTES, _HIPBLAS_LARGE_BYTES, _HIPBLASLT_BYTES = 32 * MIB, 128 * MIB, 76 * MIB
 _WITH_LARGE_HIPBLAS = ("gfx94", "gfx95")
-"""Source: pytorch/pytorch, `aten/src/ATen/cuda/CublasHandlePool.cpp`; the first is the 8,519,680 of issue #95668."""
+"""Source: pytorch/pytorch, `aten/src/ATen/cuda/CublasHandlePool.cpp` and `CUDABlas.cpp`; the first is the 8,519,680 of
+issue #95668."""
 
 _TENSOR_CORES = (7, 0)
 _TF32 = (8, 0)
@@ -67,14 +75,18 @@ def cuda_inner(trace: AllocationTrace, target: Target, *, tf32: bool = False) ->
 def held(trace: AllocationTrace, target: Target) -> list[int]:
     """Return bytes of the permanent workspaces of cuBLAS (ROCm: hipBLAS), one for each thread that calls it.
 
-    The backward pass runs in a separate thread.
+    The backward pass runs in a separate thread. Products with biases may have another workspace, of cuBLASLt.
     """
-    with_products = {op.phase == "backward" for op in trace.ops if op.name in _PRODUCTS}
+    num_threads = len({op.phase == "backward" for op in trace.ops if op.name in _PRODUCTS})
+    num_with_biases = len({op.phase == "backward" for op in trace.ops if op.name == "aten::addmm"})
     if target.rocm_architecture is not None:
         large = target.rocm_architecture.startswith(_WITH_LARGE_HIPBLAS)
-        return [_HIPBLAS_LARGE_BYTES if large else _HIPBLAS_BYTES] * len(with_products)
-    large = (target.capability or ASSUMED_CAPABILITY) >= _FIRST_WITH_LARGE_CUBLAS
-    return [_CUBLAS_HOPPER_BYTES if large else _CUBLAS_BYTES] * len(with_products)
+        return [_HIPBLAS_LARGE_BYTES if large else _HIPBLAS_BYTES] * num_threads + [_HIPBLASLT_BYTES] * num_with_biases
+    majors = next(majors for since, majors in _WITH_LARGE_CUBLAS if torch.__version__ >= since)
+    large = (target.capability or ASSUMED_CAPABILITY)[0] in majors
+    own = torch.__version__ < _FIRST_WITHOUT_OWN_CUBLASLT
+    return ([_CUBLAS_HOPPER_BYTES if large else _CUBLAS_BYTES] * num_threads
+            + [_CUBLASLT_BYTES] * (num_with_biases if own else 0))
 
 
 def _inside(op: Op, blocks: Blocks, capability: tuple[int, int], *, tf32: bool) -> Bytes:
@@ -163,9 +175,14 @@ def _index_put(op: Op, blocks: Blocks) -> Bytes:
 
 
 def _flash_backward(op: Op, blocks: Blocks) -> Bytes:
-    """Return the query's fp32 gradient and one value per query: `transformers/cuda/flash_attn/flash_api.cpp`."""
-    count, heads, queries, width = op.input_shapes[1]
+    """Return the query's fp32 gradient and one value per query; with fewer heads of keys, also all heads' gradients.
+
+    Source: `transformers/cuda/flash_attn/flash_api.cpp` (`dq_accum`, `softmax_d`, `dk_expanded`, `dv_expanded`).
+    """
+    (count, heads, queries, width), (_, key_heads, keys, _) = op.input_shapes[1:3]
     amount = 4.0 * count * heads * _up(queries, 128) * (_up(width, 32) + 1)
+    if key_heads != heads:
+        amount += 2 * op.item_bytes * count * heads * keys * width
     return amount, amount, amount
 
 

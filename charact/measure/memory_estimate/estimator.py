@@ -57,7 +57,7 @@ class MemoryEstimate:
 
     @property
     def needed_bytes(self) -> int:
-        """Return the memory that the device must have: upper bound, with reserved memory and CUDA context."""
+        """Return the memory that the device must have: upper bounds of reserved memory and CUDA context."""
         return int(self.facts["needed_bytes"])
 
 
@@ -141,7 +141,7 @@ def _estimate(trace: AllocationTrace, target: Target, started: float, *, tf32: b
     peaks = [played.peak.total_bytes for played in (low, likely, high)]
     least, most = math.floor(min(peaks) * (1 - _MIN_UNCERTAINTY)), math.ceil(max(peaks) * (1 + _MIN_UNCERTAINTY))
     reserved = max((played.reserved_bytes or 0 for played in (low, likely, high)), default=0)
-    needed = (reserved or most) + target.context_bytes
+    needed = (reserved or most) + target.context_high_bytes
     return MemoryEstimate(likely.rows(), {
         "peak_bytes": likely.peak.total_bytes, "low_bytes": least, "high_bytes": most,
         **{f"{origin}_bytes": num_bytes for origin, num_bytes in parts.items()},

@@ -1,5 +1,6 @@
 """Target devices of memory estimates: of this machine, from a table, or given by their memory size."""
 
+import os
 import re
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -17,13 +18,22 @@ _MEMORY = re.compile(r"\s*(\d+(?:\.\d+)?|\.\d+)\s*([a-z]*)\s*", re.IGNORECASE)
 
 _LOADED_BYTES = 128 * MIB
 """Kernels of PyTorch, cuBLAS and cuDNN that CUDA loads on first use; a guess, not measured."""
+_MOST_LOADED_BYTES = 362 * MIB
+"""Kernels of PyTorch if all are loaded at once: 666,632,192 less 287,047,680 bytes, in pytorch/pytorch #86509."""
+_EAGER_BYTES = 1343 * MIB
+"""Context without lazy loading, of a V100 with CUDA 11.2 (Hugging Face, "Model training anatomy").
+
+More than 1000 MB before CUDA 11.7 according to pytorch/pytorch #107667. PyTorch 1.13 and later load lazily unless
+`CUDA_MODULE_LOADING` is set (#86509).
+"""
 _BARE_CONTEXT_BYTES = {3: 300 * MIB, 6: 300 * MIB, 7: 300 * MIB, 8: 422 * MIB, 9: 522 * MIB, 10: 600 * MIB,
                        12: 600 * MIB}
 """A process's memory on a GPU before its first kernel, by major compute capability, with modules loaded lazily.
 
 Source: process sizes in public reports: 418 MiB (A100), 426 MiB (RTX 6000 Ada, unslothai/unsloth-zoo #1053), 522 MiB
 (H100); 274 MiB on an unnamed GPU of 2022 (pytorch/pytorch #86509), used for GPUs older than Ampere. The values of
-Blackwell are an estimate. Reports for one architecture differ by 100 MiB and more with the driver.
+Blackwell are an estimate. Reports for one architecture differ by 100 MiB and more with the driver: a process with CUDA
+12.8 on an RTX 3090 had 256 MiB (invoke-ai/InvokeAI #9413), others "around 400 MB" (pytorch #109888).
 """
 _NEAR_FRAC, _MOST_BYTES = 0.15, 2**50
 ASSUMED_CAPABILITY = (8, 0)
@@ -46,6 +56,14 @@ class Target:
     """Compute capability, which determines the algorithms of CUDA's libraries; None on a CPU, assumed on ROCm."""
     rocm_architecture: str | None = None
     """AMD's name of the architecture, such as gfx942; None with CUDA."""
+
+    @property
+    def context_high_bytes(self) -> int:
+        """Return the upper bound of the context; 0 on a CPU."""
+        if self.kind == "cpu":
+            return 0
+        high = self.context_bytes - _LOADED_BYTES + _MOST_LOADED_BYTES
+        return max(high, _EAGER_BYTES) if os.environ.get("CUDA_MODULE_LOADING") == "EAGER" else high
 
 
 _MESSAGES = "lowest total capacity in PyTorch's out-of-memory messages of public reports"

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional
+from torch.torch_version import TorchVersion
 
 from charact.datasets._common.request import DataRequest
 from charact.execution.case import Case
@@ -115,7 +116,7 @@ def test_flash_is_given_widths_in_eights() -> None:
     (AMPERE, HALF, 64, True, "efficient"),
     (AMPERE, HALF, 512, False, "efficient"),  # too wide for flash
     (VOLTA, torch.float16, 64, False, "efficient"),
-    (HOPPER, HALF, 64, True, "cudnn"),
+    (HOPPER, HALF, 64, True, "cudnn" if torch.__version__ >= "2.11" else "efficient"),
     (HOPPER, HALF, 256, False, "flash"),
     (HOPPER, torch.float32, 64, False, "efficient"),
     (AMPERE, torch.float32, 6, False, "math"),
@@ -134,6 +135,14 @@ def test_the_kernel_goes_by_device_type_width_and_mask(capability: tuple[int, in
         assert outputs.shape == heads.shape
     assert (called(trace)["bmm"] == 2) == (kernel == "math")
     assert (called(trace)[f"_scaled_dot_product_{kernel}_attention"] == 1) == (kernel != "math")
+
+
+@pytest.mark.parametrize(("version", "kernel"), [("2.10.0", "flash"), ("2.11.0", "cudnn")])
+def test_cudnn_is_preferred_from_the_version_that_bundles_a_new_one(version: str, kernel: str,
+                                                                    monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "__version__", TorchVersion(version))
+    heads = torch.empty(2, 4, 16, 64, dtype=HALF)
+    assert kernel_for(HOPPER, heads, heads, heads, None) == kernel
 
 
 def test_rows_of_a_mask_are_aligned_for_the_efficient_kernel() -> None:

@@ -1,5 +1,6 @@
 """What CUDA's libraries allocate beside tensors, against what was seen on GPUs, and by hand."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -7,6 +8,7 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional
+from torch.torch_version import TorchVersion
 
 from charact.execution.running_layer import RunningLayer
 from charact.measure.memory_estimate.allocation_trace import AllocationTrace, Block, Op, Recorder
@@ -94,6 +96,14 @@ def test_flash_sums_the_querys_gradient_in_fp32() -> None:
     assert inside(recorded_backward(torch.bfloat16, 200, 80)) == (expected, expected, expected)
 
 
+def test_flash_has_a_gradient_for_each_head_of_the_query() -> None:
+    """Llama-3-8B at 8,192 tokens: 32 heads that share 8 heads of keys and values."""
+    name, query, keys = ("aten::_scaled_dot_product_flash_attention_backward", (1, 32, 8192, 128), (1, 8, 8192, 128))
+    shared = inside(trace_of(name, [query, query, keys, keys], [1], 2, "backward"))
+    alone = inside(trace_of(name, [query, query, query, query], [1], 2, "backward"))
+    assert [one - other for one, other in zip(shared, alone, strict=True)] == [2 * 2 * 32 * 8192 * 128] * 3
+
+
 def test_the_efficient_kernel_does_so_in_tiles() -> None:
     assert inside(recorded_backward(torch.float32, 100, 64)) == (
         4 * 8 * 100 * 65, 4 * 8 * 128 * 65, 4 * 8 * 128 * 65)
@@ -165,6 +175,24 @@ def test_cublas_keeps_a_block_for_each_thread_that_multiplies(target: Any, one: 
     assert held(AllocationTrace(ops=[none]), target) == []
     assert held(AllocationTrace(ops=[forward, forward, none]), target) == [one]
     assert held(AllocationTrace(ops=[forward, backward]), target) == [one, one]
+
+
+@pytest.mark.parametrize(("version", "name", "sizes"), [
+    ("2.10.0", "a100-80gb", [8_519_680, MIB]), ("2.10.0", "h100-80gb", [32 * MIB, MIB]),
+    ("2.10.0", "b200", [8_519_680, MIB]), ("2.11.0", "b200", [8_519_680]), ("2.12.0", "b200", [32 * MIB]),
+    ("2.12.0", "rtx5090", [32 * MIB]), ("2.12.0", "rtx4090", [8_519_680]),
+])
+def test_cublas_workspaces_depend_on_the_version(version: str, name: str, sizes: list[int],
+                                                 monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "__version__", TorchVersion(version))
+    assert held(AllocationTrace(ops=[Op("aten::addmm", "forward", None)]), target_like(name)) == sizes
+    assert held(AllocationTrace(ops=[Op("aten::mm", "forward", None)]), target_like(name)) == sizes[:1]
+
+
+def test_rocm_has_a_workspace_for_biases() -> None:
+    target = replace(A100, rocm_architecture="gfx942")
+    assert held(AllocationTrace(ops=[Op("aten::addmm", "forward", None)]), target) == [128 * MIB, 76 * MIB]
+    assert held(AllocationTrace(ops=[Op("aten::mm", "forward", None)]), target) == [128 * MIB]
 
 
 @pytest.mark.parametrize(("rows", "columns", "seen"), [

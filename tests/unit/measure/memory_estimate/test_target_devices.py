@@ -110,3 +110,12 @@ def test_an_architecture_of_amd_is_not_hopper(
 ])
 def test_the_devices_of_about_a_memory(gib: int, names: list[str]) -> None:
     assert targets_of_about(gib * GIB) == names
+
+
+def test_the_context_has_an_upper_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    target = target_like("a100-80gb")
+    monkeypatch.delenv("CUDA_MODULE_LOADING", raising=False)
+    assert target.context_bytes < target.context_high_bytes < 2**30
+    monkeypatch.setenv("CUDA_MODULE_LOADING", "EAGER")
+    assert target.context_high_bytes == 1343 * 2**20
+    assert target_of_memory(2**30, "cpu").context_high_bytes == 0
