@@ -70,11 +70,13 @@ CodeLocation = tuple[str, str, str | None]
 class FrameSampler:
     """Samples the stack of the thread that starts it, while it is in a span of `_SAMPLED_KINDS`.
 
-    *Error*: the thread needs the GIL, so each call that releases it also gets the samples of the moment before, for
-    as long as this thread takes to wake up and to ask for the GIL: the recorded delay, half of which it takes to wake
-    up. On Linux, with a delay of 20 µs, a line had 11 % of 400 samples that takes 20 of each 270 µs (8 %), and 22 %
-    if it takes 5 of each 55 µs (10 %). With calls of a millisecond or more, and with lines that keep the GIL, the
-    shares were right within the statistical error. The thread uses 0.3 % of a CPU core, at 10 ms 1 %.
+    *Error*: the thread needs the GIL, so each call that releases it also gets the samples of the moment before, for at
+    most the recorded delay: the time until this thread has woken up and has the GIL. On Linux (2 cores, some 400
+    samples each, standard error 2 %), with a delay of 20 µs, a call that takes 20 of each 270 µs (8 %) had 11 %, one
+    that takes 5 of each 55 µs (10 %) 22 %, and one that takes 20 of 25 ms (77 %) 77 %. While other programs kept all
+    cores busy (delay 0.2 to 1.3 ms), the first had 16 % of the samples for 9 % of the time. Calls that keep the GIL
+    were right within the standard error everywhere. The thread uses 0.2 % of a CPU core, at 10 ms 0.6 %, or 2 to 4 %
+    while all cores are busy.
 
     Args:
         recorder: of the program's spans.
