@@ -13,6 +13,8 @@ import pytest
 from charact.machine.core_use import CoreUse
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="waiting for a core is counted by Linux")
+alone = pytest.mark.fresh_process
+"""In this process, threads and children that other tests left take and wait for cores, too."""
 
 
 def spin(seconds: float) -> None:
@@ -46,6 +48,7 @@ def one_core_shared(*, with_child: bool) -> Iterator[None]:
         started.communicate()
 
 
+@alone
 @pytest.mark.clock
 def test_used_and_waiting_time_of_a_spinning_thread_are_the_wall_time() -> None:
     begun = CoreUse()
@@ -56,6 +59,8 @@ def test_used_and_waiting_time_of_a_spinning_thread_are_the_wall_time() -> None:
     assert facts["processor_s"] + facts["waiting_s"] == pytest.approx(facts["length_s"], rel=0.05)
 
 
+@alone
+@pytest.mark.clock
 def test_children_count_as_own() -> None:
     """On one core, a spinning child and its parent wait for each other."""
     with one_core_shared(with_child=True):
@@ -68,6 +73,8 @@ def test_children_count_as_own() -> None:
     assert facts["num_involuntary_switches"] > 10
 
 
+@alone
+@pytest.mark.clock
 def test_other_programs_hold_what_this_one_waits_for() -> None:
     with one_core_shared(with_child=False):
         begun = CoreUse()
