@@ -12,8 +12,8 @@ class Observer:
     def case_started(self, case_id: str, number: int, total: int) -> None:
         """Case `number` of `total` starts; numbers begin at 1."""
 
-    def time_left(self, seconds: float, is_bound: bool) -> None:
-        """The next case and all later ones are expected to take this long, or at most this long if `is_bound`."""
+    def time_left(self, seconds: float) -> None:
+        """The next case and all later ones are expected to take this long together."""
 
     def pass_started(self, name: str) -> None:
         """A pass of the case starts."""

@@ -47,5 +47,5 @@ def test_running_out_tells_what_was_asked_and_held(tmp_path: Path) -> None:
     assert told["limit_bytes"] == limit_bytes
     assert told["phase"] in ("forward", "backward")
     assert 0.5 * limit_bytes < sum(told["composition"].values()) < limit_bytes
-    assert 0 < told["fits"]["batch_size"] < 256
+    assert told["fits_reason"].startswith("not searched: ")
     assert torch.cuda.get_per_process_memory_fraction(DEVICE) == 1.0

@@ -42,7 +42,7 @@ def run_fits(cases: Sequence[Case], plan: FitPlan, writer: RunWriter, observer: 
     With verification, the next larger value becomes a separate case.
     """
     plan.memory.begin()
-    estimator, left = Estimator(plan.memory.target), TimeLeft(cases, observer, measures=plan.memory.measure)
+    estimator, left = Estimator(plan.memory.target), TimeLeft(cases, observer)
     for number, case in enumerate(cases, start=1):
         left.case_starts()
         observer.case_started(case.id, number, len(cases))
@@ -104,7 +104,7 @@ class _Search:
         return found
 
     def _start(self) -> int | None:
-        """Return a first value that is cheaper to estimate than the smallest: calibrations of one sample cost more."""
+        """Return a first value: two samples, which more networks support than one; None if that cannot be estimated."""
         start = _FIRST_BATCH if self._plan.axis == "batch_size" else self._smallest
         if not self._is_allowed(start):
             return None

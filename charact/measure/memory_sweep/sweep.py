@@ -51,7 +51,7 @@ def run_memory_cases(cases: Sequence[Case], plan: MemoryPlan, writer: RunWriter,
     A signal ends the sweep after the finished cases and is in `interrupt.signal`.
     """
     plan.begin()
-    estimator, left = Estimator(plan.target), TimeLeft(cases, observer, measures=plan.measure)
+    estimator, left = Estimator(plan.target), TimeLeft(cases, observer)
     for number, case in enumerate(cases, start=1):
         left.case_starts()
         observer.case_started(case.id, number, len(cases))

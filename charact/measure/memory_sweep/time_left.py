@@ -12,19 +12,17 @@ from charact.execution.case import Case
 class TimeLeft:
     """Reports the time left before each case.
 
-    The first case of a family takes longer: its program is traced, and its operators are calibrated. The later ones
-    only need their own estimate.
+    The first case of a model takes longer: its program is built, and its operators are not yet in a cache.
 
     Args:
         cases: cases of the sweep, in order.
         observer: receives the time left, from the second case on.
-        measures: whether cases also run; then a later one may take longer than the first.
     """
 
-    def __init__(self, cases: Sequence[Case], observer: Observer, *, measures: bool) -> None:
+    def __init__(self, cases: Sequence[Case], observer: Observer) -> None:
         families = [_family(case) for case in cases]
         self._are_first = [family not in families[:number] for number, family in enumerate(families)]
-        self._observer, self._measures = observer, measures
+        self._observer = observer
         self._durations_s: list[float] = []
         self._started_s: float | None = None
 
@@ -33,21 +31,16 @@ class TimeLeft:
         now_s = time.monotonic()
         if self._started_s is not None:
             self._durations_s.append(now_s - self._started_s)
-            self._observer.time_left(*self._left())
+            self._observer.time_left(self._left_s())
         self._started_s = now_s
 
-    def _left(self) -> tuple[float, bool]:
-        """Return the time left (s), and whether it is an upper bound because only first cases have ended."""
-        num_done = len(self._durations_s)
+    def _left_s(self) -> float:
         ended = list(zip(self._are_first, self._durations_s, strict=False))
         mean_s = {kind: [duration_s for is_first, duration_s in ended if is_first == kind] for kind in (True, False)}
         first_s, later_s = (fmean(mean_s[kind] or self._durations_s) for kind in (True, False))
-        left = self._are_first[num_done:]
-        is_bound = not (self._measures or mean_s[False] or all(left))
-        return sum(first_s if is_first else later_s for is_first in left), is_bound
+        return sum(first_s if is_first else later_s for is_first in self._are_first[len(self._durations_s):])
 
 
 def _family(case: Case) -> tuple[Any, ...]:
-    """Return what cases have in common that share a program and a calibration."""
-    return (id(case.workload), case.mode, case.precision, case.data, case.accumulate, case.parallel, case.num_ranks,
-            case.batch_size == 1)
+    """Return what cases have in common that share a program."""
+    return id(case.workload), case.mode, case.precision, case.data, case.accumulate, case.parallel, case.num_ranks

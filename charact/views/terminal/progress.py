@@ -149,11 +149,10 @@ class MemoryProgress(LiveProgress):
     """Progress of cases of a memory run; their number of passes is not known in advance."""
 
     _ends_s: float | None = None
-    _is_bound = False
 
-    def time_left(self, seconds: float, is_bound: bool) -> None:
+    def time_left(self, seconds: float) -> None:
         """Store the time at which the last case is expected to end."""
-        self._ends_s, self._is_bound = time.monotonic() + seconds, is_bound
+        self._ends_s = time.monotonic() + seconds
 
     def pass_started(self, name: str) -> None:
         """Show the current step."""
@@ -162,7 +161,7 @@ class MemoryProgress(LiveProgress):
 
     def _left(self) -> str:
         left_s = 0.0 if self._ends_s is None else self._ends_s - time.monotonic()
-        return f"{'at most' if self._is_bound else 'about'} {left_s:.0f} s left" if left_s >= 1 else ""
+        return f"about {left_s:.0f} s left" if left_s >= 1 else ""
 
 
 class BrickProgress(LiveProgress):

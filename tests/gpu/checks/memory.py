@@ -69,7 +69,7 @@ def check_out_of_memory(session: Session) -> None:
     held = sum((facts.get("composition") or {}).values())
     session.within("held when memory ran out / limit", held / (4 * GIB), 0.5, 1.0)
     session.info("out of memory, as recorded",
-                 {key: facts.get(key) for key in ("requested_bytes", "free_bytes", "phase", "fits")})
+                 {key: facts.get(key) for key in ("requested_bytes", "free_bytes", "phase", "fits_reason")})
 
 
 @on_cuda

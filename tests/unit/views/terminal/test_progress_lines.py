@@ -36,16 +36,16 @@ def test_estimates_show_the_time_left_that_the_sweep_reports(
         monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     clock = Clock(monkeypatch)
     with MemoryProgress(Console(stderr=True), enabled=True) as progress:
-        for number, left in ((1, None), (2, (90.0, True)), (3, (21.0, False))):
+        for number, left in ((1, None), (2, 90.0), (3, 21.0)):
             if left:
-                progress.time_left(*left)
+                progress.time_left(left)
             progress.case_started(f"mlp-{number}", number, 3)
             clock.now_s += 11
             progress.pass_started("prediction")
             clock.now_s += 11
     assert capsys.readouterr().err.splitlines() == [
-        "[1/3] mlp-1: prediction", "[2/3] mlp-2: setting up, at most 90 s left",
-        "[2/3] mlp-2: prediction, at most 79 s left", "[3/3] mlp-3: setting up, about 21 s left",
+        "[1/3] mlp-1: prediction", "[2/3] mlp-2: setting up, about 90 s left",
+        "[2/3] mlp-2: prediction, about 79 s left", "[3/3] mlp-3: setting up, about 21 s left",
         "[3/3] mlp-3: prediction, about 10 s left"]
 
 
