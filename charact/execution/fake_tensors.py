@@ -39,7 +39,7 @@ def fake_tensors(case: Case, fake: FakeTensorMode | None = None) -> Iterator[Fak
     before = torch.get_default_dtype()
     torch.set_default_dtype(PRECISIONS[fake_case(case).precision].weights)
     try:
-        with fake or FakeTensorMode() as entered:
+        with fake or FakeTensorMode() as entered, fake_modules():
             yield entered
     finally:
         torch.set_default_dtype(before)
@@ -81,13 +81,13 @@ def _replace_tensors(model: nn.Module, fake: FakeTensorMode) -> None:
 
 
 @contextlib.contextmanager
-def fake_modules(created: Callable[[nn.Parameter], None]) -> Iterator[None]:
+def fake_modules(created: Callable[[nn.Parameter], object] = id) -> Iterator[None]:
     """Let modules convert (`Module.to`) and copy fake parameters, and skip drawing truncated normal values.
 
     PyTorch cannot swap or deep-copy fake parameters, and draws until no value is out of range.
 
     Args:
-        created: called with each copied parameter.
+        created: called with each copied parameter; by default, nothing happens.
     """
     apply: Any = nn.Module._apply
     draw = nn.init._no_grad_trunc_normal_

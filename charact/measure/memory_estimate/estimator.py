@@ -27,6 +27,8 @@ from charact.workload.base import Workload
 _MIN_UNCERTAINTY = 0.002
 """Minimum relative uncertainty of a peak: some allocations bypass the dispatcher, such as random generator states saved
 by checkpointing."""
+_MIN_UNCERTAINTY_BYTES = 2**14
+"""The same for small models: a generator's state has 5 KB, and a model may skip a mask if its values allow."""
 _OPERATORS = OperatorMemory()
 """Measured memory of this process's operators."""
 
@@ -139,7 +141,8 @@ def _estimate(trace: AllocationTrace, target: Target, started: float, *, tf32: b
              for origin in MEMORY_ORIGINS}
     # Larger blocks may fragment CUDA's allocator less, so that the totals may even shrink.
     peaks = [played.peak.total_bytes for played in (low, likely, high)]
-    least, most = math.floor(min(peaks) * (1 - _MIN_UNCERTAINTY)), math.ceil(max(peaks) * (1 + _MIN_UNCERTAINTY))
+    least, most = (peak + sign * max(_MIN_UNCERTAINTY_BYTES, math.ceil(peak * _MIN_UNCERTAINTY))
+                   for sign, peak in ((-1, min(peaks)), (1, max(peaks))))
     reserved = max((played.reserved_bytes or 0 for played in (low, likely, high)), default=0)
     needed = (reserved or most) + target.context_high_bytes
     return MemoryEstimate(likely.rows(), {

@@ -4,7 +4,7 @@ import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -149,12 +149,7 @@ class _PeakSearch:
             if op.call is not None:
                 self._places[op.call].append(number)
         self._known: dict[OperatorCall, CallMemory] = {}
-        # Fake tensors do not have the size of oneDNN's workspaces between forward and backward.
-        unsized = [call for call, places in self._places.items()
-                   if any(self._sizes[made] == 0 for made in trace.ops[places[0]].made)]
-        self._measure(unsized)
-        for call in unsized:
-            self._set_sizes(call)
+        self._set_sizes()
         self._model = {call: modelled(trace.ops[places[0]], self._sizes) for call, places in self._places.items()}
         self._known |= memory.cached(self._places)
         held = replay(trace, HostAllocator(), [0] * len(trace.ops), self._sizes).snapshots
@@ -224,10 +219,27 @@ class _PeakSearch:
         self._memory.measure(calls, expected_bytes)
         self._known |= self._memory.cached(calls)
 
-    def _set_sizes(self, call: OperatorCall) -> None:
-        """Set the sizes of the blocks that a call makes to those measured."""
-        for number in self._places[call]:
-            made = self._trace.ops[number].made
-            if call in self._known and len(made) == len(self._known[call].output_bytes):
-                for block, num_bytes in zip(made, self._known[call].output_bytes, strict=True):
-                    self._sizes[block] = num_bytes
+    def _set_sizes(self) -> None:
+        """Set the sizes of blocks for which fake kernels have others: the smallest call of each operator shows which.
+
+        Examples are workspaces of oneDNN's recurrent layers (empty), and means of losses (an element for each input).
+        """
+        calls: dict[Any, list[OperatorCall]] = defaultdict(list)
+        for call in self._places:
+            calls[call.operator].append(call)
+        smallest = {operator: min(alike, key=lambda call: call.input_bytes) for operator, alike in calls.items()}
+        self._measure(list(smallest.values()))
+        for operator, call in smallest.items():
+            made = self._trace.ops[self._places[call][0]].made
+            if call in self._known and self._known[call].output_bytes != tuple(self._sizes[block] for block in made):
+                self._measure(calls[operator])
+                self._use_sizes(calls[operator])
+
+    def _use_sizes(self, calls: Sequence[OperatorCall]) -> None:
+        """Set the sizes of the blocks that calls make to those measured."""
+        for call in calls:
+            for number in self._places[call]:
+                made = self._trace.ops[number].made
+                if call in self._known and len(made) == len(self._known[call].output_bytes):
+                    for block, num_bytes in zip(made, self._known[call].output_bytes, strict=True):
+                        self._sizes[block] = num_bytes

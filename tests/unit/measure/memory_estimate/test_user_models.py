@@ -200,3 +200,21 @@ def test_what_cannot_be_predicted_says_why(name: str, spec: str, why: str) -> No
     with pytest.raises(CannotEstimate, match=rf"{why}.*--measure") as caught:
         predicted(own_case(name, spec, 2, 4))
     assert "\n" not in str(caught.value)
+
+
+class Copied(nn.Module):
+    """Layers that are deep copies of one, whose loss is over many outputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(32, 2, 64, batch_first=True)
+        self.layers = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layers(x)
+
+
+def test_copied_layers_and_a_mean_that_keeps_its_terms() -> None:
+    workload = own_model(f"{__name__}:Copied", "", parse_input_spec("Sx32 -> Sx32"), "mse_loss", "Adam", 0.01)
+    case = Case(workload.prepare(), 30, 4, "train", "fp32", CPU, DataRequest())
+    assert predicted(case).peak_bytes == pytest.approx(measured_peak(case), rel=1e-3)
