@@ -2,7 +2,7 @@
 
 import contextlib
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 Kind = Literal["begin", "allocate", "free", "end"]
 
 _LINEAR = torch.ops.aten.linear.default
+_READ = torch.ops.aten._local_scalar_dense.default
+_COUNTS = (torch.ops.aten.sum.default, torch.ops.aten.sum.dim_IntList)
 
 @dataclass(slots=True)
 class Block:
@@ -71,6 +73,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self._layer = layer
         self._phase: str = "other"
+        self.masks_are_full: Callable[[], bool] = lambda: True
+        """Answer if a program asks whether all values of a fake tensor are true, as of a mask without padding."""
         self._composite: Any = None
         """Composite operator that is being decomposed."""
         self._index_of: dict[int, int] = {}
@@ -121,6 +125,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return self._decompose(func, args, kwargs)
         if self._composite is _LINEAR and func is torch.ops.aten.add.Tensor:
             func = torch.ops.aten.add_.Tensor  # what linear calls outside of any dispatch mode
+        if func is _READ and hasattr(args[0], "_all_are_true"):
+            return self.masks_are_full()
         func = in_place_in_backward(func, args, kwargs)
         trace, number = self.trace, len(self.trace.ops)
         op = Op(f"{func.namespace}::{func._overloadpacket.__name__}", self._phase_now(), self._layer.name())
@@ -128,6 +134,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         trace.events.append(("begin", number))
         op.call = call_of(func, args, kwargs)
         outputs = run(func, args, kwargs)
+        _follow_masks(func, args, outputs)
         op.library = library_of(func, args, kwargs)
         self._describe(op, _tensors((args, kwargs)), _tensors(outputs))
         trace.events.append(("end", number))
@@ -211,6 +218,15 @@ def record_iteration(loop: "Loop", recorder: Recorder) -> AllocationTrace:
 
 def _states(loop: "Loop") -> list[Any]:
     return tree_leaves([list(optimizer.state.values()) for optimizer in loop.optimizers])
+
+
+def _follow_masks(func: Any, args: Any, outputs: Any) -> None:
+    """Mark the condition that all values of a mask are true."""
+    if func in _COUNTS and args[0].dtype == torch.bool:
+        outputs._most_true = args[0].numel()
+    elif func is torch.ops.aten.all.default or (
+            func is torch.ops.aten.eq.Scalar and getattr(args[0], "_most_true", None) == args[1]):
+        outputs._all_are_true = True
 
 
 _NAMES = {"convolution", "convolution_backward", "conv1d", "conv2d", "conv3d"}

@@ -4,8 +4,11 @@ import contextlib
 import itertools
 import logging
 import re
+import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
+from unittest import mock
 
 import torch
 from torch._subclasses.fake_tensor import (
@@ -14,7 +17,7 @@ from torch._subclasses.fake_tensor import (
     UnsupportedOperatorException,
     unset_fake_temporarily,
 )
-from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 from torch.utils.data import default_collate
 
 from charact.core.errors import UserError
@@ -62,6 +65,7 @@ class FakeProgram:
             self._buckets = Buckets(self._loop.model) if case.parallel == "ddp" else None
             layer = RunningLayer(self._loop.model)
             self._recorder = Recorder(layer) if case.parallel is None else RankRecorder(layer)
+            self._recorder.masks_are_full = partial(_has_full_masks, case)
         self._warm = False
         self._carries = type(case.workload).start_epoch is not Workload.start_epoch
 
@@ -71,7 +75,7 @@ class FakeProgram:
         Raises:
             CannotEstimate: as above.
         """
-        with _errors_of(case), fake_tensors(case, self._fake):
+        with _errors_of(case), fake_tensors(case, self._fake), eager_transformers():
             self._loop.feed(_fake_batches(case))
             if self._carries or not self._warm:  # state between iterations exists after the first
                 self._record()
@@ -96,6 +100,14 @@ def weight_shapes(case: Case) -> list[tuple[int, ...]] | None:
         return [tuple(tensor.shape) for tensor in (*model.parameters(), *model.buffers())]
     except (RuntimeError, NotImplementedError):
         return None
+
+
+@contextlib.contextmanager
+def eager_transformers() -> Iterator[None]:
+    """Let Hugging Face's transformers choose masks as outside of a compiler, for which it takes fake tensors."""
+    library, name = sys.modules.get("transformers.utils.import_utils"), "is_fake_tensor"
+    with (mock.patch.object(library, name, return_value=False) if hasattr(library, name) else contextlib.nullcontext()):
+        yield
 
 
 @contextlib.contextmanager
@@ -140,6 +152,15 @@ def _fake_batches(case: Case) -> Iterator[Any]:
     return (tree_unflatten([leaf if one is None else torch.empty(one[0], dtype=one[1])
                             for leaf, one in zip(leaves, alike, strict=True)], structure)
             for _ in itertools.count())
+
+
+def _has_full_masks(case: Case) -> bool:
+    """Return whether the masks among the inputs, integers of zeros and ones for each position, are all ones."""
+    with unset_fake_temporarily():
+        batch = _first_batch(case) if case.workload.input_kind == "sequence" else fake_case(case).dataset()[0]
+        leaves = [leaf for leaf in tree_leaves(batch) if isinstance(leaf, torch.Tensor) and leaf.dim()]
+        masks = [leaf for leaf in leaves if not leaf.is_floating_point() and bool(((leaf == 0) | (leaf == 1)).all())]
+        return all(bool(mask.all()) for mask in masks if mask.dim() > 1 or case.workload.input_kind != "sequence")
 
 
 def _first_batch(case: Case) -> Any:

@@ -1,6 +1,5 @@
 """Allocation trace of any function, recorded on fake tensors."""
 
-import sys
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
@@ -23,9 +22,7 @@ from charact.execution.fake_tensors import choose_foreach, fake_modules
 from charact.execution.running_layer import RunningLayer
 from charact.measure.memory_estimate.allocation_trace import AllocationTrace, Recorder
 from charact.measure.memory_estimate.cuda_as_cpu import cuda_as_cpu
-from charact.measure.memory_estimate.fake_program import CannotEstimate, cannot_estimate_errors
-
-_COUNTS = (torch.ops.aten.sum.default, torch.ops.aten.sum.dim_IntList)
+from charact.measure.memory_estimate.fake_program import CannotEstimate, cannot_estimate_errors, eager_transformers
 
 
 def trace_function(build: Callable[[], Any], name: str, *, on_cuda: bool = False) -> AllocationTrace:
@@ -45,7 +42,7 @@ def trace_function(build: Callable[[], Any], name: str, *, on_cuda: bool = False
     """
     recorder = _FunctionRecorder(on_cuda=on_cuda)
     with (cannot_estimate_errors(name, "leave that out"), FakeTensorMode(), fake_modules(recorder.add_weight),
-          _no_compiler(name), _eager_transformers(), cuda_as_cpu() if on_cuda else nullcontext()):
+          _no_compiler(name), eager_transformers(), cuda_as_cpu() if on_cuda else nullcontext()):
         with recorder.listening():
             with recorder:
                 step = build()
@@ -76,14 +73,6 @@ def _no_compiler(name: str) -> Iterator[None]:
         yield
 
 
-@contextmanager
-def _eager_transformers() -> Iterator[None]:
-    """Let Hugging Face's transformers choose masks as outside of a compiler, for which it takes fake tensors."""
-    library, name = sys.modules.get("transformers.utils.import_utils"), "is_fake_tensor"
-    with patch.object(library, name, lambda _: False) if hasattr(library, name) else nullcontext():
-        yield
-
-
 class _FunctionRecorder(Recorder):  # type: ignore[no-untyped-call]
     """A recorder that detects phases, weights, gradients and optimizer state through hooks."""
 
@@ -93,18 +82,6 @@ class _FunctionRecorder(Recorder):  # type: ignore[no-untyped-call]
         self._updating = False
         self._registrations: list[weakref.ref[torch.Tensor]] = []
         """Parameters and buffers that modules registered; a replaced one is freed."""
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Record an operator; the condition that all values are true holds, as for a mask without padding."""
-        if func is torch.ops.aten._local_scalar_dense.default and getattr(args[0], "_all_are_true", False):
-            return True
-        outputs = super().__torch_dispatch__(func, types, args, kwargs)
-        if func in _COUNTS and args[0].dtype == torch.bool:
-            outputs._most_true = args[0].numel()
-        elif func is torch.ops.aten.all.default or (
-                func is torch.ops.aten.eq.Scalar and getattr(args[0], "_most_true", None) == args[1]):
-            outputs._all_are_true = True
-        return outputs
 
     def begin(self) -> None:
         """Begin an iteration; weights may have been converted to another type since their registration."""

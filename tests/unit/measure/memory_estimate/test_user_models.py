@@ -218,3 +218,19 @@ def test_copied_layers_and_a_mean_that_keeps_its_terms() -> None:
     workload = own_model(f"{__name__}:Copied", "", parse_input_spec("Sx32 -> Sx32"), "mse_loss", "Adam", 0.01)
     case = Case(workload.prepare(), 30, 4, "train", "fp32", CPU, DataRequest())
     assert predicted(case).peak_bytes == pytest.approx(measured_peak(case), rel=1e-3)
+
+
+@pytest.mark.parametrize("lowest", [0, 1])
+def test_a_mask_without_padding_is_skipped_as_in_a_real_run(lowest: int) -> None:
+    spec = parse_input_spec(f"input_ids=int64[50] S, attention_mask=int64[{lowest}:2] S, labels=int64[2]")
+    workload = own_model(f"{__name__}:bert", "", spec, None, "SGD", 0.01)
+    case = Case(workload.prepare(), 60, 8, "infer", "fp32", CPU, DataRequest())
+    assert predicted(case).peak_bytes == pytest.approx(measured_peak(case), rel=1e-3)
+
+
+def bert() -> nn.Module:
+    """An encoder of transformers."""
+    transformers = pytest.importorskip("transformers")
+    model: nn.Module = transformers.BertForSequenceClassification(transformers.BertConfig(
+        vocab_size=50, hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64))
+    return model
