@@ -42,7 +42,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import memory_models
 
 CPU = torch.device("cpu")
-SIZES = {"image": (36, 80, 132), "sequence": (7, 20, 45)}
+SIZES = {"image": (64, 80, 132), "sequence": (7, 20, 45)}
 BATCHES = {"image": (1, 3), "sequence": (2, 5)}
 SETTINGS = [(isa, threads) for isa in ("", "AVX2", "SSE41") for threads in (1, 2)]
 """Instruction set (empty: the machine's own) and number of threads."""
@@ -129,7 +129,7 @@ def run_here(names: Sequence[str], to: Path | None) -> list[dict[str, Any]]:
         for case in cases_of(name):
             try:
                 row = compare(estimator, case, setting)
-            except (UserError, MemoryError, RuntimeError) as error:
+            except (UserError, MemoryError, RuntimeError, ValueError) as error:
                 print(f"{setting}, {case.id}: {str(error).partition(chr(10))[0]}", file=sys.stderr)
                 continue
             rows.append(row)
