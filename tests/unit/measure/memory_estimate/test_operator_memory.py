@@ -16,7 +16,8 @@ from charact.execution.running_layer import RunningLayer
 from charact.measure.memory_estimate import operator_memory
 from charact.measure.memory_estimate.allocation_trace import AllocationTrace, Recorder
 from charact.measure.memory_estimate.estimator import Estimator
-from charact.measure.memory_estimate.inner_memory import measured_inner, modelled
+from charact.measure.memory_estimate.inner_memory import measured_inner
+from charact.measure.memory_estimate.modelled_memory import modelled
 from charact.measure.memory_estimate.operator_calls import OperatorCall, call_of, described
 from charact.measure.memory_estimate.operator_memory import OperatorMemory
 from charact.measure.memory_estimate.replay import HostAllocator, replay
