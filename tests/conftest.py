@@ -1,10 +1,12 @@
 """Fixtures that every test may use."""
 
 import gc
+import getpass
 import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -71,6 +73,10 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
     os.environ.setdefault("MPLCONFIGDIR", str(Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser()
                                               / "matplotlib"))
     os.environ["XDG_CACHE_HOME"] = str(tmp_path_factory.mktemp("cache"))
+    if limit := os.environ.get("ATEN_CPU_CAPABILITY"):
+        # PyTorch would reuse kernels that were compiled with other instructions, and abort.
+        os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(Path(tempfile.gettempdir())
+                                                             / f"torchinductor-{getpass.getuser()}-{limit}"))
     keep_made_up()
 
 
