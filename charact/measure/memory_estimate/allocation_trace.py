@@ -8,13 +8,14 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
+from torch._C import DispatchKey
 from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 from torch.nn.parameter import is_lazy
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from charact.execution.running_layer import RunningLayer
-from charact.measure.memory_estimate.fake_results import COMPOSITE, is_composite, run
+from charact.measure.memory_estimate.fake_results import COMPOSITE, is_cast_whole, is_composite, run
 from charact.measure.memory_estimate.gradient_sums import in_place_in_backward, least_references
 from charact.measure.memory_estimate.operator_calls import OperatorCall, call_of
 
@@ -77,6 +78,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Answer if a program asks whether all values of a fake tensor are true, as of a mask without padding."""
         self._composite: Any = None
         """Composite operator that is being decomposed."""
+        self._is_cast = False
+        """Whether autocast has converted the inputs of that operator, or of one around it."""
         self._index_of: dict[int, int] = {}
         """Block index by address of a live storage's object."""
         self.trace = AllocationTrace()
@@ -135,6 +138,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         op.call = call_of(func, args, kwargs)
         outputs = run(func, args, kwargs)
         _follow_masks(func, args, outputs)
+        if func.is_view and torch.is_inference_mode_enabled() and args[0].requires_grad:
+            outputs.requires_grad_()  # as without a dispatch mode: `matmul` then joins batch axes instead of copying
         op.library = library_of(func, args, kwargs)
         self._describe(op, _tensors((args, kwargs)), _tensors(outputs))
         trace.events.append(("end", number))
@@ -143,14 +148,16 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _decompose(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call a composite operator's parts; inference mode would keep it whole.
 
-        `decompose` would use Python decompositions, which make copies.
+        `decompose` would use Python decompositions, which make copies. Autocast, which a dispatch mode turns off, converts
+        the inputs of parts unless it has converted those of the whole.
         """
-        outer, self._composite = self._composite, func
+        outer = self._composite, self._is_cast
+        self._composite, self._is_cast = func, self._is_cast or is_cast_whole(func)
         try:
-            with self:
+            with self, torch._C._SetExcludeDispatchKeyGuard(DispatchKey.AutocastCPU, self._is_cast):
                 return func._op_dk(COMPOSITE, *args, **kwargs)
         finally:
-            self._composite = outer
+            self._composite, self._is_cast = outer
 
     def _describe(self, op: Op, inputs: list[torch.Tensor], outputs: list[torch.Tensor]) -> None:
         first_new = len(self.trace.blocks)

@@ -146,11 +146,23 @@ def _why(error: Exception) -> str | None:
 
 
 def _fake_batches(case: Case) -> Iterator[Any]:
-    """Yield batches with the shapes and dtypes of the case's first batch, fake inside of a fake mode."""
+    """Yield batches with the shapes and dtypes of the case's first batch, fake inside of a fake mode.
+
+    Like real batches, they are converted to the case's type of weights if that differs; for CUDA this happens on the host.
+    """
     leaves, structure = tree_flatten(_first_batch(case))
     alike = [(leaf.shape, leaf.dtype) if isinstance(leaf, torch.Tensor) else None for leaf in leaves]
-    return (tree_unflatten([leaf if one is None else torch.empty(one[0], dtype=one[1])
-                            for leaf, one in zip(leaves, alike, strict=True)], structure)
+    dtype = PRECISIONS[fake_case(case).precision].weights
+
+    def fake(leaf: Any, layout: tuple[torch.Size, torch.dtype] | None) -> Any:
+        if layout is None:
+            return leaf
+        shape, own = layout
+        if not own.is_floating_point:
+            return torch.empty(shape, dtype=own)
+        return torch.empty(shape, dtype=own if case.device.type == "cpu" else dtype).to(dtype)
+
+    return (tree_unflatten([fake(*pair) for pair in zip(leaves, alike, strict=True)], structure)
             for _ in itertools.count())
 
 
@@ -172,12 +184,9 @@ def _first_batch(case: Case) -> Any:
             return next(batches.first(case.data.seed))
     with unset_fake_temporarily():
         sample = dataset[0]
-    dtype = PRECISIONS[fake_case(case).precision].weights
 
     def fake(leaf: Any) -> Any:
-        if not isinstance(leaf, torch.Tensor):
-            return leaf
-        return torch.empty(leaf.shape, dtype=dtype if leaf.is_floating_point() else leaf.dtype)
+        return torch.empty(leaf.shape, dtype=leaf.dtype) if isinstance(leaf, torch.Tensor) else leaf
 
     collate: Callable[[list[Any]], Any] = getattr(dataset, "collate", None) or default_collate
     return collate([tree_map(fake, sample)] * case.batch_size)

@@ -61,6 +61,12 @@ def is_composite(operator: Any) -> bool:
     return has(operator.name(), COMPOSITE) and not has(operator.name(), DispatchKey.CPU)
 
 
+def is_cast_whole(operator: Any) -> bool:
+    """Return whether autocast on a CPU has a rule for an operator; it converts the parts of others."""
+    has: Any = torch._C._dispatch_has_kernel_for_dispatch_key
+    return bool(has(operator.name(), DispatchKey.AutocastCPU))
+
+
 @cache
 def is_in_place(operator: Any) -> bool:
     """Return whether an operator writes into its first tensor and returns it with the same shape."""
