@@ -102,7 +102,7 @@ def main() -> None:
             closest[ops[call].name] = max(closest.get(ops[call].name, 0), inside / high)
             num_calls, num_outside = num_calls + 1, num_outside + (inside > high)
             if inside > high:
-                print(f"outside: {inside:,} bytes, at most {high:,.0f} expected: {call.text()}")
+                print(f"outside: {inside:,} bytes, at most {high:,.0f} expected: {call.text}")
     print(f"{num_calls} calls, {num_outside} outside of the range; largest share of its upper end by operator:")
     for name, share in sorted(closest.items(), key=lambda item: -item[1]):
         print(f"  {name}: {share:.2f}")

@@ -148,8 +148,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _decompose(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call a composite operator's parts; inference mode would keep it whole.
 
-        `decompose` would use Python decompositions, which make copies. Autocast, which a dispatch mode turns off, converts
-        the inputs of parts unless it has converted those of the whole.
+        `decompose` would use Python decompositions, which make copies. A dispatch mode turns autocast off, which
+        converts the inputs of parts, unless it has converted those of the whole.
         """
         outer = self._composite, self._is_cast
         self._composite, self._is_cast = func, self._is_cast or is_cast_whole(func)

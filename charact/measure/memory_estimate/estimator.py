@@ -141,7 +141,7 @@ def _estimate(trace: AllocationTrace, target: Target, started: float, *, tf32: b
              for origin in MEMORY_ORIGINS}
     # Larger blocks may fragment CUDA's allocator less, so that the totals may even shrink.
     peaks = [played.peak.total_bytes for played in (low, likely, high)]
-    least, most = (peak + sign * max(_MIN_UNCERTAINTY_BYTES, math.ceil(peak * _MIN_UNCERTAINTY))
+    least, most = (max(0, peak + sign * max(_MIN_UNCERTAINTY_BYTES, math.ceil(peak * _MIN_UNCERTAINTY)))
                    for sign, peak in ((-1, min(peaks)), (1, max(peaks))))
     reserved = max((played.reserved_bytes or 0 for played in (low, likely, high)), default=0)
     needed = (reserved or most) + target.context_high_bytes

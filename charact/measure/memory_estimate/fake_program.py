@@ -148,7 +148,7 @@ def _why(error: Exception) -> str | None:
 def _fake_batches(case: Case) -> Iterator[Any]:
     """Yield batches with the shapes and dtypes of the case's first batch, fake inside of a fake mode.
 
-    Like real batches, they are converted to the case's type of weights if that differs; for CUDA this happens on the host.
+    Like real batches, they are converted to the case's type of weights if that differs. For CUDA, the host does this.
     """
     leaves, structure = tree_flatten(_first_batch(case))
     alike = [(leaf.shape, leaf.dtype) if isinstance(leaf, torch.Tensor) else None for leaf in leaves]

@@ -12,8 +12,9 @@ from charact.measure.memory_estimate.operator_memory import CallMemory, Operator
 from charact.measure.memory_estimate.replay import HostAllocator, replay
 
 _NEGLIGIBLE_FRAC = 1e-4
-"""Share of a phase's peak below which an operator's internal memory is not worth a measurement."""
+"""A call is measured only if it could raise its phase's peak by more than this share."""
 _CALLS_A_ROUND = 4
+"""Calls that are measured before the certain peaks are computed again."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ class Range:
     """Names of operators whose memory is modelled, with a wide range."""
 
     def with_more(self, more: Sequence[int]) -> "Range":
-        """Return the range with more internal memory of each operator (bytes)."""
+        """Return the range with bytes added to the internal memory of each operator."""
         low, likely, high = (replace(inner, workspaces=[sum(pair) for pair in zip(inner.workspaces, more, strict=True)])
                              for inner in (self.low, self.likely, self.high))
         return replace(self, low=low, likely=likely, high=high)
@@ -44,11 +45,12 @@ class Range:
 def measured_inner(trace: AllocationTrace, memory: OperatorMemory) -> tuple[Range, dict[str, int | str | None]]:
     """Return the internal memory of a trace's operators on this CPU, and facts about its measurement.
 
-    Only operators that may decide the peak of a phase are measured: those for which the upper end of the model exceeds
-    the largest total that is certain. All others keep the model's likely value, below that total.
+    Two kinds of calls are measured: the smallest call of each operator, to check the sizes of its outputs, and each
+    call that may decide the peak of a phase. A call may decide it if the model's upper end exceeds the largest total
+    that is certain. All others keep the model's likely value, at most up to that total.
 
-    The facts: num_measured, calls that decide a phase's peak; num_modelled, those of them that cannot be run alone;
-    reason, why the first of these cannot.
+    The facts: num_measured, distinct calls with measured memory; num_modelled, calls that may decide a peak but cannot
+    run alone; reason, why the first of these cannot.
     """
     search = _PeakSearch(trace, memory)
     search.run()
@@ -67,6 +69,8 @@ class _PeakSearch:
             if op.call is not None:
                 self._places[op.call].append(number)
         self._known: dict[OperatorCall, CallMemory] = {}
+        self._tried: set[OperatorCall] = set()
+        """Calls that this search tried to measure."""
         self._set_sizes()
         self._model = {call: modelled(trace.ops[places[0]], self._sizes) for call, places in self._places.items()}
         self._known |= memory.cached(self._places)
@@ -79,10 +83,8 @@ class _PeakSearch:
             certain = self._certain()
             excess: dict[OperatorCall, float] = {}
             for call, places in self._places.items():
-                if call in self._known or self._memory.reason(call) is not None:
-                    continue
                 most = max(self._excess(number, certain) for number in places)
-                if most > 0:
+                if most > 0 and call not in self._known and call not in self._tried:
                     excess[call] = most
             if not excess:
                 return
@@ -111,10 +113,10 @@ class _PeakSearch:
     def facts(self) -> dict[str, int | str | None]:
         """Return how many calls were measured and modelled, and why."""
         certain = self._certain()
-        reasons = [reason for call, places in self._places.items() if (reason := self._memory.reason(call)) is not None
-                   and any(self._excess(number, certain) > 0 for number in places)]
-        return {"num_measured": len(self._known), "num_modelled": len(reasons),
-                "reason": reasons[0] if reasons else None}
+        failed = [call for call, places in self._places.items() if call not in self._known
+                  and any(self._excess(number, certain) > 0 for number in places)]
+        return {"num_measured": len(self._known), "num_modelled": len(failed),
+                "reason": self._memory.reason(failed[0]) if failed else None}
 
     def _certain(self) -> dict[str, float]:
         """Return the largest total of each phase that is certain to be reached."""
@@ -141,13 +143,16 @@ class _PeakSearch:
             op = self._trace.ops[self._places[call][0]]
             return sum(self._sizes[made] for made in op.made) + modelled(op, self._sizes).likely
 
+        self._tried.update(calls)
         self._memory.measure(calls, expected_bytes)
         self._known |= self._memory.cached(calls)
 
     def _set_sizes(self) -> None:
-        """Set the sizes of blocks for which fake kernels have others: the smallest call of each operator shows which.
+        """Correct the sizes of outputs that fake kernels get wrong.
 
-        Examples are workspaces of oneDNN's recurrent layers (empty), and means of losses (an element for each input).
+        The smallest call of each operator runs; if its outputs differ from the trace, all calls of the operator run. An
+        operator whose smallest call agrees is taken to be right at all sizes. Examples of wrong ones are workspaces of
+        oneDNN's recurrent layers (empty), and the mean of a loss, which keeps an element for each input.
         """
         calls: dict[Any, list[OperatorCall]] = defaultdict(list)
         for call in self._places:

@@ -15,7 +15,10 @@ _VECTOR_CHANNELS = 16
 _MATRIX_BLOCK = 64
 """Rows and columns of oneDNN's copies of 16-bit matrices are padded to a multiple of this."""
 _MIN_HIGH_BYTES = 2**17
-"""Least upper end: buffers of reductions and of threads."""
+"""Minimum of the upper end: reductions and threads have buffers of this order."""
+
+
+_CONVOLUTIONS = ("aten::convolution", "aten::convolution_backward")
 
 
 class Modelled(NamedTuple):
@@ -29,12 +32,12 @@ class Modelled(NamedTuple):
 def modelled(op: Op, blocks: Sequence[int]) -> Modelled:
     """Return the range of an operator's internal memory on a CPU, from its tensors.
 
-    The upper end is a copy of each tensor, in float32 for 16-bit types. Libraries pad copies to blocks: oneDNN the
-    channels of each group of a convolution, and the rows and columns of a 16-bit matrix. A convolution may copy twice,
-    and unfold its input: an element of each kernel position for each output, of the whole batch or, in oneDNN, of an
-    image in each thread. A recurrent layer keeps all gates.
+    The upper end is a copy of each tensor, in float32 for 16-bit types. Libraries pad copies to blocks: oneDNN pads the
+    channels of each group of a convolution, and the rows and columns of a 16-bit matrix. A convolution may copy twice.
+    It may also unfold its input, into an element for each kernel position and output pixel: of the whole batch or, in
+    oneDNN, of one image per thread. A recurrent layer keeps all gates.
 
-    *Error*: the range held in all of 30,000 random calls on three instruction sets (`benchmarks/operator_memory.py`).
+    *Error*: `benchmarks/README.md` has the number of random calls that exceeded the upper end.
 
     Args:
         op: the operator.
@@ -46,7 +49,7 @@ def modelled(op: Op, blocks: Sequence[int]) -> Modelled:
     touched = sum(map(_dense_bytes, layouts)) + sum(blocks[number] for number in op.made)
     wider = 2 if op.item_bytes == 2 else 1
     kind = operator_type(op.name)
-    if kind == "convolution":
+    if op.name in _CONVOLUTIONS:
         return Modelled(0, 0.5 * touched, _MIN_HIGH_BYTES + _convolution_bytes(op, layouts, blocks))
     if kind == "recurrent":
         return Modelled(0, 0.5 * touched, _MIN_HIGH_BYTES + 4 * wider * touched)
@@ -66,8 +69,9 @@ def _convolution_bytes(op: Op, layouts: Sequence[Layout], blocks: Sequence[int])
     """Return the most that a convolution copies and unfolds."""
     *images, weight = [layout for layout in layouts if len(layout.shape) > 2]
     assert op.call is not None
-    groups = next(value for value in reversed(op.call.args) if isinstance(value, int) and not isinstance(value, bool))
-    is_transposed = any(value is True for value in op.call.args)
+    names = [argument.name for argument in op.call.operator._schema.arguments]
+    given = dict(zip(names, op.call.args, strict=False)) | dict(op.call.kwargs)
+    groups, is_transposed = int(given["groups"]), bool(given["transposed"])
     kernel, channels = math.prod(weight.shape[2:]), (weight.shape[0] // groups, weight.shape[1])
     num_outputs, num_inputs = channels[::-1] if is_transposed else channels
     if len(images) == 2:
@@ -76,7 +80,8 @@ def _convolution_bytes(op: Op, layouts: Sequence[Layout], blocks: Sequence[int])
     else:
         (inputs,) = images
         made = sum(blocks[number] for number in op.made) // weight.dtype.itemsize
-        input_pixels, output_pixels = math.prod(inputs.shape[2:]), made // (inputs.shape[0] * groups * num_outputs)
+        num_planes = max(1, inputs.shape[0] * groups * num_outputs)
+        input_pixels, output_pixels = math.prod(inputs.shape[2:]), made // num_planes
     num_images, num_threads = inputs.shape[0], torch.get_num_threads()
     # Twice: an expanded gradient is made dense first, a transposed convolution accumulates first.
     copies = 2 * num_images * groups * (input_pixels * _padded(num_inputs) + output_pixels * _padded(num_outputs))

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from typing import Any, NamedTuple
 
 import torch
@@ -15,7 +15,7 @@ _EXACT_TYPES = (torch.float32, torch.float64)
 
 
 class Layout(NamedTuple):
-    """What a kernel sees of a strided tensor on a CPU, except its values."""
+    """Shape, strides and type of a strided CPU tensor."""
 
     shape: tuple[int, ...]
     stride: tuple[int, ...]
@@ -30,9 +30,12 @@ class Layout(NamedTuple):
                 ) * self.dtype.itemsize
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, eq=False)
 class OperatorCall:
-    """A call of an operator; equal calls allocate the same memory in equal surroundings (threads, library, CPU)."""
+    """A call of an operator; equal calls allocate the same memory in equal surroundings (threads, library, CPU).
+
+    *Error*: memory that depends on values may differ.
+    """
 
     operator: Any
     args: tuple[Any, ...]
@@ -49,9 +52,16 @@ class OperatorCall:
         """Return the bytes of the tensors among the arguments."""
         return sum(layout.num_bytes for layout in self.layouts())
 
+    @cached_property
     def text(self) -> str:
-        """Return a text that is equal for equal calls only."""
+        """Key of the call: calls with the same text are equal; 1, 1.0 and True differ."""
         return f"{self.operator}{self.args!r}{self.kwargs!r}{self.grad_enabled}"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, OperatorCall) and self.text == other.text
+
+    def __hash__(self) -> int:
+        return hash(self.text)
 
     def arguments(self) -> tuple[list[Any], dict[str, Any]]:
         """Return arguments to call the operator with: tensors of zeros, which are valid indices, too."""
@@ -63,8 +73,8 @@ def call_of(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Ope
     """Describe a call of an operator; return None if it allocates only its outputs, or cannot be repeated alone.
 
     Views, operators without tensors and collectives allocate nothing inside. Neither do pointwise operators on tensors
-    of one type (a number counts 12 to 128 bytes), and products of single or double precision whose matrices BLAS can
-    read as they are.
+    of one type; a Python number may allocate up to 128 bytes, which is neglected. Nor do products in single or double
+    precision, unless fewer digits are allowed, whose matrices BLAS reads without copies.
     """
     call = described(operator, args, kwargs) if _may_allocate(operator) else None
     if call is None:
@@ -73,12 +83,21 @@ def call_of(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Ope
     alike = len({layout.dtype for layout in layouts}) <= 1
     if not layouts or (alike and torch.Tag.pointwise in operator.tags):
         return None
-    is_product = operator_type(_name(operator)) == "GEMM"
+    is_product = operator_type(_name(operator)) == "GEMM" and all(each == "ieee" for each in float32_precisions())
     return None if is_product and alike and all(_is_matrix_for_blas(layout) for layout in layouts) else call
 
 
+def float32_precisions() -> tuple[str, ...]:
+    """Return the types in which oneDNN may compute float32 products and convolutions; "ieee" is float32 itself."""
+    backend: Any = torch.backends.mkldnn
+    if not hasattr(backend, "matmul"):  # before PyTorch 2.9
+        return ("ieee" if torch.get_float32_matmul_precision() == "highest" else "bf16",)
+    settings = [part.fp32_precision for part in (backend.matmul, backend.conv, backend.rnn)]
+    return tuple("ieee" if setting == "none" else setting for setting in settings)
+
+
 def described(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> OperatorCall | None:
-    """Describe a call of an operator; return None if it has an argument that cannot be made again from its layout."""
+    """Describe a call of an operator; return None if an argument is neither a plain value nor a strided tensor."""
     try:
         return OperatorCall(operator, _described(args), tuple((name, _described(value)) for name, value in
                                                               kwargs.items()), torch.is_grad_enabled())
@@ -126,7 +145,7 @@ def _layouts(value: Any) -> Iterator[Layout]:
 
 def _with_tensors(value: Any) -> Any:
     if isinstance(value, Layout):
-        return torch.empty_strided(value.shape, value.stride, dtype=value.dtype).zero_()
+        return torch.empty_strided(value.shape, value.stride, dtype=value.dtype, device="cpu").zero_()
     return [_with_tensors(part) for part in value] if isinstance(value, tuple) else value
 
 

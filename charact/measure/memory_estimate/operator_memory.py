@@ -1,8 +1,9 @@
 """Memory that operators of a CPU allocate inside, measured by running each call once, alone.
 
 oneDNN copies tensors into its own layouts and accumulates gradients in buffers of each thread; no tensor shows these
-allocations. Which it makes depends on shapes, threads and the processor, so each call is run at its own shapes, with
-zeros as values, under the profiler's memory events. Results are cached for this processor and library.
+allocations. They depend on shapes, threads and the processor, so each call runs at its own shapes, with zeros as
+values, under the profiler's memory events. Results are cached for this processor and library. Allocations of other
+threads during a call count as its own.
 """
 
 import contextlib
@@ -13,7 +14,7 @@ import re
 import sqlite3
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -26,7 +27,7 @@ from torch.utils._pytree import tree_leaves
 from charact.core.files import user_cache
 from charact.execution.case_outcome import one_line
 from charact.execution.out_of_memory import free_host_bytes, host_memory_guard
-from charact.measure.memory_estimate.operator_calls import OperatorCall
+from charact.measure.memory_estimate.operator_calls import OperatorCall, float32_precisions
 from charact.measure.passes.memory_pass import start_memory_events, stop_memory_events
 
 _MARK = "charact_operator#"
@@ -53,50 +54,54 @@ class OperatorMemory:
     def __init__(self) -> None:
         self._known: dict[OperatorCall, CallMemory] = {}
         self._reasons: dict[OperatorCall, str] = {}
-        """Why calls cannot be measured."""
+        """Why calls could not be measured at the last try."""
         self._surroundings: str | None = None
         self._cache = _Cache(None)
 
-    def cached(self, calls: Iterable[OperatorCall]) -> dict[OperatorCall, CallMemory]:
-        """Return what is known of calls, without running any."""
+    def cached(self, calls: Collection[OperatorCall]) -> dict[OperatorCall, CallMemory]:
+        """Return the memory of the calls that were measured before, from this process or the cache."""
         self._follow_surroundings()
-        missing = [call for call in calls if call not in self._known and call not in self._reasons]
+        missing = [call for call in calls if call not in self._known]
         self._known |= self._cache.read(missing)
         return {call: self._known[call] for call in calls if call in self._known}
 
     def reason(self, call: OperatorCall) -> str | None:
-        """Return why a call cannot be measured; None if it can."""
+        """Return why a call could not be measured at the last try; None if it was, or was not tried."""
         return self._reasons.get(call)
 
     def measure(self, calls: Sequence[OperatorCall], expected_bytes: Callable[[OperatorCall], float]) -> None:
-        """Run the calls that are not known, each once.
+        """Measure the calls without a result; calls that do not fit or fail get a `reason` instead.
 
         Args:
             calls: distinct calls.
-            expected_bytes: estimate of what a call allocates, by which it is judged whether it fits the free memory.
+            expected_bytes: estimate of the bytes that a call allocates, to check whether it fits in the free memory.
         """
-        known, most = self.cached(calls), _FREE_SHARE * free_host_bytes()
+        known, free = self.cached(calls), free_host_bytes()
         chosen = []
         for call in calls:
             need = call.input_bytes + expected_bytes(call)
-            if call in known or call in self._reasons:
-                continue
-            if need > most:
-                self._reasons[call] = f"{call.operator} alone would need {need / 2**30:.3g} GiB"
-            else:
+            if call not in known and need > _FREE_SHARE * free:
+                self._reasons[call] = (f"{call.operator} alone needs about {_mebibytes(need)}, and half of the free "
+                                       f"memory is {_mebibytes(_FREE_SHARE * free)}")
+            elif call not in known:
                 chosen.append(call)
         if chosen:
             with host_memory_guard():
                 found = _run(chosen, self._reasons)
             self._known |= found
+            self._reasons = {call: reason for call, reason in self._reasons.items() if call not in found}
             self._cache.write(found)
 
     def _follow_surroundings(self) -> None:
-        """Forget everything if something has changed by which libraries choose algorithms."""
+        """Discard results if the surroundings have changed."""
         now = json.dumps(surroundings(), sort_keys=True)
         if now != self._surroundings:
             self._surroundings, self._known, self._reasons = now, {}, {}
             self._cache = _Cache(now)
+
+
+def _mebibytes(num_bytes: float) -> str:
+    return f"{num_bytes / 2**20:,.4g} MiB"
 
 
 def surroundings() -> dict[str, Any]:
@@ -105,7 +110,7 @@ def surroundings() -> dict[str, Any]:
         "charact": version("charact"), "torch": str(torch.__version__), "processor": _processor(),
         "capability": torch.backends.cpu.get_cpu_capability(), "num_threads": torch.get_num_threads(),
         "onednn": torch.backends.mkldnn.enabled,
-        "float32": torch.get_float32_matmul_precision(),
+        "float32": float32_precisions(),
         "deterministic": torch.are_deterministic_algorithms_enabled(),
         "variables": {name: os.environ[name] for name in _VARIABLES if name in os.environ},
     }
@@ -122,7 +127,7 @@ def _processor(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
 def _run(calls: Sequence[OperatorCall], reasons: dict[OperatorCall, str]) -> dict[OperatorCall, CallMemory]:
     """Run calls under the profiler; add those that fail to `reasons`."""
     outputs: dict[int, tuple[int, ...]] = {}
-    with torch.random.fork_rng(devices=[]), torch.autocast("cpu", enabled=False):
+    with torch.random.fork_rng(devices=[]), torch.autocast("cpu", enabled=False), torch.device("cpu"):
         start_memory_events(operators=False)
         try:
             for number, call in enumerate(calls):
@@ -206,18 +211,20 @@ class _Cache:
                 self._path = user_cache() / "operators" / (hashlib.sha256(surroundings.encode()).hexdigest()[:16]
                                                            + ".sqlite")
 
-    def read(self, calls: Iterable[OperatorCall]) -> dict[OperatorCall, CallMemory]:
+    def read(self, calls: Collection[OperatorCall]) -> dict[OperatorCall, CallMemory]:
         """Return the cached calls among `calls`."""
         if self._path is None or not self._path.exists():
             return {}
         digests = {_digest(call): call for call in calls}
         rows = self._execute("SELECT call, peak_bytes, output_bytes FROM calls WHERE call IN "
                              "(SELECT value FROM json_each(?))", [[json.dumps(list(digests))]])
-        return {digests[digest]: CallMemory(peak_bytes, tuple(json.loads(sizes))) for digest, peak_bytes, sizes in rows}
+        return {digests[digest]: CallMemory(peak_bytes, tuple(map(int, sizes.split()))) for digest, peak_bytes, sizes
+                in rows if all(map(str.isdigit, sizes.split()))}
 
     def write(self, found: dict[OperatorCall, CallMemory]) -> None:
         """Add calls to the cache."""
-        rows = [[_digest(call), memory.peak_bytes, json.dumps(memory.output_bytes)] for call, memory in found.items()]
+        rows = [[_digest(call), memory.peak_bytes, " ".join(map(str, memory.output_bytes))]
+                for call, memory in found.items()]
         self._execute("INSERT OR REPLACE INTO calls VALUES (?, ?, ?)", rows)
 
     def _execute(self, statement: str, rows: list[list[Any]]) -> list[Any]:
@@ -240,4 +247,4 @@ class _Cache:
 
 
 def _digest(call: OperatorCall) -> str:
-    return hashlib.sha256(call.text().encode()).hexdigest()[:32]
+    return hashlib.sha256(call.text.encode()).hexdigest()[:32]

@@ -241,7 +241,7 @@ SECTION = Section("memory", "Memory", 170, memory, shows=has_memory, terminal=_t
     ("Predicted memory", "an estimate: one iteration runs on tensors without data. Its allocations and frees are "
      "replayed in a model of the device’s allocator. No device is needed."),
     ("– tensors", "exact: their shapes are those of the iteration."),
-    ("– workspaces", "temporary memory of operators. Calibrated by small real runs, or "
+    ("– workspaces", "temporary memory of operators. Measured by running operators alone, or "
      "modelled; the table of estimates shows which. The stated uncertainty is that of the workspaces."),
     ("– rounding, reserved", "modelled by the rules of the device’s caching allocator; CUDA only."),
     ("– context", "memory of a CUDA process before its first tensor: an estimate, not measured here."),
