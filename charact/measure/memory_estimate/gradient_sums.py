@@ -27,14 +27,14 @@ _ACCUMULATE = 3
 def in_place_in_backward(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Return the in-place operator that a real backward pass calls, or the operator itself.
 
-    Autograd adds the gradients of a tensor's uses into the first one, if nothing else refers to that; and some of its
-    formulas write into new zeros.
+    If a tensor has several uses, autograd adds the later gradients to the first one in place, unless another reference
+    to it exists. Gradients of indexing write into new zeros in place.
     """
     if operator is not _aten.add.Tensor and operator not in _INTO_ZEROS:
         return operator
     if torch.is_grad_enabled() or torch._C._current_autograd_node() is None or not _is_dense(args[0]):
         return operator
-    tensors, storages = _references(args[0])
+    tensors, storages = _reference_counts(args[0])
     least_tensors, least_storages = least_references()
     if storages > least_storages:
         return operator
@@ -49,25 +49,28 @@ def _is_dense(tensor: Tensor) -> bool:
     return tensor.numel() * tensor.itemsize == tensor.untyped_storage().nbytes() and 0 not in tensor.stride()
 
 
-def _references(tensor: Tensor) -> tuple[int, int]:
+def _reference_counts(tensor: Tensor) -> tuple[int, int]:
+    """Return the reference counts of tensor and storage; only private functions of PyTorch have them."""
     return tensor._use_count(), torch._C._storage_Use_Count(tensor.untyped_storage()._cdata)  # type: ignore[attr-defined]
 
 
 @cache
 def least_references() -> tuple[int, int]:
-    """Return the references of a gradient that only autograd holds, which include those of the dispatcher.
+    """Return the reference counts of tensor and storage for a gradient that only autograd holds.
 
-    Call it first outside of dispatched operators, where autograd works.
+    The counts include the dispatcher's references. The first call runs a backward pass: it must happen outside of
+    `__torch_dispatch__`.
     """
-    found: list[tuple[int, int]] = []
+    counts: list[tuple[int, int]] = []
 
     class Sums(TorchDispatchMode):  # type: ignore[no-untyped-call]
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             if func is _aten.add.Tensor and not torch.is_grad_enabled():
-                found.append(_references(args[0]))
+                counts.append(_reference_counts(args[0]))
             return func(*args, **(kwargs or {}))
 
-    with _disable_current_modes(), torch.enable_grad(), Sums():  # type: ignore[no-untyped-call]
+    with (_disable_current_modes(), torch.inference_mode(False), torch.enable_grad(),
+          Sums()):  # type: ignore[no-untyped-call]
         middle = torch.ones(2, requires_grad=True).exp()
         torch.cat([middle.exp(), middle.exp()]).sum().backward()  # type: ignore[no-untyped-call]
-    return found[0]
+    return counts[0]

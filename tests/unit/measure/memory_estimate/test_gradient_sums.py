@@ -10,6 +10,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from charact.execution.running_layer import RunningLayer
 from charact.measure.memory_estimate.allocation_trace import Recorder
+from charact.measure.memory_estimate.gradient_sums import least_references
 
 
 def backward_operators(loss: Callable[[Tensor], Tensor]) -> Counter[str]:
@@ -56,6 +57,13 @@ def test_a_gradient_of_a_selection_is_not_in_place() -> None:
                                                                  torch.empty(3, 8)).mul(2).sum())
     assert operators["index_put"] == 1
     assert operators["index_put_"] == 0
+
+
+def test_the_first_count_may_be_in_inference_mode() -> None:
+    counts = least_references()
+    least_references.cache_clear()
+    with torch.inference_mode():
+        assert least_references() == counts
 
 
 def test_sums_of_real_gradients_stay_right() -> None:
