@@ -38,17 +38,17 @@ def case_series(run: Run) -> pd.DataFrame:
 
 def named_series(run: Run) -> pd.DataFrame:
     """Return case, the columns of its series, input_size and input_kind of every case."""
-    found = run.cases.reindex(columns=["case", *SERIES, "input_size", "input_kind", "parallel", "world_size"])
-    found["variant"] = found["variant"].fillna("")
-    together = found[["parallel", "world_size"]].notna().all(axis="columns")
-    found["ranks"] = [f"{parallel} over {world_size:.0f} ranks" if known else "" for parallel, world_size, known
-                      in zip(found["parallel"], found["world_size"], together, strict=True)]
-    return found.drop(columns=["parallel", "world_size"]).astype({"case": "str", "variant": "str", "ranks": "str"})
+    rows = run.cases.reindex(columns=["case", *SERIES, "input_size", "input_kind", "parallel", "world_size"])
+    rows["variant"] = rows["variant"].fillna("")
+    has_ranks = rows[["parallel", "world_size"]].notna().all(axis="columns")
+    rows["ranks"] = [f"{parallel} over {world_size:.0f} ranks" if several else "" for parallel, world_size, several
+                     in zip(rows["parallel"], rows["world_size"], has_ranks, strict=True)]
+    return rows.drop(columns=["parallel", "world_size"]).astype({"case": "str", "variant": "str", "ranks": "str"})
 
 
-def of_series(rows: pd.DataFrame, one: Any, columns: Sequence[str] = SERIES) -> pd.DataFrame:
-    """Return the rows that equal another row in some columns, by default those that define a series."""
-    return rows[pd.DataFrame({name: rows[name] == getattr(one, name) for name in columns}).all(axis="columns")]
+def of_series(rows: pd.DataFrame, reference: Any, columns: Sequence[str] = SERIES) -> pd.DataFrame:
+    """Return the rows that equal a reference row in some columns, by default those that define a series."""
+    return rows[pd.DataFrame({name: rows[name] == getattr(reference, name) for name in columns}).all(axis="columns")]
 
 
 @memoize
@@ -80,15 +80,16 @@ def memory_growth(run: Run) -> pd.DataFrame:
     """Return how the peaks of each series grow with the input: in a line, not at all, or in steps.
 
     Columns: the series; position; method; num_sizes; shape: 'line' if the peaks rise and each is within 1 % of a
-    least-squares line, 'constant' if they differ by 1 % at most, otherwise 'steps' (see `memory_steps`), null for one
-    size. Two sizes cannot show a line. spread_frac, the difference of the largest and the smallest peak over the
+    least-squares line and within 10 % of the line's rise; 'constant' if they differ by at most 1 %; otherwise 'steps'
+    (see `memory_steps`); null for one size. Two sizes cannot show a line. spread_frac, the difference of the largest and the smallest peak over the
     largest. For a line only: slope_bytes (bytes per position, for the whole batch) and fixed_bytes, each with its
     standard error and 95 % interval (_error, _low, _high, and its half-width _half); sample_slope_bytes = slope_bytes /
     batch size; residual_frac, the largest residual over its peak. reason, why a value is missing. fixed_bytes is null
     for a line that meets 0 at a positive size.
 
     *Error*: least squares, intervals from Student's t. Estimates have no noise, and measurements little: the error
-    mostly shows how far the growth is from linear (another phase's peak, sizes rounded, attention).
+    mostly measures the deviation from a line, such as from rounded sizes or attention. With three sizes the intervals
+    are wide (Student's t with one degree of freedom), even for a good line.
     """
     rows: list[dict[str, Any]] = []
     peaks, keys = _peaks(run), [*SERIES, "position", "method"]
@@ -125,16 +126,16 @@ def _shape(positions: list[float], peaks: list[float]) -> dict[str, Any]:
 def _line_bytes(line: Line) -> dict[str, Any]:
     """Return a line as columns of `memory_growth`."""
     assert line.errors is not None
-    found: dict[str, Any] = {}
+    columns: dict[str, Any] = {}
     for name, value, exact in zip(("slope", "fixed"), (line.slope, line.intercept), line.errors, strict=True):
-        if value < 0:
-            found["reason"] = "the line meets 0 at a positive size"
+        if value < 0:  # only the intercept: a line rises
+            columns["reason"] = "the line meets 0 at a positive size"
             continue
         error = round(exact, 6)  # below a millionth of a byte is rounding error
-        found |= {f"{name}_bytes": value, f"{name}_error_bytes": error,
-                  f"{name}_low_bytes": value - line.factor * error,
-                  f"{name}_high_bytes": value + line.factor * error}  # fmt: skip
-    return found
+        columns |= {f"{name}_bytes": value, f"{name}_error_bytes": error,
+                    f"{name}_low_bytes": value - line.factor * error,
+                    f"{name}_high_bytes": value + line.factor * error}  # fmt: skip
+    return columns
 
 
 @memoize
@@ -145,8 +146,8 @@ def memory_steps(run: Run) -> pd.DataFrame:
     input_size; from_case and from_size, the next smaller size; bytes, the change of the peak (negative if it falls);
     total_bytes, the peak at input_size; category with the largest change in the direction of the peak, and
     category_bytes, its change; phase, layer and operator of the peak: at the larger size for a rise, at the smaller one
-    for a fall; excess_bytes, the difference of the change from the typical one, which is the series' median change per
-    position times the difference of positions.
+    for a fall; excess_bytes, the change minus the typical change: the series' median change per position times the
+    difference of positions.
     """
     keys = [*SERIES, "position", "method"]
     growth = memory_growth(run)
@@ -176,9 +177,9 @@ def memory_steps(run: Run) -> pd.DataFrame:
                 "excess_bytes": change_bytes - typical * float(lengths[at]),
             })  # fmt: skip
     numbers = ["bytes", "total_bytes", "category_bytes", "excess_bytes"]
-    found = pd.DataFrame(rows, columns=[*keys, "case", "input_size", "from_case", "from_size", "bytes", "total_bytes",
+    table = pd.DataFrame(rows, columns=[*keys, "case", "input_size", "from_case", "from_size", "bytes", "total_bytes",
                                         "category", "category_bytes", *_PLACE, "excess_bytes"])
-    return found.astype({"case": "str", "from_case": "str"} | dict.fromkeys(numbers, "float64"))
+    return table.astype({"case": "str", "from_case": "str"} | dict.fromkeys(numbers, "float64"))
 
 
 def growth_by_case(run: Run) -> pd.DataFrame:
@@ -189,7 +190,7 @@ def growth_by_case(run: Run) -> pd.DataFrame:
 def training_to_inference(run: Run) -> pd.DataFrame:
     """Return peaks of training over those of inference with all else equal, smallest input first.
 
-    Columns: workload, variant, batch_size, precision, device; input_size, position, num_positions; method, the same for
+    Columns: workload, variant, batch_size, precision, device, ranks; input_size, position, num_positions; method, the same for
     both; train_case and infer_case; train_bytes and infer_bytes; ratio.
     """
     alike = [name for name in SERIES if name != "mode"]

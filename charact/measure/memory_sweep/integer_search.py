@@ -6,20 +6,21 @@ from collections.abc import Callable
 from charact.core.errors import UserError
 
 _FIRST_GROWTH, _GROWTH = 8, 64
-"""Largest ratio of the memory of the second value and of later ones to that of the largest known value that fits."""
+"""Largest growth of value ** power from one guess to the next while every value fits: without and with an interpolated
+line."""
 
 
 def largest_fitting(room: Callable[[int], float], smallest: int, start: int, most: int, power: float = 1.0
                     ) -> int | None:
     """Return the largest value from `smallest` to `most` that fits, or None.
 
-    Interpolates the room that a value leaves, which is nearly linear in value ** power. Where three guesses do not
-    halve the interval, the next value is its middle, so that the search never takes much longer than a bisection. This
-    assumes that fitting is monotonic; the value found and the next one are always checked.
+    Interpolates the room that a value leaves, which is nearly linear in value ** power. If three guesses do not halve
+    the interval, the next guess is its middle. A search therefore takes little more than a bisection. This assumes that
+    fitting is monotonic. The result and the next value are always checked, except the one after `most`.
 
     Args:
-        room: returns the memory that a value leaves, negative if it does not fit; infinite if the amount is not known.
-            Called at most once per value.
+        room: returns the memory that a value leaves, negative if it does not fit; plus or minus infinity if only the
+            answer is known. Called at most once per value.
         smallest: lower limit.
         start: first value to try, from `smallest` to `most`.
         most: upper limit.
@@ -46,10 +47,10 @@ def largest_fitting(room: Callable[[int], float], smallest: int, start: int, mos
 
 
 def _interpolated(rooms: dict[int, float], low: int, high: int, most: int, power: float) -> int:
-    """Return the largest value that leaves room, on a line through two known values.
+    """Return the value at which a line through two tried values reaches zero, rounded down.
 
-    They are those of least room, or `low` and `high`, or those of least and most room: the first pair whose line leads
-    to a value between `low` and `high`. Without any, return the middle or a multiple of `low`.
+    The two are those of least room, or `low` and `high`, or those of least and most room: the first pair whose line
+    reaches zero between `low` and `high`. Without such a pair, return the middle or a multiple of `low`.
     """
     known = sorted((value for value, room in rooms.items() if math.isfinite(room)), key=lambda one: abs(rooms[one]))
     is_bounded = high <= most
@@ -65,11 +66,13 @@ def _interpolated(rooms: dict[int, float], low: int, high: int, most: int, power
 
 
 def smallest_taken(run: Callable[[int], object], smallest: int, most: int) -> int:
-    """Return the first of `smallest` and its doublings that a network supports: a batch norm may need two samples.
+    """Return the first supported value of `smallest`, 2 * `smallest`, 4 * `smallest` and so on.
+
+    Some networks need more: a batch norm may need two samples.
 
     Args:
         run: raises an error if the network does not support a value.
-        smallest: first value to try.
+        smallest: first value to try, at least 1.
         most: upper limit.
 
     Raises:
