@@ -81,11 +81,11 @@ def memory_growth(run: Run) -> pd.DataFrame:
 
     Columns: the series; position; method; num_sizes; shape: 'line' if the peaks rise and each is within 1 % of a
     least-squares line and within 10 % of the line's rise; 'constant' if they differ by at most 1 %; otherwise 'steps'
-    (see `memory_steps`); null for one size. Two sizes cannot show a line. spread_frac, the difference of the largest and the smallest peak over the
-    largest. For a line only: slope_bytes (bytes per position, for the whole batch) and fixed_bytes, each with its
-    standard error and 95 % interval (_error, _low, _high, and its half-width _half); sample_slope_bytes = slope_bytes /
-    batch size; residual_frac, the largest residual over its peak. reason, why a value is missing. fixed_bytes is null
-    for a line that meets 0 at a positive size.
+    (see `memory_steps`); null for one size. Two sizes cannot show a line. spread_frac, the difference of the largest
+    and the smallest peak over the largest. For a line only: slope_bytes (bytes per position, for the whole batch) and
+    fixed_bytes, each with its standard error and 95 % interval (_error, _low, _high, and its half-width _half);
+    sample_slope_bytes = slope_bytes / batch size; residual_frac, the largest residual over its peak. reason, why a
+    value is missing. fixed_bytes is null for a line that meets 0 at a positive size.
 
     *Error*: least squares, intervals from Student's t. Estimates have no noise, and measurements little: the error
     mostly measures the deviation from a line, such as from rounded sizes or attention. With three sizes the intervals
@@ -190,8 +190,8 @@ def growth_by_case(run: Run) -> pd.DataFrame:
 def training_to_inference(run: Run) -> pd.DataFrame:
     """Return peaks of training over those of inference with all else equal, smallest input first.
 
-    Columns: workload, variant, batch_size, precision, device, ranks; input_size, position, num_positions; method, the same for
-    both; train_case and infer_case; train_bytes and infer_bytes; ratio.
+    Columns: workload, variant, batch_size, precision, device, ranks; input_size, position, num_positions; method,
+    the same for both; train_case and infer_case; train_bytes and infer_bytes; ratio.
     """
     alike = [name for name in SERIES if name != "mode"]
     keys = [*alike, "input_size", "position", "num_positions", "method"]

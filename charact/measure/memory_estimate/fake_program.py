@@ -35,6 +35,8 @@ _SIGNS = (
     (r"convert all Tensors to FakeTensors first(?s:.*) Found in ([\w.]+)",
      "its operator {} gets a tensor created outside of the function: create it inside"),
     (r"got mixed torch.Tensor and (DTensor)", "it uses a weight outside of the module that FSDP2 gathers it for"),
+    (r"fail_on_recompile'.* function name: '(.+?)'",
+     "its function {} is compiled by torch.compile, whose kernels allocate other tensors"),
     (r"SparseTensorImpl()", "it creates sparse tensors, whose size depends on values"),
     (r"linked with support for (cuda)|compiled with (CUDA)|no NVIDIA (driver)|(CUDA) generator without|'_(cuda)_?[a-z]",
      "it calls CUDA's runtime, which this machine does not have"),

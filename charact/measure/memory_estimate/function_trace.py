@@ -29,7 +29,8 @@ def trace_function(build: Callable[[], Any], name: str, *, on_cuda: bool = False
     """Record the allocation trace of the second call of the function that `build` returns, on fake CPU tensors.
 
     Operators called by autograd belong to the backward phase, those in an optimizer's step to the update, all others to
-    the forward phase. Tensors that `build` creates are input, except weights.
+    the forward phase. Tensors that are alive before the second call are input, except weights, gradients and optimizer
+    state. Gradients that a step clears without an optimizer count as temporary.
 
     Args:
         build: creates the function.
@@ -37,7 +38,7 @@ def trace_function(build: Callable[[], Any], name: str, *, on_cuda: bool = False
         on_cuda: whether it is for a CUDA device.
 
     Raises:
-        CannotEstimate: it reads values of tensors, or has an operator without a fake kernel.
+        CannotEstimate: the function reads values of tensors, is compiled, or has an operator without a fake kernel.
         UserError: `build` does not return a callable, or the callable runs no operator.
     """
     recorder = _FunctionRecorder(on_cuda=on_cuda)
@@ -64,12 +65,13 @@ def trace_function(build: Callable[[], Any], name: str, *, on_cuda: bool = False
 
 @contextmanager
 def _no_compiler(name: str) -> Iterator[None]:
-    """Raise an error for `torch.compile`, whose fused kernels keep other tensors."""
+    """Raise an error for `torch.compile` and what it compiled before, whose fused kernels keep other tensors."""
     def compiled(*_: Any, **__: Any) -> Any:
         raise CannotEstimate(f"the memory of {name} cannot be estimated: it calls torch.compile, whose kernels "
                              "allocate other tensors; leave that out to estimate it without the compiler")
 
-    with patch.object(torch, "compile", compiled), patch.object(nn.Module, "compile", compiled):
+    with (patch.object(torch, "compile", compiled), patch.object(nn.Module, "compile", compiled),
+          torch.compiler.set_stance("fail_on_recompile")):
         yield
 
 

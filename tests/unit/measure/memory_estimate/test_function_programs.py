@@ -181,6 +181,17 @@ def of_module_compiler() -> Step:
     return lambda: model(torch.randn(8, 64))
 
 
+@torch.compile(backend="eager")
+def compiled_before(model: nn.Module, inputs: Tensor) -> Tensor:
+    outputs: Tensor = model(inputs)
+    return outputs
+
+
+def of_function_compiled_before() -> Step:
+    model, inputs = net(), torch.randn(8, 64)
+    return lambda: compiled_before(model, inputs)
+
+
 def of_value() -> Step:
     model = net()
     return lambda: model(torch.randn(8, 64)).sum().item()
@@ -188,6 +199,7 @@ def of_value() -> Step:
 
 @pytest.mark.parametrize(("build", "reason"), [
     (of_compiler, "it calls torch.compile"), (of_module_compiler, "it calls torch.compile"),
+    (of_function_compiled_before, "its function compiled_before is compiled by torch.compile"),
     (of_value, "depends on values"),
     pytest.param(of_cuda, "calls CUDA's runtime, which this machine does not have",
                  marks=pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")),
@@ -196,6 +208,14 @@ def test_what_cannot_be_estimated_is_named_in_a_line(build: Callable[[], Step], 
     with pytest.raises(UserError, match=reason) as caught:
         memory.estimate(build, device="a100-80gb")
     assert "\n" not in str(caught.value)
+
+
+def test_a_function_that_ran_compiled_is_named_too() -> None:
+    """Its code is in the compiler's cache."""
+    compiled_before(net(), torch.randn(8, 64))
+    with pytest.raises(UserError, match="its function compiled_before is compiled"):
+        memory.estimate(of_function_compiled_before, device="cpu")
+    assert compiled_before(net(), torch.randn(4, 64)).shape == (4, 10)  # the compiler works again
 
 
 def test_cuda_devices_are_an_error_of_a_cpu_estimate() -> None:
