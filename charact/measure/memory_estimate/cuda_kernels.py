@@ -84,7 +84,8 @@ def cuda_kernels(capability: tuple[int, int]) -> Iterator[None]:
             library.impl("cross_entropy_loss", _not_converted, "AutocastCPU")
         _fake_cudnn_rnn(library, _cudnn_rnn)
         library.impl("_cudnn_rnn_backward", _cudnn_rnn_backward, "Meta")
-        with (patch.object(torch._C, "_InferenceMode", without_gradients),
+        gradients = torch.no_grad() if torch.is_inference_mode_enabled() else contextlib.nullcontext()
+        with (torch.inference_mode(False), gradients, patch.object(torch._C, "_InferenceMode", without_gradients),
               patch.object(torch, "clear_autocast_cache", casts.clear)):
             yield
     finally:

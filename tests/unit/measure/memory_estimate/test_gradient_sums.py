@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from charact import memory
 from charact.execution.running_layer import RunningLayer
 from charact.measure.memory_estimate.allocation_trace import Recorder
 from charact.measure.memory_estimate.gradient_sums import least_references
@@ -60,10 +61,18 @@ def test_a_gradient_of_a_selection_is_not_in_place() -> None:
 
 
 def test_the_first_count_may_be_in_inference_mode() -> None:
+    def build() -> Callable[[], Tensor]:
+        model, inputs = nn.Linear(64, 64), torch.randn(8, 64)
+        return lambda: model(inputs)
+
     counts = least_references()
-    least_references.cache_clear()
-    with torch.inference_mode():
-        assert least_references() == counts
+    for device in ("cpu", "a100-80gb"):
+        least_references.cache_clear()
+        with torch.inference_mode():
+            estimate = memory.estimate(build, device=device)
+            assert least_references() == counts
+        with torch.no_grad():
+            assert estimate.peak_bytes == memory.estimate(build, device=device).peak_bytes
 
 
 def test_sums_of_real_gradients_stay_right() -> None:
