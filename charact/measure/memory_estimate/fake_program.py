@@ -5,8 +5,11 @@ import itertools
 import logging
 import re
 import sys
+import sysconfig
+import traceback
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -20,6 +23,7 @@ from torch._subclasses.fake_tensor import (
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 from torch.utils.data import default_collate
 
+import charact
 from charact.core.errors import UserError
 from charact.execution.batches import Batches
 from charact.execution.case import Case
@@ -38,12 +42,16 @@ _SIGNS = (
     (r"fail_on_recompile'.* function name: '(.+?)'",
      "its function {} is compiled by torch.compile, whose kernels allocate other tensors"),
     (r"SparseTensorImpl()", "it creates sparse tensors, whose size depends on values"),
-    (r"linked with support for (cuda)|compiled with (CUDA)|no NVIDIA (driver)|(CUDA) generator without|'_(cuda)_?[a-z]",
+    (r"linked with support for cuda|compiled with(?:out)? CUDA|no NVIDIA driver|CUDA generator without|'_cuda_?[a-z]"
+     r"|initialize CUDA|requires CUDA support|dummy base class|NVTX functions|access accelerator device",
      "it calls CUDA's runtime, which this machine does not have"),
     (r"(UninitializedParameter)", "it has lazy layers: give them their sizes"),
     (r"(?:no fake impl registered for|Could not run) .*?(\w+::\w+)", "its operator {} has no fake kernel"),
 )
 """Patterns of PyTorch's errors on fake tensors, and their messages for users."""
+
+_NOT_USERS = (str(Path(torch.__file__).parent), str(Path(charact.__file__).parent), sysconfig.get_path("stdlib"))
+"""Folders of code that is not the user's."""
 
 
 class CannotEstimate(UserError):
@@ -119,13 +127,19 @@ def cannot_estimate_errors(name: str, remedy: str = "run it with --measure") -> 
     was_off, log.disabled = log.disabled, True
     try:
         yield
-    except (AssertionError, AttributeError, NotImplementedError, RuntimeError) as error:
+    except (AssertionError, AttributeError, NotImplementedError, RuntimeError, TypeError) as error:
         why = _why(error)
         if why is None:
             raise
-        raise CannotEstimate(f"the memory of {name} cannot be estimated: {why}; {remedy}") from error
+        raise CannotEstimate(f"the memory of {name} cannot be estimated: {why}{_place(error)}; {remedy}") from error
     finally:
         log.disabled = was_off
+
+
+def _place(error: Exception) -> str:
+    """Return the line of the user's code that an error came from, as text; empty if none is known."""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(_NOT_USERS)]
+    return f" (line {frames[-1].lineno} of {Path(frames[-1].filename).name})" if frames else ""
 
 
 def _errors_of(case: Case) -> contextlib.AbstractContextManager[None]:

@@ -165,9 +165,74 @@ def test_layers_that_copy_themselves_and_checkpoints_work() -> None:
     assert peak(build) > 0
 
 
-def of_cuda() -> Step:
-    torch.cuda.get_device_properties(0)
-    return lambda: None
+@pytest.mark.parametrize("place", [
+    lambda model, inputs: model.to(0)(inputs.to(0)), lambda model, inputs: model.to(device=0)(inputs.to(device=0)),
+    lambda model, inputs: model.cuda(0)(inputs.to(torch.device(0))),
+    lambda model, inputs: model(torch.randn(8, 64, device=0)), lambda model, inputs: model(inputs.to(0, torch.float32)),
+    lambda model, inputs: model(inputs.new_empty((8, 64), device=torch.cuda.current_device())),
+    lambda model, inputs: model(inputs.to("cuda" if torch.cuda.is_available() else "none")),
+])
+def test_a_device_may_be_named_by_its_index(place: Callable[[nn.Module, Tensor], Tensor]) -> None:
+    def build() -> Step:
+        model, inputs = net(), torch.randn(8, 64)
+        outputs = place(model, inputs)
+        assert outputs.shape == (8, 10)
+        return lambda: model(inputs)
+
+    assert weight_bytes(build) == 4 * NUM_WEIGHTS
+
+
+def test_a_program_may_ask_for_cuda() -> None:
+    before = torch.cuda.is_available(), torch.cuda.device_count()
+
+    def build() -> Step:
+        assert torch.cuda.is_available()
+        assert torch.cuda.device_count() == 1
+        torch.cuda.set_device(0)
+        torch.cuda.manual_seed_all(0)
+        model, inputs = net(), torch.randn(8, 64)
+        optimizer = torch.optim.AdamW(model.parameters())
+
+        def step() -> None:
+            with torch.random.fork_rng():
+                model(inputs).sum().backward()
+            optimizer.step()
+
+        return step
+
+    assert peak(build) > 0
+    assert (torch.cuda.is_available(), torch.cuda.device_count()) == before
+
+
+def test_transformers_does_not_remember_that_cuda_is_available() -> None:
+    utils = pytest.importorskip("transformers.utils")
+    before = utils.is_torch_cuda_available()
+    utils.is_torch_cuda_available.cache_clear()
+
+    def build() -> Step:
+        assert utils.is_torch_cuda_available()
+        model, inputs = net(), torch.randn(8, 64)
+        return lambda: model(inputs)
+
+    assert peak(build) > 0
+    assert utils.is_torch_cuda_available() == before
+
+
+def calling(call: Callable[[], Any]) -> Callable[[], Step]:
+    """A program with a call that no CPU can answer."""
+    def build() -> Step:
+        call()
+        return lambda: None
+
+    return build
+
+
+OF_CUDA = tuple(map(calling, (
+    lambda: torch.cuda.get_device_properties(0), lambda: torch.cuda.Event(enable_timing=True), torch.cuda.Stream,
+    lambda: torch.ones(1).type("torch.cuda.FloatTensor"), lambda: torch.cuda.FloatTensor(3), torch.cuda.CUDAGraph,
+    lambda: torch.cuda.device(0).__enter__(), torch.cuda.current_stream, torch.cuda.mem_get_info,
+    lambda: torch.Generator("cuda"), lambda: torch.cuda.nvtx.range_push("step"),
+)))
 
 
 def of_compiler() -> Step:
@@ -201,8 +266,9 @@ def of_value() -> Step:
     (of_compiler, "it calls torch.compile"), (of_module_compiler, "it calls torch.compile"),
     (of_function_compiled_before, "its function compiled_before is compiled by torch.compile"),
     (of_value, "depends on values"),
-    pytest.param(of_cuda, "calls CUDA's runtime, which this machine does not have",
-                 marks=pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")),
+    *(pytest.param(build, r"calls CUDA's runtime, which this machine does not have \(line \d+ of test_function",
+                   marks=pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU"))
+      for build in OF_CUDA),
 ])
 def test_what_cannot_be_estimated_is_named_in_a_line(build: Callable[[], Step], reason: str) -> None:
     with pytest.raises(UserError, match=reason) as caught:
