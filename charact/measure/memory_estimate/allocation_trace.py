@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal
+from unittest import mock
 
 import torch
 from torch._C import DispatchKey
@@ -78,6 +79,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Answer if a program asks whether all values of a fake tensor are true, as of a mask without padding."""
         self._composite: Any = None
         """Composite operator that is being decomposed."""
+        self._autocasts = [False]
+        """Whether autocast is on, in each context that the program has entered."""
         self._is_cast = False
         """Whether autocast has converted the inputs of that operator, or of one around it."""
         self._index_of: dict[int, int] = {}
@@ -110,6 +113,24 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             elif block.category == "temporary" and number in live:
                 block.category = "unknown"
         return self.trace
+
+    @contextlib.contextmanager
+    def recording(self) -> Iterator[None]:
+        """Record the operators called in the context, and whether autocast is on: the dispatch mode cannot know."""
+        enter: Any = torch.autocast.__enter__
+        leave: Any = torch.autocast.__exit__
+
+        def entered(context: torch.autocast) -> Any:
+            result = enter(context)
+            self._autocasts.append(torch.is_autocast_enabled("cpu"))
+            return result
+
+        def left(context: torch.autocast, *error: Any) -> Any:
+            self._autocasts.pop()
+            return leave(context, *error)
+
+        with mock.patch.multiple(torch.autocast, __enter__=entered, __exit__=left), self:
+            yield
 
     @contextlib.contextmanager
     def mark(self, phase: str) -> Iterator[None]:
@@ -154,7 +175,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         outer = self._composite, self._is_cast
         self._composite, self._is_cast = func, self._is_cast or is_cast_whole(func)
         try:
-            with self, torch._C._SetExcludeDispatchKeyGuard(DispatchKey.AutocastCPU, self._is_cast):
+            is_off = self._is_cast or not self._autocasts[-1]
+            with self, torch._C._SetExcludeDispatchKeyGuard(DispatchKey.AutocastCPU, is_off):
                 return func._op_dk(COMPOSITE, *args, **kwargs)
         finally:
             self._composite, self._is_cast = outer
@@ -218,7 +240,7 @@ def record_iteration(loop: "Loop", recorder: Recorder) -> AllocationTrace:
     weights = (*loop.model.parameters(), *loop.model.buffers())
     recorder.hold("weights", [tensor for tensor in weights if not is_lazy(tensor)])
     recorder.hold("optimizer_state", _states(loop))
-    with recorder:
+    with recorder.recording():
         loop.iteration(mark)
     return recorder.ended()
 

@@ -52,7 +52,7 @@ def trace_function(build: Callable[[], Any], name: str, *, on_cuda: bool = False
                                 "and return a function of no arguments that runs one iteration")
             for _ in range(2):
                 recorder.begin()
-                with recorder:
+                with recorder.recording():
                     step()
                 trace = recorder.ended()
         if not trace.ops:

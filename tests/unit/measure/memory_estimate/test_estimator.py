@@ -101,7 +101,10 @@ def test_a_tape_is_the_same_each_time() -> None:
 @pytest.mark.slow_variants
 @pytest.mark.parametrize("case", [
     case_of("resnet18", 128, 4, "infer"), pytest.param(case_of("resnet18", 128, 4), marks=pytest.mark.slow),
-    case_of("resnet18", 128, 1, "infer"), case_of("convolve2d", 96, 8, "infer"),
+    case_of("resnet18", 128, 1, "infer"), case_of("convolve2d", 96, 8, "infer"), case_of("seq2seq", 12, 4, "infer"),
+    case_of("seq2seq", 12, 4, "infer", "bf16"), case_of("seq2seq", 12, 4, "infer", "pure-bf16"),
+    case_of("mlp", 28, 64, "infer", "pure-bf16"),
+    pytest.param(case_of("aoa_reader", 7, 2, "infer"), marks=pytest.mark.slow),
     pytest.param(case_of("rnn_lm", 35, 20), marks=pytest.mark.slow),
 ], ids=lambda case: case.id)  # fmt: skip
 def test_what_operators_need_inside_is_measured(case: Case) -> None:
