@@ -50,12 +50,12 @@ def one_line(error: BaseException, precision: str | None = None) -> str:
     first = str(error).strip().partition("\n")[0]
     if isinstance(error, UserError):
         return first
-    if isinstance(error, RuntimeError) and (missing := _missing_kernel(first, precision)):
+    if isinstance(error, RuntimeError) and (missing := missing_kernel(first, precision)):
         return missing
     return f"{type(error).__name__}: {first}" if first else type(error).__name__
 
 
-def _missing_kernel(message: str, precision: str | None) -> str | None:
+def missing_kernel(message: str, precision: str | None) -> str | None:
     """Return text for an operator without a kernel for the precision, with a remedy; None for other messages."""
     remedy = "" if precision == "fp32" else ": use --precision fp32"
     number = precision or "this precision"

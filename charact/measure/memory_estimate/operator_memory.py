@@ -24,8 +24,9 @@ import torch
 from torch.profiler import record_function
 from torch.utils._pytree import tree_leaves
 
+from charact.core.errors import UserError
 from charact.core.files import user_cache
-from charact.execution.case_outcome import one_line
+from charact.execution.case_outcome import missing_kernel, one_line
 from charact.execution.out_of_memory import free_host_bytes, host_memory_guard
 from charact.measure.memory_estimate.operator_calls import OperatorCall, float32_precisions
 from charact.measure.passes.memory_pass import start_memory_events, stop_memory_events
@@ -125,7 +126,11 @@ def _processor(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
 
 
 def _run(calls: Sequence[OperatorCall], reasons: dict[OperatorCall, str]) -> dict[OperatorCall, CallMemory]:
-    """Run calls under the profiler; add those that fail to `reasons`."""
+    """Run calls under the profiler; add those that fail to `reasons`.
+
+    Raises:
+        UserError: this CPU has no kernel for a call, so the whole program cannot run.
+    """
     outputs: dict[int, tuple[int, ...]] = {}
     with torch.random.fork_rng(devices=[]), torch.autocast("cpu", enabled=False), torch.device("cpu"):
         start_memory_events(operators=False)
@@ -134,11 +139,19 @@ def _run(calls: Sequence[OperatorCall], reasons: dict[OperatorCall, str]) -> dic
                 try:
                     outputs[number] = _run_one(number, call)
                 except (RuntimeError, MemoryError, TypeError, ValueError, IndexError) as error:
+                    if missing := missing_kernel(str(error), _precision(call)):
+                        raise UserError(missing) from error
                     reasons[call] = f"{call.operator} alone fails: {one_line(error)}"
         finally:
             results = stop_memory_events()
     peaks = _peaks(results)
     return {calls[number]: CallMemory(peaks[number], sizes) for number, sizes in outputs.items()}
+
+
+def _precision(call: OperatorCall) -> str | None:
+    """Return the precision of a call's 16-bit tensors, by the name of its option."""
+    names = {torch.bfloat16: "bf16", torch.float16: "fp16"}
+    return next((names[layout.dtype] for layout in call.layouts() if layout.dtype in names), None)
 
 
 def _run_one(number: int, call: OperatorCall) -> tuple[int, ...]:

@@ -11,6 +11,7 @@ import torch
 from support.predictions import CPU, case_of, measured_peak, predicted
 from torch import nn
 
+from charact.core.errors import UserError
 from charact.core.files import user_cache
 from charact.execution.running_layer import RunningLayer
 from charact.measure.memory_estimate import operator_memory
@@ -207,6 +208,18 @@ class TestWhatCannotRunAlone:
         assert facts["num_modelled"] == 1
         assert str(facts["reason"]).startswith("aten.multinomial.default alone fails: ")
         assert max(inner.low.workspaces) == 0 < max(inner.high.workspaces)
+
+    def test_a_kernel_that_this_cpu_lacks(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+        def fail(*_: Any) -> Any:
+            raise RuntimeError("could not create a primitive descriptor for the LSTM forward propagation primitive")
+
+        monkeypatch.setattr(operator_memory, "_run_one", fail)
+        call = call_of(aten.sort.default, (torch.zeros(4, dtype=torch.bfloat16),), {})
+        assert call is not None
+        with pytest.raises(UserError, match="this CPU cannot run an LSTM in bf16 .*: use --precision fp32"):
+            OperatorMemory().measure([call], lambda _: 0)
 
     @pytest.mark.parametrize("case", [
         case_of("resnet18", 64, 4), case_of("resnet18", 64, 4, "infer"), case_of("rnn_lm", 20, 8),
