@@ -218,7 +218,7 @@ class TestWhatCannotRunAlone:
         monkeypatch.setattr(operator_memory, "_run_one", fail)
         call = call_of(aten.sort.default, (torch.zeros(4, dtype=torch.bfloat16),), {})
         assert call is not None
-        with pytest.raises(UserError, match="this CPU cannot run an LSTM in bf16 .*: use --precision fp32"):
+        with pytest.raises(UserError, match=r"this CPU cannot run an LSTM in bf16 .*: use --precision fp32"):
             OperatorMemory().measure([call], lambda _: 0)
 
     @pytest.mark.parametrize("case", [
