@@ -23,7 +23,6 @@ from torch._subclasses.fake_tensor import (
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 from torch.utils.data import default_collate
 
-import charact
 from charact.core.errors import UserError
 from charact.execution.batches import Batches
 from charact.execution.case import Case
@@ -50,7 +49,7 @@ _SIGNS = (
 )
 """Patterns of PyTorch's errors on fake tensors, and their messages for users."""
 
-_NOT_USERS = (str(Path(torch.__file__).parent), str(Path(charact.__file__).parent), sysconfig.get_path("stdlib"))
+_NOT_USERS = (str(Path(torch.__file__).parent), str(Path(__file__).parents[2]), sysconfig.get_path("stdlib"))
 """Folders of code that is not the user's."""
 
 
