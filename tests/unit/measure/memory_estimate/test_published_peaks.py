@@ -6,7 +6,8 @@ import pytest
 from charact import memory
 
 
-@pytest.mark.parametrize("name", ["vit_fp32", "vit_mixed", "vit_bf16", "vit_bf16_sgd"])
+@pytest.mark.parametrize("name", ["vit_bf16", *(pytest.param(name, marks=pytest.mark.slow)
+                                                for name in ("vit_fp32", "vit_mixed", "vit_bf16_sgd"))])
 def test_reserved_memory_of_a_vision_transformer_is_as_published(name: str) -> None:
     peak = next(peak for peak in memory_published.PEAKS if peak.name == name)
     estimate = memory.estimate(peak.build, device=peak.device)
