@@ -16,6 +16,7 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -117,6 +118,7 @@ def surroundings() -> dict[str, Any]:
     }
 
 
+@cache
 def _processor(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
     """Return a hash of the processor's model, instructions and cache size."""
     text = cpuinfo.read_text(encoding="utf-8") if cpuinfo.exists() else ""
@@ -129,8 +131,10 @@ def _run(calls: Sequence[OperatorCall], reasons: dict[OperatorCall, str]) -> dic
     """Run calls under the profiler; add those that fail to `reasons`.
 
     Raises:
-        UserError: this CPU has no kernel for a call, so the whole program cannot run.
+        UserError: this CPU has no kernel for a call, so the whole program cannot run; or PyTorch's profiler is active.
     """
+    if torch._C._autograd._profiler_enabled():
+        raise UserError("PyTorch's profiler is active, and there is only one: estimate memory outside of it")
     outputs: dict[int, tuple[int, ...]] = {}
     with torch.random.fork_rng(devices=[]), torch.autocast("cpu", enabled=False), torch.device("cpu"):
         start_memory_events(operators=False)

@@ -279,6 +279,13 @@ def test_the_modelled_range_holds(number: int, dtype: torch.dtype) -> None:
         assert low <= max(0, inside) <= high
 
 
+def test_an_active_profiler_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    with torch.profiler.profile() as profiler, pytest.raises(UserError, match="estimate memory outside of it"):
+        OperatorMemory().measure([sort_of(500)], lambda _: 0)
+    assert profiler.events() is not None
+
+
 def test_nothing_of_a_measurement_is_left() -> None:
     before = torch.get_rng_state()
     memory = OperatorMemory()
