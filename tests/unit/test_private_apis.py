@@ -8,7 +8,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 DOCUMENT = ROOT / "docs" / "private_apis.md"
-OF_PYTHON = {"._asdict", "._current_frames", "._exit", "._getframe", "._popen", "._replace",
+OF_PYTHON = {"._asdict", "._exit", "._getframe", "._popen", "._replace",
              "._run_module_as_main"}
 """Names of Python's own library."""
 

@@ -1,10 +1,11 @@
 """Reports a rank that makes no progress, and in what it waits. Imports no torch when loaded."""
 
-import sys
 import threading
 import time
 from collections.abc import Callable
+from types import FrameType
 
+from charact.core.running_frame import frame_reader
 from charact.measure.script.ranks.flight_recorder import FlightRecorder
 from charact.measure.script.spans.iterations import PHASES
 from charact.measure.script.spans.recorder import SpanRecorder
@@ -29,11 +30,12 @@ class HangWatch:
                  report: Callable[[str], None]) -> None:
         self._recorder, self._flight_recorder = recorder, flight_recorder
         self._limit_s, self._report = limit_s, report
-        self._thread_id = 0
+        self._program: threading.Thread | None = None
+        self._frame: Callable[[], FrameType] | None = None
 
     def start(self) -> None:
         """Start to watch the calling thread."""
-        self._thread_id = threading.get_ident()
+        self._program, self._frame = threading.current_thread(), frame_reader()
         threading.Thread(target=self._watch, name="charact-hang", daemon=True).start()
 
     def _watch(self) -> None:
@@ -50,8 +52,8 @@ class HangWatch:
         """Return the phase, the program's line and the collective in which the watched thread is, as text."""
         kind = self._recorder.top
         parts = ["outside of all phases" if kind is None else f"in {PHASES.get(kind, 'other')}"]
-        frame = sys._current_frames().get(self._thread_id)
-        if frame is not None and (location := location_of(frame)) is not None:
+        is_alive = self._program is not None and self._program.is_alive()
+        if self._frame is not None and is_alive and (location := location_of(self._frame())) is not None:
             parts.append(f"at {location[0]} ({location[1]})")
         if (waited_for := self._flight_recorder.unfinished()) is not None:
             parts.append(f"waiting in {waited_for}")

@@ -17,6 +17,7 @@ from statistics import median
 from types import CodeType, FrameType
 from typing import Any
 
+from charact.core.running_frame import frame_reader
 from charact.measure.script.spans.event_log import EventLogWriter
 from charact.measure.script.spans.iterations import Iteration
 from charact.measure.script.spans.recorder import Kind, SpanRecorder
@@ -88,7 +89,9 @@ class FrameSampler:
         self._recorder, self._event_log, self._interval_s = recorder, event_log, interval_s
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="charact-sampler", daemon=True)
-        self._thread_id = 0
+        self._program: threading.Thread | None = None
+        self._frame: Callable[[], FrameType] | None = None
+        """Returns the frame that the program's thread runs."""
         self._numbers: dict[CodeLocation, int] = {}
         self._new: list[CodeLocation] = []
         self._samples: list[tuple[int, int]] = []
@@ -101,7 +104,7 @@ class FrameSampler:
 
     def start(self) -> None:
         """Start to sample the calling thread."""
-        self._thread_id = threading.get_ident()
+        self._program, self._frame = threading.current_thread(), frame_reader()
         self._write()  # so that the event log mentions the sampler even if there are no samples
         self._thread.start()
 
@@ -161,21 +164,23 @@ class FrameSampler:
         afterwards it is the process's own again, so that it keeps the GIL. `map` calls all in C: between two lines of
         Python the program's thread could run on.
         """
+        if self._frame is None or self._program is None or not self._program.is_alive():
+            return None
         wait_s = due_s - time.monotonic()
         if wait_s <= 0:  # the program kept the GIL, and is still at the same line
-            return sys._current_frames().get(self._thread_id)
+            return self._frame()
         self._own_switch_s = sys.getswitchinterval()
         calls: list[Callable[[], Any]] = [partial(time.sleep, wait_s),
                                           partial(sys.setswitchinterval, self._own_switch_s),
-                                          time.monotonic, sys._current_frames]
+                                          time.monotonic, self._frame]
         sys.setswitchinterval(_SWITCH_S)
         try:
-            _, _, now_s, frames = map(operator.call, calls)
+            _, _, now_s, frame = map(operator.call, calls)
         finally:
             self.restore_switch_interval()
         self._delays_s.append(now_s - due_s)
-        frame: FrameType | None = frames.get(self._thread_id)
-        return frame
+        found: FrameType = frame
+        return found
 
     def restore_switch_interval(self) -> None:
         """Give the process its own interval again; also in a child that was forked meanwhile."""
