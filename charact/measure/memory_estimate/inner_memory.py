@@ -160,8 +160,8 @@ class _PeakSearch:
         smallest = {operator: min(alike, key=lambda call: call.input_bytes) for operator, alike in calls.items()}
         self._measure(list(smallest.values()))
         for operator, call in smallest.items():
-            made = self._trace.ops[self._places[call][0]].made
-            if call in self._known and self._known[call].output_bytes != tuple(self._sizes[block] for block in made):
+            blocks = self._trace.ops[self._places[call][0]].made
+            if call in self._known and self._known[call].output_bytes != tuple(self._sizes[block] for block in blocks):
                 self._measure(calls[operator])
                 self._use_sizes(calls[operator])
 
@@ -169,7 +169,7 @@ class _PeakSearch:
         """Set the sizes of the blocks that calls make to those measured."""
         for call in calls:
             for number in self._places[call]:
-                made = self._trace.ops[number].made
-                if call in self._known and len(made) == len(self._known[call].output_bytes):
-                    for block, num_bytes in zip(made, self._known[call].output_bytes, strict=True):
+                blocks = self._trace.ops[number].made
+                if call in self._known and len(blocks) == len(self._known[call].output_bytes):
+                    for block, num_bytes in zip(blocks, self._known[call].output_bytes, strict=True):
                         self._sizes[block] = num_bytes

@@ -79,9 +79,9 @@ def _convolution_bytes(op: Op, layouts: Sequence[Layout], blocks: Sequence[int])
         input_pixels, output_pixels = math.prod(inputs.shape[2:]), math.prod(outputs.shape[2:])
     else:
         (inputs,) = images
-        made = sum(blocks[number] for number in op.made) // weight.dtype.itemsize
+        num_elements = sum(blocks[number] for number in op.made) // weight.dtype.itemsize
         num_planes = max(1, inputs.shape[0] * groups * num_outputs)
-        input_pixels, output_pixels = math.prod(inputs.shape[2:]), made // num_planes
+        input_pixels, output_pixels = math.prod(inputs.shape[2:]), num_elements // num_planes
     num_images, num_threads = inputs.shape[0], torch.get_num_threads()
     # Twice: an expanded gradient is made dense first, a transposed convolution accumulates first.
     copies = 2 * num_images * groups * (input_pixels * _padded(num_inputs) + output_pixels * _padded(num_outputs))

@@ -89,10 +89,10 @@ class OperatorMemory:
                 chosen.append(call)
         if chosen:
             with host_memory_guard():
-                found = _run(chosen, self._reasons)
-            self._known |= found
-            self._reasons = {call: reason for call, reason in self._reasons.items() if call not in found}
-            self._cache.write(found)
+                measured = _run(chosen, self._reasons)
+            self._known |= measured
+            self._reasons = {call: reason for call, reason in self._reasons.items() if call not in measured}
+            self._cache.write(measured)
 
     def _follow_surroundings(self) -> None:
         """Discard results if the surroundings have changed."""
@@ -165,8 +165,8 @@ def _run_one(number: int, call: OperatorCall) -> tuple[int, ...]:
         args[-1] = _recurrent_workspace(args)
     given = {tensor.untyped_storage()._cdata for tensor in _tensors((args, kwargs))}
     with torch.set_grad_enabled(call.grad_enabled), record_function(f"{_MARK}{number}"):
-        made = call.operator(*args, **kwargs)
-    storages = {storage._cdata: storage.nbytes() for tensor in _tensors(made)
+        outputs = call.operator(*args, **kwargs)
+    storages = {storage._cdata: storage.nbytes() for tensor in _tensors(outputs)
                 if (storage := tensor.untyped_storage())._cdata not in given}
     return tuple(storages.values())
 
