@@ -41,13 +41,15 @@ def failure(error: Exception, precision: str | None = None) -> dict[str, Any]:
 def one_line(error: BaseException, precision: str | None = None) -> str:
     """Return an error as one line: its type, except of `UserError`, and the first line of its message.
 
-    A missing kernel is reported as such.
+    Where that line ends with a colon, as in "backend='inductor' raised:", the line that follows is added. A missing
+    kernel is reported as such.
 
     Args:
         error: the error.
         precision: precision of the case that raised it, if known.
     """
-    first = str(error).strip().partition("\n")[0]
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [""]
+    first = " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]
     if isinstance(error, UserError):
         return first
     if isinstance(error, RuntimeError) and (missing := missing_kernel(first, precision)):

@@ -41,3 +41,10 @@ def test_an_operator_without_a_dtype_in_words() -> None:
     error = NotImplementedError("\"avg_pool3d_out_frame\" not implemented for 'BFloat16'")
     words = "PyTorch has no kernel of avg_pool3d_out_frame for bfloat16 on this device: use --precision fp32"
     assert one_line(error, "pure-bf16") == words
+
+
+def test_a_line_that_announces_the_cause_is_followed_by_the_cause() -> None:
+    error = RuntimeError("backend='inductor' raised:\nCppCompileError: C++ compile error\n\nCommand:\ng++ x.cpp")
+    assert one_line(error) == "RuntimeError: backend='inductor' raised: CppCompileError: C++ compile error"
+    assert one_line(RuntimeError("it failed:")) == "RuntimeError: it failed:"
+    assert one_line(RuntimeError("")) == "RuntimeError"

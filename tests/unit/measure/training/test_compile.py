@@ -15,6 +15,7 @@ import torch
 from support.notes import Notes
 from support.small import TwoLayers, small_case
 from torch import nn
+from torch._inductor import config as inductor_config
 
 from charact import load_run
 from charact.analysis.training.stages import training_summary
@@ -163,10 +164,11 @@ def test_a_compilation_that_fails_is_the_cases_error_in_one_line(
     broken.write_text("#!/bin/sh\necho out of ideas >&2\nexit 1\n")
     broken.chmod(0o755)
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "cache"))  # nothing is compiled yet
-    monkeypatch.setattr("torch._inductor.config.cpp.cxx", (str(broken),))
     begun = time.perf_counter()
-    failed, ok = run(tmp_path / "runs", [small_case("infer", compiled=True),
-                                         small_case("infer", batch_size=32)]).manifest["cases"]
+    # Not monkeypatch.setattr, which would delete the setting at its end, and with it later compilations.
+    with inductor_config.patch({"cpp.cxx": (str(broken),)}):
+        failed, ok = run(tmp_path / "runs", [small_case("infer", compiled=True),
+                                             small_case("infer", batch_size=32)]).manifest["cases"]
     assert time.perf_counter() - begun < 60
     assert (failed["status"], ok["status"]) == ("error", "ok")
     assert "\n" not in failed["reason"]
