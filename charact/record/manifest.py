@@ -15,7 +15,8 @@ from charact.core.errors import UserError
 from charact.core.files import reading
 from charact.core.text import valid_text
 from charact.record.checksums import is_intact, is_sealed
-from charact.record.manifest_passes import PASSES, Amount, Category, Count, Device, Number, Pass, RankCount
+from charact.record.manifest_passes import PASSES, Pass
+from charact.record.manifest_types import Amount, Category, Count, Device, Number, RankCount
 from charact.record.schema import (
     CASE_STATUSES,
     DAMAGED,

@@ -1,21 +1,15 @@
 """Types of the passes of run.json."""
 
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from msgspec import Meta, Struct
+from msgspec import Struct
 
-from charact.record.schema import MEMORY_CATEGORIES, MOST_RANKS, PASS_STATUSES, PHASES, SAMPLED_PHASES
+from charact.record.manifest_program import ProgramFacts
+from charact.record.manifest_types import Amount, Count, Number, Phase, Share
+from charact.record.schema import PASS_STATUSES, SAMPLED_PHASES
 
 # Fields with a default are optional, and unknown fields are allowed, so that an older charact can read newer records.
 # The Structs only validate types; other code reads the plain dictionary.
-Count = Annotated[int, Meta(ge=0, le=2**53)]
-RankCount = Annotated[int, Meta(ge=0, le=MOST_RANKS)]
-Amount = Annotated[float, Meta(ge=0, le=1e30)]
-Number = Annotated[float, Meta(ge=-1e30, le=1e30)]
-Device = Annotated[str, Meta(pattern=r"^(n/a|[a-z_]{1,20}(:[0-9]{1,4})?)\Z")]
-Phase = Literal[PHASES]  # type: ignore[valid-type]
-Category = Literal[MEMORY_CATEGORIES]  # type: ignore[valid-type]
-
 
 class DroppedItems(Struct):
     """Items of a trace that were not imported."""
@@ -44,22 +38,6 @@ class CoreUse(Struct):
     waiting_s: Amount | None = None
     stolen_s: Amount | None = None
     num_involuntary_switches: Count | None = None
-
-
-class ProgramFacts(Struct):
-    """Time of a whole profiled program: all, before the first iteration, between iterations and after the last one.
-
-    The time of charact's passes is left out: an iteration that they measured counts as long as the median one.
-
-    Times are unknown if the program was not recorded to its end. `process_peak_bytes`: largest resident set of the
-    process, without that of charact's passes.
-    """
-
-    duration_s: Amount | None = None
-    before_s: Amount | None = None
-    between_s: Amount | None = None
-    after_s: Amount | None = None
-    process_peak_bytes: Amount | None = None
 
 
 class TimingPass(Pass):
@@ -165,6 +143,10 @@ class Frame(Struct):
     function: str
     num_samples: Count
     library: str | None = None
+    waiting_frac: Share | None = None
+    """Share of the samples' time in which the program's thread used no processor; None if unknown."""
+    text: str | None = None
+    """The line's text; None if its file could not be read."""
 
 
 class FramesPass(Pass):

@@ -16,6 +16,9 @@ Rows = list[dict[str, Any]]
 PHASES = ("data", "forward", "loss", "backward", "update", "communication", "other")
 """Phases of an iteration, in order. They never overlap; with `other` they sum to the iteration's wall time."""
 
+ITERATION_KINDS = ("warm-up", "timed", "pass")
+"""Kinds of the iterations of a watched program."""
+
 LOAD_PHASES = ("build", "read", "place")
 """Phases of a load: creating the model, reading the file, moving the weights to the device."""
 
@@ -118,6 +121,35 @@ TABLES: dict[str, tuple[Column, ...]] = {
         Column("part", "string", "model or optimizer that the phase belongs to; null if the program has only one"),
         Column("host_s", "float64", "host time between the phase's annotations, measured", nullable=False),
         Column("device_s", "float64", "time between the phase's CUDA events, measured; null on a CPU"),
+    ),
+    "program_iterations": (
+        _CASE,
+        Column("index", "int64", "index of the iteration among all of the watched program, from 0, in order of time",
+               nullable=False, least=0),
+        Column("kind", "string", "'warm-up' (left out at the start), 'timed', or 'pass' (run while a pass other than "
+                                 "the timing measured)", nullable=False, allowed=ITERATION_KINDS),
+        Column("iteration", "int64", "index in the table iterations; null if it is not there: not timed, or beyond the "
+                                     "requested number", least=0),
+        Column("start_s", "float64", "time of its start since charact began to watch the program", nullable=False),
+        Column("wall_s", "float64", "host time of the iteration, measured; slowed by the instrument in a 'pass'",
+               nullable=False),
+        *(Column(f"{phase}_s", "float64", f"host time in the phase '{phase}'; null if the iteration has none")
+          for phase in PHASES[:-1]),
+        Column("other_s", "float64", "host time outside of all phases, including compile_s", nullable=False),
+        Column("compile_s", "float64", "host time in which PyTorch's compiler ran; null if it did not"),
+        Column("input_shapes", "string", "shapes of the tensors that each outermost model was first called with in the "
+                                         "iteration, as JSON, e.g. [[8,3,224,224]]; null if none was seen",
+               json=list[list[int]]),
+        Column("first_of_epoch", "int64", "1 if the iteration's first batch is the first since its loader was started, "
+                                          "else 0", nullable=False, least=0, most=1),
+        Column("gc_s", "float64", "time in collections of Python's garbage collector of at least 1 ms; null if there "
+                                  "was none"),
+        Column("rss_bytes", "float64", "resident set of the process at or shortly before the iteration's end; null if "
+                                       "not sampled", least=0),
+        Column("allocated_bytes", "float64", "bytes of tensors in the CUDA allocator at the same time; null on a CPU",
+               least=0),
+        Column("workers_bytes", "float64", "unshared memory of the loaders' worker processes, their sum; null without "
+                                           "workers, or if not sampled", least=0),
     ),
     "collectives": (
         _CASE,
@@ -360,6 +392,7 @@ TABLES: dict[str, tuple[Column, ...]] = {
 
 UNIQUE: dict[str, tuple[str, ...]] = {
     "iterations": ("case", "iteration", "phase", "part"),
+    "program_iterations": ("case", "index"),
     "stages": ("case", "stage", "number", "phase"),
     "metrics": ("case", "stage", "number", "metric"),
     "problems": ("case", "direction"),

@@ -12,7 +12,7 @@ from support.kept import written_once
 
 PROFILE_TABLES = sorted(set(TABLES) - {
     "kernels", "stages", "metrics", "fits", "problems", "repetitions", "bricks", "brick_times", "pieces",
-    "constructions"})
+    "constructions", "program_iterations"})
 """Tables of a profile's record on a CPU."""
 
 MACHINE: dict[str, Any] = {

@@ -101,7 +101,7 @@ class Session:
         """Owners of slices (models, optimizers, loader iterators) by owner ID; weak references."""
         self._variables: dict[int, str | None] = {}
         """Variable names of the owners, from their first use."""
-        self._notes: list[dict[str, Any]] = []
+        self._notes: list[dict[str, Any]] = [{"note": "began", "time_ns": self._began_ns}]
         """Notes to write with the next slices."""
         self._pass_scheduler = PassScheduler(plan.passes, directory, self.recorder, self._objects,
                                              lambda: self._names()["names"], self.note)
@@ -287,6 +287,7 @@ class Session:
             slices, self.recorder.slices = self._device_clock.done(slices, wait=wait)
         if self._flight_recorder is not None:
             self._note_collectives(self._flight_recorder, all_of_them=wait)
+        self._notes += self._patches.events.notes()
         if self._notes:
             notes, self._notes = self._notes, []
             self._event_log.notes([*notes, self._names()])

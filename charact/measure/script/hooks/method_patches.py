@@ -84,6 +84,7 @@ class MethodPatches:
             if recorder.idle and (caller := sys._getframe(1).f_code) not in self.seen:
                 self.find(caller)
             owner = context.owner_id(module)
+            context.events.inputs(owner, args, kwargs)
             recorder.enter(Kind.FORWARD, owner, grad=with_grad and self._is_grad_enabled(), training=module.training)
             try:
                 outputs = original(module, *args, **kwargs)

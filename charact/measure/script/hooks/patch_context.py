@@ -7,6 +7,7 @@ from threading import get_ident
 from types import CodeType, FunctionType
 from typing import Any, TypeVar
 
+from charact.measure.script.spans.program_events import ProgramEvents
 from charact.measure.script.spans.recorder import Kind, SpanRecorder
 
 _ABSENT = object()
@@ -82,6 +83,7 @@ class PatchContext:
                  on_span_end: Callable[[Kind, int], None]) -> None:
         self.recorder = recorder
         self.on_owner, self.on_span_end = on_owner, on_span_end
+        self.events = ProgramEvents()
         self.replacements = Replacements()
         self.thread = get_ident()
         self.training_threads: set[int] = set()

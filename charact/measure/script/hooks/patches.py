@@ -14,9 +14,11 @@ from typing import Any
 from charact.measure.script.hooks.child_patches import ChildPatches
 from charact.measure.script.hooks.compile_patches import CompilePatches
 from charact.measure.script.hooks.import_hook import when_imported
+from charact.measure.script.hooks.loader_patches import LoaderPatches
 from charact.measure.script.hooks.method_patches import MethodPatches
 from charact.measure.script.hooks.optimizer_patches import OptimizerPatches
 from charact.measure.script.hooks.patch_context import PatchContext, subclasses
+from charact.measure.script.spans.program_events import ProgramEvents
 from charact.measure.script.spans.recorder import Kind, SpanRecorder
 
 COLLECTIVES = (
@@ -42,12 +44,18 @@ class Patches:
     def __init__(self, recorder: SpanRecorder, on_owner: Callable[[Any, int], None],
                  on_span_end: Callable[[Kind, int], None]) -> None:
         self._context = PatchContext(recorder, on_owner, on_span_end)
+        self._loaders = LoaderPatches(self._context)
         self._optimizers = OptimizerPatches(self._context)
         self._compiling = CompilePatches(self._context)
         self._children = ChildPatches(self._context)
         self._methods = MethodPatches(self._context)
         self._stop_waiting: Callable[[], None] = lambda: None
         """Cancels the patches of a module that is not imported yet."""
+
+    @property
+    def events(self) -> ProgramEvents:
+        """Events that the patches record besides spans."""
+        return self._context.events
 
     @property
     def num_training_threads(self) -> int:
@@ -72,7 +80,6 @@ class Patches:
         import torch
         from torch.nn import functional
         from torch.nn.modules.loss import _Loss
-        from torch.utils.data import dataloader
 
         self._context.is_compiling = torch.compiler.is_dynamo_compiling
         self._is_grad_enabled = torch.is_grad_enabled
@@ -86,8 +93,6 @@ class Patches:
         for name in ("backward", "grad"):
             replace(torch.autograd, name, self._context.span(Kind.BACKWARD, notify=True))
         replace(torch.nn.Module, "zero_grad", self._context.span(Kind.UPDATE))
-        replace(dataloader._BaseDataLoaderIter, "__next__", self._fetch)
-        replace(dataloader.DataLoader, "__iter__", self._context.span(Kind.FETCH))
         for name in ("to", "cuda"):
             replace(torch.Tensor, name, self._copy)
         if torch.distributed.is_available():
@@ -95,6 +100,8 @@ class Patches:
                 replace(torch.distributed, name, self._context.span(Kind.COMMUNICATION))
             replace(torch.distributed.Work, "wait", self._context.span(Kind.COMMUNICATION))
             self._stop_waiting = when_imported(_FUNCTIONAL_COLLECTIVES, self._patch_functional_collectives)
+        self._context.events.tensor_class = torch.Tensor
+        self._loaders.install()
         self._methods.install()
         self._children.install()
         self._optimizers.install()
@@ -115,7 +122,7 @@ class Patches:
         """Wrap a module's call: a forward or a loss. It is the most frequent call, so the cheapest checks are first."""
         recorder, is_compiling, grad_enabled, thread = (
             self._context.recorder, self._context.is_compiling, self._is_grad_enabled, self._context.thread)
-        methods = self._methods
+        methods, note_inputs = self._methods, self._context.events.inputs
 
         def wrapper(module: Any, *args: Any, **kwargs: Any) -> Any:
             if is_compiling() or Kind.FORWARD not in recorder.may_open or get_ident() != thread:
@@ -126,6 +133,7 @@ class Patches:
                 kind, owner = Kind.FORWARD, self._context.owner_id(module)
                 if recorder.idle and (caller := sys._getframe(1).f_code) not in methods.seen:
                     methods.find(caller, module)
+                note_inputs(owner, args, kwargs)
             recorder.enter(kind, owner, grad=grad_enabled(), training=module.training)
             outputs = None
             try:
@@ -160,30 +168,6 @@ class Patches:
         """Return whether a module without weights returned a scalar: a loss written as a module."""
         return isinstance(outputs, self._tensor_class) and outputs.dim() == 0 and not any(
             True for _ in module.parameters())
-
-    def _fetch(self, original: Any) -> Any:
-        """Wrap the fetch of a batch; a fetch that finds no batch starts no iteration."""
-        recorder = self._context.recorder
-
-        def wrapper(iterator: Any) -> Any:
-            if not self._context.may_open(Kind.FETCH):
-                return original(iterator)
-            number = self._context.owner_id(iterator)
-            recorder.enter(Kind.FETCH, number)
-            try:
-                batch = original(iterator)
-            except StopIteration:
-                recorder.leave_as(Kind.EXHAUSTED)
-                raise
-            except BaseException:
-                recorder.drop()
-                raise
-            recorder.leave()
-            if recorder.idle:
-                self._context.on_span_end(Kind.FETCH, number)
-            return batch
-
-        return wrapper
 
     def _copy(self, original: Any) -> Any:
         """Wrap the conversion of a tensor, and record only copies from the host to a device."""

@@ -175,13 +175,28 @@ class _Pass(Struct):
     tables: dict[str, list[dict[str, Any]]] | UnsetType = UNSET
 
 
+_Length = Annotated[int, Meta(ge=0, le=2**53)]
+
+
+class _Began(Struct):
+    time_ns: _Int
+
+
+class _InputShapes(Struct):
+    rows: list[tuple[_Int, _Int, list[list[_Length]]]]
+
+
+class _Epochs(Struct):
+    rows: list[tuple[_Int, _Int, _Int, _Int, _Int]]
+
+
 _OWNERS: dict[str, type[_Owned]] = {"model": _Model, "optimizer": _Optimizer, "loader": _Loader}
 _FACTS: dict[str, type] = {"operators": _OperatorFacts, "memory": _MemoryFacts, "counters": _CounterFacts}
 _KINDS: dict[str, type] = {"names": _Names, "end": _End, "rule": _Rule, "frames": _Frames, "core use": _CoreUse,
                            "collectives": _Collectives, "no collectives": _NoCollectives, "hung": _Hung,
                            "torch": _Torch, "unwatched": _Unwatched, "timing ended": _TimingEnded,
                            "timing resumed": _TimingEnded, "device": _Device,
-                           "pass": _Pass}
+                           "pass": _Pass, "began": _Began, "input shapes": _InputShapes, "epochs": _Epochs}
 _TYPES: dict[str, Any] = {"string": str | None, "int64": _Int | None, "float64": float | None}
 _ROWS = {
     table: msgspec.defstruct(table, [(column.name, _TYPES[column.type], None) for column in TABLES[table]

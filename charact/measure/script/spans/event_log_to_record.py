@@ -16,6 +16,7 @@ from charact.measure.script.spans.collectives import Arrival, Arrivals, collecti
 from charact.measure.script.spans.event_log import Damage, EventLogReader, num_slices
 from charact.measure.script.spans.iterations import Interval, Iteration
 from charact.measure.script.spans.pass_results import Passes
+from charact.measure.script.spans.program_iterations import ProgramNotes
 from charact.measure.script.spans.recorder import Kind, Slice
 from charact.measure.script.spans.segmenter import Segmenter
 from charact.measure.script.spans.stack_sampler import Samples
@@ -67,6 +68,8 @@ class EventLog:
     """Facts that only PyTorch knows, see `charact.machine.facts.torch_facts`, and its default number of threads."""
     passes: Passes = field(default_factory=Passes)
     """Results of the passes after the timing."""
+    program_notes: ProgramNotes = field(default_factory=ProgramNotes)
+    """What happened in the iterations besides spans."""
     samples: Samples = field(default_factory=Samples)
     """Stack samples of the time while no phase ran."""
     compiled_whole: bool = False
@@ -149,6 +152,7 @@ def read_event_log(directory: Path) -> EventLog:
         elif note["note"] == "full":
             log.full = True
         log.passes.add(note)
+        log.program_notes.add(note)
     return log
 
 
@@ -186,10 +190,24 @@ def script_cases(log: EventLog, name: str, source: str, skip: int | None, limit:
             program = None if cases else _program(log)
             case = _case(log, name, source, training, iterations, num_skipped, ended_by, program)
             case[0]["passes"]["timing"]["num_pass_iterations"] = len(of_mode) - len(log.passes.timed(of_mode))
+            case[1]["program_iterations"] = _program_iterations(log, of_mode, iterations)
             if not cases:
                 log.passes.add_to(*case, passes, of_mode)
             cases.append(case)
     return cases
+
+
+def _program_iterations(log: EventLog, of_mode: Sequence[Iteration], iterations: Sequence[Iteration]) -> Rows:
+    """Return rows of the table `program_iterations` for all iterations of a case, of which some were timed."""
+    indices = {id(one): index for index, one in enumerate(log.iterations)}
+    numbers = {id(one): number for number, one in enumerate(iterations)}
+    undisturbed = {id(one) for one in log.passes.timed(of_mode)}
+    kinds: dict[int, tuple[str, int | None]] = {}
+    for one in of_mode:
+        is_warmup = id(one) not in numbers and one.start_ns < iterations[0].start_ns
+        kind = "pass" if id(one) not in undisturbed else "warm-up" if is_warmup else "timed"
+        kinds[indices[id(one)]] = kind, numbers.get(id(one))
+    return log.program_notes.rows(log.iterations, kinds)
 
 
 def _program(log: EventLog) -> dict[str, Any]:

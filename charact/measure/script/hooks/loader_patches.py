@@ -1,0 +1,83 @@
+"""Patches that record the fetches of data loaders, and their starts."""
+
+import weakref
+from threading import get_ident
+from time import perf_counter_ns
+from typing import Any
+
+from charact.measure.script.hooks.patch_context import PatchContext
+from charact.measure.script.spans.recorder import Kind
+
+
+class LoaderPatches:
+    """Patches of data loaders and their iterators."""
+
+    def __init__(self, context: PatchContext) -> None:
+        self._context = context
+        self._numbers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+        """IDs of the loaders that were started, from 1."""
+        self._num_loaders = 0
+        self._started: dict[int, tuple[int, int]] = {}
+        """Loader and start time of each iterator whose first batch has not been fetched, by its `id`."""
+
+    def install(self) -> None:
+        """Install the patches."""
+        from torch.utils.data import dataloader
+
+        replace = self._context.replacements.wrap
+        replace(dataloader._BaseDataLoaderIter, "__next__", self._fetch)
+        replace(dataloader.DataLoader, "__iter__", self._iterate)
+
+    def _iterate(self, original: Any) -> Any:
+        """Wrap the creation of an iterator, which may start workers, or the restart of persistent ones."""
+        recorder = self._context.recorder
+
+        def wrapper(loader: Any) -> Any:
+            if not recorder.on or get_ident() != self._context.thread:
+                return original(loader)
+            begin_ns, opens = perf_counter_ns(), self._context.may_open(Kind.FETCH)
+            if opens:
+                recorder.enter(Kind.FETCH)
+            try:
+                iterator = original(loader)
+            finally:
+                if opens:
+                    recorder.leave()
+            self._started[id(iterator)] = self._loader_id(loader), begin_ns
+            return iterator
+
+        return wrapper
+
+    def _loader_id(self, loader: Any) -> int:
+        if loader not in self._numbers:
+            self._num_loaders += 1
+            self._numbers[loader] = self._num_loaders
+        return self._numbers[loader]
+
+    def _fetch(self, original: Any) -> Any:
+        """Wrap the fetch of a batch; a fetch that finds no batch starts no iteration."""
+        recorder = self._context.recorder
+
+        def wrapper(iterator: Any) -> Any:
+            if not self._context.may_open(Kind.FETCH):
+                return original(iterator)
+            number = self._context.owner_id(iterator)
+            started = self._started.pop(id(iterator), None)
+            recorder.enter(Kind.FETCH, number)
+            fetch_ns = recorder.progress
+            try:
+                batch = original(iterator)
+            except StopIteration:
+                recorder.leave_as(Kind.EXHAUSTED)
+                raise
+            except BaseException:
+                recorder.drop()
+                raise
+            recorder.leave()
+            if started is not None:
+                self._context.events.epoch(*started, number, fetch_ns, recorder.progress)
+            if recorder.idle:
+                self._context.on_span_end(Kind.FETCH, number)
+            return batch
+
+        return wrapper

@@ -1,0 +1,139 @@
+"""Types of what run.json records of a watched program as a whole: its time and its settings."""
+
+from msgspec import Struct, field
+
+from charact.record.manifest_types import Amount, Count, Share
+
+
+class OwnTime(Struct):
+    """Time (s) that charact itself took in the program: to start, and in its passes.
+
+    `passes`: their time without that of as many median iterations.
+    """
+
+    start: Amount | None = None
+    passes: Amount | None = None
+
+
+class Threads(Struct):
+    """PyTorch's numbers of threads at the program's end, and the cores that the process may use."""
+
+    intra_op: Count | None = None
+    inter_op: Count | None = None
+    num_usable_cores: Count | None = None
+
+
+class ModelSettings(Struct):
+    """An outermost model.
+
+    `dtypes`: number of floating-point elements of its parameters and buffers, by type. `channels_last`: whether the
+    weights of its convolutions have this memory format; None without convolutions. `num_hooks_first`, `num_hooks_last`:
+    forward and backward hooks of all its modules at its first call and at the end. `parallel`: class of the wrapper,
+    such as DistributedDataParallel. `calls`: outermost calls. `inference_with_grad`: those of them in eval mode and
+    with gradients that no backward followed.
+    """
+
+    name: str
+    class_: str = field(name="class")
+    num_parameters: Count | None = None
+    dtypes: dict[str, Count] = {}
+    num_convolutions: Count | None = None
+    channels_last: bool | None = None
+    num_hooks_first: Count | None = None
+    num_hooks_last: Count | None = None
+    parallel: str | None = None
+    find_unused_parameters: bool | None = None
+    calls: Count | None = None
+    inference_with_grad: Count | None = None
+
+
+class OptimizerSettings(Struct):
+    """An optimizer; `file` and `line` are where the program's own code created it.
+
+    `implementation`: "for-loop", "foreach" or "fused"; None if unknown. `models`: names of the models it updates.
+    """
+
+    name: str
+    class_: str = field(name="class")
+    implementation: str | None = None
+    num_tensors: Count | None = None
+    num_parameters: Count | None = None
+    device: str | None = None
+    file: str | None = None
+    line: Count | None = None
+    models: list[str] = []
+
+
+class LoaderSettings(Struct):
+    """A `DataLoader`, or all that the same line creates alike, in the order of their first use.
+
+    `in_memory`: whether the dataset is a list, a tensor or an array; None if unknown. `num_iterators`: how often it was
+    started. `start_s`: time of each start, of the first 50, until its first batch. `wait_s`: time that the program
+    waited for batches. `worker_fetch_s`: time in which its workers fetched and collated; None if unknown. `file` and
+    `line`: where the program's own code created it.
+    """
+
+    class_: str = field(name="class")
+    dataset: str | None = None
+    in_memory: bool | None = None
+    num_items: Count | None = None
+    batch_size: Count | None = None
+    num_workers: Count | None = None
+    persistent_workers: bool | None = None
+    prefetch_factor: Count | None = None
+    pin_memory: bool | None = None
+    multiprocessing_context: str | None = None
+    num_iterators: Count | None = None
+    start_s: list[Amount] = []
+    num_batches: Count | None = None
+    wait_s: Amount | None = None
+    worker_fetch_s: Amount | None = None
+    file: str | None = None
+    line: Count | None = None
+
+
+class CompileSettings(Struct):
+    """Compilations: graphs, breaks between them, and recompilations with at most 5 reasons."""
+
+    num_graphs: Count | None = None
+    num_graph_breaks: Count | None = None
+    num_recompilations: Count | None = None
+    reasons: list[str] = []
+
+
+class ProgramSettings(Struct):
+    """What a program chose that affects its speed.
+
+    `anomaly_frac`: share of the backwards that ran under anomaly detection; None without backwards.
+    """
+
+    threads: Threads | None = None
+    anomaly_frac: Share | None = None
+    deterministic: bool | None = None
+    matmul_precision: str | None = None
+    cudnn_benchmark: bool | None = None
+    cudnn_tf32: bool | None = None
+    matmul_tf32: bool | None = None
+    models: list[ModelSettings] = []
+    optimizers: list[OptimizerSettings] = []
+    loaders: list[LoaderSettings] = []
+    compile: CompileSettings | None = None
+
+
+class ProgramFacts(Struct):
+    """Time of a whole profiled program: all, before the first iteration, between iterations and after the last one.
+
+    The time of charact's passes is left out: an iteration that they measured counts as long as the median one.
+
+    Times are unknown if the program was not recorded to its end. `process_peak_bytes`: largest resident set of the
+    process, without that of charact's passes.
+    """
+
+    duration_s: Amount | None = None
+    before_s: Amount | None = None
+    between_s: Amount | None = None
+    after_s: Amount | None = None
+    process_peak_bytes: Amount | None = None
+    own_s: OwnTime | None = None
+    """Time of charact itself, which the other times leave out but for the start."""
+    settings: ProgramSettings | None = None
