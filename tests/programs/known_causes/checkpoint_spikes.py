@@ -16,7 +16,7 @@ torch.manual_seed(0)
 mark("imports")
 model = nn.Sequential(nn.Linear(256, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 10))
 optimizer = torch.optim.SGD(model.parameters(), 0.01, momentum=0.9)
-x, y = torch.randn(512, 256), torch.randint(0, 10, (512,))
+x, y = torch.randn(256, 256), torch.randint(0, 10, (256,))
 for step in range(1, 201):
     optimizer.zero_grad()
     loss = F.cross_entropy(model(x), y)
@@ -26,7 +26,7 @@ for step in range(1, 201):
     if step % CHECKPOINT_STEPS == 0:
         file = io.BytesIO()
         torch.save([model.state_dict(), optimizer.state_dict()], file)
-        time.sleep(0.25)  # stands for a slow file system
+        time.sleep(0.4)  # stands for a slow file system
         mark("checkpoint")
     if step % 50 == 0:
         model.eval()
