@@ -13,11 +13,11 @@ import pandas as pd
 
 from charact.analysis.common.cache import memoize
 from charact.analysis.common.row_order import in_order
+from charact.analysis.common.significance import timed
 from charact.analysis.profile.case_summary import phase_times
 from charact.bricks.suite.composition import Composition
 from charact.bricks.suite.suite import Suite
 from charact.core.operator_types import operator_type
-from charact.core.statistics import median_interval
 from charact.record.reader import Run
 from charact.record.schema import LEFT_OUT
 
@@ -100,7 +100,7 @@ def brick_summary(run: Run) -> pd.DataFrame:
 def _statistics(run: Run) -> pd.DataFrame:
     rows = []
     for (case, brick), times in round_times(run).groupby(["case", "brick"], sort=False)["time_s"]:
-        low, high = median_interval(times.tolist()) or (None, None)
+        low, high = timed(times.tolist()).interval or (None, None)
         rows.append([case, brick, times.median(), low, high])
     statistics = pd.DataFrame(rows, columns=["case", "brick", *_TIMES])
     return statistics.astype(dict.fromkeys(["case", "brick"], "str") | dict.fromkeys(_TIMES, "float64"))

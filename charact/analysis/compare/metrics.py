@@ -100,8 +100,9 @@ def _rate(amount: float, time: Sample) -> Sample:
     """Return an amount divided by a time, with its uncertainty."""
     if time.draw is None:
         return replace(time, value=amount / time.value)
+    least = None if time.least is None else (amount / time.least[1], amount / time.least[0])
     return Sample(amount / time.value, tuple(amount / repeat for repeat in time.repeats),
-                  partial(_rate_draws, amount, time))
+                  partial(_rate_draws, amount, time), least=least)
 
 
 def _rate_draws(amount: float, time: Sample) -> Values:

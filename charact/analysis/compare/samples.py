@@ -18,7 +18,7 @@ from charact.analysis.compare.brick_samples import (
 )
 from charact.analysis.operations.timings import call_times
 from charact.analysis.profile.breakdown import operator_times, phase_breakdown
-from charact.analysis.profile.case_summary import iteration_times, phase_times
+from charact.analysis.profile.case_summary import iteration_samples, phase_times
 from charact.analysis.training.stages import TRAINING_STAGES, stage_phase_times
 from charact.record.reader import Run
 
@@ -50,8 +50,8 @@ def time_samples(run: Run, by: str) -> Samples:
 
 
 def _cases(run: Run) -> Iterator[tuple[tuple[str, str], Sample]]:
-    for case, walls in iteration_times(run).groupby("case", sort=False)["wall_s"]:
-        yield (str(case), CASE), timed(walls.tolist())
+    for case, sample in iteration_samples(run).items():
+        yield (case, CASE), sample
     for case, epochs in _epoch_phases(run):
         walls = epochs.groupby("number")["time_s"].sum()
         yield (case, CASE), _epochs(walls, num_epochs(run, case))
@@ -109,7 +109,10 @@ def _summed(samples: list[Sample]) -> Sample:
     if reason := next((sample.reason for sample in samples if sample.reason), None):
         return Sample(value, reason=reason)
     repeats = tuple(map(sum, zip(*(sample.repeats for sample in samples), strict=False)))
-    return Sample(value, repeats, partial(_sum_of_draws, samples))
+    # Wider than the interval of the sum; exact for a single direction.
+    ends = [sample.least for sample in samples if sample.least is not None]
+    least = (sum(low for low, _ in ends), sum(high for _, high in ends)) if len(ends) == len(samples) else None
+    return Sample(value, repeats, partial(_sum_of_draws, samples), least=least)
 
 
 def _sum_of_draws(samples: list[Sample]) -> Values:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from charact.analysis.common.significance import Sample
     from charact.record.reader import Run
 
-FORMAT = 1
+FORMAT = 2
 _NUM_KEPT_CHANGES = 256
 
 OnRun = Callable[[], object]
@@ -189,12 +189,7 @@ def _cases(run: "Run") -> dict[str, CaseFacts]:
 
 def _number(sample: "Sample") -> Number:
     """Return a value with its 95 % interval."""
-    import numpy as np
-
-    if sample.error_frac is not None:
-        reach = 1.96 * sample.error_frac * sample.value
-        return Number(sample.value, sample.value - reach, sample.value + reach, None)
-    if sample.draws is None:
+    interval = sample.interval
+    if interval is None:
         return Number(sample.value, None, None, "a count: no variation" if sample.exact else sample.reason)
-    low, high = np.quantile(sample.draws, (0.025, 0.975))
-    return Number(sample.value, float(low), float(high), None)
+    return Number(sample.value, *interval, None)

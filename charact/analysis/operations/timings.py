@@ -5,9 +5,9 @@ from typing import Any
 import pandas as pd
 
 from charact.analysis.common.cache import memoize
+from charact.analysis.common.significance import timed
 from charact.analysis.efficiency.ceilings import case_ceilings, transfer_ceiling
 from charact.analysis.efficiency.roofline import lower_bounds
-from charact.core.statistics import median_interval
 from charact.record.reader import Run
 
 _TIMES = ["median_s", "low_s", "high_s", "num_repetitions"]
@@ -72,7 +72,7 @@ def call_times(run: Run) -> pd.DataFrame:
 def _statistics(run: Run) -> pd.DataFrame:
     rows = []
     for (case, direction), times in call_times(run).groupby(["case", "direction"], sort=False)["time_s"]:
-        low, high = median_interval(times.tolist()) or (None, None)
+        low, high = timed(times.tolist()).interval or (None, None)
         rows.append([case, direction, times.median(), low, high, len(times)])
     statistics = pd.DataFrame(rows, columns=["case", "direction", *_TIMES])
     return statistics.astype(dict.fromkeys(["case", "direction"], "str") | dict.fromkeys(_TIMES, "float64"))

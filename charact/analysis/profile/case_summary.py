@@ -5,6 +5,7 @@ from typing import Any
 import pandas as pd
 
 from charact.analysis.common.cache import memoize
+from charact.analysis.common.significance import Sample, timed
 from charact.analysis.memory.composition import is_memory_run, memory_composition
 from charact.core.statistics import median_interval
 from charact.record.reader import Run
@@ -43,12 +44,24 @@ def iteration_times(run: Run) -> pd.DataFrame:
     return walls.rename(columns={"time_s": "wall_s"})
 
 
+MIN_SPREAD_ITERATIONS = 20
+"""Minimum number of iterations for their 5 and 95 % quantiles: with fewer, these are the fastest and slowest ones."""
+
+
+@memoize
+def iteration_samples(run: Run) -> dict[str, Sample]:
+    """Return the time of an iteration of each case with timed iterations: see `significance.timed`."""
+    return {str(case): timed(walls.tolist())
+            for case, walls in iteration_times(run).groupby("case", sort=False)["wall_s"]}
+
+
 @memoize
 def case_summary(run: Run) -> pd.DataFrame:
     """Return one row for each case in the order they ran, including failed ones; missing values are null.
 
     Columns: the case's parameters, status and reason; kind (see `case_kinds`); num_iterations; median_s of the
-    iterations' wall times, with its 95 % interval low_s to high_s (null below 6 iterations); p5_s and p95_s;
+    iterations' wall times, with its 95 % interval low_s to high_s (null below 6 iterations; see
+    `significance.Sample.interval`); p5_s and p95_s of the iterations (null below `MIN_SPREAD_ITERATIONS`);
     samples_per_s (batch size / median_s); flop (per iteration, without operators that lack a FLOP formula);
     flop_per_s (flop / median_s); peak_bytes (sum of the categories at the measured peak, in PyTorch's allocator);
     compile_s (time to compile the model; null without compilation).
@@ -90,9 +103,11 @@ def _compile_s(entry: dict[str, Any]) -> float | None:
 
 def _time_statistics(run: Run) -> pd.DataFrame:
     rows = []
+    samples = iteration_samples(run)
     for case, walls in iteration_times(run).groupby("case", sort=False)["wall_s"]:
-        low, high = median_interval(walls.tolist()) or (None, None)
-        rows.append([case, len(walls), walls.median(), low, high, walls.quantile(0.05), walls.quantile(0.95)])
+        sample = samples[str(case)]
+        ends = walls.quantile([0.05, 0.95]) if len(walls) >= MIN_SPREAD_ITERATIONS else (None, None)
+        rows.append([case, len(walls), sample.value, *(sample.interval or (None, None)), *ends])
     statistics = pd.DataFrame(rows, columns=["case", *_TIMES])
     return statistics.astype({"case": "str"} | dict.fromkeys(_TIMES, "float64"))
 

@@ -151,7 +151,8 @@ def inference_summary(run: Run) -> pd.DataFrame:
     Columns: case, batch_size, status, reason; data, the data set's name; load_cold_s; cold_reason, why there is no
     cold load; load_warm_s, median of num_warm_loads; prediction_s; total_cold_s and total_warm_s, load + prediction;
     samples_per_s, samples / prediction_s; num_batches; p50_s, p90_s, p95_s and p99_s, percentiles of the time per
-    batch; compile_s, additional time to compile the model (null without compilation).
+    batch (null with fewer batches than `needed_batches`); compile_s, additional time to compile the model (null without
+    compilation).
     """
     entries = [entry for entry in run.manifest["cases"] if "inference" in entry.get("passes", {})]
     summary = pd.DataFrame(
@@ -172,8 +173,18 @@ def inference_summary(run: Run) -> pd.DataFrame:
     batches = iteration_times(run).groupby("case")["wall_s"]
     summary["num_batches"] = summary["case"].map(batches.size())
     for name, quantile in _QUANTILES.items():
-        summary[name] = summary["case"].map(batches.quantile(quantile)).astype("float64")
+        values = summary["case"].map(batches.quantile(quantile)).astype("float64")
+        summary[name] = values.where(summary["num_batches"] >= needed_batches(name))
     return summary
+
+
+def needed_batches(percentile: str) -> int:
+    """Return the minimum number of batches for a percentile of `inference_summary`: 1, 10, 20 or 100.
+
+    With fewer, it would be the slowest batch.
+    """
+    quantile = _QUANTILES[percentile]
+    return 1 if quantile <= 0.5 else round(1 / (1 - quantile))
 
 
 def inference_breakdown(run: Run) -> pd.DataFrame:

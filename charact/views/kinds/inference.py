@@ -1,5 +1,6 @@
 """Cases that load weights and predict a data set."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pandas as pd
@@ -9,6 +10,7 @@ from rich.text import Text
 from charact.analysis.training.stages import (
     inference_breakdown,
     inference_summary,
+    needed_batches,
     prediction_metrics,
 )
 from charact.record.reader import Run
@@ -33,6 +35,17 @@ def no_data(row: Any) -> str:
     return status_reason(row) or "the record has no data"
 
 
+def few_batches(percentile: str) -> Callable[[Any], str]:
+    """Return a function that gives the reason why an inference lacks a percentile of its batches."""
+    needed = needed_batches(percentile)
+
+    def why(row: Any) -> str:
+        few = pd.notna(row.num_batches) and row.num_batches < needed
+        return f"fewer than {needed} batches" if few else no_data(row)
+
+    return why
+
+
 def not_cold(row: Any) -> str:
     """Return why an inference lacks a cold load."""
     return no_data(row) if pd.isna(row.cold_reason) else str(row.cold_reason)
@@ -55,7 +68,8 @@ def _card(row: Any, parts: pd.DataFrame) -> Card:
         details=[other, *compiled],
         numbers=[
             ("samples/s", fmt.number(row.samples_per_s, no_data(row))),
-            ("batch, p50", fmt.seconds(row.p50_s, no_data(row))), ("batch, p99", fmt.seconds(row.p99_s, no_data(row))),
+            ("batch, p50", fmt.seconds(row.p50_s, no_data(row))),
+            ("batch, p99", fmt.seconds(row.p99_s, few_batches("p99_s")(row))),
         ],
         strips=[Strip("Time by part", [
             (part, float(share_frac), palette.INFERENCE_PARTS[part])
@@ -74,7 +88,7 @@ def _table(summary: pd.DataFrame, *more: Column) -> Table:
         Column("prediction_s", "Prediction", fmt.duration, "of all samples", no_data),
         Column("samples_per_s", "Samples/s", fmt.number, "samples / time of the prediction", no_data),
         Column("p50_s", "Batch, p50", fmt.seconds, "median time of a batch", no_data),
-        Column("p99_s", "Batch, p99", fmt.seconds, "1 % of the batches took longer", no_data),
+        Column("p99_s", "Batch, p99", fmt.seconds, "1 % of the batches took longer", few_batches("p99_s")),
     ]  # fmt: skip
     return table(summary, "Headline numbers of each inference", columns)
 
@@ -105,7 +119,8 @@ def _inference_line(run: Run, row: Any) -> Text:
     totals = [] if pd.isna(row.total_cold_s) else [f"{fmt.duration(row.total_cold_s)} with a cold load"]
     totals.append(f"{fmt.duration(row.total_warm_s)} with a warm one" if totals else
                   f"{fmt.duration(row.total_warm_s)} with a warm load")  # fmt: skip
-    percentiles = ", ".join(f"{name} {fmt.seconds(getattr(row, f'{name}_s'))}" for name in palette.PERCENTILES)
+    percentiles = ", ".join(f"{name} {fmt.seconds(getattr(row, f'{name}_s'), few_batches(f'{name}_s')(row))}"
+                            for name in palette.PERCENTILES)
     batches = f"\na batch: {percentiles}; {fmt.number(row.num_batches)} batches"
     line = Text.assemble((", ".join(totals), "bold"), batches)
     if pd.notna(row.compile_s):

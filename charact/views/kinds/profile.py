@@ -26,7 +26,7 @@ from charact.analysis.efficiency.time_bounds import time_limits
 from charact.analysis.efficiency.utilization import busy, energy, utilization
 from charact.analysis.memory.composition import memory_composition
 from charact.analysis.profile.breakdown import operator_types, phase_breakdown, top_operators
-from charact.analysis.profile.case_summary import case_summary, repeated_cases
+from charact.analysis.profile.case_summary import MIN_SPREAD_ITERATIONS, case_summary, repeated_cases
 from charact.analysis.profile.core_use import Disturbance, disturbance
 from charact.analysis.ranks.collectives import collective_summary
 from charact.analysis.ranks.scaling import CAUSES, case_scaling
@@ -155,8 +155,13 @@ def _disturbed(found: Disturbance) -> str:
 
 
 def _few(row: object) -> str | None:
-    """Return why an interval or a percentile is missing."""
+    """Return why an interval is missing."""
     return status_reason(row) or "fewer than 6 iterations"
+
+
+def _few_for_spread(row: object) -> str | None:
+    """Return why a percentile is missing."""
+    return status_reason(row) or f"fewer than {MIN_SPREAD_ITERATIONS} iterations"
 
 
 def _reason_of(run: Run, name: str) -> Callable[[Any], str | None]:
@@ -175,8 +180,8 @@ def _table(run: Run, cases: pd.DataFrame) -> Table:
         CASE, STATUS, ITERATION, SAMPLES, *of_passes,
         Column("low_s", "95 % from", fmt.seconds, "lower end of the 95 % interval of the median", _few),
         Column("high_s", "95 % to", fmt.seconds, "upper end of the 95 % interval of the median", _few),
-        Column("p5_s", "p5", fmt.seconds, "5 % of iterations were faster", status_reason),
-        Column("p95_s", "p95", fmt.seconds, "5 % of iterations were slower", status_reason),
+        Column("p5_s", "p5", fmt.seconds, "5 % of iterations were faster", _few_for_spread),
+        Column("p95_s", "p95", fmt.seconds, "5 % of iterations were slower", _few_for_spread),
         Column("num_iterations", "Iterations", fmt.number, "timed iterations", status_reason),
         *([_FLOP] if flop else []),
         Column("num_parameters", "Parameters", fmt.number, "of the model",

@@ -15,7 +15,7 @@ from charact.views.html.elements.blocks import (
     missing_cases,
     why_nothing,
 )
-from charact.views.kinds.inference import no_data, not_cold
+from charact.views.kinds.inference import few_batches, no_data, not_cold
 from charact.views.section import Section
 from charact.views.tables import format as fmt
 from charact.views.tables import palette
@@ -55,7 +55,8 @@ def _by_batch_size(run: Run, summary: pd.DataFrame) -> list[Block]:
     series = ["workload", "variant", "input_size", "precision", "device"]
     columns = [
         CASE, Column("batch_size", "Batch size", fmt.number),
-        *(Column(f"{name}_s", name, fmt.seconds, f"{name[1:]} % of the batches took at most this long", no_data)
+        *(Column(f"{name}_s", name, fmt.seconds, f"{name[1:]} % of the batches took at most this long",
+                 few_batches(f"{name}_s"))
           for name in palette.PERCENTILES),
         Column("num_batches", "Batches", fmt.number, "of the prediction", no_data),
         Column("samples_per_s", "Samples/s", fmt.number, "samples / time of the prediction", no_data),

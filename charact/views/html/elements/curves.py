@@ -92,7 +92,7 @@ def by_batch_size(title: str, rows: pd.DataFrame) -> list[Markup]:
             show_points_on_hover(ax, [
                 (size, time_s, f"batch size {size}: {name} {fmt.seconds(time_s)}")
                 for size, time_s in zip(rows["batch_size"], rows[f"{name}_s"], strict=True) if time_s == time_s])
-        factor, unit = scale([rows["p99_s"].max()], "s")
+        factor, unit = scale([rows[[f"{name}_s" for name in palette.PERCENTILES]].max().max()], "s")
         ax.yaxis.set_major_formatter(mpl.ticker.FuncFormatter(lambda value, _: f"{value * factor:g}"))
         _batch_sizes(ax, rows, f"time of a batch ({unit})")
 

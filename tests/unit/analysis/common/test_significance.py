@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from charact.analysis.common.block_bootstrap import resampled_medians
 from charact.analysis.common.significance import Judgement, Sample, block_medians, judged, pooled, resampled, timed
 from charact.core import statistics
-from charact.core.statistics import rank_test, student_probability
+from charact.core.statistics import median_interval, rank_test, student_probability
 
 TIMES = st.lists(st.floats(0.5, 2.0), min_size=6, max_size=40)
 
@@ -206,3 +207,37 @@ def test_equal_values_of_several_runs_do_not_differ_by_rounding() -> None:
     found = judged(base, Sample(1893072.0000000012, (1893072.0,) * 3, of_runs=True))
     assert (found.ratio, found.significant) == (1.0, False)
     assert found.p_value == 1.0
+
+
+@pytest.mark.parametrize("num_values", [6, 7, 10, 31, 64, 1000])
+def test_the_medians_of_resamples_are_those_of_sorting(num_values: int) -> None:
+    generator = np.random.default_rng(num_values)
+    for values in (generator.random(num_values), generator.integers(0, 5, num_values).astype(float)):
+        assert resampled_medians(values).tolist() == resampled(values, np.median).tolist()
+
+
+def test_the_interval_contains_that_of_order_statistics_and_the_bootstrap() -> None:
+    values = drifting(1)
+    sample = timed(values)
+    assert sample.draws is not None
+    (low, high), least = np.quantile(sample.draws, (0.025, 0.975)), median_interval(values)
+    assert least is not None
+    assert sample.interval == (min(low, least[0]), max(high, least[1]))
+    assert sample.interval[1] - sample.interval[0] > 1.3 * (least[1] - least[0])  # drift widens it
+
+
+def test_the_interval_of_few_iterations_contains_the_true_median() -> None:
+    assert share(lambda trial: _contains(timed(noise(trial)[:8]), 1.0)) >= 0.9
+
+
+def _contains(sample: Sample, value: float) -> bool:
+    assert sample.interval is not None
+    return sample.interval[0] <= value <= sample.interval[1]
+
+
+@pytest.mark.parametrize(("sample", "interval"), [
+    (timed([1.0] * 5), None), (timed([2.0] * 6), (2.0, 2.0)), (Sample(3.0, exact=True), None),
+    (Sample(0.5, error_frac=0.1), (0.402, 0.598)),
+])
+def test_an_interval_is_missing_or_exact(sample: Sample, interval: tuple[float, float] | None) -> None:
+    assert sample.interval == (None if interval is None else pytest.approx(interval))

@@ -62,13 +62,25 @@ def test_case_summary(record: Path) -> None:
     case = row(summary, case=TRAIN)
     assert case["num_iterations"] == 10
     assert case["median_s"] == pytest.approx(TRAIN_MEDIAN_S)
-    # Ten values: P(Binomial(10, ½) < 2) = 11/1024 is the last tail below 2.5 %, so the 2nd and the 9th value.
+    # Ten values: P(Binomial(10, ½) < 2) = 11/1024 is the last tail below 2.5 %, so the 2nd and the 9th value, which
+    # contain the quantiles of the bootstrap.
     assert (case["low_s"], case["high_s"]) == pytest.approx((0.1001, 0.1008))
-    assert (case["p5_s"], case["p95_s"]) == pytest.approx((0.100045, 0.100855))
+    assert case[["p5_s", "p95_s"]].isna().all()  # of ten values they would be the fastest and the slowest
     assert case["samples_per_s"] == pytest.approx(8 / TRAIN_MEDIAN_S)
     assert case["flop"] == pytest.approx(6.5e10 + 1.3e11)
     assert case["flop_per_s"] == pytest.approx(1.95e11 / TRAIN_MEDIAN_S)
     assert case["peak_bytes"] == pytest.approx(3 * 1.02e8 + 1e3 * 32**2 + 1e6 + 4 * 8 * 3 * 32**2)
+
+
+@pytest.mark.parametrize(("num_iterations", "ends"), [(19, None), (20, (1.095, 2.805)), (21, (1.1, 2.9))])
+def test_the_spread_needs_twenty_iterations(tmp_path: Path, num_iterations: int, ends: tuple[float, float] | None
+                                            ) -> None:
+    writer = RunWriter(tmp_path, "r", {})
+    rows = [{"iteration": number, "phase": "forward", "host_s": 1 + 0.1 * number, "device_s": None}
+            for number in range(num_iterations)]
+    writer.add_case(records.case_entry("r", 32, "infer"), {"iterations": rows})
+    (case,) = case_summary(load_run(writer.close("complete")))[["p5_s", "p95_s"]].to_numpy()
+    assert (None if pd.isna(case).all() else tuple(case)) == (None if ends is None else pytest.approx(ends))
 
 
 def test_a_failed_case_has_a_row_with_its_reason_and_nulls(tmp_path: Path) -> None:
