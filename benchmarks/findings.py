@@ -66,6 +66,7 @@ class Truth:
     holds: str = ""
     saves_frac: float | None = None
     saves_mib: float | None = None
+    report: str = ""
 
 
 @dataclass
