@@ -33,8 +33,8 @@ class ModelSettings(Struct):
     with gradients that no backward followed.
     """
 
-    name: str
-    class_: str = field(name="class")
+    name: str | None = None
+    class_: str | None = field(name="class", default=None)
     num_parameters: Count | None = None
     dtypes: dict[str, Count] = {}
     num_convolutions: Count | None = None
@@ -53,8 +53,8 @@ class OptimizerSettings(Struct):
     `implementation`: "for-loop", "foreach" or "fused"; None if unknown. `models`: names of the models it updates.
     """
 
-    name: str
-    class_: str = field(name="class")
+    name: str | None = None
+    class_: str | None = field(name="class", default=None)
     implementation: str | None = None
     num_tensors: Count | None = None
     num_parameters: Count | None = None
@@ -73,7 +73,7 @@ class LoaderSettings(Struct):
     `line`: where the program's own code created it.
     """
 
-    class_: str = field(name="class")
+    class_: str | None = field(name="class", default=None)
     dataset: str | None = None
     in_memory: bool | None = None
     num_items: Count | None = None

@@ -16,6 +16,7 @@ from charact.machine.core_use import CoreUse
 from charact.machine.facts import torch_facts
 from charact.measure.script.hooks.patches import Patches
 from charact.measure.script.hooks.variable_names import variable_name
+from charact.measure.script.owner_facts import owner_facts
 from charact.measure.script.pass_scheduler import PassScheduler
 from charact.measure.script.ranks.flight_recorder import FlightRecorder
 from charact.measure.script.ranks.hang_watch import HangWatch
@@ -101,6 +102,7 @@ class Session:
         """Owners of slices (models, optimizers, loader iterators) by owner ID; weak references."""
         self._variables: dict[int, str | None] = {}
         """Variable names of the owners, from their first use."""
+        self._settings_noted = False
         self._notes: list[dict[str, Any]] = [{"note": "began", "time_ns": self._began_ns}]
         """Notes to write with the next slices."""
         self._pass_scheduler = PassScheduler(plan.passes, directory, self.recorder, self._objects,
@@ -114,6 +116,7 @@ class Session:
 
     def start(self) -> None:
         """Install the patches; PyTorch has just been imported."""
+        begin_ns = perf_counter_ns()
         self.started = True
         self._num_threads = sys.modules["torch"].get_num_threads()
         self._try(self._patches.install)
@@ -123,6 +126,7 @@ class Session:
         self.recorder.on = self.problem is None
         if self._hang_watch is not None:
             self._hang_watch.start()
+        self._notes.append({"note": "started", "own_ns": perf_counter_ns() - begin_ns})
 
     def close(self, ending: str, traceback: str | None = None) -> None:
         """Remove the patches and write the rest of the event log.
@@ -164,29 +168,21 @@ class Session:
     def _add(self, obj: Any, number: int) -> None:
         self._objects[number] = obj
         self._variables[number] = variable_name(obj)
-        self._notes.append(self._facts(obj, number))
+        self._notes.append(self._facts(number))
+        if not self._settings_noted and hasattr(obj, "param_groups"):
+            self._settings_noted = True
+            self._notes.append(self._settings())
         if hasattr(obj, "named_modules"):
             self._look_for_device()  # earlier tensors may have been on another device
 
-    def _facts(self, obj: Any, number: int) -> dict[str, Any]:
-        """Return the facts known of a model, an optimizer or a loader's iterator."""
-        facts: dict[str, Any] = {"note": "owner", "owner": number, "class": type(obj).__name__,
-                                 "variable": self._variables[number]}
-        if hasattr(obj, "param_groups"):
-            owned = {id(parameter) for group in obj.param_groups for parameter in group["params"]}
-            models = [other for other, one in self._objects.items() if hasattr(one, "parameters")
-                      and any(id(parameter) in owned for parameter in one.parameters())]
-            return facts | {"kind": "optimizer", "models": models}
-        if hasattr(obj, "named_modules"):
-            from torch.nn.parameter import is_lazy
+    def _settings(self) -> dict[str, Any]:
+        """Return a note with PyTorch's settings of the process."""
+        from charact.measure.script.program_settings import process_settings
 
-            sizes = [parameter.numel() for parameter in obj.parameters() if not is_lazy(parameter)]
-            modules = {id(module) for module in obj.modules()} - {id(obj)}
-            parts = [other for other, one in self._objects.items() if id(one) in modules]
-            return facts | {"kind": "model", "num_parameters": sum(sizes), "parts": parts}
-        sampler = getattr(obj, "_index_sampler", None)
-        return facts | {"kind": "loader", "batch_size": getattr(sampler, "batch_size", None),
-                        "num_workers": getattr(obj, "_num_workers", None)}
+        return {"note": "settings", "settings": process_settings()}
+
+    def _facts(self, number: int) -> dict[str, Any]:
+        return owner_facts(number, self._objects, self._variables[number], self._patches.places)
 
     def _names(self) -> dict[str, Any]:
         """Return a note with the names of models and optimizers that are global variables of the main module."""
@@ -287,10 +283,10 @@ class Session:
             slices, self.recorder.slices = self._device_clock.done(slices, wait=wait)
         if self._flight_recorder is not None:
             self._note_collectives(self._flight_recorder, all_of_them=wait)
-        self._notes += self._patches.events.notes()
-        if self._notes:
-            notes, self._notes = self._notes, []
-            self._event_log.notes([*notes, self._names()])
+        notes, self._notes = self._notes, []
+        events = self._patches.events.notes(last=wait)
+        if notes or events:
+            self._event_log.notes([*notes, *events, *([self._names()] if notes else [])])
         self._event_log.slices(slices, self._device_ns)
         if self._device is None:
             self._look_for_device()
@@ -331,12 +327,13 @@ class Session:
 
         Owner facts are written again: lazy modules have weights by now, and models may have been added.
         """
-        facts = [self._facts(obj, number) for number, obj in self._objects.items()]
+        facts = [self._facts(number) for number in list(self._objects)]
         peak_bytes = self._pass_scheduler.program_peak_bytes()
         end = {"note": "end", "time_s": time.time(), "process_peak_bytes": peak_bytes, **end}
         unwatched = {"note": "unwatched", "children": self._patches.num_children,
                      "threads": self._patches.num_training_threads}
         problem = None if self._flight_recorder is None else self._flight_recorder.problem
+        facts += [self._settings()] if self.started else []
         self._event_log.notes([*facts, *([self._device] if self._device else []), self._names(), *self._torch_facts(),
                                *([{"note": "no collectives", "reason": problem}] if problem else []), unwatched, end])
 

@@ -1,5 +1,6 @@
 """Patches that record the fetches of data loaders, and their starts."""
 
+import contextlib
 import weakref
 from threading import get_ident
 from time import perf_counter_ns
@@ -17,8 +18,8 @@ class LoaderPatches:
         self._numbers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         """IDs of the loaders that were started, from 1."""
         self._num_loaders = 0
-        self._started: dict[int, tuple[int, int]] = {}
-        """Loader and start time of each iterator whose first batch has not been fetched, by its `id`."""
+        self._started: dict[int, tuple[int, int, int]] = {}
+        """Loader, and begin and end of the start, of each iterator whose first batch was not fetched, by its `id`."""
 
     def install(self) -> None:
         """Install the patches."""
@@ -27,6 +28,17 @@ class LoaderPatches:
         replace = self._context.replacements.wrap
         replace(dataloader._BaseDataLoaderIter, "__next__", self._fetch)
         replace(dataloader.DataLoader, "__iter__", self._iterate)
+        replace(dataloader.DataLoader, "__init__", self._create)
+
+    def _create(self, original: Any) -> Any:
+        """Wrap the constructor, to note which line calls it."""
+        places = self._context.places
+
+        def wrapper(loader: Any, *args: Any, **kwargs: Any) -> None:
+            places.note(loader)
+            original(loader, *args, **kwargs)
+
+        return wrapper
 
     def _iterate(self, original: Any) -> Any:
         """Wrap the creation of an iterator, which may start workers, or the restart of persistent ones."""
@@ -43,15 +55,21 @@ class LoaderPatches:
             finally:
                 if opens:
                     recorder.leave()
-            self._started[id(iterator)] = self._loader_id(loader), begin_ns
+            self._started[id(iterator)] = self._loader_id(loader), begin_ns, perf_counter_ns()
             return iterator
 
         return wrapper
 
     def _loader_id(self, loader: Any) -> int:
+        """Return the ID of a loader; its first start records its settings."""
         if loader not in self._numbers:
+            from charact.measure.script.program_settings import loader_settings
+
             self._num_loaders += 1
             self._numbers[loader] = self._num_loaders
+            with contextlib.suppress(Exception):  # the program's own loader may be anything
+                self._context.events.loader(
+                    self._num_loaders, loader_settings(loader) | self._context.places.of(loader))
         return self._numbers[loader]
 
     def _fetch(self, original: Any) -> Any:

@@ -40,6 +40,7 @@ class OptimizerPatches:
         """Patch a class's `step` after PyTorch has wrapped it, at the first instance of the class."""
         def wrapper(optimizer: Any) -> None:
             self.any_created = True
+            self._context.places.note(optimizer)
             original(optimizer)
             self._patch_class(type(optimizer))
 

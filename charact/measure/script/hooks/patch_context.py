@@ -7,6 +7,7 @@ from threading import get_ident
 from types import CodeType, FunctionType
 from typing import Any, TypeVar
 
+from charact.measure.script.hooks.creation_places import CreationPlaces
 from charact.measure.script.spans.program_events import ProgramEvents
 from charact.measure.script.spans.recorder import Kind, SpanRecorder
 
@@ -84,6 +85,7 @@ class PatchContext:
         self.recorder = recorder
         self.on_owner, self.on_span_end = on_owner, on_span_end
         self.events = ProgramEvents()
+        self.places = CreationPlaces()
         self.replacements = Replacements()
         self.thread = get_ident()
         self.training_threads: set[int] = set()
@@ -115,14 +117,20 @@ class PatchContext:
             self.training_threads.add(thread)
         return thread == self.thread
 
-    def span(self, kind: Kind, *, notify: bool = False) -> Callable[[Any], Any]:
-        """Return a wrapper that opens a span of a kind; with `notify` its end calls `on_span_end`."""
+    def span(self, kind: Kind, *, notify: bool = False, on_open: Callable[[], None] | None = None
+             ) -> Callable[[Any], Any]:
+        """Return a wrapper that opens a span of a kind, after a call of `on_open`.
+
+        With `notify` its end calls `on_span_end`.
+        """
         recorder, is_compiling, is_watched_thread = self.recorder, self.is_compiling, self._is_watched_thread
 
         def wrap(original: Any) -> Any:
             def wrapper(*args: Any, **kwargs: Any) -> Any:
                 if is_compiling() or kind not in recorder.may_open or not is_watched_thread(kind):
                     return original(*args, **kwargs)
+                if on_open is not None:
+                    on_open()
                 recorder.enter(kind)
                 try:
                     result = original(*args, **kwargs)

@@ -13,6 +13,7 @@ from typing import Any
 
 from charact.measure.script.hooks.child_patches import ChildPatches
 from charact.measure.script.hooks.compile_patches import CompilePatches
+from charact.measure.script.hooks.creation_places import CreationPlaces
 from charact.measure.script.hooks.import_hook import when_imported
 from charact.measure.script.hooks.loader_patches import LoaderPatches
 from charact.measure.script.hooks.method_patches import MethodPatches
@@ -58,6 +59,11 @@ class Patches:
         return self._context.events
 
     @property
+    def places(self) -> CreationPlaces:
+        """Lines that created the program's optimizers and loaders."""
+        return self._context.places
+
+    @property
     def num_training_threads(self) -> int:
         """Number of other threads that trained."""
         return len(self._context.training_threads)
@@ -82,7 +88,7 @@ class Patches:
         from torch.nn.modules.loss import _Loss
 
         self._context.is_compiling = torch.compiler.is_dynamo_compiling
-        self._is_grad_enabled = torch.is_grad_enabled
+        self._is_grad_enabled, self._is_anomaly_enabled = torch.is_grad_enabled, torch.is_anomaly_enabled
         self._loss_class, self._tensor_class = _Loss, torch.Tensor
         replace = self._context.replacements.wrap
         replace(torch.nn.Module, "__call__", self._module_call)
@@ -91,7 +97,7 @@ class Patches:
             if (name.endswith("_loss") or "cross_entropy" in name or name == "kl_div") and not name.startswith("_"):
                 replace(functional, name, self._context.span(Kind.LOSS))
         for name in ("backward", "grad"):
-            replace(torch.autograd, name, self._context.span(Kind.BACKWARD, notify=True))
+            replace(torch.autograd, name, self._context.span(Kind.BACKWARD, notify=True, on_open=self._note_backward))
         replace(torch.nn.Module, "zero_grad", self._context.span(Kind.UPDATE))
         for name in ("to", "cuda"):
             replace(torch.Tensor, name, self._copy)
@@ -148,6 +154,9 @@ class Patches:
             return outputs
 
         return wrapper
+
+    def _note_backward(self) -> None:
+        self._context.events.backward(self._is_anomaly_enabled())
 
     def _patch_own_calls(self, base: Any) -> None:
         """Patch modules that define their own `__call__`, also in classes that are defined later."""

@@ -9,6 +9,8 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from charact.record.manifest import Gpu
 from charact.record.manifest_passes import CoreUse
+from charact.record.manifest_program import LoaderSettings, ModelSettings, OptimizerSettings, ProgramSettings
+from charact.record.manifest_types import Count
 from charact.record.schema import TABLES
 
 _Int = Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
@@ -34,12 +36,18 @@ class _Owned(Struct):
     class_: str = msgspec.field(name="class")
 
 
+class _OfModel(ModelSettings, kw_only=True):
+    num_hooks: Count
+
+
 class _Model(_Owned, kw_only=True):
     num_parameters: _Count
+    settings: _OfModel | UnsetType = UNSET
     parts: list[_Int] = []
 
 
 class _Optimizer(_Owned, kw_only=True):
+    settings: OptimizerSettings | UnsetType = UNSET
     models: list[_Int]
 
 
@@ -187,7 +195,25 @@ class _InputShapes(Struct):
 
 
 class _Epochs(Struct):
-    rows: list[tuple[_Int, _Int, _Int, _Int, _Int]]
+    rows: list[tuple[_Int, _Int, _Int, _Int, _Int, _Int]]
+
+
+class _Started(Struct):
+    own_ns: _Count
+
+
+class _LoaderNote(Struct):
+    loader: _Count
+    settings: LoaderSettings
+
+
+class _Settings(Struct):
+    settings: ProgramSettings
+
+
+class _Backwards(Struct):
+    total: _Count
+    anomalous: _Count
 
 
 _OWNERS: dict[str, type[_Owned]] = {"model": _Model, "optimizer": _Optimizer, "loader": _Loader}
@@ -196,7 +222,9 @@ _KINDS: dict[str, type] = {"names": _Names, "end": _End, "rule": _Rule, "frames"
                            "collectives": _Collectives, "no collectives": _NoCollectives, "hung": _Hung,
                            "torch": _Torch, "unwatched": _Unwatched, "timing ended": _TimingEnded,
                            "timing resumed": _TimingEnded, "device": _Device,
-                           "pass": _Pass, "began": _Began, "input shapes": _InputShapes, "epochs": _Epochs}
+                           "pass": _Pass, "began": _Began, "started": _Started,
+                           "input shapes": _InputShapes, "epochs": _Epochs, "loader": _LoaderNote,
+                           "settings": _Settings, "backwards": _Backwards}
 _TYPES: dict[str, Any] = {"string": str | None, "int64": _Int | None, "float64": float | None}
 _ROWS = {
     table: msgspec.defstruct(table, [(column.name, _TYPES[column.type], None) for column in TABLES[table]

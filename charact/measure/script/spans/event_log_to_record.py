@@ -16,9 +16,12 @@ from charact.measure.script.spans.collectives import Arrival, Arrivals, collecti
 from charact.measure.script.spans.event_log import Damage, EventLogReader, num_slices
 from charact.measure.script.spans.iterations import Interval, Iteration
 from charact.measure.script.spans.pass_results import Passes
-from charact.measure.script.spans.program_iterations import ProgramNotes
+from charact.measure.script.spans.program_facts import program_times, settings_facts
+from charact.measure.script.spans.program_iterations import program_iteration_rows
+from charact.measure.script.spans.program_notes import ProgramNotes
 from charact.measure.script.spans.recorder import Kind, Slice
 from charact.measure.script.spans.segmenter import Segmenter
+from charact.measure.script.spans.slice_totals import SliceTotals
 from charact.measure.script.spans.stack_sampler import Samples
 from charact.record.in_progress import NOTES, SLICES
 from charact.record.schema import SAMPLED_PHASES, Rows
@@ -69,7 +72,9 @@ class EventLog:
     passes: Passes = field(default_factory=Passes)
     """Results of the passes after the timing."""
     program_notes: ProgramNotes = field(default_factory=ProgramNotes)
-    """What happened in the iterations besides spans."""
+    """The program's settings, and what happened besides spans."""
+    totals: SliceTotals = field(default_factory=SliceTotals)
+    """Totals of its spans."""
     samples: Samples = field(default_factory=Samples)
     """Stack samples of the time while no phase ran."""
     compiled_whole: bool = False
@@ -120,7 +125,7 @@ def read_event_log(directory: Path) -> EventLog:
     iterations = [*segmenter.feed(slices), *segmenter.finish()]
     # Only a damaged log contains iterations without duration.
     log = EventLog([one for one in iterations if one.end_ns > one.start_ns],
-                   compiled_whole=is_compiled_whole(slices))
+                   compiled_whole=is_compiled_whole(slices), totals=SliceTotals(slices))
     notes = reader.notes()
     _add_collectives(log, [note for note in notes if note["note"] == "collectives"])
     log.damage, log.passes.damaged = list(reader.damage.values()), NOTES in reader.damage
@@ -190,51 +195,20 @@ def script_cases(log: EventLog, name: str, source: str, skip: int | None, limit:
             program = None if cases else _program(log)
             case = _case(log, name, source, training, iterations, num_skipped, ended_by, program)
             case[0]["passes"]["timing"]["num_pass_iterations"] = len(of_mode) - len(log.passes.timed(of_mode))
-            case[1]["program_iterations"] = _program_iterations(log, of_mode, iterations)
+            case[1]["program_iterations"] = program_iteration_rows(
+                log.program_notes, log.iterations, of_mode, iterations, log.passes.timed(of_mode))
             if not cases:
                 log.passes.add_to(*case, passes, of_mode)
             cases.append(case)
     return cases
 
 
-def _program_iterations(log: EventLog, of_mode: Sequence[Iteration], iterations: Sequence[Iteration]) -> Rows:
-    """Return rows of the table `program_iterations` for all iterations of a case, of which some were timed."""
-    indices = {id(one): index for index, one in enumerate(log.iterations)}
-    numbers = {id(one): number for number, one in enumerate(iterations)}
-    undisturbed = {id(one) for one in log.passes.timed(of_mode)}
-    kinds: dict[int, tuple[str, int | None]] = {}
-    for one in of_mode:
-        is_warmup = id(one) not in numbers and one.start_ns < iterations[0].start_ns
-        kind = "pass" if id(one) not in undisturbed else "warm-up" if is_warmup else "timed"
-        kinds[indices[id(one)]] = kind, numbers.get(id(one))
-    return log.program_notes.rows(log.iterations, kinds)
-
-
 def _program(log: EventLog) -> dict[str, Any]:
-    """Return facts of the whole program: its time outside of iterations (s), if it is known, and its peak memory.
-
-    The time of the passes is left out: each iteration that they measured counts as long as the median one.
-    """
-    facts: dict[str, Any] = {"process_peak_bytes": log.process_peak_bytes}
-    if log.span_ns is None or not log.iterations:
-        return facts
-    begin_ns, first = log.span_ns[0], log.iterations[0]
-    end_ns: float = log.span_ns[1]
-    last_ns: float = log.iterations[-1].end_ns
-    inside_ns: float = sum(one.end_ns - one.start_ns for one in log.iterations)
-    if log.passes.span_ns is not None:
-        passes_begin_ns, passes_end_ns = log.passes.span_ns
-        timed = log.passes.timed(log.iterations)
-        walls_ns = [one.end_ns - one.start_ns for one in timed]
-        typical_ns = (len(log.iterations) - len(timed)) * median(walls_ns) if timed else 0
-        # The program as it would have been: what follows the passes begins where they began, but for their iterations.
-        saved_ns = passes_end_ns - passes_begin_ns - typical_ns
-        last_ns, end_ns = max(last_ns, passes_end_ns) - saved_ns, end_ns - saved_ns
-        inside_ns = sum(walls_ns) + typical_ns
-    before_ns, after_ns = max(first.start_ns - begin_ns, 0), max(end_ns - last_ns, 0)
-    between_ns = max(last_ns - first.start_ns - inside_ns, 0)
-    return facts | {"duration_s": (end_ns - begin_ns) / 1e9, "before_s": before_ns / 1e9,
-                    "between_s": between_ns / 1e9, "after_s": after_ns / 1e9}
+    """Return facts of the whole program: its times, its settings and its peak memory."""
+    names = {owner: _name(log, facts) for owner, facts in log.owners.items()}
+    return {"process_peak_bytes": log.process_peak_bytes,
+            "settings": settings_facts(log.program_notes, log.owners, names, log.totals),
+            **program_times(log.program_notes, log.span_ns, log.iterations, log.passes)}
 
 
 def _num_warmup(num_iterations: int, limit: int | None) -> int:

@@ -5,12 +5,13 @@ from typing import Any
 
 MAX_EVENTS = 10_000
 """Largest number of events of a kind that are recorded."""
+MAX_LOADERS = 100
 _MAX_TENSORS = 32
 """Largest number of tensors whose shapes are compared in a call of a model."""
 
 
 class ProgramEvents:
-    """Changes of the shapes of models' inputs, and starts of loaders.
+    """Changes of the shapes of models' inputs, starts of loaders, and backwards under anomaly detection.
 
     The program waits for all methods, in each iteration: they take a few microseconds.
     """
@@ -22,8 +23,11 @@ class ProgramEvents:
         """Shapes of the inputs of each model's latest call."""
         self._shapes: list[tuple[int, int, list[Any]]] = []
         self._num_shapes = 0
-        self._epochs: list[tuple[int, int, int, int, int]] = []
+        self._epochs: list[tuple[int, ...]] = []
         self._num_epochs = 0
+        self._loaders: list[dict[str, Any]] = []
+        self._num_loaders = 0
+        self._num_backwards = self._num_anomalous = self._num_noted = 0
 
     def inputs(self, owner: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Record the shapes of the tensors with which a model is called, if they differ from those of its last call."""
@@ -39,29 +43,48 @@ class ProgramEvents:
         self._num_shapes += 1
         self._shapes.append((perf_counter_ns(), owner, shapes))
 
-    def epoch(self, loader: int, begin_ns: int, owner: int, fetch_ns: int, end_ns: int) -> None:
+    def backward(self, is_anomalous: bool) -> None:
+        """Count a backward, which may run under anomaly detection."""
+        self._num_backwards += 1
+        self._num_anomalous += is_anomalous
+
+    def loader(self, number: int, settings: dict[str, Any]) -> None:
+        """Record the settings of a loader."""
+        if self._num_loaders < MAX_LOADERS:
+            self._num_loaders += 1
+            self._loaders.append({"note": "loader", "loader": number, "settings": settings})
+
+    def epoch(self, loader: int, begin_ns: int, ready_ns: int, owner: int, fetch_ns: int, end_ns: int) -> None:
         """Record that a loader was started.
 
         Args:
             loader: ID of the loader.
             begin_ns: time at which the program asked for its iterator.
+            ready_ns: time at which the program got it.
             owner: owner ID of the iterator.
             fetch_ns: start of the first fetch.
             end_ns: end of the first fetch.
         """
         if self._num_epochs < MAX_EVENTS:
             self._num_epochs += 1
-            self._epochs.append((loader, begin_ns, owner, fetch_ns, end_ns))
+            self._epochs.append((loader, begin_ns, ready_ns, owner, fetch_ns, end_ns))
 
-    def notes(self) -> list[dict[str, Any]]:
-        """Return notes of the events since the last call."""
-        notes: list[dict[str, Any]] = []
+    def notes(self, *, last: bool = False) -> list[dict[str, Any]]:
+        """Return notes of the events since the last call.
+
+        Args:
+            last: whether these are the last ones; before, the number of backwards is noted only if it is news.
+        """
+        notes, self._loaders = self._loaders, []
         if self._shapes:
             notes.append({"note": "input shapes", "rows": self._shapes})
             self._shapes = []
         if self._epochs:
             notes.append({"note": "epochs", "rows": self._epochs})
             self._epochs = []
+        if self._num_backwards > self._num_noted and (last or self._num_anomalous or not self._num_noted):
+            notes.append({"note": "backwards", "total": self._num_backwards, "anomalous": self._num_anomalous})
+            self._num_noted = self._num_backwards
         return notes
 
     def _shapes_of(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:

@@ -3,84 +3,73 @@
 import json
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from charact.measure.script.spans.iterations import Interval, Iteration
+from charact.measure.script.spans.iterations import Iteration
+from charact.measure.script.spans.program_notes import ProgramNotes
 from charact.record.schema import PHASES, Rows
 
 
-class ProgramNotes:
-    """Notes of an event log on what happened in the iterations besides spans."""
+def program_iteration_rows(notes: ProgramNotes, every: Sequence[Iteration], of_case: Sequence[Iteration],
+                           timed: Sequence[Iteration], undisturbed: Sequence[Iteration]) -> Rows:
+    """Return the rows of a case.
 
-    def __init__(self) -> None:
-        self.began_ns: int | None = None
-        """Time at which charact began to watch the program; None in the logs of older versions."""
-        self._shapes: dict[int, list[tuple[int, Any]]] = defaultdict(list)
-        """Times and shapes of the inputs of each model, by its owner ID, where they changed."""
-        self._starts: set[tuple[int, int]] = set()
-        """Iterator's owner ID and time of the first fetch, of each start of a loader."""
+    Args:
+        notes: of the program's event log.
+        every: all iterations of the program, in order.
+        of_case: those of the case.
+        timed: those of them in the table `iterations`; at least one.
+        undisturbed: those of the case in which no other pass measured.
+    """
+    began_ns = every[0].start_ns if notes.began_ns is None else notes.began_ns
+    indices = {id(one): index for index, one in enumerate(every)}
+    numbers = {id(one): number for number, one in enumerate(timed)}
+    without_passes = {id(one) for one in undisturbed}
+    firsts = _firsts_of_epochs(notes, every)
+    rows: Rows = []
+    for one in of_case:
+        is_warmup = id(one) not in numbers and one.start_ns < timed[0].start_ns
+        rows.append({
+            "index": indices[id(one)], "iteration": numbers.get(id(one)),
+            "kind": "pass" if id(one) not in without_passes else "warm-up" if is_warmup else "timed",
+            "start_s": (one.start_ns - began_ns) / 1e9, "first_of_epoch": int(indices[id(one)] in firsts),
+            "input_shapes": _input_shapes(notes, one), **_times(one),
+        })
+    return rows
 
-    def add(self, note: dict[str, Any]) -> None:
-        """Add a note of the event log if it is one of these."""
-        if note["note"] == "began":
-            self.began_ns = note["time_ns"]
-        elif note["note"] == "input shapes":
-            for time_ns, owner, shapes in note["rows"]:
-                self._shapes[owner].append((time_ns, shapes))
-        elif note["note"] == "epochs":
-            self._starts |= {(owner, fetch_ns) for _, _, owner, fetch_ns, _ in note["rows"]}
 
-    def rows(self, every: Sequence[Iteration], kinds: Mapping[int, tuple[str, int | None]]) -> Rows:
-        """Return the rows of a case.
+def _firsts_of_epochs(notes: ProgramNotes, every: Sequence[Iteration]) -> set[int]:
+    """Return the indices of the iterations whose first batch is the first since its loader was started.
 
-        Args:
-            every: all iterations of the program, in order.
-            kinds: kind of each iteration of the case, and its index in the table `iterations`, by its index in `every`.
-        """
-        if not every:
-            return []
-        began_ns = every[0].start_ns if self.began_ns is None else self.began_ns
-        firsts = self._firsts_of_epochs(every)
-        return [
-            {"index": index, "kind": kind, "iteration": number, "start_s": (every[index].start_ns - began_ns) / 1e9,
-             "first_of_epoch": int(index in firsts), "input_shapes": self._input_shapes(every[index]),
-             **_times(every[index])}
-            for index, (kind, number) in kinds.items()
-        ]
-
-    def _firsts_of_epochs(self, every: Sequence[Iteration]) -> set[int]:
-        """Return the indices of the iterations whose first batch is the first since its loader was started.
-
-        Starts are not known of the batches of `Profiler.iterate`, nor in the logs of older versions: there, the first
-        batch of an iterator counts.
-        """
-        firsts: set[int] = set()
-        known: set[int] = set()
-        for index, iteration in enumerate(every):
-            fetches = [one for one in iteration.intervals if one.phase == "data" and one.owner]
-            if fetches and self._is_first(fetches[0], known):
+    Starts are not known of the batches of `Profiler.iterate`, nor in the logs of older versions: there, the first batch
+    of an iterator counts.
+    """
+    starts = {(one.owner, one.fetch_ns) for one in notes.starts}
+    firsts: set[int] = set()
+    known: set[int] = set()
+    for index, iteration in enumerate(every):
+        fetches = [one for one in iteration.intervals if one.phase == "data" and one.owner]
+        for first in fetches[:1]:
+            has_starts = first.owner > 0 and bool(starts)
+            if (first.owner, first.start_ns) in starts if has_starts else first.owner not in known:
                 firsts.add(index)
-            known |= {one.owner for one in fetches}
-        return firsts
+        known |= {one.owner for one in fetches}
+    return firsts
 
-    def _is_first(self, fetch: Interval, known: set[int]) -> bool:
-        if fetch.owner > 0 and self._starts:
-            return (fetch.owner, fetch.start_ns) in self._starts
-        return fetch.owner not in known
 
-    def _input_shapes(self, iteration: Iteration) -> str | None:
-        """Return the shapes of the inputs of each model's first call in an iteration, as JSON; None if not known."""
-        first_ns: dict[int, int] = {}
-        for one in iteration.intervals:
-            if one.phase == "forward" and one.owner:
-                first_ns.setdefault(one.owner, one.start_ns)
-        shapes: list[Any] = []
-        for owner, start_ns in first_ns.items():
-            changes = self._shapes.get(owner, [])
-            index = bisect_right(changes, start_ns, key=lambda change: change[0]) - 1
-            shapes += changes[index][1] if index >= 0 else []
-        return json.dumps(shapes, separators=(",", ":")) if shapes else None
+def _input_shapes(notes: ProgramNotes, iteration: Iteration) -> str | None:
+    """Return the shapes of the inputs of each model's first call in an iteration, as JSON; None if not known."""
+    first_ns: dict[int, int] = {}
+    for one in iteration.intervals:
+        if one.phase == "forward" and one.owner:
+            first_ns.setdefault(one.owner, one.start_ns)
+    shapes: list[Any] = []
+    for owner, start_ns in first_ns.items():
+        changes = notes.shapes.get(owner, [])
+        index = bisect_right(changes, start_ns, key=lambda change: change[0]) - 1
+        shapes += changes[index][1] if index >= 0 else []
+    return json.dumps(shapes, separators=(",", ":")) if shapes else None
 
 
 def _times(iteration: Iteration) -> dict[str, float | None]:

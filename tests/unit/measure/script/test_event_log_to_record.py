@@ -71,7 +71,8 @@ def test_time_outside_of_iterations_and_of_other_passes_is_recorded() -> None:
     (train, _), (infer, _) = script_cases(log, "train", "train.py", 0, None)
     assert [train["case"], infer["case"]] == ["train", "train-infer"]
     assert train["passes"]["timing"]["program"] == {
-        "duration_s": 18.0, "before_s": 3.0, "between_s": 7.0, "after_s": 3.0, "process_peak_bytes": 9}
+        "duration_s": 18.0, "before_s": 3.0, "between_s": 7.0, "after_s": 3.0, "process_peak_bytes": 9,
+        "own_s": {"start": 0.0, "passes": 0.0}, "settings": None}
     assert "program" not in infer["passes"]["timing"]
     assert [case["passes"]["timing"]["num_pass_iterations"] for case in (train, infer)] == [2, 0]
 
@@ -86,6 +87,15 @@ def test_the_time_of_passes_is_not_the_program_s() -> None:
     program = train["passes"]["timing"]["program"]
     assert {name: program[name] for name in ("duration_s", "before_s", "between_s", "after_s")} == {
         "duration_s": 17.0, "before_s": 4.0, "between_s": 1.0, "after_s": 5.0}
+    assert program["own_s"] == {"start": 0.0, "passes": 6.0}
+
+
+def test_the_time_of_charact_s_start_is_not_the_program_s() -> None:
+    log = EventLog([Iteration(True, 4 * 10**9, 5 * 10**9, [])], span_ns=(0, 6 * 10**9))
+    log.program_notes.add({"note": "started", "own_ns": 10**9})
+    ((train, _),) = script_cases(log, "train", "train.py", 0, None)
+    program = train["passes"]["timing"]["program"]
+    assert (program["own_s"]["start"], program["duration_s"], program["before_s"]) == (1.0, 5.0, 3.0)
 
 
 def cases_of(directory: Path, step: Callable[[], Any]) -> list[dict[str, Any]]:

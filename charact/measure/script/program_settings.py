@@ -1,0 +1,182 @@
+"""Settings of a watched program that affect its speed: of its models, optimizers and loaders, and of PyTorch."""
+
+import contextlib
+import multiprocessing
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch.nn.parameter import is_lazy
+from torch.utils.data import ConcatDataset, StackDataset, Subset, TensorDataset
+
+from charact.machine.facts import usable_cores
+
+_PARALLEL = ("DistributedDataParallel", "DataParallel", "FullyShardedDataParallel")
+_FSDP2 = "FSDPModule"
+"""Base class of the modules that `fully_shard` was applied to."""
+_MOST_REASONS = 5
+_MOST_CHARACTERS = 200
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
+
+def model_settings(model: Any) -> dict[str, Any]:
+    """Return the settings of a model, see `ModelSettings`; for the number of hooks `num_hooks`."""
+    tensors = [*model.parameters(), *model.buffers()]
+    dtypes: Counter[str] = Counter()
+    for tensor in tensors:
+        if not is_lazy(tensor) and tensor.is_floating_point():
+            dtypes[str(tensor.dtype).removeprefix("torch.")] += tensor.numel()
+    weights = [module.weight for module in model.modules() if isinstance(module, torch.nn.modules.conv._ConvNd)]
+    inner, parallel = _unwrapped(model)
+    return {"class": inner, "dtypes": dict(dtypes), "num_convolutions": len(weights),
+            "channels_last": _are_channels_last(weights), "num_hooks": _num_hooks(model), "parallel": parallel,
+            "find_unused_parameters": getattr(model, "find_unused_parameters", None) if parallel else None}
+
+
+def _unwrapped(model: Any) -> tuple[str, str | None]:
+    """Return the classes of a model without wrappers, and of the wrapper by which ranks share it, or None."""
+    parallel = None
+    for _ in range(3):  # compiled, and parallel
+        name = type(model).__name__
+        if isinstance(inner := getattr(model, "_orig_mod", None), torch.nn.Module):
+            model = inner
+        elif name in _PARALLEL and isinstance(inner := getattr(model, "module", None), torch.nn.Module):
+            parallel, model = name, inner
+    if any(base.__name__ == _FSDP2 for base in type(model).__mro__):
+        return type(model).__name__.removeprefix("FSDP"), _FSDP2
+    return type(model).__name__, parallel
+
+
+def _are_channels_last(weights: list[Any]) -> bool | None:
+    """Return whether all convolutions' weights have the memory format channels-last.
+
+    None if that cannot be seen, as in the weights of 1 x 1 convolutions.
+    """
+    formats = {4: torch.channels_last, 5: torch.channels_last_3d}
+    seen = [weight for weight in weights if weight.dim() in formats and not is_lazy(weight)
+            and not (weight.is_contiguous() and weight.is_contiguous(memory_format=formats[weight.dim()]))]
+    return all(weight.is_contiguous(memory_format=formats[weight.dim()]) for weight in seen) if seen else None
+
+
+def _num_hooks(model: Any) -> int:
+    return sum(len(getattr(module, hooks, ())) for module in model.modules() for hooks in _HOOKS)
+
+
+def optimizer_settings(optimizer: Any) -> dict[str, Any]:
+    """Return the settings of an optimizer, see `OptimizerSettings`."""
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    sizes = [parameter.numel() for parameter in parameters if not is_lazy(parameter)]
+    devices = Counter(str(parameter.device) for parameter in parameters)
+    group: dict[str, Any] = max(optimizer.param_groups, key=lambda group: len(group["params"]), default={})
+    return {"implementation": _implementation(optimizer, group), "num_tensors": len(parameters),
+            "num_parameters": sum(sizes), "device": devices.most_common(1)[0][0] if devices else None}
+
+
+def _implementation(optimizer: Any, group: dict[str, Any]) -> str | None:
+    """Return how PyTorch's own `step` updates the parameters of a group; None for another `step`."""
+    step = getattr(type(optimizer), "step", None)
+    if not str(getattr(step, "__module__", "")).startswith("torch.optim.") or "foreach" not in group:
+        return None
+    if group.get("fused"):
+        return "fused"
+    foreach = group["foreach"]
+    if foreach is None and group.get("fused") is None:
+        from torch.optim.optimizer import _default_to_fused_or_foreach
+
+        capturable = group.get("capturable", True)
+        parameters = [parameter for parameter in group["params"] if parameter.requires_grad]
+        _, foreach = _default_to_fused_or_foreach(parameters, bool(group.get("differentiable")))
+        foreach = foreach and not (isinstance(group.get("lr"), torch.Tensor) and not capturable)
+    return "foreach" if foreach else "for-loop"
+
+
+def loader_settings(loader: Any) -> dict[str, Any]:
+    """Return the settings of a data loader, see `LoaderSettings`."""
+    dataset = loader.dataset
+    batch_size = loader.batch_size
+    if batch_size is None:
+        batch_size = getattr(loader.batch_sampler, "batch_size", None)
+    return {"class": type(loader).__name__, "dataset": type(dataset).__name__, "in_memory": _is_in_memory(dataset),
+            "num_items": _length(dataset), "batch_size": batch_size if isinstance(batch_size, int) else None,
+            "num_workers": loader.num_workers, "persistent_workers": bool(loader.persistent_workers),
+            "prefetch_factor": loader.prefetch_factor, "pin_memory": bool(loader.pin_memory),
+            "multiprocessing_context": start_method(loader)}
+
+
+def start_method(loader: Any) -> str | None:
+    """Return how a loader starts its workers, such as "fork"; None without workers."""
+    if not loader.num_workers:
+        return None
+    context = loader.multiprocessing_context or multiprocessing
+    return str(context.get_start_method())
+
+
+def _is_in_memory(dataset: Any, depth: int = 5) -> bool | None:
+    """Return True if indexing a dataset only reads memory; None if unknown."""
+    inner: Iterable[Any] = ()
+    if isinstance(dataset, Subset):
+        inner = [dataset.dataset]
+    elif isinstance(dataset, ConcatDataset):
+        inner = dataset.datasets
+    elif isinstance(dataset, StackDataset):
+        inner = dataset.datasets.values() if isinstance(dataset.datasets, dict) else dataset.datasets
+    elif isinstance(dataset, (TensorDataset, list, tuple, torch.Tensor)) or type(dataset).__name__ == "ndarray":
+        return True
+    parts = [_is_in_memory(one, depth - 1) for one in inner] if depth else []
+    return True if parts and all(parts) else None
+
+
+def _length(dataset: Any) -> int | None:
+    with contextlib.suppress(Exception):  # the program's own method, or a dataset without a length
+        return len(dataset)
+    return None
+
+
+def process_settings() -> dict[str, Any]:
+    """Return PyTorch's settings of the process, see `ProgramSettings`."""
+    cudnn, matmul = torch.backends.cudnn, torch.backends.cuda.matmul
+    reads: dict[str, Callable[[], Any]] = {
+        "deterministic": torch.are_deterministic_algorithms_enabled,
+        "matmul_precision": torch.get_float32_matmul_precision,
+        "cudnn_benchmark": lambda: cudnn.benchmark, "cudnn_tf32": lambda: cudnn.allow_tf32,
+        "matmul_tf32": lambda: matmul.allow_tf32,
+    }
+    return {"threads": {"intra_op": torch.get_num_threads(), "inter_op": torch.get_num_interop_threads(),
+                        "num_usable_cores": usable_cores()},
+            **{name: _read(read) for name, read in reads.items()}, "compile": _compile_settings()}
+
+
+def _read(read: Callable[[], Any]) -> Any:
+    with contextlib.suppress(Exception):  # raised after a program has set it through both interfaces of PyTorch
+        return read()
+    return None
+
+
+def _compile_settings() -> dict[str, Any] | None:
+    """Return numbers of compilations, see `CompileSettings`; None if nothing was compiled.
+
+    A place where graphs break counts once, although each recompilation breaks there again.
+    """
+    dynamo = sys.modules.get("torch._dynamo.utils")
+    if dynamo is None:
+        return None
+    try:
+        counters = dynamo.counters
+        num_graphs = counters["stats"]["unique_graphs"]
+        if not num_graphs and not counters["graph_break"]:
+            return None
+        recompiled = [str(one.recompile_reason) for one in dynamo.get_compilation_metrics() if one.recompile_reason]
+        broken = [str(reason).strip().partition("\n")[0] for reason in counters["graph_break"]]
+        reasons = [text[:_MOST_CHARACTERS] for text in dict.fromkeys([*map(_without_number, recompiled), *broken])]
+        return {"num_graphs": num_graphs, "num_graph_breaks": max(len(counters["resumes"]), len(broken)),
+                "num_recompilations": len(recompiled), "reasons": reasons[:_MOST_REASONS]}
+    except (AttributeError, KeyError, TypeError):  # another release of PyTorch
+        return None
+
+
+def _without_number(reason: str) -> str:
+    """Return the reason of a recompilation without the number of the graph before, as in `0/1: tensor 'x' ...`."""
+    number, colon, text = reason.partition(": ")
+    return text if colon and "/" in number else reason

@@ -1,0 +1,106 @@
+"""The times and settings of a whole watched program, as run.json records them. No torch in here."""
+
+from collections.abc import Mapping, Sequence
+from statistics import median
+from typing import Any
+
+from charact.measure.script.spans.iterations import Iteration
+from charact.measure.script.spans.pass_results import Passes
+from charact.measure.script.spans.program_notes import ProgramNotes
+from charact.measure.script.spans.slice_totals import SliceTotals
+
+_MOST = 20
+"""Largest number of models, optimizers and loaders that are recorded, each."""
+_MOST_STARTS = 50
+
+
+def program_times(notes: ProgramNotes, span_ns: tuple[int, int] | None, iterations: Sequence[Iteration], passes: Passes
+                  ) -> dict[str, Any]:
+    """Return the times (s) of a program, see `ProgramFacts`; only charact's own if it was not recorded to its end.
+
+    Charact's own time is left out of the others: that of its start, and that of the passes, of which each iteration
+    counts as long as the median one.
+
+    Args:
+        notes: of its event log.
+        span_ns: its start and end; None if not known.
+        iterations: all of them.
+        passes: results of its passes.
+    """
+    own_ns = {"start": notes.own_start_ns, "passes": 0.0}
+    times: dict[str, float] = {}
+    if span_ns is not None and iterations:
+        begin_ns, first = span_ns[0] + notes.own_start_ns, iterations[0]
+        end_ns: float = span_ns[1]
+        last_ns: float = iterations[-1].end_ns
+        inside_ns: float = sum(one.end_ns - one.start_ns for one in iterations)
+        if passes.span_ns is not None:
+            passes_begin_ns, passes_end_ns = passes.span_ns
+            timed = passes.timed(iterations)
+            walls_ns = [one.end_ns - one.start_ns for one in timed]
+            typical_ns = (len(iterations) - len(timed)) * median(walls_ns) if timed else 0
+            # The program as it would have been: what follows the passes begins where they began, but for their
+            # iterations.
+            saved_ns = passes_end_ns - passes_begin_ns - typical_ns
+            own_ns["passes"] = max(0, saved_ns)
+            last_ns, end_ns = max(last_ns, passes_end_ns) - saved_ns, end_ns - saved_ns
+            inside_ns = sum(walls_ns) + typical_ns
+        times = {"duration_s": end_ns - begin_ns, "before_s": max(first.start_ns - begin_ns, 0),
+                 "between_s": max(last_ns - first.start_ns - inside_ns, 0), "after_s": max(end_ns - last_ns, 0)}
+    return {"own_s": {name: ns / 1e9 for name, ns in own_ns.items()}, **{name: ns / 1e9 for name, ns in times.items()}}
+
+
+def settings_facts(notes: ProgramNotes, owners: Mapping[int, dict[str, Any]], names: Mapping[int, str],
+                   totals: SliceTotals) -> dict[str, Any] | None:
+    """Return the settings of a program, see `ProgramSettings`; None if its log has none.
+
+    Args:
+        notes: of its event log.
+        owners: facts of its models and optimizers, by owner ID.
+        names: their names.
+        totals: of its spans.
+    """
+    if notes.process is None:
+        return None
+    inner = {part for one in owners.values() if one["kind"] == "model" for part in one.get("parts", ())}
+    models = [_model(notes, owner, facts, names[owner], totals) for owner, facts in owners.items()
+              if facts["kind"] == "model" and "settings" in facts and totals.calls[owner] and owner not in inner]
+    optimizers = [_optimizer(facts, names[owner], [names[model] for model in facts["models"] if model in names])
+                  for owner, facts in owners.items() if facts["kind"] == "optimizer" and "settings" in facts]
+    anomaly_frac = min(1.0, notes.num_anomalous / notes.num_backwards) if notes.num_backwards else None
+    return {**notes.process, "anomaly_frac": anomaly_frac, "models": models[:_MOST], "optimizers": optimizers[:_MOST],
+            "loaders": _loaders(notes, totals)[:_MOST]}
+
+
+def _model(notes: ProgramNotes, owner: int, facts: dict[str, Any], name: str, totals: SliceTotals) -> dict[str, Any]:
+    settings = {key: value for key, value in facts["settings"].items() if key != "num_hooks"}
+    hooks = notes.num_hooks.get(owner, [])
+    return {"name": name, **settings, "num_parameters": facts["num_parameters"],
+            "num_hooks_first": hooks[0] if hooks else None, "num_hooks_last": hooks[-1] if len(hooks) > 1 else None,
+            "calls": totals.calls[owner], "inference_with_grad": totals.inference_with_grad[owner]}
+
+
+def _optimizer(facts: dict[str, Any], name: str, models: list[str]) -> dict[str, Any]:
+    return {"name": name, "class": facts["class"], **facts["settings"], "models": models}
+
+
+def _loaders(notes: ProgramNotes, totals: SliceTotals) -> list[dict[str, Any]]:
+    """Return the settings of the loaders, those that the same line created alike together."""
+    groups: list[tuple[dict[str, Any], set[int]]] = []
+    for number, settings in notes.loaders.items():
+        group = next((group for known, group in groups if known == settings), None)
+        if group is None:
+            groups.append((settings, {number}))
+        else:
+            group.add(number)
+    return [settings | _use(notes, numbers, totals) for settings, numbers in groups]
+
+
+def _use(notes: ProgramNotes, loaders: set[int], totals: SliceTotals) -> dict[str, Any]:
+    """Return how often loaders were started, and how long the program waited for them."""
+    starts = [one for one in notes.starts if one.loader in loaders]
+    iterators = {one.owner for one in starts}
+    wait_ns = sum(one.ready_ns - one.begin_ns for one in starts) + sum(totals.fetch_ns[one] for one in iterators)
+    return {"num_iterators": len(starts), "num_batches": sum(totals.fetches[one] for one in iterators),
+            "start_s": [max(0, one.end_ns - one.begin_ns) / 1e9 for one in starts[:_MOST_STARTS]],
+            "wait_s": max(0, wait_ns) / 1e9}

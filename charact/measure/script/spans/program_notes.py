@@ -1,0 +1,56 @@
+"""Notes of an event log on a watched program's settings, and on what happened besides spans. No torch in here."""
+
+from collections import defaultdict
+from typing import Any, NamedTuple
+
+
+class LoaderStart(NamedTuple):
+    """Start of a loader: its ID, begin and end of the call for an iterator, and the iterator's first fetch."""
+
+    loader: int
+    begin_ns: int
+    ready_ns: int
+    owner: int
+    fetch_ns: int
+    end_ns: int
+
+
+class ProgramNotes:
+    """Contents of these notes."""
+
+    def __init__(self) -> None:
+        self.began_ns: int | None = None
+        """Time at which charact began to watch the program; None in the logs of older versions."""
+        self.own_start_ns = 0
+        """Time that charact took to install its patches."""
+        self.shapes: dict[int, list[tuple[int, Any]]] = defaultdict(list)
+        """Times and shapes of the inputs of each model, by its owner ID, where they changed."""
+        self.starts: list[LoaderStart] = []
+        self.loaders: dict[int, dict[str, Any]] = {}
+        """Settings of the loaders, by ID."""
+        self.num_hooks: dict[int, list[int]] = {}
+        """Numbers of hooks of each model, at its first use and later, by its owner ID."""
+        self.process: dict[str, Any] | None = None
+        """Settings of PyTorch in the program's process; None if they were not recorded."""
+        self.num_backwards = self.num_anomalous = 0
+
+    def add(self, note: dict[str, Any]) -> None:
+        """Add a note of the event log if it is one of these."""
+        kind = note["note"]
+        if kind == "began":
+            self.began_ns = note["time_ns"]
+        elif kind == "started":
+            self.own_start_ns = note["own_ns"]
+        elif kind == "input shapes":
+            for time_ns, owner, shapes in note["rows"]:
+                self.shapes[owner].append((time_ns, shapes))
+        elif kind == "epochs":
+            self.starts += [LoaderStart(*row) for row in note["rows"]]
+        elif kind == "loader":
+            self.loaders[note["loader"]] = note["settings"]
+        elif kind == "owner" and "num_hooks" in note.get("settings", {}):
+            self.num_hooks.setdefault(note["owner"], []).append(note["settings"]["num_hooks"])
+        elif kind == "settings":
+            self.process = note["settings"]
+        elif kind == "backwards":
+            self.num_backwards, self.num_anomalous = note["total"], note["anomalous"]
