@@ -13,9 +13,9 @@ from charact.core.errors import UserError
 
 CONTEXT = {"allow_interspersed_args": False}
 """Arguments after the script belong to the script."""
-PASSES = ("timing", "operators", "memory", "counters")
+PASSES = ("timing", "operators", "memory", "inspection", "counters")
 """Passes in the order in which they run."""
-DEFAULT_PASSES = ["operators", "memory"]
+DEFAULT_PASSES = ["operators", "memory", "inspection"]
 """Passes that run if neither these nor the number of iterations are chosen."""
 TIMED_BEFORE_PASSES = 50
 """Number of iterations to time if other passes follow."""
@@ -47,10 +47,10 @@ def command(
     skip: Annotated[int | None, typer.Option(
         min=0, help="Warm-up iterations to leave out. Default: a quarter, at most 3.")] = None,
     passes: Annotated[str | None, typer.Option(
-        help="What to measure after timing, each in iterations of its own: operators (with FLOP), memory, "
-             "counters; or only timing. Timing then takes 50 iterations, unless --iterations is given. Default with "
-             "--iterations: timing only. Default without: operators and memory take 6 iterations once the timing is "
-             "precise, and all others are timed.",
+        help="What to measure after timing, each in iterations of its own: operators (with FLOP), memory, inspection "
+             "(of gradients, optimizer state and inputs), counters; or only timing. Timing then takes 50 iterations, "
+             "unless --iterations is given. Default with --iterations: timing only. Default without: operators, memory "
+             "and inspection take 8 iterations once the timing is precise, and all others are timed.",
         show_default=False)] = None,
     stop: Annotated[bool, typer.Option("--stop", help="End the script after --iterations and passes.")] = False,
     sample: Annotated[bool, typer.Option(

@@ -80,6 +80,76 @@ class MemoryPass(Pass):
     process_peak_bytes: Amount | None = None
 
 
+class EmbeddingGradient(Struct):
+    """Rows of an embedding, and those whose gradient has a nonzero element."""
+
+    layer: str
+    num_rows: Count
+    num_used_rows: Count
+    gradient_bytes: Amount
+    sparse: bool
+
+
+class DenormalState(Struct):
+    """Share of denormal numbers in one state of an optimizer, such as `exp_avg_sq`."""
+
+    optimizer: str
+    state: str
+    denormal_frac: Share
+    num_elements: Count
+
+
+class Recompute(Struct):
+    """Time of modules' forwards inside the backwards of an iteration, time of the backwards, and slowest modules."""
+
+    time_s: Amount
+    backward_s: Amount
+    layers: list[str] = []
+
+
+class UnusedGradients(Struct):
+    """Time of a model's gradients that are deleted unused, in the backwards whose other gradients an optimizer uses."""
+
+    model: str
+    optimizer: str
+    time_s: Amount
+    backward_s: Amount
+
+
+class InputPadding(Struct):
+    """Padded share of a model's input."""
+
+    name: str
+    padding_frac: Share
+
+
+class LayerCalls(Struct):
+    """Calls of a module in an iteration, and the host's time of its forwards."""
+
+    layer: str
+    layer_type: str
+    num_calls: Count
+    time_s: Amount
+
+
+class InspectionPass(Pass):
+    """Facts of the pass `inspection`: gradients, optimizer state, inputs and module calls of an iteration."""
+
+    num_iterations: Count | None = None
+    embeddings: list[EmbeddingGradient] = []
+    denormals: list[DenormalState] = []
+    """Of the optimizers' state in a CPU's memory."""
+    recompute: Recompute | None = None
+    """None without a backward."""
+    unused_gradients: list[UnusedGradients] = []
+    padding: list[InputPadding] = []
+    """Masks and identifiers with padding."""
+    layer_calls: list[LayerCalls] = []
+    """Modules that are called often."""
+    missing: dict[str, str] = {}
+    """Facts that are empty because they could not be read, with the reason."""
+
+
 class Workspaces(Struct):
     """Source of the operators' internal memory in an estimate."""
 
@@ -281,6 +351,6 @@ PASSES: dict[str, type[Pass]] = {
     "timing": TimingPass, "operators": OperatorsPass, "kernels": Pass, "memory": MemoryPass, "flop": FlopPass,
     "prediction": PredictionPass, "fit": Pass, "counters": CountersPass, "frames": FramesPass,
     "training": TrainingPass, "inference": InferencePass, "ops": OpsPass, "bricks": BricksPass,
-    "construct": ConstructPass, "collectives": CollectivesPass,
+    "inspection": InspectionPass, "construct": ConstructPass, "collectives": CollectivesPass,
 }  # fmt: skip
 """Type that validates each pass; a pass that is not listed is validated as `Pass`."""

@@ -182,6 +182,8 @@ TABLES: dict[str, tuple[Column, ...]] = {
                                   "operator; null outside any module"),
         Column("input_shapes", "string", "shapes of the tensor inputs as JSON, e.g. [[8,3,224,224],[64,3,7,7]]",
                json=list[Any]),
+        Column("dtype", "string", "type of the first floating-point tensor input, e.g. float32; null if it has none or "
+                                  "the trace lacks types"),
         Column("num_calls", "float64", "calls per iteration, mean over the pass", least=0),
         Column("self_host_s", "float64", "host time per iteration without nested operators, measured under the "
                                          "profiler, which slows it"),
@@ -408,6 +410,7 @@ ADDED_COLUMNS: dict[str, frozenset[str]] = {
     "pieces": frozenset({"method"}),
     "counters": frozenset({"kernel"}),
     "iterations": frozenset({"part"}),
+    "operators": frozenset({"dtype"}),
     "memory": frozenset({"layer", "operator", "moment", "origin"}),
 }
 """Nullable columns that older records of this version lack: they are read as null."""

@@ -124,7 +124,9 @@ class EventFilter:
         external_id = _external_id(args)
         sequence = None if args.sequence is None or args.sequence < 0 else args.sequence
         shapes = self._parsed(bytes(args.shapes) or bytes(args.old_shapes), _shapes_of, "operators", "input shapes")
-        operator = Operator(self._thread(event), start_ns, end_ns, self._name(event.name), sequence, shapes or "[]")
+        dtype = self._parsed(bytes(args.types), _dtype_of, "operators", "input types") or None
+        operator = Operator(self._thread(event), start_ns, end_ns, self._name(event.name), sequence, shapes or "[]",
+                            dtype=dtype)
         self.kept.operators.append(operator)
         self._num_kept += 1
         if external_id is not None:
@@ -248,6 +250,8 @@ class EventFilter:
 
 
 _NO_ARGUMENTS = Arguments()
+_FLOATING_TYPES = {"double": "float64", "float": "float32", "c10::Half": "float16", "c10::BFloat16": "bfloat16"}
+"""PyTorch's names of types, by those of C++ in a trace."""
 
 
 def _external_id(args: Arguments) -> int | None:
@@ -264,6 +268,12 @@ def _shapes_of(value: Any) -> str | None:
     if not all(isinstance(shape[0], list) or _are_sizes(shape, _SIZES) for shape in shapes):
         return None
     return _compact([f"{len(shape)}_tensors" if isinstance(shape[0], list) else shape for shape in shapes])
+
+
+def _dtype_of(value: Any) -> str:
+    """Return PyTorch's name of the first floating-point type; "" if there is none."""
+    names = (_FLOATING_TYPES.get(name) for name in value if isinstance(name, str)) if isinstance(value, list) else ()
+    return next((name for name in names if name is not None), "")
 
 
 def _dimensions_of(value: Any, possible: range) -> str | None:

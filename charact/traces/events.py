@@ -45,6 +45,7 @@ class Arguments(msgspec.Struct, gc=False):
     sequence: int | None = msgspec.field(name="Sequence number", default=None)
     shapes: msgspec.Raw = msgspec.field(name="Input Dims", default=msgspec.Raw(b""))
     old_shapes: msgspec.Raw = msgspec.field(name="Input dims", default=msgspec.Raw(b""))
+    types: msgspec.Raw = msgspec.field(name="Input type", default=msgspec.Raw(b""))
     device: int | str | None = None
     stream: int | str | None = None
     grid: msgspec.Raw = msgspec.Raw(b"")
@@ -100,6 +101,8 @@ class Operator(msgspec.Struct, gc=False):
     self_ns: int = 0
     operator_type: str = ""
     layer: str | None = None
+    dtype: str | None = None
+    """Type of the first floating-point tensor input."""
 
 
 class Mark(msgspec.Struct, gc=False):

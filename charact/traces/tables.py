@@ -13,6 +13,8 @@ from charact.traces.events import DeviceEvent, Dropped, Operator, TraceEvents
 from charact.traces.phases import AttributedTrace, Iteration, Places
 
 MAX_TIMELINE_SNAPSHOTS = 200
+_Place = tuple[str, str, str, str | None, str, str | None]
+"""Phase, name, operator type, layer, input shapes and type of an operator."""
 _OUTSIDE_OPERATORS = Dropped("operators", "operators", "outside of all iterations")
 _OUTSIDE_KERNELS = Dropped("kernels", "kernels", "launched outside of all iterations")
 _EARLIER_KERNELS = Dropped("kernels", "kernels", "launched before the trace began")
@@ -86,22 +88,21 @@ def operator_rows(kept: TraceEvents, places: Places, num_iterations: int) -> Row
         if phase is None:
             kept.dropped[_OUTSIDE_OPERATORS] += 1
         else:
-            calls.append(((phase, operator.name, operator.operator_type, operator.layer, operator.shapes),
-                          1, operator.self_ns, device_ns.get(id(operator), 0)))
+            calls.append(((phase, operator.name, operator.operator_type, operator.layer, operator.shapes,
+                           operator.dtype), 1, operator.self_ns, device_ns.get(id(operator), 0)))
     return rows_of_calls(calls, num_iterations, on_device=bool(kept.device))
 
 
-def rows_of_calls(calls: Iterable[tuple[tuple[str, str, str, str | None, str], int, int, int]], num_iterations: int, *,
-                  on_device: bool) -> Rows:
+def rows_of_calls(calls: Iterable[tuple[_Place, int, int, int]], num_iterations: int, *, on_device: bool) -> Rows:
     """Return rows of the table `operators`, per iteration, without FLOP and bytes.
 
     Args:
-        calls: phase, name, operator type, layer and input shapes; 1, or 0 for a part of another call; self time on the
-            host, and time of the device's work that was launched (ns).
+        calls: phase, name, operator type, layer, input shapes and type; 1, or 0 for a part of another call; self time
+            on the host, and time of the device's work that was launched (ns).
         num_iterations: number of iterations with these calls.
         on_device: whether there are device times.
     """
-    totals: dict[tuple[str, str, str, str | None, str], list[int]] = defaultdict(lambda: [0, 0, 0])
+    totals: dict[_Place, list[int]] = defaultdict(lambda: [0, 0, 0])
     for place, number, self_ns, launched_ns in calls:
         total = totals[place]
         total[0] += number
@@ -109,9 +110,9 @@ def rows_of_calls(calls: Iterable[tuple[tuple[str, str, str, str | None, str], i
         total[2] += launched_ns
     return [
         {"phase": phase, "operator": name, "operator_type": kind, "layer": layer, "input_shapes": shapes,
-         "num_calls": num_calls / num_iterations, "self_host_s": self_ns / 1e9 / num_iterations,
+         "dtype": dtype, "num_calls": num_calls / num_iterations, "self_host_s": self_ns / 1e9 / num_iterations,
          "device_s": launched_ns / 1e9 / num_iterations if on_device else None, "flop": None, "bytes": None}
-        for (phase, name, kind, layer, shapes), (num_calls, self_ns, launched_ns) in totals.items()
+        for (phase, name, kind, layer, shapes, dtype), (num_calls, self_ns, launched_ns) in totals.items()
     ]
 
 

@@ -123,13 +123,14 @@ def test_by_default_passes_interrupt_the_timing_and_answer_all_questions(tmp_pat
     run = load_run(path)
     assert set(run.cases["case"]) == {"script-train", "script-infer"}
     assert statuses(run, "script-train") == {
-        "timing": "ok", "operators": "ok", "flop": "ok", "memory": "ok", "kernels": "skipped"}
+        "timing": "ok", "operators": "ok", "flop": "ok", "memory": "ok", "inspection": "ok", "kernels": "skipped"}
     passes = run.passes("script-train")
-    used = [*passes["operators"]["iterations"], *passes["memory"]["iterations"]]
+    used = [number for name in ("operators", "memory", "inspection") for number in passes[name]["iterations"]]
+    assert set(run.operators["dtype"].dropna()) == {"float32"}
     assert 13 <= min(used) < max(used) < 80
     # Each pass warms up for an iteration, gives up one that a validation interrupts, and shares one with the timing.
     num_left_out = 5 * NUM_BATCHES - passes["timing"]["num_iterations"] - passes["timing"]["num_warmup_iterations"]
-    assert len(used) + 2 <= num_left_out <= len(used) + 6
+    assert len(used) + 3 <= num_left_out <= len(used) + 7
     assert run.passes("script-infer")["timing"]["num_iterations"] > NUM_BATCHES
     assert run.flop["flop"].sum() > 0
     assert passes["flop"]["product_precision"] == "fp32"
@@ -277,5 +278,5 @@ def test_an_unknown_pass_gets_one_line(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-m", "charact", "run", "--passes", "flop", "script.py"], cwd=tmp_path,
                           capture_output=True, text=True, check=False)
     assert done.returncode == 2
-    assert done.stderr == "error: --passes: 'flop' is not one of timing, operators, memory, counters\n"
+    assert done.stderr == "error: --passes: 'flop' is not one of timing, operators, memory, inspection, counters\n"
     assert [path.name for path in tmp_path.iterdir()] == ["script.py"]

@@ -7,6 +7,7 @@ object per event, which takes 60 to 290 ms for one ResNet-18 iteration; the walk
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch.profiler import profile
 
 from charact.core.operator_types import operator_type, own_operator_type
@@ -33,6 +34,8 @@ class Operator:
     """Innermost enclosing operator."""
     inputs: Any = ()
     """Recorded arguments, if the tree is read with them: tensors' shapes, strides and types, and single numbers."""
+    dtype: str | None = None
+    """Type of the first floating-point tensor input."""
 
 
 @dataclass(slots=True)
@@ -152,9 +155,13 @@ class _Walk:
         duration: int = event.duration_time_ns
         caller = context.caller
         calls_itself = caller is not None and caller.name == name
-        shapes = caller.input_shapes if caller is not None and calls_itself else _shapes(extra.inputs)
+        inputs = extra.inputs
+        if caller is not None and calls_itself:
+            shapes, dtype = caller.input_shapes, caller.dtype
+        else:
+            shapes, dtype = _shapes(inputs), _floating_dtype(inputs)
         operator = Operator(context.phase, name, kind, layer, shapes, duration, event.correlation_id,
-                            event.start_time_ns, calls_itself, caller, extra.inputs if self._with_inputs else ())
+                            event.start_time_ns, calls_itself, caller, inputs if self._with_inputs else (), dtype)
         self.tree.operators.append(operator)
         if children := event.children:
             inner = _Context(context.phase, layer, kind, context.operator_end_ns or event.end_time_ns,
@@ -190,3 +197,13 @@ def _shapes(inputs: list[Any]) -> str:
         elif isinstance(value, list) and value and hasattr(value[0], "sizes"):
             shapes.append(f"{len(value)}_tensors")
     return str(shapes).replace(" ", "").replace("'", '"')
+
+
+def _floating_dtype(inputs: list[Any]) -> str | None:
+    """Return the type of the first floating-point tensor, also in a list of tensors; None if there is none."""
+    for value in inputs:
+        first = value[0] if isinstance(value, list) and value else value
+        dtype = getattr(first, "dtype", None)
+        if isinstance(dtype, torch.dtype) and dtype.is_floating_point:
+            return str(dtype).removeprefix("torch.")
+    return None

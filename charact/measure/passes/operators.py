@@ -210,7 +210,7 @@ def operator_rows(profiled: Sequence[ProfiledIteration]) -> list[dict[str, Any]]
 
     Operators in no phase belong to `other`. An operator that calls itself, for another layout or device, counts once.
     """
-    calls = [((call.phase or "other", call.name, call.operator_type, call.layer, call.input_shapes),
+    calls = [((call.phase or "other", call.name, call.operator_type, call.layer, call.input_shapes, call.dtype),
               int(not call.calls_itself), call.self_ns, (iteration.device_ns or {}).get(call.correlation_id, 0))
              for iteration in profiled for call in iteration.tree.operators]
     return rows_of_calls(calls, len(profiled), on_device=any(each.device_ns is not None for each in profiled))

@@ -7,8 +7,7 @@ import contextlib
 import ctypes
 import gc
 import os
-import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -23,8 +22,8 @@ from charact.measure.passes.marks import layer_marks, layer_rows
 from charact.measure.passes.memory_pass import MemoryProbe
 from charact.measure.passes.operators import NUM_ITERATIONS, OperatorProbe
 from charact.measure.script.hooks.patch_context import Replacements
-from charact.measure.script.program_state import PhaseMarks, ProgramState
-from charact.measure.script.spans.device_clock import program_device
+from charact.measure.script.inspection.instrument import InspectionInstrument
+from charact.measure.script.program_state import PhaseMarks, ProgramState, compiles, compute_device
 from charact.measure.script.spans.recorder import SpanRecorder
 from charact.record.in_progress import TRACE
 from charact.record.schema import Rows
@@ -98,14 +97,14 @@ class OperatorInstrument:
         self._models = seen.models()
         self._marks = PhaseMarks(recorder)
         self._layers = contextlib.ExitStack()
-        self._probe = OperatorProbe(directory / TRACE, _device(), replays_work=not _compiles())
+        self._probe = OperatorProbe(directory / TRACE, compute_device(), replays_work=not compiles())
         self._folder = (directory / TRACE).parent
 
     def prepare(self) -> None:
         """Add layer annotations, but not to compiled models: a hook would break the graph."""
         _check_no_other_profiler()
         self._folder.mkdir(exist_ok=True)
-        for prefix, model in self._models.items() if not _compiles() else []:
+        for prefix, model in self._models.items() if not compiles() else []:
             self._layers.enter_context(layer_marks(model, prefix))
 
     def begin(self) -> None:
@@ -144,7 +143,7 @@ class MemoryInstrument:
     num_iterations = 1
 
     def __init__(self, seen: ProgramState, recorder: SpanRecorder, _: Path) -> None:
-        self._probe = MemoryProbe(_device(), list(seen.models().values()), seen.optimizers(), others=True)
+        self._probe = MemoryProbe(compute_device(), list(seen.models().values()), seen.optimizers(), others=True)
         self._marks = PhaseMarks(recorder, self._probe.phase_ended)
         self._replacements = Replacements()
         self._silence = contextlib.ExitStack()
@@ -153,7 +152,7 @@ class MemoryInstrument:
         """Patch the loader and, on CUDA, `Tensor.to` and `Tensor.cuda`, to recognize input tensors."""
         _check_no_other_profiler()
         self._replacements.wrap(dataloader._BaseDataLoaderIter, "__next__", self._fetch)
-        for name in ("to", "cuda") if _device().type == "cuda" else []:
+        for name in ("to", "cuda") if compute_device().type == "cuda" else []:
             self._replacements.wrap(torch.Tensor, name, self._move)
         self._listening = False
 
@@ -215,9 +214,9 @@ class CounterInstrument:
     num_iterations = 10
 
     def __init__(self, _: ProgramState, recorder: SpanRecorder, __: Path) -> None:
-        self._timeline = PhaseTimeline(_device())
+        self._timeline = PhaseTimeline(compute_device())
         self._marks = PhaseMarks(recorder, mark=self._timeline)
-        self._sampler = Sampler(chosen_sources(None), _device())
+        self._sampler = Sampler(chosen_sources(None), compute_device())
 
     def prepare(self) -> None:
         """See `Instrument`."""
@@ -252,27 +251,10 @@ class CounterInstrument:
         self._sampler.abandon()
 
 
-INSTRUMENTS: dict[str, type[OperatorInstrument] | type[MemoryInstrument] | type[CounterInstrument]] = {
-    "operators": OperatorInstrument, "memory": MemoryInstrument, "counters": CounterInstrument,
+INSTRUMENTS: dict[str, Callable[[ProgramState, SpanRecorder, Path], Instrument]] = {
+    "operators": OperatorInstrument, "memory": MemoryInstrument, "inspection": InspectionInstrument,
+    "counters": CounterInstrument,
 }
-
-
-def _device() -> torch.device:
-    """Return the device on which the program computes.
-
-    Raises:
-        UserError: the passes do not measure such a device.
-    """
-    device = program_device() or torch.device("cpu")
-    if device.type not in ("cpu", "cuda"):
-        raise UserError(f"the pass measures CPUs and CUDA devices, and the program uses {device}")
-    return device
-
-
-def _compiles() -> bool:
-    """Return whether the program has compiled anything."""
-    dynamo = sys.modules.get("torch._dynamo.utils")
-    return dynamo is not None and bool(dynamo.counters["frames"])
 
 
 def _check_no_other_profiler() -> None:

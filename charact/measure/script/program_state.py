@@ -1,13 +1,16 @@
 """State of a profiled program that instruments need: its models and optimizers, and annotations of its phases."""
 
 import contextlib
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import nn
 
+from charact.core.errors import UserError
 from charact.measure.passes.marks import phase_mark
+from charact.measure.script.spans.device_clock import program_device
 from charact.measure.script.spans.iterations import PHASES
 from charact.measure.script.spans.recorder import Kind, SpanRecorder
 
@@ -38,6 +41,34 @@ class ProgramState:
     def optimizers(self) -> list[torch.optim.Optimizer]:
         """Return the program's optimizers."""
         return [obj for obj in list(self._objects.values()) if isinstance(obj, torch.optim.Optimizer)]
+
+
+    def optimizers_by_name(self) -> dict[str, torch.optim.Optimizer]:
+        """Return the program's optimizers by its own names for them, else by their classes."""
+        names, named = self._names(), {}
+        for number, obj in list(self._objects.items()):
+            if isinstance(obj, torch.optim.Optimizer):
+                name = names.get(number, type(obj).__name__)
+                named[f"{name}#{number}" if name in named else name] = obj
+        return named
+
+
+def compute_device() -> torch.device:
+    """Return the device on which the program computes.
+
+    Raises:
+        UserError: the passes do not measure such a device.
+    """
+    device = program_device() or torch.device("cpu")
+    if device.type not in ("cpu", "cuda"):
+        raise UserError(f"the pass measures CPUs and CUDA devices, and the program uses {device}")
+    return device
+
+
+def compiles() -> bool:
+    """Return whether the program has compiled anything."""
+    dynamo = sys.modules.get("torch._dynamo.utils")
+    return dynamo is not None and bool(dynamo.counters["frames"])
 
 
 class PhaseMarks:

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from charact.record.manifest import Gpu
-from charact.record.manifest_passes import CoreUse
+from charact.record.manifest_passes import CoreUse, InspectionPass
 from charact.record.manifest_program import LoaderSettings, ModelSettings, OptimizerSettings, ProgramSettings
 from charact.record.manifest_types import Count
 from charact.record.schema import TABLES
@@ -175,7 +175,7 @@ class _CounterFacts(Struct):
 
 
 class _Pass(Struct):
-    pass_: Literal["operators", "memory", "counters"] = msgspec.field(name="pass")
+    pass_: Literal["operators", "memory", "inspection", "counters"] = msgspec.field(name="pass")
     status: Literal["ok", "failed", "skipped"]
     reason: str | None
     windows: list[_Window]
@@ -217,7 +217,8 @@ class _Backwards(Struct):
 
 
 _OWNERS: dict[str, type[_Owned]] = {"model": _Model, "optimizer": _Optimizer, "loader": _Loader}
-_FACTS: dict[str, type] = {"operators": _OperatorFacts, "memory": _MemoryFacts, "counters": _CounterFacts}
+_FACTS: dict[str, type] = {"operators": _OperatorFacts, "memory": _MemoryFacts, "inspection": InspectionPass,
+                           "counters": _CounterFacts}
 _KINDS: dict[str, type] = {"names": _Names, "end": _End, "rule": _Rule, "frames": _Frames, "core use": _CoreUse,
                            "collectives": _Collectives, "no collectives": _NoCollectives, "hung": _Hung,
                            "torch": _Torch, "unwatched": _Unwatched, "timing ended": _TimingEnded,
@@ -266,7 +267,7 @@ def _check_found(note: dict[str, Any]) -> None:
         for row in rows:
             msgspec.convert(row, _ROWS.get(table, _Unknown))
     if note["status"] == "ok":
-        msgspec.convert(note.get("facts"), _FACTS[note["pass"]])
+        msgspec.convert({"status": note["status"], **note.get("facts", {})}, _FACTS[note["pass"]])
         _check_finite(note["facts"])
 
 

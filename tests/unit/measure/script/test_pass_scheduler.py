@@ -349,7 +349,7 @@ def test_a_program_that_profiles_itself_keeps_its_profiler(kind: Any, tmp_path: 
 @pytest.mark.parametrize("compiles", [False, True])
 def test_layers_are_marked_meanwhile_unless_a_hook_would_break_a_graph(compiles: bool, tmp_path: Path,
                                                                        monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pass_instruments, "_compiles", lambda: compiles)
+    monkeypatch.setattr(pass_instruments, "compiles", lambda: compiles)
     model = nn.Sequential(nn.Linear(4, 4))
     instrument = OperatorInstrument(ProgramState({1: model}, dict), SpanRecorder(), tmp_path)
     instrument.prepare()

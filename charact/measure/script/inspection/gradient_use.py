@@ -1,0 +1,187 @@
+"""Gradients that backwards compute and that are deleted before an optimizer uses them."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from itertools import takewhile
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+from charact.measure.script.inspection.clock import Clock, Moment
+
+_COMPARED = 8
+"""Parameters of which the first elements are compared, to find out whether the program updates them by hand."""
+
+
+@dataclass(eq=False)
+class _Group:
+    """Parameters of a model that the same optimizers update."""
+
+    name: str
+    optimizers: frozenset[str]
+    parameters: list[nn.Parameter]
+    samples: list[torch.Tensor] = field(default_factory=list)
+
+    def has_changed(self) -> bool:
+        """Return whether the sampled parameters differ from those at the start."""
+        return any(not torch.equal(before, _sample(parameter))
+                   for before, parameter in zip(self.samples, self.parameters, strict=False))
+
+
+@dataclass(eq=False)
+class _Backward:
+    start: Moment
+    end: Moment | None = None
+    last: dict[_Group, Moment] = field(default_factory=dict)
+    """Time of each group's last gradient."""
+    optimizer: str | None = None
+    """The first optimizer that used a gradient of this backward."""
+    unused: set[_Group] = field(default_factory=set)
+    pending: set[_Group] = field(default_factory=set)
+    """Groups whose gradients are neither used nor deleted yet."""
+
+
+class GradientUse:
+    """Finds unused gradients, between `start` and `stop`.
+
+    A hook of each parameter notes when its gradient is ready. Gradients are unused if they are gone before an optimizer
+    of the parameter steps, or if the parameter has no optimizer and keeps its value.
+
+    *Error*: only time after the last gradient that is used counts, because earlier work may serve both.
+
+    Args:
+        models: by the prefix of their layers' names.
+        optimizers: by name.
+        clock: for times on the device.
+    """
+
+    def __init__(self, models: Mapping[str, nn.Module], optimizers: Mapping[str, torch.optim.Optimizer],
+                 clock: Clock) -> None:
+        self._clock = clock
+        self._names = {id(optimizer): name for name, optimizer in optimizers.items()}
+        self._groups = [group for prefix, model in models.items() for group in _groups(prefix, model, optimizers)]
+        self._handles: list[Any] = []
+        self._backwards: list[_Backward] = []
+        self._current: _Backward | None = None
+
+    def start(self) -> None:
+        """Add the hooks."""
+        for group in self._groups:
+            if not group.optimizers:
+                group.samples = [_sample(parameter) for parameter in group.parameters[:_COMPARED]]
+            hook = self._hook(group)
+            add = torch.Tensor.register_post_accumulate_grad_hook
+            self._handles += [add(one, hook) for one in group.parameters]  # type: ignore[no-untyped-call]
+        self._handles += [register_optimizer_step_pre_hook(self._step), register_optimizer_step_post_hook(self._step)]
+
+    def stop(self) -> None:
+        """Remove the hooks."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+
+    def backward_begins(self) -> None:
+        """Note the begin of a backward, after looking for deleted gradients."""
+        self._look_for_deleted()
+        self._current = _Backward(self._clock.now())
+
+    def backward_ends(self) -> None:
+        """Note the end of a backward."""
+        if self._current is not None:
+            self._current.end = self._clock.now()
+            self._backwards.append(self._current)
+            self._current = None
+
+    def unused(self, num_iterations: int) -> list[dict[str, Any]]:
+        """Return models and the optimizers whose backwards computed unused gradients, with times per iteration (s).
+
+        Gradients that may still be used after the end count if they were unused before.
+        """
+        self._look_for_deleted()
+        by_hand = {group for group in self._groups if not group.optimizers and group.has_changed()}
+        for backward in self._backwards:
+            backward.unused |= {group for group in backward.pending if not group.optimizers}
+            backward.unused -= by_hand
+            backward.pending -= backward.unused | by_hand
+        often = {(group, backward.optimizer) for backward in self._backwards for group in backward.unused}
+        totals: dict[tuple[str, str], list[float]] = {}
+        for backward in self._backwards:
+            if backward.optimizer is None or backward.end is None:
+                continue
+            unused = backward.unused | {one for one in backward.pending if (one, backward.optimizer) in often}
+            for group, time_s in self._late(backward, unused):
+                total = totals.setdefault((group.name, backward.optimizer), [0.0, 0.0])
+                total[0] += time_s / num_iterations
+                total[1] += self._clock.seconds(backward.start, backward.end) / num_iterations
+        return [{"model": model, "optimizer": optimizer, "time_s": time_s, "backward_s": backward_s}
+                for (model, optimizer), (time_s, backward_s) in totals.items()]
+
+    def _late(self, backward: _Backward, unused: set[_Group]) -> list[tuple[_Group, float]]:
+        """Return the unused groups with gradients after the last used one, and the time (s) of those."""
+        since = max((last for group, last in backward.last.items() if group not in unused), default=backward.start)
+        late = []
+        for group in sorted(unused, key=lambda group: backward.last[group]):
+            if backward.last[group] > since:
+                late.append((group, self._clock.seconds(since, backward.last[group])))
+                since = backward.last[group]
+        return late
+
+    def _hook(self, group: _Group) -> Callable[[torch.Tensor], None]:
+        def ready(_: torch.Tensor) -> None:
+            if self._current is not None:
+                self._current.last[group] = self._clock.now()
+                self._current.pending.add(group)
+
+        return ready
+
+    def _step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        """Note before and after a step that it uses its gradients; a closure computes them inside."""
+        name = self._names.get(id(optimizer))
+        backwards = self._backwards if self._current is None else [*self._backwards, self._current]
+        for backward in backwards:
+            for group in [one for one in backward.pending if name in one.optimizers and not _is_deleted(one)]:
+                backward.pending.discard(group)
+                backward.optimizer = backward.optimizer or name
+
+    def _look_for_deleted(self) -> None:
+        deleted: dict[_Group, bool] = {}
+        for backward in self._backwards:
+            for group in list(backward.pending):
+                if group not in deleted:
+                    deleted[group] = _is_deleted(group)
+                if deleted[group]:
+                    backward.pending.discard(group)
+                    backward.unused.add(group)
+
+
+def _groups(prefix: str, model: nn.Module, optimizers: Mapping[str, torch.optim.Optimizer]) -> list[_Group]:
+    owners: dict[int, set[str]] = {}
+    for name, optimizer in optimizers.items():
+        for parameter in (one for group in optimizer.param_groups for one in group["params"]):
+            owners.setdefault(id(parameter), set()).add(name)
+    parameters: dict[frozenset[str], list[tuple[str, nn.Parameter]]] = {}
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad and parameter.is_leaf:
+            parameters.setdefault(frozenset(owners.get(id(parameter), ())), []).append((prefix + name, parameter))
+    return [_Group(_common_module([name for name, _ in named]) or type(model).__name__, of,
+                   [parameter for _, parameter in named]) for of, named in parameters.items()]
+
+
+def _common_module(names: list[str]) -> str:
+    """Return the qualified name of the innermost module that has all these parameters; "" for the model itself."""
+    modules = [name.split(".")[:-1] for name in names]
+    first, last = min(modules), max(modules)
+    return ".".join(part for part, _ in takewhile(lambda pair: pair[0] == pair[1], zip(first, last, strict=False)))
+
+
+def _is_deleted(group: _Group) -> bool:
+    """Return whether no parameter has a gradient, or all gradients are zero."""
+    gradients = [parameter.grad for parameter in group.parameters if parameter.grad is not None]
+    contents = [gradient._values() if gradient.is_sparse else gradient for gradient in gradients]
+    return not any(bool(one.any()) for one in sorted(contents, key=lambda one: one.numel()))
+
+
+def _sample(parameter: nn.Parameter) -> torch.Tensor:
+    return parameter.detach().reshape(-1)[:16].clone()

@@ -1,0 +1,201 @@
+"""Instrument of the inspection pass."""
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from charact.measure.script.inspection.clock import Clock, Moment
+from charact.measure.script.inspection.gradient_use import GradientUse
+from charact.measure.script.inspection.module_calls import ModuleCalls
+from charact.measure.script.inspection.tensor_contents import (
+    denormal_frac,
+    gradient_bytes,
+    num_used_rows,
+    padding_frac,
+)
+from charact.measure.script.program_state import ProgramState, compiles, compute_device
+from charact.measure.script.spans.device_clock import is_capturing
+from charact.measure.script.spans.recorder import Kind, SpanRecorder
+from charact.record.schema import Rows
+
+_INSIDE_BACKWARD = {Kind.BACKWARD, Kind.COMMUNICATION, Kind.COMPILE, Kind.STEP}
+"""Innermost spans while a backward is open."""
+_COMPILED = "hooks would break the graphs of compiled code"
+_FAST = "a GPU computes with denormal numbers at full speed"
+
+
+class InspectionInstrument:
+    """Gradients, optimizer state, inputs and module calls of one iteration.
+
+    Each fact that cannot be read is empty, and `missing` has its reason. Gradients are also followed in the iteration
+    before, because a later iteration may delete them.
+
+    *Error*: hooks add some microseconds to each module's call and each parameter's gradient.
+    """
+
+    num_iterations = 1
+
+    def __init__(self, seen: ProgramState, recorder: SpanRecorder, _: Path) -> None:
+        self._recorder, self._device = recorder, compute_device()
+        self._models, self._optimizers = seen.models(), seen.optimizers_by_name()
+        self._missing: dict[str, str] = {}
+        self._clock = Clock(self._device)
+        self._gradients = GradientUse(self._models, self._optimizers, self._clock)
+        names = {id(module): prefix + name or type(model).__name__ for prefix, model in self._models.items()
+                 for name, module in model.named_modules()}
+        self._calls = ModuleCalls(names, self._clock, lambda: self._backward is not None, self._look_at_inputs)
+        self._backward: Moment | None = None
+        """Start of the open backward."""
+        self._num_iterations = 1
+        self._forget()
+
+    def _forget(self) -> None:
+        self._is_measured = False
+        self._backwards: list[tuple[Moment, Moment]] = []
+        self._embeddings: dict[str, dict[str, Any]] = {}
+        self._padding: dict[str, list[float]] = {}
+
+    def prepare(self) -> None:
+        """Add hooks to the parameters, except in a program with compiled code."""
+        if compiles():
+            self._missing |= dict.fromkeys(("recompute", "unused_gradients", "padding", "layer_calls"), _COMPILED)
+        if self._device.type != "cpu":
+            self._missing["denormals"] = _FAST
+        self._attempt("unused_gradients", self._gradients.start)
+        self._recorder.on_change = self._changed
+
+    def begin(self) -> None:
+        """Start to look at the iteration."""
+        self._is_measured = True
+        self._num_iterations += 1
+        self._attempt("layer_calls", self._calls.start)
+
+    def end(self, *, last: bool) -> None:
+        """Read gradients that no step has used, and the optimizers' state."""
+        self._calls.stop()
+        self._recorder.on_change = None
+        self._attempt("embeddings", self._look_at_embeddings)
+        self._is_measured = False
+
+    def drop(self) -> None:
+        """See `Instrument`."""
+        self._calls.stop()
+        self._calls.forget()
+        self._forget()
+
+    def found(self) -> tuple[dict[str, Rows], dict[str, Any]]:
+        """See `Instrument`."""
+        facts = {
+            "embeddings": list(self._embeddings.values()),
+            "denormals": self._attempt("denormals", self._denormals) or [],
+            "recompute": self._attempt("recompute", self._recompute),
+            "unused_gradients": self._attempt(
+                "unused_gradients", lambda: self._gradients.unused(self._num_iterations)) or [],
+            "padding": [{"name": name, "padding_frac": padded / elements}
+                        for name, (padded, elements) in self._padding.items() if padded],
+            "layer_calls": self._attempt("layer_calls", self._calls.frequent) or [],
+        }
+        return {}, facts | {"num_iterations": 1, "missing": self._missing}
+
+    def clean(self) -> None:
+        """Remove all hooks."""
+        self._recorder.on_change = None
+        self._calls.stop()
+        self._gradients.stop()
+
+    def _attempt(self, fact: str, act: Callable[[], Any]) -> Any:
+        """Return the result of a part that reads a fact; an error is the reason why the fact is missing."""
+        if fact not in self._missing:
+            try:
+                with torch.no_grad():
+                    return act()
+            except Exception as error:
+                self._missing[fact] = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+        return None
+
+    def _changed(self, kind: Kind | None) -> None:
+        """Follow the begins and ends of backwards, and look at gradients when an optimizer steps."""
+        if kind is Kind.BACKWARD and self._backward is None:
+            self._attempt("unused_gradients", self._gradients.backward_begins)
+            self._backward = self._clock.now()
+        elif self._backward is not None and kind not in _INSIDE_BACKWARD:
+            if self._is_measured:
+                self._backwards.append((self._backward, self._clock.now()))
+            self._attempt("unused_gradients", self._gradients.backward_ends)
+            self._backward = None
+            if not self._optimizers:
+                self._attempt("embeddings", self._look_at_embeddings)
+        if kind is Kind.STEP:
+            self._attempt("embeddings", self._look_at_embeddings)
+
+    def _look_at_embeddings(self) -> None:
+        """Record the rows of each embedding's gradient; a gradient that was already read is not read again."""
+        if not self._is_measured or (self._device.type == "cuda" and is_capturing(self._device)):
+            return
+        for prefix, model in self._models.items():
+            for name, module in model.named_modules():
+                layer = prefix + name or type(module).__name__
+                if not isinstance(module, nn.Embedding | nn.EmbeddingBag) or layer in self._embeddings:
+                    continue
+                gradient = module.weight.grad
+                if gradient is not None:
+                    self._embeddings[layer] = {
+                        "layer": layer, "num_rows": len(module.weight), "num_used_rows": num_used_rows(gradient),
+                        "gradient_bytes": gradient_bytes(gradient), "sparse": gradient.is_sparse}
+
+    def _denormals(self) -> list[dict[str, Any]]:
+        """Return the share of denormal numbers in each state of each optimizer."""
+        rows = []
+        for name, optimizer in self._optimizers.items():
+            states: dict[str, list[torch.Tensor]] = {}
+            for state in list(optimizer.state.values()):
+                for key, value in state.items() if isinstance(state, dict) else ():
+                    if isinstance(value, torch.Tensor) and value.is_floating_point() and value.dim() > 0:
+                        states.setdefault(str(key), []).append(value)
+            rows += [{"optimizer": name, "state": key, "denormal_frac": denormal_frac(tensors),
+                      "num_elements": sum(tensor.numel() for tensor in tensors)} for key, tensors in states.items()]
+        return rows
+
+    def _recompute(self) -> dict[str, Any] | None:
+        """Return the time (s) of modules inside backwards and of the backwards; None if none ran."""
+        if not self._backwards:
+            return None
+        time_s, layers = self._calls.recomputed()
+        backward_s = sum(self._clock.seconds(start, end) for start, end in self._backwards)
+        return {"time_s": time_s, "backward_s": backward_s, "layers": layers}
+
+    def _look_at_inputs(self, module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        if self._recorder.top is Kind.FORWARD:
+            self._attempt("padding", lambda: self._add_padding(module, args, kwargs))
+
+    def _add_padding(self, module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        if self._device.type == "cuda" and is_capturing(self._device):
+            return
+        for name, tensor in _tensors({**_positional(module, args), **kwargs}):
+            padding = padding_frac(name, tensor)
+            if padding is not None:
+                total = self._padding.setdefault(name, [0.0, 0.0])
+                total[0] += padding * tensor.numel()
+                total[1] += tensor.numel()
+
+
+def _positional(module: nn.Module, args: Sequence[Any]) -> dict[str, Any]:
+    """Return a module's positional arguments by the names of its forward's parameters."""
+    try:
+        names = list(inspect.signature(module.forward).parameters)
+    except (TypeError, ValueError):
+        names = []
+    return {names[place] if place < len(names) else str(place): value for place, value in enumerate(args)}
+
+
+def _tensors(inputs: Mapping[str, Any]) -> Iterator[tuple[str, torch.Tensor]]:
+    """Return the plain tensors among a call's arguments, also those in mappings."""
+    for name, value in inputs.items():
+        if isinstance(value, Mapping):
+            yield from _tensors({str(key): inner for key, inner in value.items()})
+        elif type(value) is torch.Tensor and not torch._C._functorch.is_functorch_wrapped_tensor(value):
+            yield name, value

@@ -1,0 +1,96 @@
+"""Calls of a program's modules: how often, how long, and which of them inside a backward."""
+
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
+from threading import get_ident
+from time import perf_counter_ns
+from typing import Any
+
+from torch import nn
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+
+from charact.measure.script.inspection.clock import Clock, Moment
+
+_FEWEST_CALLS, _MOST_LAYERS, _MOST_RECOMPUTED = 20, 20, 5
+"""Calls in an iteration from which a module is recorded; most modules that are; most recomputed ones."""
+
+
+@dataclass(slots=True)
+class _Call:
+    module: nn.Module
+    recomputes: bool
+    start: Moment
+
+
+class ModuleCalls:
+    """Records the calls of all modules, between `start` and `stop`.
+
+    Args:
+        names: names of the layers by the module's `id`.
+        clock: for times on the device; the host's times of calls in a forward.
+        in_backward: returns whether a backward runs.
+        on_inputs: called after each outermost call outside of a backward, with module, arguments and keyword arguments.
+    """
+
+    def __init__(self, names: dict[int, str], clock: Clock, in_backward: Callable[[], bool],
+                 on_inputs: Callable[[nn.Module, Any, Any], None]) -> None:
+        self._names, self._clock, self._in_backward, self._on_inputs = names, clock, in_backward, on_inputs
+        self._stacks: dict[int, list[_Call]] = defaultdict(list)
+        """Open calls of each thread: on a GPU, another thread computes the backward."""
+        self._handles: list[Any] = []
+        self.forget()
+
+    def start(self) -> None:
+        """Add hooks to all modules."""
+        self._handles = [register_module_forward_pre_hook(self._begin),
+                         register_module_forward_hook(self._end, with_kwargs=True, always_call=True)]
+
+    def stop(self) -> None:
+        """Remove the hooks."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+        self._stacks.clear()
+
+    def forget(self) -> None:
+        """Discard all calls so far."""
+        self._forward_ns: dict[tuple[str, str], list[int]] = defaultdict(list)
+        self._recomputed: list[tuple[str, Moment, Moment]] = []
+
+    def frequent(self) -> list[dict[str, Any]]:
+        """Return the modules that were called often outside of backwards, slowest first, with the host's time (s)."""
+        often = {layer: times_ns for layer, times_ns in self._forward_ns.items() if len(times_ns) >= _FEWEST_CALLS}
+        slowest = sorted(often, key=lambda layer: -sum(often[layer]))[:_MOST_LAYERS]
+        return [{"layer": name, "layer_type": kind, "num_calls": len(often[name, kind]),
+                 "time_s": sum(often[name, kind]) / 1e9} for name, kind in slowest]
+
+    def recomputed(self) -> tuple[float, list[str]]:
+        """Return the time (s) of outermost calls inside backwards, and the modules, slowest first."""
+        totals: dict[str, float] = defaultdict(float)
+        for name, start, end in self._recomputed:
+            totals[name] += self._clock.seconds(start, end)
+        return sum(totals.values()), sorted(totals, key=lambda name: -totals[name])[:_MOST_RECOMPUTED]
+
+    def _begin(self, module: nn.Module, _: Any) -> None:
+        stack = self._stacks[get_ident()]
+        recomputes = self._in_backward()
+        outermost = recomputes and not (stack and stack[-1].recomputes)
+        stack.append(_Call(module, recomputes, self._clock.now() if outermost else Moment(perf_counter_ns())))
+
+    def _end(self, module: nn.Module, args: Any, *rest: Any) -> None:
+        """Note the end of a call; after an error in its forward, PyTorch leaves out the keyword arguments."""
+        stack = self._stacks[get_ident()]
+        while stack:
+            call = stack.pop()
+            if call.module is module:
+                break
+        else:
+            return
+        name = self._names.get(id(module), type(module).__name__)
+        if not call.recomputes:
+            self._forward_ns[name, type(module).__name__].append(perf_counter_ns() - call.start.host_ns)
+            if not stack:
+                self._on_inputs(module, args, rest[0] if len(rest) == 2 else {})
+        elif not (stack and stack[-1].recomputes):
+            self._recomputed.append((name, call.start, self._clock.now()))

@@ -1,0 +1,260 @@
+"""The inspection of programs whose gradients, inputs and calls are known."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.optim.optimizer import _global_optimizer_pre_hooks
+from torch.utils.checkpoint import checkpoint
+
+from charact.measure.script.inspection import instrument
+from charact.measure.script.inspection.instrument import InspectionInstrument
+from charact.measure.script.program_state import ProgramState
+from charact.measure.script.spans.recorder import Kind, SpanRecorder
+
+pytestmark = pytest.mark.clock
+
+
+class Slow(nn.Module):
+    """A layer whose forward and backward take known times."""
+
+    def __init__(self, forward_s: float = 0.0, backward_s: float = 0.0) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(1))
+        self.forward_s, self.backward_s = forward_s, backward_s
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        time.sleep(self.forward_s)
+        y = x * self.weight
+        if y.requires_grad:
+            y.register_hook(lambda _: time.sleep(self.backward_s))
+        return y
+
+
+class Program:
+    """A watched program: its spans, and iterations of which the second is inspected."""
+
+    def __init__(self, **objects: Any) -> None:
+        self.recorder = SpanRecorder()
+        self.recorder.on = True
+        numbered = dict(enumerate(objects.values()))
+        self.state = ProgramState(numbered, lambda: dict(enumerate(objects)))
+
+    def span(self, kind: Kind, act: Callable[[], Any]) -> Any:
+        self.recorder.enter(kind)
+        try:
+            return act()
+        finally:
+            self.recorder.leave()
+
+    def inspected(self, iteration: Callable[[], None]) -> dict[str, Any]:
+        inspection = InspectionInstrument(self.state, self.recorder, Path())
+        inspection.prepare()
+        iteration()
+        inspection.begin()
+        iteration()
+        inspection.end(last=True)
+        tables, facts = inspection.found()
+        inspection.clean()
+        assert tables == {}
+        return facts
+
+    def train(self, model: nn.Module, optimizer: torch.optim.Optimizer, *inputs: Any, **named: Any) -> dict[str, Any]:
+        def iteration() -> None:
+            loss = self.span(Kind.FORWARD, lambda: model(*inputs, **named)).sum()
+            self.span(Kind.BACKWARD, loss.backward)
+            self.span(Kind.STEP, optimizer.step)
+            optimizer.zero_grad()
+
+        return self.inspected(iteration)
+
+
+def test_a_plain_training_has_no_findings_and_keeps_no_hooks() -> None:
+    model = nn.Sequential(nn.Linear(2, 2))
+    optimizer = torch.optim.SGD(model.parameters())
+    facts = Program(model=model, optimizer=optimizer).train(model, optimizer, torch.ones(3, 2))
+    assert facts.pop("recompute")["time_s"] == 0
+    assert facts == {"embeddings": [], "denormals": [], "unused_gradients": [], "padding": [], "layer_calls": [],
+                     "num_iterations": 1, "missing": {}}
+    assert not model[0].weight._post_accumulate_grad_hooks  # type: ignore[attr-defined]
+    assert not nn.modules.module._global_forward_pre_hooks
+    assert not nn.modules.module._global_forward_hooks
+    assert not _global_optimizer_pre_hooks
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_rows_of_an_embedding_with_a_gradient(sparse: bool) -> None:
+    model = nn.Sequential(nn.Embedding(50, 4, sparse=sparse), nn.Linear(4, 1))
+    optimizer = torch.optim.SGD(model.parameters())
+    facts = Program(model=model, optimizer=optimizer).train(model, optimizer, torch.tensor([[1, 2, 2, 9]]))
+    assert facts["embeddings"] == [{"layer": "0", "num_rows": 50, "num_used_rows": 3, "sparse": sparse,
+                                    "gradient_bytes": 4 * (8 + 4 * 4) if sparse else 800}]
+
+
+def test_denormal_state_of_an_optimizer() -> None:
+    model = nn.Linear(4, 1, bias=False)
+    optimizer = torch.optim.Adam(model.parameters())
+    program = Program(model=model, adam=optimizer)
+    facts = program.train(model, optimizer, torch.tensor([[1e-18, 1e-18, 1.0, 1.0]]))
+    assert facts["denormals"] == [
+        {"optimizer": "adam", "state": "exp_avg", "denormal_frac": 0.0, "num_elements": 4},
+        {"optimizer": "adam", "state": "exp_avg_sq", "denormal_frac": 0.5, "num_elements": 4}]
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_time_of_forwards_inside_backwards(reentrant: bool) -> None:
+    class Checkpointed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.blocks = nn.ModuleList([nn.Sequential(Slow(0.01)), nn.Sequential(Slow(0.03))])
+            self.last = Slow(0.05, 0.02)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            for block in self.blocks:
+                x = checkpoint(block, x, use_reentrant=reentrant)
+            return self.last(x)  # type: ignore[no-any-return]
+
+    model = Checkpointed()
+    optimizer = torch.optim.SGD(model.parameters())
+    inputs = torch.ones(1, requires_grad=True)
+    recompute = Program(model=model, optimizer=optimizer).train(model, optimizer, inputs)["recompute"]
+    assert 0.04 <= recompute["time_s"] <= recompute["backward_s"] - 0.019
+    assert recompute["layers"] == ["blocks.1", "blocks.0"]
+
+
+class TestUnusedGradients:
+    @pytest.mark.parametrize("detached", [False, True])
+    @pytest.mark.parametrize("to_none", [False, True])
+    def test_a_generator_in_the_graph_of_its_critic(self, detached: bool, to_none: bool) -> None:
+        generator, critic = nn.Sequential(Slow(), Slow(0, 0.04)), nn.Sequential(Slow(0, 0.02))
+        steps = [torch.optim.SGD(net.parameters(), 1e-3) for net in (generator, critic)]
+        program = Program(generator=generator, critic=critic, og=steps[0], oc=steps[1])
+
+        def iteration() -> None:
+            steps[0].zero_grad(to_none)
+            program.span(Kind.BACKWARD, critic(generator(torch.ones(1))).sum().backward)
+            program.span(Kind.STEP, steps[0].step)
+            steps[1].zero_grad(to_none)
+            fake = generator(torch.ones(1))
+            program.span(Kind.BACKWARD, critic(fake.detach() if detached else fake).sum().backward)
+            program.span(Kind.STEP, steps[1].step)
+
+        unused = program.inspected(iteration)["unused_gradients"]
+        if detached:
+            assert unused == []
+        else:
+            (row,) = unused
+            assert (row["model"], row["optimizer"]) == ("generator", "oc")
+            assert 0.04 <= row["time_s"] <= row["backward_s"] - 0.019
+
+    @pytest.mark.parametrize("by_hand", [False, True])
+    def test_a_part_that_no_optimizer_updates(self, by_hand: bool) -> None:
+        model = nn.Sequential()
+        model.backbone, model.head = nn.Sequential(Slow(), Slow(0, 0.03)), Slow(0, 0.01)
+        optimizer = torch.optim.SGD(model.head.parameters(), 1e-3)
+        program = Program(model=model, sgd=optimizer)
+
+        def iteration() -> None:
+            program.span(Kind.BACKWARD, model(torch.ones(1)).sum().backward)
+            program.span(Kind.STEP, optimizer.step)
+            for parameter in model.backbone.parameters() if by_hand else []:
+                parameter.data -= 0.1 * parameter.grad
+            model.zero_grad()
+
+        unused = program.inspected(iteration)["unused_gradients"]
+        assert [(row["model"], row["optimizer"]) for row in unused] == ([] if by_hand else [("backbone", "sgd")])
+        assert all(0.03 <= row["time_s"] <= row["backward_s"] - 0.009 for row in unused)
+
+    def test_gradients_that_add_up_or_are_merged_are_used(self) -> None:
+        model = Slow()
+        optimizer = torch.optim.SGD(model.parameters(), 1e-3)
+        program = Program(model=model, optimizer=optimizer)
+
+        def iteration() -> None:
+            optimizer.zero_grad()
+            for _ in range(2):
+                program.span(Kind.BACKWARD, model(torch.ones(1)).sum().backward)
+            gradient = model.weight.grad
+            optimizer.zero_grad()
+            program.span(Kind.BACKWARD, model(torch.ones(1)).sum().backward)
+            assert gradient is not None
+            model.weight.grad = gradient / 2
+            program.span(Kind.STEP, optimizer.step)
+
+        assert program.inspected(iteration)["unused_gradients"] == []
+
+
+def test_padding_of_inputs_by_the_names_of_arguments() -> None:
+    class Padded(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.words = nn.Embedding(9, 2)
+
+        def forward(self, ids: torch.Tensor, batch: dict[str, torch.Tensor], *, mask: torch.Tensor) -> torch.Tensor:
+            return self.words(ids) * mask[..., None]  # type: ignore[no-any-return]
+
+    model, ids = Padded(), torch.tensor([[5, 6, 7, 8], [4, 3, 0, 0]])
+    optimizer = torch.optim.SGD(model.parameters())
+    mask = (ids != 0).long()
+    facts = Program(model=model, optimizer=optimizer).train(model, optimizer, ids, {"attention_mask": mask}, mask=mask)
+    assert facts["padding"] == [{"name": name, "padding_frac": 0.25} for name in ("ids", "attention_mask", "mask")]
+
+
+def test_modules_that_are_called_often() -> None:
+    class Loop(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.cell, self.rare = Slow(0.001), Slow()
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            for _ in range(25):
+                x = self.cell(x)
+            return self.rare(x)  # type: ignore[no-any-return]
+
+    model = Loop()
+    optimizer = torch.optim.SGD(model.parameters())
+    (row,) = Program(model=model, optimizer=optimizer).train(model, optimizer, torch.ones(1))["layer_calls"]
+    assert (row["layer"], row["layer_type"], row["num_calls"]) == ("cell", "Slow", 25)
+    assert row["time_s"] >= 0.025
+
+
+def test_compiled_programs_get_no_hooks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(instrument, "compiles", lambda: True)
+    model = nn.Sequential(nn.Embedding(5, 1))
+    optimizer = torch.optim.SGD(model.parameters())
+    facts = Program(model=model, optimizer=optimizer).train(model, optimizer, torch.tensor([1]))
+    assert facts["missing"].keys() == {"recompute", "unused_gradients", "padding", "layer_calls"}
+    assert facts["recompute"] is None
+    assert facts["embeddings"][0]["num_used_rows"] == 1
+
+
+def test_an_error_leaves_its_reason_and_does_not_reach_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any) -> None:
+        raise ValueError("broken\nhere")
+
+    monkeypatch.setattr(instrument, "num_used_rows", fail)
+    model = nn.Sequential(nn.Embedding(5, 1))
+    optimizer = torch.optim.SGD(model.parameters())
+    facts = Program(model=model, optimizer=optimizer).train(model, optimizer, torch.tensor([1]))
+    assert facts["missing"] == {"embeddings": "ValueError: broken"}
+    assert facts["embeddings"] == []
+
+
+def test_a_discarded_iteration_leaves_nothing() -> None:
+    model = nn.Sequential(nn.Embedding(5, 1))
+    optimizer = torch.optim.SGD(model.parameters())
+    program = Program(model=model, optimizer=optimizer)
+    inspection = InspectionInstrument(program.state, program.recorder, Path())
+    inspection.prepare()
+    inspection.begin()
+    for _ in range(30):
+        model(torch.tensor([1]))
+    inspection.drop()
+    inspection.begin()
+    inspection.end(last=True)
+    assert inspection.found()[1]["layer_calls"] == []
+    inspection.clean()
