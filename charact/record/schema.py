@@ -182,8 +182,8 @@ TABLES: dict[str, tuple[Column, ...]] = {
                                   "operator; null outside any module"),
         Column("input_shapes", "string", "shapes of the tensor inputs as JSON, e.g. [[8,3,224,224],[64,3,7,7]]",
                json=list[Any]),
-        Column("dtype", "string", "type of the first floating-point tensor input, e.g. float32; null if it has none or "
-                                  "the trace lacks types"),
+        Column("dtype", "string", "type of the first floating-point tensor input with a dimension, e.g. float32; null "
+                                  "if there is none or the trace lacks types"),
         Column("num_calls", "float64", "calls per iteration, mean over the pass", least=0),
         Column("self_host_s", "float64", "host time per iteration without nested operators, measured under the "
                                          "profiler, which slows it"),

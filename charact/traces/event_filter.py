@@ -124,7 +124,8 @@ class EventFilter:
         external_id = _external_id(args)
         sequence = None if args.sequence is None or args.sequence < 0 else args.sequence
         shapes = self._parsed(bytes(args.shapes) or bytes(args.old_shapes), _shapes_of, "operators", "input shapes")
-        dtype = self._parsed(bytes(args.types), _dtype_of, "operators", "input types") or None
+        both = b"[%b,%b]" % (args.types, args.shapes) if args.types and args.shapes else b""
+        dtype = self._parsed(both, _dtype_of, "operators", "input types") or None
         operator = Operator(self._thread(event), start_ns, end_ns, self._name(event.name), sequence, shapes or "[]",
                             dtype=dtype)
         self.kept.operators.append(operator)
@@ -271,9 +272,13 @@ def _shapes_of(value: Any) -> str | None:
 
 
 def _dtype_of(value: Any) -> str:
-    """Return PyTorch's name of the first floating-point type; "" if there is none."""
-    names = (_FLOATING_TYPES.get(name) for name in value if isinstance(name, str)) if isinstance(value, list) else ()
-    return next((name for name in names if name is not None), "")
+    """Return PyTorch's name of the first floating-point type of a tensor that is no single number; "" for none."""
+    types, shapes = value
+    if not isinstance(types, list) or not isinstance(shapes, list):
+        return ""
+    names = (_FLOATING_TYPES.get(name, "") for name, shape in zip(types, shapes, strict=False)
+             if shape and isinstance(name, str))
+    return next(filter(None, names), "")
 
 
 def _dimensions_of(value: Any, possible: range) -> str | None:

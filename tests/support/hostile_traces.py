@@ -131,7 +131,9 @@ _EXTENTS: list[Any] = [
 _TIMES: list[Any] = [0, -1, -1e6, 1e3, 1e9, 1.7e15, 9e15, 1e16, 1e17, -9e15, 0.0001, 3.2e13, *_NUMBERS]
 _ARGUMENTS: dict[str, list[Any]] = {
     "External id": _NUMBERS, "external id": _NUMBERS, "correlation": _NUMBERS, "Sequence number": _NUMBERS,
-    "Input Dims": _SHAPES, "Input dims": _SHAPES, "device": [*_NUMBERS, *NAMES], "stream": [*_NUMBERS, *NAMES],
+    "Input Dims": _SHAPES, "Input dims": _SHAPES,
+    "Input type": [*_SHAPES, ["float", 5, "double"], ["c10::Half"]], "device": [*_NUMBERS, *NAMES],
+    "stream": [*_NUMBERS, *NAMES],
     "grid": _EXTENTS, "block": _EXTENTS, "registers per thread": _NUMBERS, "shared memory": _NUMBERS,
     "est. achieved occupancy %": [*_NUMBERS, -1e-9, 100.0001, 1e999, 50], "warps per SM": _NUMBERS,
     "Total Allocated": _NUMBERS, "Device Type": _NUMBERS, "unknown": [*_NUMBERS, *_SHAPES],

@@ -200,10 +200,13 @@ def _shapes(inputs: list[Any]) -> str:
 
 
 def _floating_dtype(inputs: list[Any]) -> str | None:
-    """Return the type of the first floating-point tensor, also in a list of tensors; None if there is none."""
+    """Return the type of the first floating-point tensor that is no single number; None if there is none.
+
+    Numbers do not count: PyTorch passes those of Python as float64 tensors.
+    """
     for value in inputs:
         first = value[0] if isinstance(value, list) and value else value
         dtype = getattr(first, "dtype", None)
-        if isinstance(dtype, torch.dtype) and dtype.is_floating_point:
+        if isinstance(dtype, torch.dtype) and dtype.is_floating_point and first.sizes:
             return str(dtype).removeprefix("torch.")
     return None

@@ -149,6 +149,27 @@ def row(phase: str, operator: str, kind: str, layer: str | None, seconds: float)
             "device_s": None, "flop": None, "bytes": None}
 
 
+def test_the_type_is_that_of_the_first_floating_point_input_as_in_the_trace(tmp_path: Path) -> None:
+    probe = OperatorProbe(tmp_path / "trace.json.gz", torch.device("cpu"))
+    ids, wide, narrow = torch.arange(3), torch.ones(3, dtype=torch.float64), torch.ones(3)
+    probe.begin()
+    with phase_mark("forward"):
+        narrow[ids] * wide * 2
+        narrow.add(1)
+        ids.add(1)
+        torch._foreach_exp([wide])
+    probe.end(last=True)
+    operators = {row["operator"]: row["dtype"] for row in probe.found().operator_rows}
+    expected = {"aten::index": "float32", "aten::add": None, "aten::_foreach_exp": "float64"}
+    assert {name: operators[name] for name in expected} == expected
+    types = {(row["operator"], row["dtype"]) for row in probe.found().operator_rows}
+    assert {("aten::mul", "float32"), ("aten::mul", "float64"), ("aten::add", "float32")} <= types
+    kept = read_trace(tmp_path / "trace.json.gz").kept
+    lists = {("aten::_foreach_exp", "float64")}
+    assert {(one.name, one.dtype) for one in kept.operators if one.name in expected or one.name == "aten::mul"} == {
+        one for one in types - lists if one[0] in expected or one[0] == "aten::mul"} | {("aten::_foreach_exp", None)}
+
+
 def test_flop_go_to_the_row_that_holds_the_time_of_their_layer() -> None:
     rows = [row("forward", "aten::convolution", "convolution", "a", 1e-6),
             row("forward", "aten::mkldnn_convolution", "convolution", "a", 1e-2),

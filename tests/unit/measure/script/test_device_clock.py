@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from charact.core.errors import UserError
-from charact.measure.script.pass_instruments import _device
+from charact.measure.script.program_state import compute_device
 from charact.measure.script.session import Plan, Session
 from charact.measure.script.spans.device_clock import program_device
 from charact.measure.script.spans.event_log import EventLogReader
@@ -126,7 +126,7 @@ def test_times_are_those_of_the_device_that_holds_the_tensors(tmp_path: Path, mo
     assert device.streams == {"stream of cuda:1"}
     assert (case["device"], case["device_name"]) == ("cuda:1", "GPU cuda:1")
     assert all(row["device_s"] is not None for row in case["rows"])
-    assert _device() == torch.device("cuda", 1)
+    assert compute_device() == torch.device("cuda", 1)
 
 
 def test_events_are_dropped_if_the_model_lies_on_another_device_than_earlier_tensors(
@@ -168,7 +168,7 @@ def test_apple_s_device_has_times_too(tmp_path: Path, monkeypatch: pytest.Monkey
     assert device.streams == {None}  # its events know no streams
     assert all(row["device_s"] is not None for row in case["rows"])
     with pytest.raises(UserError, match="the program uses mps"):
-        _device()
+        compute_device()
 
 
 def test_a_device_without_timed_events_is_named_with_the_reason(
@@ -194,4 +194,4 @@ def test_no_device_is_the_program_s_before_it_holds_tensors(monkeypatch: pytest.
     device = Device(monkeypatch)
     device.held_bytes = [0, 0]
     assert program_device() is None
-    assert _device() == torch.device("cpu")
+    assert compute_device() == torch.device("cpu")
