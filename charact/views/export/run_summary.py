@@ -9,6 +9,7 @@ import pandas as pd
 from charact.analysis.common.pass_status import pass_reason, passes_taken
 from charact.analysis.efficiency.counters import counter_sources, missing_counters
 from charact.analysis.efficiency.utilization import energy_reason
+from charact.analysis.findings import findings
 from charact.analysis.profile.case_summary import case_summary
 from charact.record.presentable import presentable, redacted
 from charact.record.reader import Run
@@ -44,7 +45,13 @@ def run_summary(run: Run) -> Data:
     Numbers are in base units. A number that was not measured is null.
     """
     run = shareable(run)
-    return run_facts(run) | {"cases": [case.data for case in described_cases(run)]}
+    return run_facts(run) | {"findings": finding_facts(run), "cases": [case.data for case in described_cases(run)]}
+
+
+def finding_facts(run: Run) -> list[Data]:
+    """Return the findings about a watched program, ranked; see `charact.analysis.findings.findings`."""
+    return [{str(key): value if isinstance(value, list) else _value(str(key), value) for key, value in row.items()}
+            for row in findings(run).to_dict("records")]
 
 
 def shareable(run: Run) -> Run:

@@ -9,6 +9,7 @@ from charact.record.reader import Run
 from charact.views.case_kind import by_kind
 from charact.views.tables import format as fmt
 from charact.views.terminal.case_lines import failure
+from charact.views.terminal.findings import finding_lines
 
 
 def summary(run: Run) -> RenderableType:
@@ -24,4 +25,4 @@ def summary(run: Run) -> RenderableType:
     blocks = [block for kind, rows in kinds for block in kind.headlines(run, rows)]
     blocks += [failure(case) for kind, rows in kinds if not kind.shows_failures
                for _, case in rows[rows["status"] != "ok"].iterrows()]  # fmt: skip
-    return Group(*blocks, *(block for kind, rows in kinds for block in kind.details(run, rows)))
+    return Group(*finding_lines(run), *blocks, *(block for kind, rows in kinds for block in kind.details(run, rows)))

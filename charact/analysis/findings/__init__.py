@@ -1,0 +1,62 @@
+"""Findings: causes of lost time and memory in a watched program, each with its place, cost and remedy.
+
+Each file defines a function `find(case)`, which yields findings of one kind about a case; its name is their ID.
+"""
+
+from typing import Any
+
+import pandas as pd
+
+from charact.analysis.common.cache import memoize
+from charact.analysis.findings._finding import Finding
+from charact.analysis.findings._program_time import program_time
+from charact.analysis.findings._watched_case import WatchedCase, watched_cases
+from charact.core.plugins import modules_in
+from charact.record.reader import Run
+
+__all__ = ["findings", "has_findings", "program_time"]
+
+_COLUMNS = ["finding", "case", "cause", "file", "line", "text", "phase", "layer", "operator", "setting", "evidence",
+            "recoverable_s", "recoverable_frac", "recoverable_bytes", "basis", "remedy", "confidence"]
+
+
+@memoize
+def findings(run: Run) -> pd.DataFrame:
+    """Return the findings about a watched program, ranked: the largest recoverable time first.
+
+    The order weighs recoverable time by confidence; memory counts half of its share of the process's memory.
+
+    Columns: finding, an ID such as 'data_loading'; case; cause, a sentence; place: file, line and its text, phase,
+    layer, operator, setting (each null if it does not apply); evidence, a list of sentences; recoverable_s and
+    recoverable_frac, [low, high] of the whole program's time without charact's own, null if the cause costs memory
+    only; recoverable_bytes; basis, how the range was obtained: 'measured share', 'modelled' or 'bound'; remedy;
+    confidence: 'high', 'medium' or 'low'.
+
+    *Error*: ranges are not confidence intervals. `benchmarks/findings.py` counts how often they contain what the
+    remedy gave.
+    """
+    ranked: list[tuple[float, dict[str, Any]]] = []
+    for case in watched_cases(run):
+        ranked += [(finding.weight(case.program_s), finding.facts(name, case.name, case.program_s))
+                   for name, finding in _uncovered(_of_case(case))]
+    ranked.sort(key=lambda pair: -pair[0])
+    return pd.DataFrame([facts for _, facts in ranked], columns=_COLUMNS)
+
+
+def has_findings(run: Run) -> bool:
+    """Return whether the run watched a program and recorded what findings need."""
+    return bool(watched_cases(run))
+
+
+def _of_case(case: WatchedCase) -> list[tuple[str, Finding]]:
+    return [(module.__name__.rpartition(".")[2], finding) for module in modules_in(__name__)
+            for finding in module.find(case)]
+
+
+def _uncovered(named: list[tuple[str, Finding]]) -> list[tuple[str, Finding]]:
+    """Return findings without those that another one of the same phase, or of no phase, explains."""
+    def is_covered(name: str, finding: Finding) -> bool:
+        return any(name in other.covers and other.phase in (None, finding.phase) for _, other in named
+                   if other is not finding)
+
+    return [(name, finding) for name, finding in named if not is_covered(name, finding)]

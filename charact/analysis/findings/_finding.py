@@ -1,0 +1,85 @@
+"""The type of a finding: a cause of lost time or memory, its place, what it costs and its remedy."""
+
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
+
+Basis = Literal["measured share", "modelled", "bound"]
+Confidence = Literal["high", "medium", "low"]
+_WEIGHTS: dict[Confidence, float] = {"high": 1.0, "medium": 0.8, "low": 0.3}
+"""Weight of a finding's recoverable time in the order of findings, by its confidence."""
+
+
+class Place(NamedTuple):
+    """A line of the program's own code."""
+
+    file: str
+    line: int
+    text: str | None = None
+    """The line's source code; None if it is not known."""
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}"
+
+
+@dataclass(frozen=True)
+class Saving:
+    """Time (s) that a remedy recovers of the whole program, as a range, and how it was obtained.
+
+    `basis`: 'measured share' (the time of the cause itself, which the remedy removes), 'modelled' (estimated from other
+    measurements), or 'bound' (at most this much).
+    """
+
+    low_s: float
+    high_s: float
+    basis: Basis = "measured share"
+
+    @property
+    def middle_s(self) -> float:
+        """Middle of the range."""
+        return (self.low_s + self.high_s) / 2
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A cause, with its place, evidence, recoverable time and remedy.
+
+    `cause` is one sentence without a full stop. `remedy` is in the imperative, with the code or option. `memory_bytes`
+    is the memory that the remedy frees, for causes that cost memory. The remaining fields name the place; None where
+    they do not apply.
+    """
+
+    cause: str
+    remedy: str
+    saving: Saving | None
+    evidence: tuple[str, ...]
+    confidence: Confidence = "high"
+    memory_bytes: float | None = None
+    memory_frac: float = 0.0
+    """Share of the process's memory that the cause holds."""
+    place: Place | None = None
+    phase: str | None = None
+    layer: str | None = None
+    operator: str | None = None
+    setting: str | None = None
+    covers: frozenset[str] = field(default_factory=frozenset)
+    """Findings, by ID, that this one explains: they are left out for the same case and phase."""
+
+    def weight(self, program_s: float) -> float:
+        """Return the position of the finding in the order of findings: a larger weight comes first."""
+        recovered_frac = 0.0 if self.saving is None else self.saving.middle_s / program_s
+        return max(recovered_frac, self.memory_frac / 2) * _WEIGHTS[self.confidence]
+
+    def facts(self, name: str, case: str, program_s: float) -> dict[str, Any]:
+        """Return the finding as a row for tables and JSON."""
+        saving = self.saving
+        seconds = None if saving is None else [saving.low_s, saving.high_s]
+        return {
+            "finding": name, "case": case, "cause": self.cause,
+            "file": self.place and self.place.file, "line": self.place and self.place.line,
+            "text": self.place and self.place.text, "phase": self.phase, "layer": self.layer,
+            "operator": self.operator, "setting": self.setting, "evidence": list(self.evidence),
+            "recoverable_s": seconds,
+            "recoverable_frac": None if seconds is None else [each / program_s for each in seconds],
+            "recoverable_bytes": self.memory_bytes, "basis": None if saving is None else saving.basis,
+            "remedy": self.remedy, "confidence": self.confidence,
+        }  # fmt: skip

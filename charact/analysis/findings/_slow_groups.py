@@ -1,0 +1,137 @@
+"""Groups of slow iterations by what they have in common, disjoint and in the order in which causes are tried."""
+
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+_SLOWER = 1.2
+"""Least ratio of the median of a group's iterations to that of the others."""
+_DISTINCT_FRAC = 0.7
+"""Share of a group's iterations that are slower than nearly all others."""
+_QUANTILE = 0.9
+_FEWEST = 2
+_MOST_PERIOD = 8
+"""Longest period for which every class of iterations is tried; longer ones are seen in the slow iterations alone."""
+_PHASES = ("data", "forward", "loss", "backward", "update", "communication", "other")
+
+_Mask = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class SlowGroup:
+    """Iterations that are slow for one reason."""
+
+    indices: list[int]
+    """Positions among the case's iterations, warm-up included."""
+    extra_s: float
+    """Time (s) beyond that of as many typical iterations."""
+    typical_s: float
+    slow_s: float
+    """Median of the slow iterations."""
+    phase: str
+    """Phase with most of the extra time."""
+    period: int | None = None
+    """Every so many iterations; None without a period."""
+
+
+def slow_groups(rows: pd.DataFrame) -> dict[str, SlowGroup]:
+    """Return the groups of slow iterations by reason: each iteration is in the first group that claims it.
+
+    Args:
+        rows: of `program_iterations`, of one case and in order.
+
+    Reasons: 'compilation', 'garbage_collection', 'epoch_start', 'new_input_shapes', 'long_inputs', 'periodic_work',
+    'slow_iterations' (no pattern).
+    """
+    left = np.ones(len(rows), dtype=bool)
+    groups: dict[str, SlowGroup] = {}
+    for reason, mask, period in _candidates(rows, left):
+        group = _group(rows, mask & left, left, period)
+        if group is not None and reason not in groups:
+            groups[reason] = group
+            left[group.indices] = False
+    return groups
+
+
+def _candidates(rows: pd.DataFrame, left: _Mask) -> Iterator[tuple[str, _Mask, int | None]]:
+    """Yield reasons with the iterations that they may explain; `left` marks those that no group has claimed so far."""
+    walls = rows["wall_s"].to_numpy()
+    yield "compilation", _mask(rows["compile_s"].fillna(0.0) > 0.3 * rows["wall_s"]), None
+    yield "garbage_collection", _mask(rows["gc_s"].fillna(0.0) > 0.3 * rows["wall_s"]), None
+    yield "epoch_start", _without_fast_first(_mask(rows["first_of_epoch"].fillna(0) == 1), walls), None
+    shapes = rows["input_shapes"]
+    is_new = _mask(shapes.notna() & ~shapes.duplicated())
+    before_new = np.append(is_new[1:], False)  # without a loader, an iteration begins with its forward
+    if shapes.nunique() <= len(rows) / 4:
+        slower = max((is_new, before_new), key=lambda mask: float(walls[mask & left].sum()))
+        yield "new_input_shapes", _without_fast_first(slower, walls), None
+    numels = shapes.map(_num_elements).to_numpy(dtype=float)
+    if shapes.nunique() > 1:
+        yield "long_inputs", numels > 1.5 * np.nanmedian(numels), None
+    is_slow = _is_slow(walls, left)
+    period = _period(np.flatnonzero(is_slow))
+    if period is not None:
+        yield "periodic_work", is_slow, period
+    for short in range(2, _MOST_PERIOD + 1):
+        for rest in range(short):
+            yield "periodic_work", np.arange(len(rows)) % short == rest, short
+    yield "slow_iterations", _is_slow(walls, left), None
+
+
+def _mask(values: "pd.Series[bool]") -> _Mask:
+    mask: _Mask = np.asarray(values, dtype=np.bool_)
+    return mask
+
+
+def _without_fast_first(mask: _Mask, walls: npt.NDArray[np.float64]) -> _Mask:
+    """Return flags without that of the first iteration, unless it is slow like the others: it is always new."""
+    later = mask.copy()
+    later[:1] = False
+    return later if later.any() and walls[0] < np.median(walls[later]) / 2 else mask
+
+
+def _num_elements(shapes: str | None) -> float:
+    """Return the number of elements of tensors of given shapes, as JSON; NaN if not known."""
+    if not isinstance(shapes, str):
+        return float("nan")
+    return float(sum(math.prod(shape) for shape in json.loads(shapes)))
+
+
+def _is_slow(walls: npt.NDArray[np.float64], left: _Mask) -> _Mask:
+    """Return which of the unclaimed iterations are slow by the rule of `core.slow_iterations`."""
+    if left.sum() < 6:
+        return np.zeros(len(walls), dtype=bool)
+    low, median, high = np.quantile(walls[left], [0.25, 0.5, 0.75])
+    is_slow: _Mask = left & (walls > 1.5 * median) & (walls > high + 3 * (high - low))
+    return is_slow
+
+
+def _period(indices: npt.NDArray[np.intp]) -> int | None:
+    """Return the period of positions of which nearly all follow each other by the same number; None without one."""
+    distances = np.diff(indices)
+    if len(distances) < 2 or np.median(distances) < 2:
+        return None
+    typical = int(np.median(distances))
+    return typical if np.mean(np.abs(distances - typical) <= max(1, typical // 20)) >= 0.8 else None
+
+
+def _group(rows: pd.DataFrame, mask: _Mask, left: _Mask, period: int | None) -> SlowGroup | None:
+    """Return the group of the flagged iterations if they are distinctly slower than the others; else None."""
+    walls = rows["wall_s"].to_numpy()
+    others = left & ~mask
+    if mask.sum() < _FEWEST or others.sum() < 4:
+        return None
+    typical_s, slow_s = float(np.median(walls[others])), float(np.median(walls[mask]))
+    is_distinct = np.mean(walls[mask] > np.quantile(walls[others], _QUANTILE)) >= _DISTINCT_FRAC
+    if slow_s < _SLOWER * typical_s or not is_distinct:
+        return None
+    extra = {phase: float((column[mask] - np.median(column[others])).sum())
+             for phase in _PHASES for column in [rows[f"{phase}_s"].fillna(0.0).to_numpy()]}
+    return SlowGroup([int(index) for index in np.flatnonzero(mask)],
+                     float(np.maximum(walls[mask] - typical_s, 0.0).sum()), typical_s, slow_s,
+                     max(extra, key=extra.__getitem__), period)

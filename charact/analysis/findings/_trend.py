@@ -1,0 +1,61 @@
+"""Robust slopes of series over iterations."""
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+_MOST_POINTS = 200
+_FEWEST_POINTS = 12
+
+
+class Trend(NamedTuple):
+    """Slope of a series per iteration, with the ends of its 95 % interval, and the line's value at the start."""
+
+    slope: float
+    low: float
+    high: float
+    start: float
+    num_iterations: int
+
+    @property
+    def growth(self) -> float:
+        """Growth from the first iteration to the last one."""
+        return self.slope * self.num_iterations
+
+
+def trend(series: "pd.Series[float]") -> Trend | None:
+    """Return the Theil-Sen slope of a series over the iterations (its index); None for fewer than 12 values.
+
+    The interval is widened to that of independent values: neighbouring iterations are first replaced by the medians of
+    blocks, of which there are at most 200.
+
+    *Source*: P. K. Sen, Estimates of the regression coefficient based on Kendall's tau, JASA 63 (1968).
+    """
+    from scipy.stats import theilslopes
+
+    values = series.dropna()
+    if len(values) < _FEWEST_POINTS:
+        return None
+    xs, ys = _blocks(values)
+    found = theilslopes(ys, xs, alpha=0.95)
+    return Trend(float(found.slope), float(found.low_slope), float(found.high_slope), float(found.intercept),
+                 int(series.index.max() - series.index.min() + 1))
+
+
+def _blocks(values: "pd.Series[float]") -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Return means of positions and medians of values of neighbouring blocks."""
+    num_blocks = min(_MOST_POINTS, max(_FEWEST_POINTS, len(values) // 5))
+    xs, ys = (np.array_split(column, num_blocks) for column in
+              (values.index.to_numpy(dtype=float), values.to_numpy(dtype=float)))
+    return np.array([block.mean() for block in xs]), np.array([np.median(block) for block in ys])
+
+
+def grows_throughout(series: "pd.Series[float]", trend_of_all: Trend) -> bool:
+    """Return whether a series grows in each third, by a quarter of the whole slope or more: not only at its start."""
+    values = series.dropna()
+    thirds = np.array_split(np.arange(len(values)), 3)
+    slopes = [trend(values.iloc[part]) for part in thirds]
+    known = [each.slope for each in slopes if each is not None]
+    return bool(known) and all(slope >= trend_of_all.slope / 4 for slope in known[-2:])

@@ -1,0 +1,180 @@
+"""A case of a watched program, as findings read it."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import pandas as pd
+
+from charact.analysis.findings._finding import Basis, Place, Saving
+from charact.analysis.findings._slow_groups import SlowGroup, slow_groups
+from charact.analysis.profile.breakdown import operator_times, phase_breakdown
+from charact.record.reader import Run
+from charact.record.schema import SAMPLED_PHASES
+
+LEAST_FRAC = 0.03
+"""Least share of the loop's time that a finding costs."""
+_MANY_SAMPLES = 5
+"""Number of samples from which a line is named."""
+
+
+@dataclass(frozen=True)
+class SampledLine:
+    """A line of the program in which the sampler saw it, in one phase."""
+
+    place: Place
+    function: str
+    library: str | None
+    """Library functions that the line called, as text."""
+    num_samples: int
+    share_frac: float
+    """Share of the phase's samples."""
+    waiting_frac: float | None
+    """Share of the line's time in which the program's main thread used no processor; None if not known."""
+
+
+@dataclass(frozen=True)
+class WatchedCase:
+    """A case whose iterations were timed, and the program that it belongs to.
+
+    Times of an iteration are those of a typical one: the slow iterations have findings of their own.
+    """
+
+    run: Run
+    entry: Mapping[str, Any]
+
+    @property
+    def name(self) -> str:
+        """Name of the case."""
+        return str(self.entry["case"])
+
+    @cached_property
+    def iteration_s(self) -> float:
+        """Time (s) of a typical iteration: the sum of its phases."""
+        return sum(self.phase_s.values())
+
+    @property
+    def trains(self) -> bool:
+        """Whether the case is a training."""
+        return bool(self.entry["mode"] == "train")
+
+    @property
+    def on_cpu(self) -> bool:
+        """Whether the case computes on the CPU."""
+        return bool(self.entry["device"] == "cpu")
+
+    @cached_property
+    def program(self) -> dict[str, Any]:
+        """Facts of the whole program, which the record has with its first case."""
+        facts = (entry.get("passes", {}).get("timing", {}).get("program") for entry in self.run.manifest["cases"])
+        return next((each for each in facts if each), {})
+
+    @cached_property
+    def settings(self) -> dict[str, Any]:
+        """Settings read from the live program; empty if they were not recorded."""
+        return self.program.get("settings") or {}
+
+    @cached_property
+    def inspection(self) -> dict[str, Any]:
+        """Facts of the pass `inspection`; empty without it."""
+        facts: dict[str, Any] = self.entry.get("passes", {}).get("inspection", {})
+        return facts if facts.get("status") == "ok" else {}
+
+    @cached_property
+    def iterations(self) -> pd.DataFrame:
+        """Rows of `program_iterations` in which no pass but the timing ran, in order."""
+        rows = self.run.program_iterations
+        rows = rows[(rows["case"] == self.name) & (rows["kind"] != "pass")]
+        return rows.sort_values("index").reset_index(drop=True)
+
+    @cached_property
+    def num_iterations(self) -> int:
+        """Number of iterations of the whole program, with those that passes measured."""
+        rows = self.run.program_iterations
+        return int((rows["case"] == self.name).sum())
+
+    @cached_property
+    def typical_s(self) -> float:
+        """Median time (s) of an iteration."""
+        return float(self.iterations["wall_s"].median())
+
+    @cached_property
+    def program_s(self) -> float:
+        """Time (s) of the whole program without charact's own; without a recorded end, that of all iterations."""
+        return float(self.program.get("duration_s") or self.run.program_iterations["wall_s"].sum())
+
+    @cached_property
+    def loop_s(self) -> float:
+        """Time (s) from the program's first iteration to its last one."""
+        if "duration_s" not in self.program:
+            return self.program_s
+        return float(self.program_s - self.program["before_s"] - self.program["after_s"])
+
+    @cached_property
+    def slow_groups(self) -> dict[str, SlowGroup]:
+        """Groups of slow iterations by reason, see `slow_groups`."""
+        return slow_groups(self.iterations)
+
+    @cached_property
+    def phase_s(self) -> dict[str, float]:
+        """Time (s) of each phase of a typical iteration; 0 for phases that it lacks."""
+        rows = phase_breakdown(self.run)
+        rows = rows[rows["case"] == self.name]
+        times = dict(zip(rows["phase"], rows["time_s"], strict=True))
+        return {phase: times.get(phase, 0.0)
+                for phase in ("data", "forward", "loss", "backward", "update", "communication", "other")}
+
+    @cached_property
+    def operators(self) -> pd.DataFrame:
+        """Rows of `operators`; time_s is scaled from the profiled to the typical iteration."""
+        rows = operator_times(self.run)
+        rows = rows[rows["case"] == self.name].copy()
+        profiled = self.entry.get("passes", {}).get("operators", {}).get("phase_s") or {}
+        scale = {phase: min(self.phase_s.get(phase, 0.0) / profiled_s, 1.0)
+                 for phase, profiled_s in profiled.items() if profiled_s}
+        rows["time_s"] *= rows["phase"].map(scale).fillna(1.0).astype(float)
+        return rows
+
+    def saving(self, low_s: float, high_s: float, basis: Basis = "measured share") -> Saving | None:
+        """Return the saving of a remedy that saves so much of each iteration; None if it is too little to report."""
+        return self.saving_in_all(low_s * self.num_iterations, high_s * self.num_iterations, basis)
+
+    def saving_in_all(self, low_s: float, high_s: float, basis: Basis = "measured share") -> Saving | None:
+        """Return the saving of a remedy that saves so much of the whole program; None if it is too little to report."""
+        if not math.isfinite(high_s) or high_s < LEAST_FRAC * self.loop_s:
+            return None
+        return Saving(max(low_s, 0.0), high_s, basis)
+
+    def lines(self, phase: str) -> list[SampledLine]:
+        """Return the sampled lines of a phase, or of `slow` iterations, most samples first."""
+        facts = self.entry.get("passes", {}).get("frames", {})
+        count, frames = SAMPLED_PHASES.get(phase, ("", ""))
+        merged: dict[tuple[str, str], list[dict[str, Any]]] = {}
+        for frame in facts.get(frames, []):
+            merged.setdefault((frame["place"], frame["function"]), []).append(frame)
+        lines = [_line(group, facts[count]) for group in merged.values()]
+        lines = [line for line in lines if line.num_samples >= _MANY_SAMPLES]
+        return sorted(lines, key=lambda line: -line.num_samples)
+
+
+def _line(frames: list[dict[str, Any]], num_samples: int) -> SampledLine:
+    """Return the sum of frames of one line, which called different library functions."""
+    first = frames[0]
+    total = sum(frame["num_samples"] for frame in frames)
+    waits = [(frame["waiting_frac"], frame["num_samples"]) for frame in frames if frame.get("waiting_frac") is not None]
+    libraries = dict.fromkeys(frame["library"] for frame in frames if frame.get("library"))
+    file, _, line = first["place"].rpartition(":")
+    return SampledLine(
+        Place(file, int(line), first.get("text")), first["function"], ", ".join(list(libraries)[:2]) or None, total,
+        total / num_samples, sum(frac * count for frac, count in waits) / sum(count for _, count in waits) if waits
+        else None)
+
+
+def watched_cases(run: Run) -> list[WatchedCase]:
+    """Return the cases of a watched program whose iterations were recorded; none for other runs."""
+    if "script" not in run.manifest.get("options", {}):
+        return []
+    recorded = set(run.program_iterations["case"])
+    return [WatchedCase(run, entry) for entry in run.manifest["cases"] if entry["case"] in recorded]

@@ -1,0 +1,29 @@
+"""Evaluation takes much of the loop."""
+
+from collections.abc import Iterator
+
+from charact.analysis.findings._finding import Finding
+from charact.analysis.findings._watched_case import WatchedCase
+from charact.core.units import quantity, share
+
+_MUCH_FRAC = 0.25
+
+
+def find(case: WatchedCase) -> Iterator[Finding]:
+    """Yield a finding if the program trains, and inference takes a quarter of the loop or more."""
+    rows = case.run.program_iterations
+    trainings = {entry["case"] for entry in case.run.manifest["cases"] if entry["mode"] == "train"}
+    if case.trains or not set(rows["case"]) & trainings:
+        return
+    spent_s = float(rows.loc[rows["case"] == case.name, "wall_s"].sum())
+    if spent_s < _MUCH_FRAC * case.loop_s:
+        return
+    saving = case.saving_in_all(0.4 * spent_s, 0.9 * spent_s, "bound")
+    if saving is None:
+        return
+    line = next(iter(case.lines("other") + case.lines("forward")), None)
+    yield Finding(
+        f"evaluation takes {share(spent_s / case.loop_s)} of the loop",
+        "evaluate less often, or on a part of the data, with larger batches", saving,
+        (f"{case.num_iterations:,} evaluation batches take {quantity(spent_s, 's')} of {quantity(case.loop_s, 's')}",),
+        "medium", place=line.place if line else None, phase="forward", setting="evaluation")

@@ -1,0 +1,24 @@
+"""Python's garbage collector takes much of some iterations."""
+
+from collections.abc import Iterator
+
+from charact.analysis.findings._finding import Finding
+from charact.analysis.findings._watched_case import WatchedCase
+from charact.core.units import quantity, share
+
+
+def find(case: WatchedCase) -> Iterator[Finding]:
+    """Yield a finding if collections take time that can be seen."""
+    rows = case.iterations
+    spent_s = float(rows["gc_s"].sum()) * case.num_iterations / max(len(rows), 1)
+    saving = case.saving_in_all(0.7 * spent_s, spent_s)
+    if saving is None:
+        return
+    count = int(rows["gc_s"].notna().sum())
+    yield Finding(
+        "Python's garbage collector runs often and long",
+        "call gc.freeze() after the set-up, or gc.disable() and gc.collect() at the end of an epoch; remove calls of "
+        "gc.collect() from the loop",
+        saving, (f"collections take {quantity(float(rows['gc_s'].sum()), 's')}, "
+                 f"{share(float(rows['gc_s'].sum() / rows['wall_s'].sum()))} of the iterations; "
+                 f"{count} of {len(rows)} iterations have one of at least 1 ms",), setting="gc")

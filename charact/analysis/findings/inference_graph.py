@@ -1,0 +1,55 @@
+"""Inference records a graph: torch.no_grad() is missing."""
+
+from collections.abc import Iterator
+
+from charact.analysis.findings._finding import Finding, Saving
+from charact.analysis.findings._watched_case import WatchedCase
+from charact.core.units import quantity
+
+
+def find(case: WatchedCase) -> Iterator[Finding]:
+    """Yield a finding if a model ran in evaluation mode with gradients enabled and without a backward."""
+    models = [model for model in case.settings.get("models", []) if (model.get("inference_with_grad") or 0) >= 2]
+    if not models or (case.trains and case.name != _inference_case(case)):
+        return
+    model = max(models, key=lambda each: each["inference_with_grad"])
+    rows = case.iterations
+    spent_s = float(rows["forward_s"].fillna(0.0).sum())
+    grown = _grown_bytes(case)
+    evidence = [f"{model['name']} was called {model['inference_with_grad']:,} times in evaluation mode with gradients "
+                "enabled, and no backward followed"]
+    if grown:
+        evidence.append(f"the process grew by {quantity(grown, 'B')} during these calls: the activations of all calls "
+                        "stay alive as long as a result of theirs is kept")
+    saving = None if case.trains else Saving(0.0, 0.3 * spent_s, "modelled")
+    line = next(iter(case.lines("forward") or case.lines("other")), None)
+    yield Finding(
+        f"inference of {model['name']} records the graph of a backward that never comes",
+        "wrap it in torch.no_grad() or torch.inference_mode(), and keep numbers (.item()) instead of tensors",
+        saving, tuple(evidence), memory_bytes=grown or None, memory_frac=grown / _largest_bytes(case) if grown else 0.2,
+        place=line.place if line else None, phase="forward", setting="grad mode", covers=frozenset({"memory_growth"}))
+
+
+def _inference_case(case: WatchedCase) -> str | None:
+    """Return the name of the program's inference case, which has the finding; else that of the training."""
+    recorded = set(case.run.program_iterations["case"])
+    named = [str(entry["case"]) for entry in case.run.manifest["cases"] if entry["case"] in recorded]
+    return next((str(entry["case"]) for entry in case.run.manifest["cases"] if entry["mode"] == "infer"
+                 and entry["case"] in named), case.name)
+
+
+def _grown_bytes(case: WatchedCase) -> float:
+    """Return how much the resident set grew from the first to the last call within runs of inference iterations."""
+    rows = case.run.program_iterations.sort_values("start_s")
+    rows = rows[rows["rss_bytes"].notna()]
+    is_own = rows["case"] == case.name
+    if case.trains or is_own.sum() < 2:
+        return 0.0
+    stretches = (is_own != is_own.shift()).cumsum()
+    growths = [float(part["rss_bytes"].iloc[-1] - part["rss_bytes"].iloc[0])
+               for _, part in rows[is_own].groupby(stretches[is_own])]
+    return max(max(growths, default=0.0), 0.0)
+
+
+def _largest_bytes(case: WatchedCase) -> float:
+    return float(case.run.program_iterations["rss_bytes"].max())

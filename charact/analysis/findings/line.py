@@ -1,0 +1,43 @@
+"""A line of the program's own code takes much of the time outside of PyTorch's calls."""
+
+from collections.abc import Iterator
+
+from charact.analysis.findings._finding import Finding
+from charact.analysis.findings._line_text import advice_for
+from charact.analysis.findings._watched_case import SampledLine, WatchedCase
+from charact.core.units import quantity, share
+
+_PHASES = ("other", "forward", "loss")
+
+
+def find(case: WatchedCase) -> Iterator[Finding]:
+    """Yield a finding for each function of the program that takes much time in lines of its own."""
+    for phase in _PHASES:
+        functions: dict[tuple[str, str], list[SampledLine]] = {}
+        for line in case.lines(phase):
+            if phase == "other" or _is_own(line):
+                functions.setdefault((line.place.file, line.function), []).append(line)
+        for lines in functions.values():
+            yield from _of_function(case, phase, lines)
+
+
+def _is_own(line: SampledLine) -> bool:
+    """Return whether a line in a forward or a loss computes in Python or waits, rather than in PyTorch's layers."""
+    text = line.place.text or ""
+    waits = line.waiting_frac is not None and line.waiting_frac > 0.5
+    return waits or any(part in text for part in ("for ", ".item()", ".tolist()", "append(", "np.", "sleep(", "print("))
+
+
+def _of_function(case: WatchedCase, phase: str, lines: list[SampledLine]) -> Iterator[Finding]:
+    spent_s = sum(line.share_frac for line in lines) * case.phase_s[phase]
+    saving = case.saving(0.4 * spent_s, spent_s)
+    if saving is None:
+        return
+    top = lines[0]
+    advice = advice_for(top)
+    places = str(top.place) if len(lines) == 1 else f"{top.place} and {len(lines) - 1} more lines"
+    evidence = (f"{quantity(spent_s, 's')}, {share(spent_s / case.iteration_s)} of a typical iteration, in "
+                f"{phase}, by {sum(line.num_samples for line in lines)} samples at {places}",)
+    name = top.place.file if top.function == "<module>" else top.function
+    yield Finding(f"{name} {advice.does} at line {top.place.line}", advice.remedy, saving, evidence,
+                  "high" if top.waiting_frac is not None else "medium", place=top.place, phase=phase)

@@ -1,0 +1,36 @@
+"""Loader workers cost more than they give: passing batches between processes takes longer than making them."""
+
+from collections.abc import Iterator
+
+from charact.analysis.findings._finding import Finding, Place
+from charact.analysis.findings._watched_case import WatchedCase
+from charact.core.units import quantity
+
+
+def find(case: WatchedCase) -> Iterator[Finding]:
+    """Yield a finding for a loader whose batches take longer to arrive than to make."""
+    for loader in case.settings.get("loaders", []):
+        num_batches, fetch_s = loader.get("num_batches") or 0, loader.get("worker_fetch_s")
+        if not loader.get("num_workers") or fetch_s is None or not num_batches:
+            continue
+        wait_s, own_s = case.phase_s["data"], fetch_s / num_batches
+        cores = (case.settings.get("threads") or {}).get("num_usable_cores") or 1
+        rest_s = case.iteration_s - wait_s
+        # With workers on all cores, the program's own operators get slower, too.
+        slowed_s = rest_s * min(loader["num_workers"] / cores, 1.0) / 2 if case.on_cpu else 0.0
+        saved_s = wait_s - own_s
+        if saved_s <= 0:
+            continue
+        saving = case.saving(0.4 * saved_s, saved_s + slowed_s, "modelled")
+        if saving is None or own_s > 0.7 * wait_s:
+            continue
+        whole = (", or index whole batches of the tensors yourself" if loader.get("in_memory") else "")
+        yield Finding(
+            f"the DataLoader's {loader['num_workers']} workers cost more than they give: the data is "
+            f"{'in memory' if loader.get('in_memory') else 'cheap to make'}",
+            f"use num_workers=0{whole}", saving,
+            (f"the loop waits {quantity(wait_s, 's')} for each batch, which takes {quantity(own_s, 's')} to make; the "
+             "rest is passing it between processes",),
+            place=Place(loader["file"], loader["line"]) if loader.get("file") else None, phase="data",
+            setting=f"num_workers={loader['num_workers']}", covers=frozenset({"data_loading"}))
+        return

@@ -1,0 +1,69 @@
+"""The program's memory grows with every iteration."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pandas as pd
+
+from charact.analysis.findings._finding import Finding, Place
+from charact.analysis.findings._trend import grows_throughout, trend
+from charact.analysis.findings._watched_case import WatchedCase
+from charact.core.units import quantity
+
+_LEAST_BYTES = 16 * 2**20
+_LEAST_FRAC = 0.03
+"""Least growth over the run, in bytes and as a share of the memory at the end."""
+_SERIES = {"allocated_bytes": "memory of the device", "rss_bytes": "memory of the process",
+           "workers_bytes": "memory of the loader's workers"}
+
+
+def find(case: WatchedCase) -> Iterator[Finding]:
+    """Yield a finding if memory grows steadily, with what holds it if that is known."""
+    rows = case.iterations.set_index("index").iloc[3:]
+    for column, name in _SERIES.items():
+        series = rows[column]
+        line = trend(series)
+        if line is None or line.low <= 0 or line.growth < max(_LEAST_BYTES, _LEAST_FRAC * series.max()):
+            continue
+        if not grows_throughout(series, line):
+            continue
+        yield _finding(case, name, line.slope, line.growth, series)
+        return
+
+
+def _finding(case: WatchedCase, name: str, slope: float, growth: float, series: "pd.Series[float]") -> Finding:
+    largest = float(series.max())
+    evidence = [f"{quantity(slope, 'B')} an iteration over {len(series)} iterations: {quantity(growth, 'B')} in all, "
+                f"to {quantity(largest, 'B')}"]
+    cause, place = f"the {name} grows by {quantity(slope, 'B')} an iteration", None
+    remedy = "keep numbers (loss.item()) or detached tensors of earlier iterations, not outputs with their graph"
+    if name == _SERIES["workers_bytes"]:
+        remedy = ("keep the data set's items in one NumPy array or tensor instead of many Python objects, whose "
+                  "reference counts copy shared pages in each worker")
+    elif (holder := _holder(case, growth)) is not None:
+        cause += f": {holder['cause']}"
+        evidence.append(holder["evidence"])
+        place = holder["place"]
+    return Finding(cause, remedy, None, tuple(evidence), "high" if place else "medium", memory_bytes=growth,
+                   place=place, memory_frac=min(growth / largest, 1.0))
+
+
+def _holder(case: WatchedCase, growth: float) -> dict[str, Any] | None:
+    """Return what holds the memory: many live tensors of one shape, or a large graph; None if neither is known."""
+    tensors = [each for each in case.settings.get("held_tensors") or [] if each["bytes"] > growth / 4]
+    for held in tensors[:1]:
+        variable = f" in {held['variable']}" if held.get("variable") else ""
+        graph = ", with the graphs that computed them" if held.get("has_graph") else ""
+        function = f", results of {held['function']}" if held.get("function") else ""
+        return {"cause": f"{held['num_tensors']:,} tensors of {held['shape']} are kept{variable}{graph}",
+                "evidence": f"{held['num_tensors']:,} live tensors of shape {held['shape']} hold "
+                            f"{quantity(held['bytes'], 'B')}{function}", "place": _place(held)}
+    for held in (case.settings.get("held_graphs") or [])[:1]:
+        variable = held.get("variable") or "a tensor"
+        return {"cause": f"{variable} keeps the graph of earlier iterations",
+                "evidence": f"the graph of {variable} has {held['num_nodes']:,} nodes", "place": _place(held)}
+    return None
+
+
+def _place(held: dict[str, Any]) -> Place | None:
+    return Place(held["file"], held["line"], held.get("text")) if held.get("file") else None

@@ -1,0 +1,31 @@
+"""Iterations with inputs of a new shape take long: kernels are chosen, tuned or compiled, or memory is reserved."""
+
+from collections.abc import Iterator
+
+from charact.analysis.findings._finding import Finding
+from charact.analysis.findings._slow_lines import slow_line
+from charact.analysis.findings._watched_case import WatchedCase
+from charact.core.units import quantity
+
+
+def find(case: WatchedCase) -> Iterator[Finding]:
+    """Yield a finding if the first iterations with each input shape are slower than the others."""
+    group = case.slow_groups.get("new_input_shapes")
+    if group is None:
+        return
+    saving = case.saving_in_all(group.extra_s / 2, group.extra_s)
+    if saving is None:
+        return
+    line = slow_line(case, group)
+    num_shapes = case.iterations["input_shapes"].nunique()
+    places = ", ".join(str(index) for index in group.indices[:6])
+    evidence = [f"inputs have {num_shapes} different shapes; the {len(group.indices)} iterations in which one is new "
+                f"(iterations {places}) take {quantity(group.slow_s, 's')}, the others "
+                f"{quantity(group.typical_s, 's')}"]
+    if line is not None:
+        evidence.append(f"most samples in them are at {line.place} in {line.function}")
+    yield Finding(
+        "the first iteration with each new input shape is slow: kernels are tuned or compiled for it",
+        "use few fixed shapes: pad or bucket the inputs, drop_last=True in the DataLoader, and "
+        "torch.backends.cudnn.benchmark = False or torch.compile(dynamic=True) where they apply",
+        saving, tuple(evidence), place=line.place if line else None, phase=group.phase, setting="input shapes")

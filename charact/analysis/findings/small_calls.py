@@ -1,0 +1,36 @@
+"""A small layer is called many times in an iteration."""
+
+from collections.abc import Iterator
+
+from charact.analysis.findings._finding import Finding
+from charact.analysis.findings._watched_case import WatchedCase
+from charact.core.units import quantity, share
+
+_CELLS = {"LSTMCell": "nn.LSTM", "GRUCell": "nn.GRU", "RNNCell": "nn.RNN"}
+"""Layers that compute one time step, and the layer that computes all of them."""
+_SMALL_S = 300e-6
+"""Time of a call below which most of it is the call, not the work."""
+
+
+def find(case: WatchedCase) -> Iterator[Finding]:
+    """Yield a finding for the layers that are called most often, if their calls take much of the time."""
+    forward_s = case.phase_s["forward"]
+    for facts in case.inspection.get("layer_calls") or []:
+        whole = _CELLS.get(facts["layer_type"])
+        if facts["num_calls"] < 20 or (whole is None and facts["time_s"] / facts["num_calls"] > _SMALL_S):
+            continue
+        part = min(facts["time_s"] / forward_s, 1.0) if forward_s else 0.0
+        spent_s = part * (forward_s + case.phase_s["backward"])
+        saving = case.saving(0.4 * spent_s, 0.95 * spent_s, "modelled")
+        if saving is None:
+            continue
+        remedy = (f"use {whole}, which computes all time steps in one call" if whole else
+                  "call it once with all inputs stacked into one tensor (torch.stack, reshape)")
+        yield Finding(
+            f"{facts['layer']} ({facts['layer_type']}) is called {facts['num_calls']:,} times in an iteration",
+            remedy, saving,
+            (f"its calls take {quantity(facts['time_s'], 's')} of the forward, "
+             f"{quantity(facts['time_s'] / facts['num_calls'], 's')} each, "
+             f"{share(spent_s / case.iteration_s)} of a typical iteration with their backward",),
+            "high" if whole else "medium", phase="forward", layer=facts["layer"])
+        return

@@ -1,0 +1,66 @@
+"""Iterations get longer while the program runs."""
+
+from collections.abc import Iterator
+
+from charact.analysis.findings._finding import Finding, Saving
+from charact.analysis.findings._trend import Trend, grows_throughout, trend
+from charact.analysis.findings._watched_case import WatchedCase
+from charact.core.units import quantity
+
+_LEAST_GROWTH_FRAC = 0.2
+"""Least growth of a phase from the first iteration to the last, as a share of its first value."""
+_PHASES = ("data", "forward", "loss", "backward", "update", "communication", "other")
+
+
+def find(case: WatchedCase) -> Iterator[Finding]:
+    """Yield a finding for the phase whose growth costs most."""
+    rows = case.iterations
+    rows = rows[rows["kind"] == "timed"].set_index("index")
+    grown: list[tuple[float, str, Trend]] = []
+    for phase in _PHASES:
+        series = rows[f"{phase}_s"].fillna(0.0)
+        line = trend(series)
+        if line is None or line.low <= 0 or line.growth < _LEAST_GROWTH_FRAC * max(line.start, 1e-9):
+            continue
+        if grows_throughout(series, line):
+            grown.append((line.growth / 2, phase, line))
+    if not grown:
+        return
+    mean_growth_s, phase, line = max(grown)
+    total_s = sum(each for each, _, _ in grown)
+    saving = case.saving(0.5 * mean_growth_s, 1.1 * total_s)
+    if saving is None:
+        return
+    others = ", ".join(name for _, name, _ in sorted(grown, reverse=True)[1:])
+    evidence = [f"{phase} grows by {quantity(line.slope, 's')} ({quantity(line.low, 's')} to "
+                f"{quantity(line.high, 's')}) an iteration: from {quantity(max(line.start, 0.0), 's')} to "
+                f"{quantity(line.start + line.growth, 's')} over {line.num_iterations} iterations"
+                + (f"; so do {others}" if others else "")]
+    yield _finding(case, phase, saving, evidence)
+
+
+def _finding(case: WatchedCase, phase: str, saving: Saving, evidence: list[str]) -> Finding:
+    hooked = [model for model in case.settings.get("models", [])
+              if (model.get("num_hooks_last") or 0) > (model.get("num_hooks_first") or 0) + 10]
+    if hooked:
+        model = max(hooked, key=lambda each: each["num_hooks_last"])
+        evidence.append(f"{model['name']} had {model['num_hooks_first']} hooks at its first call and has "
+                        f"{model['num_hooks_last']} at the end")
+        return Finding(f"hooks pile up on {model['name']}, so that {phase} gets longer with every iteration",
+                       "register each hook once, before the loop, or remove it with its handle", saving,
+                       tuple(evidence), phase=phase, layer=model["name"], setting="hooks",
+                       covers=frozenset({"hooks"}))
+    causes = {
+        "backward": ("the graph of earlier iterations is kept and gone through again",
+                     "detach what is carried over from one iteration to the next (hidden.detach(), loss.item())"),
+        "forward": ("something that the forward goes through grows, such as a list, a cache, hooks or a graph",
+                    "bound what each iteration adds to, and detach what is carried over"),
+        "update": ("the optimizer has more and more to update",
+                   "add parameters and parameter groups once, before the loop"),
+        "data": ("each fetch has more to go through", "index the data instead of searching it from its start"),
+    }  # fmt: skip
+    cause, remedy = causes.get(phase, ("something that each iteration goes through grows, such as a list of results",
+                                       "bound what each iteration adds to, and compute from it once at the end"))
+    place = next((line.place for line in case.lines(phase)), None)
+    return Finding(f"{phase} gets longer with every iteration: {cause}", remedy, saving,
+                   tuple(evidence), place=place, phase=phase)

@@ -1,0 +1,113 @@
+"""Census of a program's live tensors, to name what holds memory that grows."""
+
+import gc
+import linecache
+import re
+import sys
+from collections import defaultdict
+from types import FrameType
+from typing import Any
+
+import torch
+
+from charact.measure.script.hooks.variable_names import variable_name
+
+_MOST_GROUPS = 3
+_FEWEST_TENSORS = 8
+"""Number of live tensors of one shape from which they are listed, unless they are parameters."""
+_MOST_NODES = 20_000
+"""Number of nodes at which the walk through a graph ends."""
+_FEWEST_NODES = 50
+_CONTAINERS = (list, dict, tuple, set)
+_ADDS = r"\b{0}\b\s*(\+=|\.(append|extend|add|update|insert|appendleft)\(|\[[^\]]*\]\s*=)|\b{0}\s*=\s*.*\b{0}\b"
+"""Pattern of a line that adds to a variable."""
+
+
+def tensor_census(models: list[Any], optimizers: list[Any]) -> dict[str, list[dict[str, Any]]]:
+    """Return groups of live tensors that hold most memory, and variables with large graphs.
+
+    Parameters, buffers, gradients and optimizer state are left out. It takes some 10 ms for 100,000 Python objects.
+
+    Returns:
+        `held_tensors`: groups of at least 8 tensors of one shape: shape, num_tensors, bytes, has_graph, function (that
+        computed the last of them), variable and place (file, line, text) of what holds it. `held_graphs`: tensors whose
+        graph has at least 50 nodes: num_nodes, variable, place. Each with null where not known.
+    """
+    known = {id(tensor) for tensor in _known_tensors(models, optimizers)}
+    # A loop over the objects would let the collector see them change.
+    tensors = [obj for obj in gc.get_objects() if issubclass(type(obj), torch.Tensor) and id(obj) not in known]
+    return {"held_tensors": _groups(tensors), "held_graphs": _graphs(tensors)}
+
+
+def _known_tensors(models: list[Any], optimizers: list[Any]) -> list[Any]:
+    tensors = [tensor for model in models for tensor in (*model.parameters(), *model.buffers())]
+    tensors += [parameter.grad for parameter in list(tensors) if parameter.is_leaf and parameter.grad is not None]
+    tensors += [value for optimizer in optimizers for state in optimizer.state.values() if isinstance(state, dict)
+                for value in state.values() if isinstance(value, torch.Tensor)]
+    return tensors
+
+
+def _groups(tensors: list[Any]) -> list[dict[str, Any]]:
+    groups: dict[tuple[Any, ...], list[Any]] = defaultdict(list)
+    for tensor in tensors:
+        if tensor.layout is torch.strided and tensor.device.type != "meta":
+            groups[tuple(tensor.shape), str(tensor.dtype), tensor.grad_fn is not None].append(tensor)
+    rows = []
+    for (shape, _, has_graph), members in groups.items():
+        storages = {each.untyped_storage().data_ptr(): each.untyped_storage().nbytes() for each in members}
+        if len(members) >= _FEWEST_TENSORS:
+            rows.append((sum(storages.values()), shape, has_graph, members))
+    rows.sort(key=lambda row: -row[0])
+    return [{"shape": list(shape), "num_tensors": len(members), "bytes": size, "has_graph": has_graph,
+             "function": members[-1].grad_fn.name() if has_graph else None, **_holder(members[-1])}
+            for size, shape, has_graph, members in rows[:_MOST_GROUPS]]
+
+
+def _graphs(tensors: list[Any]) -> list[dict[str, Any]]:
+    rows = []
+    for tensor in tensors:
+        if tensor.grad_fn is None or tensor.numel() > 1 << 20:
+            continue
+        num_nodes = _num_nodes(tensor.grad_fn)
+        if num_nodes >= _FEWEST_NODES:
+            rows.append((num_nodes, tensor))
+    rows.sort(key=lambda row: -row[0])
+    return [{"num_nodes": num_nodes, **_holder(tensor)} for num_nodes, tensor in rows[:_MOST_GROUPS]]
+
+
+def _num_nodes(root: Any) -> int:
+    """Return the number of nodes of a graph, at most `_MOST_NODES`."""
+    seen, left = {root}, [root]
+    while left and len(seen) < _MOST_NODES:
+        for following, _ in left.pop().next_functions:
+            if following is not None and following not in seen:
+                seen.add(following)
+                left.append(following)
+    return len(seen)
+
+
+def _holder(tensor: Any) -> dict[str, Any]:
+    """Return the variable that holds a tensor or the container around it, and the line that adds to it."""
+    name = variable_name(tensor)
+    if name is None:
+        for container in gc.get_referrers(tensor):
+            if type(container).__name__ == "deque" or isinstance(container, _CONTAINERS):
+                name = variable_name(container)
+            if name is not None:
+                break
+    return {"variable": name} | (_adding_line(name) if name else {"file": None, "line": None, "text": None})
+
+
+def _adding_line(name: str) -> dict[str, Any]:
+    """Return the last line, in the files of the running functions of the program, that adds to a variable."""
+    pattern = re.compile(_ADDS.format(re.escape(name)))
+    frame: FrameType | None = sys._getframe()
+    while frame is not None:
+        module = str(frame.f_globals.get("__name__")).partition(".")[0]
+        if module not in ("charact", "torch", "runpy"):
+            file = frame.f_code.co_filename
+            for number, text in enumerate(linecache.getlines(file), 1):
+                if pattern.search(text) and not text.lstrip().startswith("#"):
+                    return {"file": file, "line": number, "text": text.strip()[:120]}
+        frame = frame.f_back
+    return {"file": None, "line": None, "text": None}

@@ -1,0 +1,37 @@
+"""The section Findings: what costs a watched program time and memory, and what to do about it."""
+
+from typing import Any
+
+from charact.analysis.findings import findings, has_findings
+from charact.record.reader import Run
+from charact.views.html.elements.blocks import Block, Body
+from charact.views.section import Section
+from charact.views.tables import finding_text
+from charact.views.tables import format as fmt
+
+_LEAD = (
+    "Causes of lost time and memory, the largest recoverable time first. A range is an estimate of what the remedy "
+    "saves of the whole program, without charact’s own time; charact compare --ab measures it."
+)
+
+
+def section_body(run: Run) -> Body:
+    """Build the section: each finding with its remedy, place, saving and evidence."""
+    rows = findings(run)
+    if rows.empty:
+        return Body(lead=finding_text.sentence(f"{finding_text.NOTHING}."))
+    several = rows["case"].nunique() > 1
+    return Body(lead=_LEAD, blocks=[_block(number, row, several=several)
+                                    for number, row in enumerate(fmt.rows(rows), 1)])
+
+
+def _block(number: int, row: Any, *, several: bool) -> Block:
+    where = finding_text.place(row)
+    evidence = [*row.evidence, *([f"in {row.case}"] if several else [])]
+    points = [("To do", finding_text.sentence(row.remedy)), *([("Where", where)] if where else []),
+              ("Saves", f"{finding_text.saving(row)} ({row.basis or 'measured'}, confidence {row.confidence})"),
+              ("Evidence", "; ".join(evidence))]
+    return Block(title=f"{number}. {finding_text.sentence(row.cause)}", case=row.case, points=points)
+
+
+SECTION = Section("findings", "Findings", 5, section_body, shows=has_findings)

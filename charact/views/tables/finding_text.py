@@ -1,0 +1,40 @@
+"""Text of findings: saving, place and evidence."""
+
+from typing import Any
+
+import pandas as pd
+
+from charact.core.units import quantity, share
+
+NUM_FIRST = 3
+"""Number of findings on the first screen."""
+NOTHING = "no cause of lost time above 3 % of the loop, and no growing memory, was recognized"
+
+
+def saving(row: Any) -> str:
+    """Return what the remedy of a row of `findings` saves: 3.1 s to 4.9 s, 20.1 % to 31.8 % of the program."""
+    seconds, shares = row.recoverable_s, row.recoverable_frac
+    texts = []
+    if seconds is not None:
+        most = "at most " if row.basis == "bound" or not seconds[0] else ""
+        amounts = [f"{quantity(seconds[0], 's')} to "] if not most else []
+        fracs = [f"{share(shares[0])} to "] if not most else []
+        texts.append(f"{most}{''.join(amounts)}{quantity(seconds[1], 's')}, {''.join(fracs)}{share(shares[1])} of the "
+                     "program")
+    if pd.notna(row.recoverable_bytes):
+        texts.append(f"{quantity(row.recoverable_bytes, 'B')} of memory")
+    return " and ".join(texts) or "an unknown amount"
+
+
+def place(row: Any) -> str:
+    """Return the place of a row of `findings`: the line with its text, else layer, operator, setting or phase."""
+    if isinstance(row.file, str):
+        text = f"  {row.text}" if isinstance(row.text, str) else ""
+        return f"{row.file}:{row.line:.0f}{text}"
+    names = {"layer": row.layer, "operator": row.operator, "setting": row.setting, "phase": row.phase}
+    return next((f"{name} {value}" for name, value in names.items() if isinstance(value, str)), "")
+
+
+def sentence(text: str) -> str:
+    """Return a text as a sentence that begins with a capital letter."""
+    return text[:1].upper() + text[1:]

@@ -1,0 +1,50 @@
+"""Slopes of series: known ones are within the interval, and noise has none."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from charact.analysis.findings._trend import grows_throughout, trend
+
+
+def series(slope: float, num: int = 300, noise: float = 0.1, seed: int = 0) -> "pd.Series[float]":
+    values = 5.0 + slope * np.arange(num) + np.random.default_rng(seed).normal(0, noise, num)
+    return pd.Series(values)
+
+
+@pytest.mark.parametrize("slope", [0.01, 0.1, -0.05])
+def test_a_known_slope_is_within_the_interval(slope: float) -> None:
+    lines = [trend(series(slope, seed=seed)) for seed in range(30)]
+    assert sum(line is not None and line.low <= slope <= line.high for line in lines) >= 25
+    assert all(line is not None and line.slope == pytest.approx(slope, rel=0.1) for line in lines)
+    assert lines[0] is not None
+    assert lines[0].growth == pytest.approx(300 * slope, rel=0.1)
+
+
+def test_noise_rarely_has_a_slope() -> None:
+    lines = [trend(series(0.0, seed=seed)) for seed in range(60)]
+    assert sum(line is not None and (line.low > 0 or line.high < 0) for line in lines) <= 8
+
+
+def test_outliers_do_not_matter() -> None:
+    values = series(0.01)
+    values[[3, 77, 200, 290]] = 1e3
+    line = trend(values)
+    assert line is not None
+    assert line.slope == pytest.approx(0.01, rel=0.2)
+
+
+def test_few_values_have_no_trend() -> None:
+    assert trend(series(1.0, num=11)) is None
+
+
+def test_growth_at_the_start_alone_does_not_go_on() -> None:
+    values = series(0.0, noise=0.001)
+    values[:100] = np.linspace(0.0, 5.0, 100)
+    line = trend(values)
+    assert line is not None
+    assert not grows_throughout(values, line)
+    steady = series(0.01)
+    line = trend(steady)
+    assert line is not None
+    assert grows_throughout(steady, line)
