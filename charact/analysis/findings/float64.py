@@ -10,6 +10,8 @@ from charact.core.units import quantity, share
 def find(case: WatchedCase) -> Iterator[Finding]:
     """Yield a finding if operators with float64 inputs take much of the time, though the parameters are float32."""
     operators = case.operators
+    if "dtype" not in operators:
+        return
     doubles = operators[operators["dtype"] == "float64"]
     spent_s = float(doubles["time_s"].sum())
     saving = case.saving(0.3 * spent_s, 0.75 * spent_s, "modelled")
