@@ -1,6 +1,7 @@
 """Findings: causes of lost time and memory in a watched program, each with its place, cost and remedy.
 
-Each file defines a function `find(case)`, which yields findings of one kind about a case; its name is their ID.
+Each file of a subfolder defines a function `find(case)`, which yields findings of one kind about a case; the file's
+name is their ID.
 """
 
 from typing import Any
@@ -11,7 +12,7 @@ from charact.analysis.common.cache import memoize
 from charact.analysis.findings._finding import Finding
 from charact.analysis.findings._program_time import program_time
 from charact.analysis.findings._watched_case import WatchedCase, watched_cases
-from charact.core.plugins import modules_in
+from charact.core.plugins import modules_below
 from charact.record.reader import Run
 
 __all__ = ["findings", "has_findings", "program_time"]
@@ -49,7 +50,7 @@ def has_findings(run: Run) -> bool:
 
 
 def _of_case(case: WatchedCase) -> list[tuple[str, Finding]]:
-    return [(module.__name__.rpartition(".")[2], finding) for module in modules_in(__name__)
+    return [(module.__name__.rpartition(".")[2], finding) for module in modules_below(__name__)
             for finding in module.find(case)]
 
 

@@ -1,0 +1,1 @@
+"""Findings about what the code of the program and its model does."""

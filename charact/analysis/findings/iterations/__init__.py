@@ -1,0 +1,1 @@
+"""Findings about iterations that are slow, get slower, or are many."""

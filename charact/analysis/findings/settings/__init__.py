@@ -1,0 +1,1 @@
+"""Findings about settings: of threads, optimizers, types and layers."""
