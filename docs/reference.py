@@ -10,6 +10,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from charact.analysis.summary import COLUMNS as SUMMARY_COLUMNS
+from charact.analysis.summary import TABLE as SUMMARY
 from charact.cli import build_command
 from charact.datasets._common.registry import all_datasets
 from charact.measure.counters import all_sources
@@ -80,7 +82,9 @@ def tables() -> str:
     parts = ["# Tables of a record", f"Schema version {schema.SCHEMA_VERSION}. A table is a Parquet file in the run's "
              "directory, and a DataFrame in Python: `run.iterations`. Units are base units and end a column's name. "
              "A value that was not measured is null; `run.json` has the reason."]
-    for table, columns in schema.TABLES.items():
+    parts += ["`summary` is computed: `run.summary()` and `charact.load_runs(...).summary()` return it, exports and "
+              "queries have it. The others are stored."]
+    for table, columns in {SUMMARY: SUMMARY_COLUMNS, **schema.TABLES}.items():
         parts += [f"## {table}", _table(["column", "type", "nulls", "meaning"], [
             [f"`{one.name}`", one.type, "yes" if one.nullable else "no", _with_values(one)] for one in columns])]
     return _joined(parts)

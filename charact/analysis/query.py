@@ -8,11 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pandas as pd
+import pyarrow as pa
 
 from charact.analysis.compare.metrics import HIGHER_IS_BETTER
 from charact.analysis.history.index import Index, OnRun, read_index
+from charact.analysis.profile.core_use import why_unreliable
+from charact.analysis.summary import COLUMNS
+from charact.analysis.summary import TABLE as SUMMARY
 from charact.core.errors import UserError
-from charact.record.schema import TABLES, column_names
+from charact.record.reader import arrow_schema
+from charact.record.schema import TABLES, Column, column_names
 
 if TYPE_CHECKING:
     import duckdb
@@ -21,13 +26,14 @@ CASES = "cases"
 """Name of the table with a row per case of each run."""
 _FACTS = ("case", "workload", "variant", "input_size", "batch_size", "mode", "precision", "device", "data", "status",
           "reason")
+_UNRELIABLE = "unreliable"
 _RUN_FACTS = ("name", "started", "hostname")
 
 RESULTS = "results"
 """Name of the table with a row per metric of each case of each run."""
 _RESULT_COLUMNS = {"run": "VARCHAR", "started": "VARCHAR", "commit": "VARCHAR", "machine": "VARCHAR",
                    "torch": "VARCHAR", "case": "VARCHAR", "metric": "VARCHAR", "value": "DOUBLE", "low": "DOUBLE",
-                   "high": "DOUBLE", "reason": "VARCHAR"}
+                   "high": "DOUBLE", "reason": "VARCHAR", _UNRELIABLE: "VARCHAR"}
 _HIGHER = ", ".join(f"'{metric}'" for metric in sorted(HIGHER_IS_BETTER))
 _GOODNESS = f"CASE WHEN metric IN ({_HIGHER}) THEN value ELSE -value END"
 _RANKED = """
@@ -57,10 +63,11 @@ def query(paths: Sequence[Path], sql: str, on_run: OnRun = lambda: None) -> pd.D
     The tables are `cases` and those of the record's schema, each with a column `run`, the name of the run's directory.
     A table that no run has is empty. Only the files of tables that the query names are opened.
 
-    Four tables are computed from the metrics of `charact compare`, in its units:
+    `summary` has a row per case with its headline numbers: see `charact.analysis.summary`. Four tables are computed
+    from the metrics of `charact compare`, in its units:
 
     - results: a row for each run, case and metric, with the 95 % interval of the value within its run (low, high; null
-      with the reason).
+      with the reason), and why its times may be wrong (unreliable; null if nothing is known against them).
     - best, worst: for each case and metric, the row of `results` of the best or worst run, and num_runs, the number of
       runs with a value.
     - changes: for each case, metric and machine, the newest run with a value (value) and the run before it (before,
@@ -87,7 +94,10 @@ def query(paths: Sequence[Path], sql: str, on_run: OnRun = lambda: None) -> pd.D
         connection.register(CASES, cases)
         for table in TABLES:
             _add(connection, table, paths if _names(sql, table) else ())
-        results = _results(read_index(paths if any(_names(sql, table) for table in (RESULTS, *VIEWS)) else (), on_run))
+        uses_index = any(_names(sql, table) for table in (SUMMARY, RESULTS, *VIEWS))
+        index = _readable(read_index(paths if uses_index else (), on_run))
+        summary, results = _summary(index), _results(index)
+        connection.register(SUMMARY, summary)
         connection.register("_results", results)
         columns = ", ".join(f'CAST("{name}" AS {kind}) AS "{name}"' for name, kind in _RESULT_COLUMNS.items())
         connection.execute(f"CREATE VIEW {RESULTS} AS SELECT {columns} FROM _results")
@@ -97,7 +107,8 @@ def query(paths: Sequence[Path], sql: str, on_run: OnRun = lambda: None) -> pd.D
             rows: pd.DataFrame = connection.sql(sql).df()
         except (duckdb.Error, AttributeError) as error:
             message = str(error).split("\n")[0].rstrip("!") if isinstance(error, duckdb.Error) else "no rows come back"
-            raise UserError(f"{message}: the tables are {', '.join((CASES, RESULTS, *VIEWS, *TABLES))}") from error
+            names = ", ".join((SUMMARY, CASES, RESULTS, *VIEWS, *TABLES))
+            raise UserError(f"{message}: the tables are {names}") from error
     return rows
 
 
@@ -127,31 +138,45 @@ class _Manifest(msgspec.Struct):
 
 
 def _cases(paths: Sequence[Path]) -> pd.DataFrame:
-    """Return a row per case of each run: its coordinates and its outcome."""
+    """Return a row per case of each run: its coordinates, its outcome, and why its times may be wrong."""
     rows: list[list[Any]] = []
     decoder = msgspec.json.Decoder(_Manifest)
     for path in paths:
         try:
             manifest = decoder.decode((path / "run.json").read_bytes())
             rows += [[path.name, *(getattr(manifest, fact) for fact in _RUN_FACTS),
-                      *(case.get(fact) for fact in _FACTS)] for case in manifest.cases]
-        except (OSError, msgspec.DecodeError) as error:
+                      *(case.get(fact) for fact in _FACTS), why_unreliable(case)] for case in manifest.cases]
+        except (OSError, msgspec.DecodeError, AttributeError, KeyError, TypeError) as error:
             raise UserError(f"{path / 'run.json'} is damaged ({type(error).__name__}): leave this run out") from error
-    return pd.DataFrame(rows, columns=["run", *_RUN_FACTS, *_FACTS])
+    return pd.DataFrame(rows, columns=["run", *_RUN_FACTS, *_FACTS, _UNRELIABLE])
 
 
-def _results(index: Index) -> pd.DataFrame:
-    """Return a row for each run, case and metric.
+def _readable(index: Index) -> Index:
+    """Return the index.
 
     Raises:
         UserError: a run cannot be read.
     """
-    rows: list[list[Any]] = []
     for facts in index.runs.values():
         if facts.problem is not None:
             raise UserError(f"{facts.problem}: leave this run out")
-        rows += [[facts.run, facts.started, facts.commit, facts.machine, facts.torch, case, metric, number.value,
-                  number.low, number.high, number.reason]
+    return index
+
+
+def _summary(index: Index) -> pa.Table:
+    """Return the headline numbers of each case of each run."""
+    schema = arrow_schema([Column("run", "string", "name of the run's directory"), *COLUMNS])
+    return pa.Table.from_pylist([{"run": Path(path).name, **row} for path, facts in index.runs.items()
+                                 for row in facts.summary], schema=schema)
+
+
+def _results(index: Index) -> pd.DataFrame:
+    """Return a row for each run, case and metric."""
+    rows: list[list[Any]] = []
+    for path, facts in index.runs.items():
+        unreliable = {row["case"]: row[_UNRELIABLE] for row in facts.summary}
+        rows += [[Path(path).name, facts.started, facts.commit, facts.machine, facts.torch, case, metric, number.value,
+                  number.low, number.high, number.reason, unreliable.get(case)]
                  for case, found in facts.cases.items() for metric, number in found.metrics.items()]
     return pd.DataFrame(rows, columns=list(_RESULT_COLUMNS))
 

@@ -24,7 +24,8 @@ def command(
 ) -> None:
     """Write a run's tables to files, or log it to a tracker.
 
-    csv, json and parquet write the tables, the manifest and a description of every column. In CSV, a text that begins
+    csv, json and parquet write the table `summary` with the headline numbers of each case, the record's tables that
+    have rows, the manifest and a description of every column. In CSV, a text that begins
     with = + - @, a tab or a line break, which a spreadsheet could run as a formula, gets an apostrophe in front. To
     read such a text back, remove one apostrophe. Numbers, JSON and Parquet are unchanged.
 

@@ -20,15 +20,16 @@ def command(
 ) -> None:
     """Query the tables of many runs by SQL.
 
-    The tables are `cases`, with the coordinates and the outcome of each case; those of a record: iterations, operators,
-    memory and others; and four of metrics such as time, throughput and peak memory: `results`, the values of each case
-    in each run; `best` and `worst`, the best and the worst run of each case; `changes`, the newest run of each case
-    with the run before. Each has a column `run`. "case" is a word of SQL: quote it. Needs DuckDB: pip install
-    'charact[query]'.
+    The tables are `summary`, with the time of an iteration of each case, its interval and why it may be wrong;
+    `cases`, with the coordinates and the outcome of each case; those of a record: iterations, whose rows are phases
+    of an iteration, operators, memory and others; and four of metrics such as time, throughput and peak memory:
+    `results`, the values of each case in each run; `best` and `worst`, the best and the worst run of each case;
+    `changes`, the newest run of each case with the run before. Each has a column `run`. "case" is a word of SQL:
+    quote it. Needs DuckDB: pip install 'charact[query]'.
 
     \b
+      charact query 'select run, "case", time_s, low_s, high_s from summary order by time_s desc' runs
       charact query "select workload, mode, count(*) from cases group by all" runs
-      charact query 'select run, "case", median(host_s) as s from iterations group by all order by s desc' runs
       charact query "from changes where metric = 'time'" runs
       charact query 'select * from memory' sweeps/example/runs --csv
     """  # noqa: D301  (click wants the character itself)

@@ -13,6 +13,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from charact.core.text import valid_values
 from charact.record.checksums import CHECKSUM, TABLE_CHECKSUMS, checksum
 from charact.record.in_progress import PARTIAL_PREFIX, PARTS, trace_name
 from charact.record.manifest import REMEDY, one_line, read_manifest
-from charact.record.schema import ADDED_COLUMNS, DAMAGED, TABLES, column_names
+from charact.record.schema import ADDED_COLUMNS, DAMAGED, TABLES, Column, column_names
 from charact.record.schema import Rows as Rows
 from charact.record.table_checks import table_problem
 
@@ -41,11 +42,11 @@ _MOST_TABLE_BYTES = 2 * 2**30
 _BATCH_ROWS = 65536
 
 
-def arrow_schema(table: str) -> pa.Schema:
-    """Return the Arrow schema of a table; each field has its description as metadata."""
+def arrow_schema(table: str | Sequence[Column]) -> pa.Schema:
+    """Return the Arrow schema of a table of the record, or of columns; a field has its description as metadata."""
     return pa.schema([
         pa.field(column.name, _ARROW_TYPES[column.type], metadata={"description": column.description})
-        for column in TABLES[table]
+        for column in (TABLES[table] if isinstance(table, str) else table)
     ])
 
 
@@ -238,6 +239,15 @@ class Run:
         """Return the path of a case's trace; None if the run has none."""
         path = self.path / "trace" / trace_name(case)
         return path if path.is_file() else None
+
+    def summary(self) -> pd.DataFrame:
+        """Return the headline numbers, one row for each case: the table `summary` of the reference.
+
+        `time_s` is the median time of an iteration, `low_s` to `high_s` its 95 % interval.
+        """
+        # By name, since records are read without analyses.
+        found: pd.DataFrame = import_module("charact.analysis.summary").summary(self)
+        return found
 
     def texts(self, column: str, texts: Sequence[str]) -> list[str]:
         """Return texts of a trace as the run shows those of a column."""

@@ -2,7 +2,7 @@
 
 import glob
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,6 +12,8 @@ from charact.record.in_progress import PARTIAL_PREFIX
 from charact.record.rank_parts import RANKS_PREFIX
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from charact.record.reader import Run
 
 _MANIFEST_MARK = b'"schema_version"'
@@ -44,18 +46,44 @@ def _is_record(directory: Path, files: list[str]) -> bool:
         return True  # listed with the error of reading it
 
 
-def load_runs(pattern: str | Path) -> "list[Run]":
-    """Read all complete runs that a pattern names, oldest first.
+class Runs(list["Run"]):
+    """Runs in the order of time; a list."""
+
+    def summary(self) -> "pd.DataFrame":
+        """Return the headline numbers of every run: the columns of `Run.summary` after `run`, the run's identifier.
+
+        The tables of each run are freed.
+        """
+        import pandas as pd
+
+        frames = []
+        for run in self:
+            found = run.summary()
+            found.insert(0, "run", run.run_id)
+            frames.append(found)
+            run.release()
+        return pd.concat(frames, ignore_index=True)
+
+
+def load_runs(pattern: "str | Path | Iterable[str | Path]") -> Runs:
+    """Read all complete runs that a pattern names, oldest first; `load_runs(...).summary()` has a row for each case.
 
     A directory that holds no `run.json` stands for every run below it. Unfinished and interrupted runs are left out.
     Tables are read when they are used; `Run.release` frees them.
 
     Args:
-        pattern: run directories, or directories of runs, as in `runs`, `runs/*resnet*` or `sweeps/**/runs`.
+        pattern: run directories, or directories of runs, as in `runs`, `runs/*resnet*` or `sweeps/**/runs`; or several
+            of them.
 
     Raises:
-        UserError: the pattern names no complete run, or a run that is corrupt or has a newer schema.
+        UserError: a pattern names no complete run, or a run that is corrupt or has a newer schema.
     """
+    patterns = [pattern] if isinstance(pattern, str | os.PathLike) else list(pattern)
+    found = {run.path.absolute(): run for each in patterns for run in _complete(each)}
+    return Runs(sorted(found.values(), key=lambda run: (started(run.manifest.get("started")), run.run_id)))
+
+
+def _complete(pattern: "str | Path") -> "list[Run]":
     from charact.record.reader import load_run
 
     found = [load_run(path) for path in _named(os.path.expanduser(pattern))]
@@ -63,7 +91,7 @@ def load_runs(pattern: str | Path) -> "list[Run]":
     if not complete:
         raise UserError(f"'{pattern}' names no complete run: give a directory of runs or a pattern, as in "
                         "runs/*resnet*")
-    return sorted(complete, key=lambda run: (started(run.manifest.get("started")), run.run_id))
+    return complete
 
 
 def _named(pattern: str) -> list[Path]:

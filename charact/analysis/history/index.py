@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -57,6 +57,8 @@ class RunFacts(msgspec.Struct, array_like=True, frozen=True):
     problem: str | None
     """Why the run cannot be read; None if it can."""
     cases: dict[str, CaseFacts]
+    summary: list[dict[str, Any]] = []
+    """Rows of `charact.analysis.summary`."""
 
 
 class _Cache(msgspec.Struct):
@@ -161,6 +163,7 @@ def _state(directory: str) -> tuple[int, int]:
 
 def _facts(path: Path, state: tuple[int, int]) -> RunFacts:
     from charact.analysis.common.machine_names import machine_name
+    from charact.analysis.summary import summary_rows
     from charact.record.presentable import presentable
     from charact.record.reader import load_run
 
@@ -172,7 +175,7 @@ def _facts(path: Path, state: tuple[int, int]) -> RunFacts:
     software = run.manifest.get("software") or {}
     git = software.get("git") or {}
     found = RunFacts(run.run_id, state, run.manifest.get("started"), git.get("commit"), git.get("dirty"),
-                     machine_name(run), software.get("torch"), None, cases)
+                     machine_name(run), software.get("torch"), None, cases, summary_rows(run))
     run.release()
     return found
 

@@ -1,14 +1,16 @@
 """Growth of memory with the input: against image area or sequence length, and training against inference."""
 
+import math
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from charact.analysis.common.cache import memoize
 from charact.analysis.memory.composition import memory_composition, peak_moments
-from charact.core.statistics import Line, fitted_line
+from charact.core.statistics import Line, fitted_line, student_probability
 from charact.record.reader import Run
 
 SERIES = ["workload", "variant", "mode", "batch_size", "precision", "device", "ranks"]
@@ -16,7 +18,7 @@ SERIES = ["workload", "variant", "mode", "batch_size", "precision", "device", "r
 _POSITIONS = {"image": "pixel", "sequence": "token"}
 _LINE = ["slope_bytes", "slope_error_bytes", "slope_low_bytes", "slope_high_bytes",
          "fixed_bytes", "fixed_error_bytes", "fixed_low_bytes", "fixed_high_bytes",
-         "spread_frac", "residual_frac"]  # fmt: skip
+         "square_bytes", "linear_bytes", "spread_frac", "residual_frac"]  # fmt: skip
 _PLACE = ["phase", "layer", "operator"]
 
 
@@ -73,15 +75,22 @@ _LINE_FRAC = 0.01
 """Largest residual of a line, as a share of the peak at its point; also the largest spread of a constant series."""
 _RISE_FRAC = 0.1
 """Largest residual of a line, as a share of its rise over the sizes: below it, a nearly constant series is no line."""
+_STRAIGHT_FRAC = 0.001
+"""Largest residual of a line, as a share of the peak at its point, up to which no square is looked for."""
+_CURVED = 0.01
+"""Largest p-value of the square term of a square."""
 
 
 @memoize
 def memory_growth(run: Run) -> pd.DataFrame:
-    """Return how the peaks of each series grow with the input: in a line, not at all, or in steps.
+    """Return how the peaks of each series grow with the input: in a line, with the square, not at all, or in steps.
 
     Columns: the series; position; method; num_sizes; shape: 'line' if the peaks rise and each is within 1 % of a
-    least-squares line and within 10 % of the line's rise; 'constant' if they differ by at most 1 %; otherwise 'steps'
-    (see `memory_steps`); null for one size. Two sizes cannot show a line. spread_frac, the difference of the largest
+    least-squares line and within 10 % of the line's rise; 'square' if the same is true of a least-squares parabola with
+    a positive square term (p < 0.01, at least 4 sizes) and no line is within 0.1 %; 'constant' if they differ by at
+    most 1 %; otherwise 'steps' (see `memory_steps`); null for one size. Two sizes cannot show a line. For a square:
+    square_bytes (bytes per squared position), linear_bytes (per position) and fixed_bytes. spread_frac, the difference
+    of the largest
     and the smallest peak over the largest. For a line only: slope_bytes (bytes per position, for the whole batch) and
     fixed_bytes, each with its standard error and 95 % interval (_error, _low, _high, and its half-width _half);
     sample_slope_bytes = slope_bytes / batch size; residual_frac, the largest residual over its peak. reason, why a
@@ -114,6 +123,8 @@ def _shape(positions: list[float], peaks: list[float]) -> dict[str, Any]:
     residuals = [abs(peak - line.intercept - line.slope * at) for at, peak in zip(positions, peaks, strict=True)]
     residual_frac = max(residual / peak if peak > 0 else 1.0 for residual, peak in zip(residuals, peaks, strict=True))
     rise_bytes = line.slope * (max(positions) - min(positions))
+    if residual_frac > _STRAIGHT_FRAC and (square := _square(positions, peaks)):
+        return {"shape": "square", "spread_frac": spread_frac} | square
     is_line = line.errors is not None and rise_bytes > 0 and residual_frac <= _LINE_FRAC
     if is_line and max(residuals) <= _RISE_FRAC * rise_bytes:
         return {"shape": "line", "spread_frac": spread_frac, "residual_frac": residual_frac} | _line_bytes(line)
@@ -121,6 +132,26 @@ def _shape(positions: list[float], peaks: list[float]) -> dict[str, Any]:
         return {"shape": "constant", "spread_frac": spread_frac, "reason": "constant"}
     few = "two input sizes do not show a line" if line.errors is None else "no line"
     return {"shape": "steps", "spread_frac": spread_frac, "reason": few}
+
+
+def _square(positions: list[float], peaks: list[float]) -> dict[str, Any] | None:
+    """Return a parabola as columns of `memory_growth`; None if the peaks are not on one."""
+    num_degrees = len(positions) - 3
+    if num_degrees < 1:
+        return None
+    scale = max(positions)  # so that the columns of the fit have similar sizes
+    fit = np.polynomial.Polynomial.fit([at / scale for at in positions], peaks, 2, domain=[0, 1], window=[0, 1])
+    fixed, linear, square = (float(coefficient) for coefficient in fit.coef)
+    residuals = np.abs(np.asarray(peaks) - fit(np.asarray(positions) / scale))
+    columns = np.vander(np.asarray(positions) / scale, 3, increasing=True)
+    error = math.sqrt(float((residuals**2).sum()) / num_degrees * float(np.linalg.inv(columns.T @ columns)[2, 2]))
+    is_curved = square > 0 and (not error or student_probability(square / error, num_degrees) < _CURVED)
+    rise_bytes = max(peaks) - min(peaks)
+    residual_frac = max(residual / peak if peak > 0 else 1.0 for residual, peak in zip(residuals, peaks, strict=True))
+    if not is_curved or residual_frac > _LINE_FRAC or max(residuals) > _RISE_FRAC * rise_bytes:
+        return None
+    return {"square_bytes": square / scale**2, "linear_bytes": linear / scale, "residual_frac": residual_frac,
+            "fixed_bytes": fixed if fixed >= 0 else None, "reason": "grows with the square"}
 
 
 def _line_bytes(line: Line) -> dict[str, Any]:

@@ -63,7 +63,23 @@ class Disturbance:
 
 def disturbance(run: Run, case: str) -> Disturbance | None:
     """Return what other programs took from a case if its times are too long because of it; else None."""
-    uses = core_use(run)
-    found = uses.loc[(uses["case"] == case) & (uses["lost_frac"] >= DISTURBED_FRAC),
-                     ["others_cores", "num_usable_cores", "lost_frac"]]
-    return None if found.empty else Disturbance(*found.iloc[0])
+    return next((disturbance_of(entry) for entry in run.manifest["cases"] if entry["case"] == case), None)
+
+
+def disturbance_of(entry: dict[str, Any]) -> Disturbance | None:
+    """Return what other programs took from a case of a manifest, as `disturbance`."""
+    facts = entry.get("passes", {}).get("timing", {}).get("core_use")
+    if not facts:
+        return None
+    _, _, others_cores, num_usable_cores, lost_frac = _row(facts)
+    if lost_frac is None or lost_frac < DISTURBED_FRAC or others_cores is None or num_usable_cores is None:
+        return None
+    return Disturbance(others_cores, num_usable_cores, lost_frac)
+
+
+def why_unreliable(entry: dict[str, Any]) -> str | None:
+    """Return why the times of a case of a manifest may be wrong, as text; None if nothing is known against them."""
+    found = disturbance_of(entry)
+    if found is None:
+        return None
+    return f"{'unreliable' if found.is_unreliable else 'times are too long'}: {found}"

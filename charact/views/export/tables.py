@@ -13,21 +13,26 @@ import pyarrow.parquet as pq
 
 from charact.analysis.compare import Group, metric_ratios, ratios
 from charact.analysis.compare.pairs import JUDGEMENT
+from charact.analysis.summary import COLUMNS
+from charact.analysis.summary import TABLE as SUMMARY
 from charact.core.errors import UserError
 from charact.core.files import writing
 from charact.core.text import spreadsheet_text
 from charact.record.reader import Run, arrow_schema
 from charact.record.redaction import redacted
-from charact.record.schema import TABLES
+from charact.record.schema import TABLES, Column
+
+_EXPORTED: dict[str, Sequence[Column]] = {SUMMARY: COLUMNS, **TABLES}
+"""Columns of every table that an export may have."""
 
 
 def _typed(table: str, rows: pd.DataFrame) -> pd.DataFrame:
     """Convert rows so that whole numbers stay whole in columns with nulls."""
-    return rows.astype({column.name: "Int64" for column in TABLES[table] if column.type == "int64"})
+    return rows.astype({column.name: "Int64" for column in _EXPORTED[table] if column.type == "int64"})
 
 
 def _write_csv(table: str, rows: pd.DataFrame, path: Path) -> None:
-    texts = [column.name for column in TABLES[table] if column.type == "string"]
+    texts = [column.name for column in _EXPORTED[table] if column.type == "string"]
     _without_formulas(_typed(table, rows), texts).to_csv(path, index=False)
 
 
@@ -45,7 +50,7 @@ def _write_json(table: str, rows: pd.DataFrame, path: Path) -> None:
 
 def _write_parquet(table: str, rows: pd.DataFrame, path: Path) -> None:
     with pa.OSFile(os.fsencode(path), "wb") as file:  # Arrow accepts paths that are not UTF-8 only as bytes
-        pq.write_table(pa.Table.from_pandas(rows, schema=arrow_schema(table), preserve_index=False), file)
+        pq.write_table(pa.Table.from_pandas(rows, schema=arrow_schema(_EXPORTED[table]), preserve_index=False), file)
 
 
 _DESCRIBED = ("name", "type", "description", "nullable", "allowed")
@@ -84,10 +89,10 @@ def _comparison_rows(sides: Sequence[Group], levels: Sequence[str]) -> pd.DataFr
 
 
 def export(run: Run, form: str, target: Path, *, force: bool = False) -> list[str]:
-    """Write every table of a run, its manifest and `columns.json` into a directory atomically; return the file names.
+    """Write the tables of a run into a directory atomically, with its manifest and `columns.json`; return the names.
 
-    Empty tables are written with their columns, except as JSON, which is a list of rows. In CSV, a text that a
-    spreadsheet would run as a formula begins with an apostrophe.
+    The table `summary` has the headline numbers. Tables without rows are left out. In CSV, a text that a spreadsheet
+    would run as a formula begins with an apostrophe.
 
     Raises:
         UserError: the format is unknown, or the target exists (`force` replaces a directory) or is not writable.
@@ -121,11 +126,13 @@ def _check_target(target: Path, *, force: bool) -> None:
 
 
 def _write_all(run: Run, form: str, directory: Path) -> list[str]:
-    for table in TABLES:
-        FORMATS[form](table, run.table(table), directory / f"{table}.{form}")
+    tables = {SUMMARY: run.summary(), **{table: run.table(table) for table in TABLES}}
+    tables = {table: rows for table, rows in tables.items() if len(rows)}
+    for table, rows in tables.items():
+        FORMATS[form](table, rows, directory / f"{table}.{form}")
     manifest = json.dumps(redacted(run.manifest), indent=1, allow_nan=False)
     (directory / "run.json").write_text(f"{manifest}\n", encoding="utf-8")
-    columns = {table: [{name: getattr(column, name) for name in _DESCRIBED} for column in described]
-               for table, described in TABLES.items()}
+    columns = {table: [{name: getattr(column, name) for name in _DESCRIBED} for column in _EXPORTED[table]]
+               for table in tables}
     (directory / "columns.json").write_text(json.dumps(columns, indent=1) + "\n", encoding="utf-8")
     return sorted(path.name for path in directory.iterdir())

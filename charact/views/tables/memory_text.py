@@ -92,6 +92,10 @@ def growth(row: Any, steps: pd.DataFrame) -> str:
     """
     if row.shape == "constant":
         return f"constant within {share_of(row.spread_frac).lstrip('+')}" if row.spread_frac else "constant"
+    if row.shape == "square":
+        return (f"with the square: {fmt.num_bytes(row.square_bytes)} a {row.position}² and "
+                f"{change(row.linear_bytes)} a {row.position}; "
+                f"fixed {fmt.num_bytes(row.fixed_bytes, 'the curve meets 0 at a positive size')}")
     if row.shape == "steps":
         return f"{row.reason}: {_largest_steps(steps)}"
     if pd.isna(row.slope_bytes):

@@ -47,7 +47,7 @@ def test_every_table_is_there_also_if_no_run_has_it(runs: list[Path], table: str
 
 @pytest.mark.parametrize(("sql", "message"), [
     ("select nothing from cases", '"nothing" not found'), ("selec 1", "syntax error"), ("", "no rows come back"),
-    ("select * from absent", "absent does not exist: the tables are cases, results, best, worst, changes, iterations"),
+    ("select * from absent", "absent does not exist: the tables are summary, cases, results, best, worst, changes, it"),
     ("drop table cases", "trying to drop"),
 ])  # fmt: skip
 def test_a_mistake_is_one_line(runs: list[Path], sql: str, message: str) -> None:
@@ -71,7 +71,8 @@ def test_only_the_tables_that_the_query_names_are_opened(runs: list[Path], tmp_p
     (copy / "operators.parquet").write_bytes(b"damaged")
     (copy / "run.json").write_text("{", encoding="utf-8")
     assert len(query([copy], "SELECT * FROM Iterations"))
-    assert query([copy], "show all tables")["name"].nunique() == len({*TABLES, "cases", "results", *VIEWS, "_results"})
+    views = {"summary", "cases", "results", *VIEWS, "_results"}
+    assert query([copy], "show all tables")["name"].nunique() == len({*TABLES, *views})
     with pytest.raises(UserError, match=r"operators\.parquet"):
         query([copy], 'select * from iterations, "operators" limit 1')
 

@@ -71,12 +71,14 @@ def ratios(rows: pd.DataFrame, caption: str) -> Table:
 def growth(rows: pd.DataFrame) -> Table:
     """Build the table of the growth of each series: its shape, and slope and fixed part of a line with intervals."""
     rows = rows.assign(series=[words.series(row) for row in fmt.rows(rows)],
-                       growth=rows["shape"].map({"line": "a line", "steps": "steps"}))
+                       growth=rows["shape"].map({"line": "a line", "steps": "steps", "square": "with the square"}))
     rows["growth"] = rows["growth"].fillna(pd.Series([_constant(row) for row in fmt.rows(rows)], rows.index))
     columns = [
         _SERIES, _METHOD, Column("num_sizes", "Sizes", fmt.number, "points of the fit"),
-        Column("growth", "Growth", None, "a line, constant, or steps", _reason, unbroken=True),
+        Column("growth", "Growth", None, "a line, with the square, constant, or steps", _reason, unbroken=True),
         Column("position", "For each"),
+        *([Column("square_bytes", "Per square", fmt.num_bytes, "for each squared position, of the whole batch",
+                  lambda row: "no square")] if rows["square_bytes"].notna().any() else []),
         Column("slope_bytes", "Adds", fmt.num_bytes, "slope, of the whole batch", _reason),
         Column("slope_half_bytes", "± 95 %", fmt.num_bytes, "half of the slope's 95 % interval", _reason),
         Column("sample_slope_bytes", "Of a sample", fmt.num_bytes, "slope / batch size", _reason),
@@ -84,9 +86,9 @@ def growth(rows: pd.DataFrame) -> Table:
         Column("fixed_half_bytes", "± 95 %", fmt.num_bytes, "half of the fixed part's 95 % interval", _reason),
     ]  # fmt: skip
     note = (
-        "A line is claimed if the peaks rise and each is within 1 % of the least-squares line. The usual causes of "
-        "steps: the peak moves to another phase, libraries round sizes up or choose another algorithm, attention grows "
-        "with the square."
+        "A line is claimed if the peaks rise and each is within 1 % of the least-squares line; growth with the square "
+        "if four or more sizes show it. The usual causes of steps: the peak moves to another phase, libraries round "
+        "sizes up or choose another algorithm."
     )
     return table(rows, "Growth of each series", columns, note)
 

@@ -328,3 +328,28 @@ def test_cases_of_ranks_are_a_series_of_their_own(tmp_path: Path) -> None:
     series = case_series(load_run(writer.publish())).set_index("case")["ranks"]
     assert series.to_dict() == {"alone": "", "ranks": "fsdp2 over 8 ranks", "more": "fsdp2 over 16 ranks",
                                 "a rank of a script": ""}
+
+
+def _grown(tmp_path: Path, peaks: dict[int, float]) -> pd.DataFrame:
+    """Growth of a series of trainings on sequences with these peaks (bytes) by length."""
+    writer = RunWriter(tmp_path, "r", {})
+    for size, peak in peaks.items():
+        entry = records.case_entry("lm", size, "train") | {"input_kind": "sequence"}
+        writer.add_case(entry, {"memory": [{"kind": "peak", "method": "measured", "phase": "backward", "time_s": None,
+                                            "category": "activations", "bytes": peak}]})
+    return memory_growth(load_run(writer.close("complete")))
+
+
+def test_a_square_is_no_line(tmp_path: Path) -> None:
+    sizes = [128, 160, 192, 224, 256]
+    (row,) = _grown(tmp_path, {size: 3e6 + 2000 * size + 12 * size**2 for size in sizes}).to_dict("records")
+    assert row["shape"] == "square"
+    assert (row["square_bytes"], row["linear_bytes"], row["fixed_bytes"]) == pytest.approx((12, 2000, 3e6), rel=1e-6)
+    assert pd.isna(row["slope_bytes"])
+
+
+def test_a_line_with_rounded_peaks_stays_a_line(tmp_path: Path) -> None:
+    sizes = range(64, 1024, 96)
+    peaks = {size: 4096.0 * round((3e6 + 24_000 * size) / 4096) for size in sizes}
+    (row,) = _grown(tmp_path, peaks).to_dict("records")
+    assert (row["shape"], row["slope_bytes"]) == ("line", pytest.approx(24_000, rel=0.01))

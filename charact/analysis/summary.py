@@ -1,0 +1,133 @@
+"""The table `summary`: what the first screen says about each case of a run, a row a case."""
+
+from typing import Any
+
+import pandas as pd
+
+from charact.analysis.common.cache import memoize
+from charact.analysis.common.significance import INTERVAL_METHOD
+from charact.analysis.compare.samples import CASE, time_samples
+from charact.analysis.memory.growth import growth_by_case
+from charact.analysis.profile.case_summary import MIN_SPREAD_ITERATIONS, case_summary
+from charact.analysis.profile.core_use import why_unreliable
+from charact.record.reader import Run
+from charact.record.schema import Column
+
+TABLE = "summary"
+"""Name of the table in exports and queries."""
+_TIME_OF = {"profile": "iteration", "inference": "batch", "training": "epoch", "operation": "call in every direction",
+            "bricks": "every brick once", "construction": "constructed iteration"}
+"""What takes the time of a case, by its kind."""
+
+COLUMNS: tuple[Column, ...] = (
+    Column("case", "string", "identifier of the case, as in run.json", nullable=False),
+    Column("kind", "string", "profile, memory, training, inference, operation, bricks, construction, or another pass"),
+    Column("status", "string", "ok, oom, diverged, error, interrupted, running or damaged"),
+    Column("reason", "string", "why the case failed; null if it did not"),
+    Column("workload", "string", "name of the model, or of the program's model"),
+    Column("variant", "string", "form of the model"),
+    Column("input_size", "int64", "side in pixels, or length in tokens"),
+    Column("batch_size", "int64", "samples in a batch"),
+    Column("mode", "string", "train or infer"),
+    Column("precision", "string", "one of schema.PRECISIONS"),
+    Column("device", "string", "cpu, cuda:0"),
+    Column("time_of", "string", f"what time_s is the time of: {', '.join(_TIME_OF.values())}"),
+    Column("time_s", "float64", "median time of an iteration, the sum of its phases: the device's time if there is "
+                                "one, else the host's; of a training the mean time of an epoch"),
+    Column("low_s", "float64", "lower end of the 95 % interval of time_s within this run; null with interval_reason"),
+    Column("high_s", "float64", "its upper end"),
+    Column("interval_method", "string", f"method of the interval: '{INTERVAL_METHOD}' for iterations; null without"),
+    Column("interval_reason", "string", "why there is no interval; null if there is one, or no time"),
+    Column("num_iterations", "int64", "timed iterations"),
+    Column("p5_s", "float64", f"5 % of the iterations were faster; null below {MIN_SPREAD_ITERATIONS} iterations"),
+    Column("p95_s", "float64", f"5 % of the iterations were slower; null below {MIN_SPREAD_ITERATIONS} iterations"),
+    Column("samples_per_s", "float64", "samples in an iteration / time_s; null if not known"),
+    Column("peak_bytes", "float64", "measured peak in PyTorch's allocator; null if not measured"),
+    Column("unreliable", "string", "why the times may be wrong, such as other programs on the cores; null if nothing "
+                                   "is known against them"),
+    Column("num_warmup_iterations", "int64", "iterations before the timed ones"),
+    Column("warmup_ended_by", "string", "stable: three iterations agreed within 10 %; max_iterations or max_seconds: "
+                                        "the limit came first; number: a set number; program or trace: it decided"),
+    Column("num_threads", "int64", "PyTorch's threads inside an operator"),
+    Column("seed", "int64", "of data and weights; null if the program sets its own"),
+    Column("charact_version", "string", "version of charact that measured"),
+    Column("python_version", "string", "version of Python"),
+    Column("torch_version", "string", "version of PyTorch"),
+    Column("memory_form", "string", "how the peak grows over the input sizes of cases that are otherwise equal: "
+                                    "constant, line, square, steps, or none (fewer than 3 sizes); null if not known"),
+    Column("memory_position", "string", "what the slopes count: pixel, token, or the unit of a model's own size"),
+    Column("memory_slope_bytes", "float64", "bytes per position for the whole batch: of a line, or the linear part of "
+                                            "a square"),
+    Column("memory_square_bytes", "float64", "bytes per squared position, of a square"),
+    Column("memory_fixed_bytes", "float64", "bytes at any size, of a line or a square; null if it would be negative"),
+)  # fmt: skip
+
+
+@memoize
+def summary(run: Run) -> pd.DataFrame:
+    """Return the headline numbers of each case, in the order they ran; the columns are `COLUMNS`.
+
+    *Error*: the interval of time_s is that of `significance.Sample.interval`: it covers the iterations of this run, not
+    changes between runs.
+    """
+    cases = case_summary(run).to_dict("records")
+    times, growth = time_samples(run, CASE), _growth(run)
+    rows = [_row(run, case, entry, times.get((case["case"], CASE)), growth.get(case["case"], {}))
+            for case, entry in zip(cases, run.manifest["cases"], strict=True)]
+    types = {"string": "str", "int64": "Int64", "float64": "float64"}
+    frame = pd.DataFrame(rows, columns=[column.name for column in COLUMNS])
+    return frame.astype({column.name: types[column.type] for column in COLUMNS})
+
+
+def summary_rows(run: Run) -> list[dict[str, Any]]:
+    """Return `summary` as plain values, with None for null."""
+    frame = summary(run).astype(object)
+    return [{str(name): value for name, value in row.items()}
+            for row in frame.where(frame.notna(), None).to_dict("records")]
+
+
+def _row(run: Run, case: dict[Any, Any], entry: dict[str, Any], time: Any, growth: dict[str, Any]) -> dict[str, Any]:
+    passes, options = entry.get("passes", {}), run.manifest.get("options", {})
+    timing, software = passes.get("timing", {}), run.manifest.get("software", {})
+    interval = None if time is None else time.interval
+    low_s, high_s = interval or (None, None)
+    return case | growth | {
+        "time_of": None if time is None else _TIME_OF.get(case["kind"]), "time_s": None if time is None else time.value,
+        "low_s": low_s, "high_s": high_s, "interval_method": None if interval is None else _method(time),
+        "interval_reason": None if time is None or interval else time.reason or "a count: no variation",
+        "unreliable": why_unreliable(entry), "num_warmup_iterations": timing.get("num_warmup_iterations"),
+        "warmup_ended_by": timing.get("warmup_ended_by"), "num_threads": _num_threads(timing, options),
+        "seed": options.get("seed"), "charact_version": software.get("charact"),
+        "python_version": software.get("python"), "torch_version": software.get("torch"),
+    }  # fmt: skip
+
+
+def _method(time: Any) -> str:
+    if time.error_frac is not None:
+        return "standard error"
+    return INTERVAL_METHOD if time.least is not None else "block bootstrap"
+
+
+def _num_threads(timing: dict[str, Any], options: dict[str, Any]) -> int | None:
+    """Return the number of threads: of a watched program, of a rank, or of the run's options."""
+    settings = (timing.get("program") or {}).get("settings") or {}
+    found = (settings.get("threads") or {}).get("intra_op") or timing.get("num_threads") or options.get("threads")
+    return None if found is None else int(found)
+
+
+_GROWTH = {"shape": "memory_form", "position": "memory_position", "slope_bytes": "memory_slope_bytes",
+           "square_bytes": "memory_square_bytes", "fixed_bytes": "memory_fixed_bytes"}
+
+
+_MIN_SIZES = 3
+"""Minimum number of sizes that show how memory grows."""
+
+
+def _growth(run: Run) -> dict[str, dict[str, Any]]:
+    """Return how the peak of each case's series grows: columns of the summary by case; measured if available."""
+    rows = growth_by_case(run).sort_values("method").drop_duplicates("case")  # 'measured' before 'predicted'
+    few = rows["num_sizes"] < _MIN_SIZES
+    rows = rows.assign(slope_bytes=rows["slope_bytes"].fillna(rows["linear_bytes"]),
+                       shape=rows["shape"].astype(object).mask(few & (rows["shape"] != "constant"), "none"))
+    found = rows.reindex(columns=["case", *_GROWTH]).rename(columns=_GROWTH)
+    return {str(row["case"]): {str(name): value for name, value in row.items()} for row in found.to_dict("records")}
