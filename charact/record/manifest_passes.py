@@ -237,6 +237,9 @@ class FramesPass(Pass):
     num_outside_samples: Count = 0
     outside_frames: list[Frame] = []
     """Outside of all iterations of the program."""
+    num_slow_samples: Count = 0
+    slow_frames: list[Frame] = []
+    """In slow iterations."""
 
     def __post_init__(self) -> None:
         for num_samples, frames in SAMPLED_PHASES.values():

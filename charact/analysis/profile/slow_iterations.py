@@ -4,14 +4,8 @@ import pandas as pd
 
 from charact.analysis.common.cache import memoize
 from charact.analysis.profile.case_summary import iteration_times, phase_times
+from charact.core.slow_iterations import slow_limit_s
 from charact.record.reader import Run
-
-_MIN_ITERATIONS = 6
-"""Minimum number of iterations of a case to find slow ones."""
-_SLOW_RATIO = 1.5
-"""Minimum ratio of a slow iteration's time to the median."""
-_FAR_OUT = 3.0
-"""Minimum distance of a slow iteration above the upper quartile, in interquartile ranges (Tukey's outer fence)."""
 
 
 @memoize
@@ -22,10 +16,8 @@ def typical_iterations(run: Run) -> pd.DataFrame:
     the upper quartile. Cases with fewer than 6 iterations have no slow ones.
     """
     walls = iteration_times(run)
-    quartiles = walls.groupby("case", sort=False)["wall_s"]
-    low, median, high = (quartiles.transform("quantile", share) for share in (0.25, 0.5, 0.75))
-    is_slow = (walls["wall_s"] > _SLOW_RATIO * median) & (walls["wall_s"] > high + _FAR_OUT * (high - low))
-    return walls[~(is_slow & (quartiles.transform("size") >= _MIN_ITERATIONS))]
+    limits = walls.groupby("case", sort=False)["wall_s"].transform(lambda times: slow_limit_s(times.tolist()))
+    return walls[walls["wall_s"] <= limits]
 
 
 @memoize

@@ -6,9 +6,9 @@ from itertools import pairwise
 from statistics import median
 
 from charact.core.units import share
+from charact.measure.script.spans.frame_samples import Samples
 from charact.measure.script.spans.iterations import Iteration
 from charact.measure.script.spans.recorder import Kind, Slice
-from charact.measure.script.spans.stack_sampler import Samples
 
 FULL = "the record was full before the program ended: choose the recorded iterations with --skip and --iterations"
 MIXED = ("no call between two backwards was recorded, since modules and optimizers are called inside a compiled "

@@ -10,7 +10,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from charact.record.manifest import Gpu
 from charact.record.manifest_passes import CoreUse, InspectionPass
 from charact.record.manifest_program import LoaderSettings, ModelSettings, OptimizerSettings, ProgramSettings
-from charact.record.manifest_types import Count
+from charact.record.manifest_types import Count, Share
 from charact.record.schema import TABLES
 
 _Int = Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
@@ -127,6 +127,8 @@ class _Torch(Struct):
 class _Frames(Struct):
     places: list[tuple[str, str, str | None]]
     samples: list[tuple[_Int, _Count]]
+    texts: list[str | None] | UnsetType = UNSET
+    waiting: list[Share | None] | UnsetType = UNSET
     interval_s: _Seconds | UnsetType = UNSET
     delay_s: _Seconds | UnsetType = UNSET
 

@@ -14,6 +14,7 @@ from charact.core.errors import UserError
 from charact.measure.script.spans.blind_spots import NO_DEVICE_TIMES, blind_spots, is_compiled_whole, unwatched
 from charact.measure.script.spans.collectives import Arrival, Arrivals, collective_rows, with_waiting
 from charact.measure.script.spans.event_log import Damage, EventLogReader, num_slices
+from charact.measure.script.spans.frame_samples import Samples
 from charact.measure.script.spans.iterations import Interval, Iteration
 from charact.measure.script.spans.pass_results import Passes
 from charact.measure.script.spans.program_facts import program_times, settings_facts
@@ -22,9 +23,8 @@ from charact.measure.script.spans.program_notes import ProgramNotes
 from charact.measure.script.spans.recorder import Kind, Slice
 from charact.measure.script.spans.segmenter import Segmenter
 from charact.measure.script.spans.slice_totals import SliceTotals
-from charact.measure.script.spans.stack_sampler import Samples
 from charact.record.in_progress import NOTES, SLICES
-from charact.record.schema import SAMPLED_PHASES, Rows
+from charact.record.schema import PHASES, SAMPLED_PHASES, Rows
 
 MAX_WARMUP_ITERATIONS = 3
 """Largest number of iterations left out as warm-up by default; at most a quarter of all are."""
@@ -255,13 +255,14 @@ def _case(log: EventLog, name: str, source: str, training: bool, iterations: lis
         }},
     }
     shares = {phase: sum(row["host_s"] for row in rows if row["phase"] == phase) / sum(walls_s)
-              for phase in SAMPLED_PHASES if phase not in ("other", "outside")} | {"other": other_s / sum(walls_s)}
+              for phase in SAMPLED_PHASES if phase in PHASES}
     if program is not None:
         entry["passes"]["timing"]["program"] = program
         if "duration_s" in program:
             outside_s = program["before_s"] + program["between_s"] + program["after_s"]
             shares["outside"] = outside_s / program["duration_s"]
-    frames = log.samples.facts(iterations, log.iterations, shares)
+    of_mode = [one for one in log.passes.timed(log.iterations) if one.training == training]
+    frames = log.samples.facts(iterations, log.iterations, shares, of_mode)
     if frames is not None:
         entry["passes"]["frames"] = frames
     tables = {"iterations": rows}

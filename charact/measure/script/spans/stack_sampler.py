@@ -1,15 +1,14 @@
 """Stack sampler: a thread samples the line that the program runs. No torch in here."""
 
 import ctypes
+import linecache
 import operator
 import os
 import sys
 import sysconfig
 import threading
 import time
-from bisect import bisect_right
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -19,20 +18,14 @@ from typing import Any
 
 from charact.core.running_frame import frame_reader
 from charact.measure.script.spans.event_log import EventLogWriter
-from charact.measure.script.spans.iterations import Iteration
 from charact.measure.script.spans.recorder import Kind, SpanRecorder
-from charact.record.schema import SAMPLED_PHASES
+from charact.measure.script.spans.thread_clock import ClockReading, ThreadClock
 
 INTERVAL_S = 0.01
 SPARSE_INTERVAL_S = 0.1
 """Interval without `--sample`: enough to name the largest parts of a phase."""
-_MIN_SPARSE = 5
-"""Minimum number of samples from which a line is named, unless `--sample` asks for all."""
 MAX_SAMPLES = 500_000
 """Maximum number of samples, some 80 minutes of them; enough for shares within 0.1 %."""
-NUM_KEPT = 20
-_MUCH_FRAC = 0.1
-"""Share of the time above which the lines of a phase are named without `--sample`."""
 _SWITCH_S = 5e-6
 """Switch interval while the sampler waits for the time of a sample.
 
@@ -41,11 +34,15 @@ lines that release it, such as a read, and hardly those that compute in Python.
 """
 _LEAD_S = 0.006
 """Time before a sample at which the sampler takes the GIL to shorten the switch interval: more than the default one."""
+_SHORTEST_S = 0.002
+"""Shortest time before a sample over which it is measured whether the program waits; else it is since the last one."""
 _SPREAD = 0.2
 """Largest random part of the time between two samples, so that they do not follow the program's own period."""
 _PR_SET_TIMERSLACK = 29
 """From linux/prctl.h."""
 _WRITE_S = 1.0
+_MAX_TEXT = 120
+"""Largest number of characters of a line's text."""
 _LIBRARIES = tuple({os.path.join(sysconfig.get_path(name), "")
                     for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 _PACKAGES = tuple(os.path.join("", name, "") for name in ("site-packages", "dist-packages"))
@@ -94,7 +91,15 @@ class FrameSampler:
         """Returns the frame that the program's thread runs."""
         self._numbers: dict[CodeLocation, int] = {}
         self._new: list[CodeLocation] = []
+        self._texts: list[str | None] = []
+        """Texts of the new locations' lines."""
         self._samples: list[tuple[int, int]] = []
+        self._waiting: list[float | None] = []
+        """Share of the time before each sample in which the program's thread waited."""
+        self._clock: ThreadClock | None = None
+        self._before: ClockReading | None = None
+        """Reading some milliseconds before a sample."""
+        self._at_sample: ClockReading | None = None
         self._num_samples = 0
         self._delays_s: list[float] = []
         self._own_switch_s: float | None = None
@@ -104,7 +109,7 @@ class FrameSampler:
 
     def start(self) -> None:
         """Start to sample the calling thread."""
-        self._program, self._frame = threading.current_thread(), frame_reader()
+        self._program, self._frame, self._clock = threading.current_thread(), frame_reader(), ThreadClock()
         self._write()  # so that the event log mentions the sampler even if there are no samples
         self._thread.start()
 
@@ -127,8 +132,9 @@ class FrameSampler:
             while self._num_samples < MAX_SAMPLES and not self._ended.wait(due_s - _LEAD_S - time.monotonic()):
                 sample = self._look(due_s) if self._recorder.on else None
                 due_s += self._next_s()
+                waiting_frac = self._waiting_since_sample() if due_s < time.monotonic() else None
                 while due_s < time.monotonic():  # the program kept the GIL at the same line
-                    self._add(sample)
+                    self._add(sample, waiting_frac)
                     due_s += self._next_s()
                 if self._samples and time.monotonic() - written > _WRITE_S:
                     self._write()
@@ -145,16 +151,29 @@ class FrameSampler:
         location = None if frame is None or not self._is_sampled() else location_of(frame)
         if location is None or self._recorder.progress != progress:
             return None  # the program ran on while its stack was read
+        assert frame is not None
+        now_ns = time.perf_counter_ns()
+        waiting_frac = self._waiting_frac(self._before, self._at_sample)
         if location not in self._numbers:
             self._numbers[location] = len(self._numbers)
             self._new.append(location)
-        self._add(self._numbers[location])
+            self._texts.append(_text_of(frame, location))
+        self._add(self._numbers[location], waiting_frac, now_ns)
         return self._numbers[location]
 
-    def _add(self, number: int | None) -> None:
+    def _add(self, number: int | None, waiting_frac: float | None, time_ns: int | None = None) -> None:
         if number is not None and self._num_samples < MAX_SAMPLES:
-            self._samples.append((time.perf_counter_ns(), number))
+            self._samples.append((time.perf_counter_ns() if time_ns is None else time_ns, number))
+            self._waiting.append(waiting_frac)
             self._num_samples += 1
+
+    def _waiting_since_sample(self) -> float | None:
+        return None if self._clock is None else self._waiting_frac(self._at_sample, self._clock.read())
+
+    def _waiting_frac(self, since: ClockReading | None, until: ClockReading | None) -> float | None:
+        if self._clock is None or since is None or until is None or until.time_ns <= since.time_ns:
+            return None
+        return round(self._clock.waiting_frac(since, until), 2)
 
     def _frame_at(self, due_s: float) -> FrameType | None:
         """Return the frame that the program's thread runs at a time, whichever line it is.
@@ -166,8 +185,11 @@ class FrameSampler:
         """
         if self._frame is None or self._program is None or not self._program.is_alive():
             return None
+        assert self._clock is not None
         wait_s = due_s - time.monotonic()
+        self._before = self._at_sample if wait_s < _SHORTEST_S else self._clock.read()
         if wait_s <= 0:  # the program kept the GIL, and is still at the same line
+            self._at_sample = self._clock.read()
             return self._frame()
         self._own_switch_s = sys.getswitchinterval()
         calls: list[Callable[[], Any]] = [partial(time.sleep, wait_s),
@@ -178,6 +200,8 @@ class FrameSampler:
             _, _, now_s, frame = map(operator.call, calls)
         finally:
             self.restore_switch_interval()
+        used_ns = self._clock.used_ns()
+        self._at_sample = None if used_ns is None else ClockReading(time.monotonic_ns(), used_ns, None)
         self._delays_s.append(now_s - due_s)
         found: FrameType = frame
         return found
@@ -194,8 +218,9 @@ class FrameSampler:
     def _write(self) -> None:
         locations, samples = self._new, self._samples
         delay = {"delay_s": median(self._delays_s)} if self._delays_s else {}
-        self._new, self._samples, self._delays_s = [], [], []
-        self._event_log.notes([{"note": "frames", "places": locations, "samples": samples,
+        more = {"texts": self._texts, "waiting": self._waiting}
+        self._new, self._samples, self._delays_s, self._texts, self._waiting = [], [], [], [], []
+        self._event_log.notes([{"note": "frames", "places": locations, "samples": samples, **more,
                                 "interval_s": self._interval_s, **delay}])
 
 
@@ -233,6 +258,18 @@ def location_of(frame: FrameType) -> CodeLocation | None:
     return None
 
 
+def _text_of(frame: FrameType, location: CodeLocation) -> str | None:
+    """Return the text of the line of a location, that an outer or the same frame runs; None if it cannot be read."""
+    place = location[0].rpartition(":")
+    current: FrameType | None = frame
+    while current is not None:
+        path = current.f_code.co_filename
+        if path.endswith(place[0]) and current.f_code.co_qualname == location[1]:
+            return linecache.getline(path, int(place[2])).strip()[:_MAX_TEXT] or None
+        current = current.f_back
+    return None
+
+
 def _is_library(path: str) -> bool:
     """Return whether a file belongs to Python's library, an installed package or charact."""
     return path.startswith((*_LIBRARIES, _CHARACT, "<")) or any(folder in path for folder in _PACKAGES)
@@ -242,92 +279,3 @@ def _short(path: str) -> str:
     """Return a path relative to the main module's directory, if it is below."""
     root = os.path.join(sys.path[0], "") if sys.path else ""
     return path.removeprefix(root) if root else path
-
-
-class Samples:
-    """Stack samples of an event log."""
-
-    def __init__(self) -> None:
-        self.interval_s: float | None = None
-        """Time between two samples; None if no sampler ran."""
-        self._locations: list[CodeLocation] = []
-        self._samples: list[tuple[int, int]] = []
-        self._delays_s: list[float] = []
-
-    def add(self, note: dict[str, Any]) -> None:
-        """Add the samples of a note."""
-        self.interval_s = note.get("interval_s", INTERVAL_S)
-        self._locations += [(location, function, library) for location, function, library in note["places"]]
-        self._samples += [(time_ns, number) for time_ns, number in note["samples"]]
-        self._delays_s += [note["delay_s"]] if "delay_s" in note else []
-
-    def facts(self, iterations: Sequence[Iteration], every: Sequence[Iteration], phase_fracs: Mapping[str, float]
-              ) -> dict[str, Any] | None:
-        """Return the facts of the pass `frames` of a case: for each phase, the lines with most samples.
-
-        Each of `SAMPLED_PHASES` with a known share has its number of samples and at most `NUM_KEPT` lines. Without
-        `--sample`, phases that take at most 10 % of the time are left out, and lines of a phase with fewer than 5
-        samples are not named. None if no sampler ran, or if no phase is left.
-
-        Args:
-            iterations: those of the case, in order.
-            every: all iterations of the program, in order; a sample in none of them counts as `outside`.
-            phase_fracs: share (0 to 1) of the time in each phase; for `outside`, of the program's time.
-        """
-        if self.interval_s is None:
-            return None
-        counts = {phase: Counter[int]() for phase in SAMPLED_PHASES if phase in phase_fracs}
-        for time_ns, number in self._samples:
-            phase = _phase_at(time_ns, iterations) or ("outside" if _at(time_ns, every) is None else None)
-            if number < len(self._locations) and phase in counts:
-                counts[phase][number] += 1
-        sparse = self.interval_s > INTERVAL_S
-        if sparse:
-            counts = {phase: found for phase, found in counts.items() if phase_fracs[phase] > _MUCH_FRAC}
-        if not counts:
-            return None
-        facts: dict[str, Any] = {"status": "ok", "reason": None, "interval_s": self.interval_s,
-                                 "delay_s": median(self._delays_s) if self._delays_s else None}
-        for phase, found in counts.items():
-            num_samples, frames = SAMPLED_PHASES[phase]
-            few = sparse and found.total() < _MIN_SPARSE
-            facts |= {num_samples: found.total(), frames: [] if few else self._most(found)}
-        return facts
-
-    def most_frequent(self, spans: Sequence[tuple[int, int]]) -> str | None:
-        """Return the line with most samples in given intervals, as text: `train.py:39 in load`.
-
-        None if there are fewer than 5 samples in them.
-
-        Args:
-            spans: start and end (ns) of each interval, sorted by start, without overlap.
-        """
-        counts: Counter[tuple[str, str]] = Counter()
-        for time_ns, number in self._samples:
-            index = bisect_right(spans, time_ns, key=lambda span: span[0]) - 1
-            if index >= 0 and time_ns < spans[index][1] and number < len(self._locations):
-                counts[self._locations[number][:2]] += 1
-        if counts.total() < _MIN_SPARSE:
-            return None
-        place, function = counts.most_common(1)[0][0]
-        return f"{place} in {function}"
-
-    def _most(self, counts: Counter[int]) -> list[dict[str, Any]]:
-        return [
-            dict(zip(("place", "function", "library"), self._locations[number], strict=True)) | {"num_samples": count}
-            for number, count in counts.most_common(NUM_KEPT)
-        ]
-
-
-def _phase_at(time_ns: int, iterations: Sequence[Iteration]) -> str | None:
-    """Return the phase of an iteration at a time, `other` between its intervals; None outside of the iterations."""
-    iteration = _at(time_ns, iterations)
-    if iteration is None:
-        return None
-    return next((one.phase for one in iteration.intervals if one.start_ns <= time_ns < one.end_ns), "other")
-
-
-def _at(time_ns: int, iterations: Sequence[Iteration]) -> Iteration | None:
-    """Return the iteration at a time; None outside of all."""
-    index = bisect_right(iterations, time_ns, key=lambda one: one.start_ns) - 1
-    return iterations[index] if index >= 0 and time_ns < iterations[index].end_ns else None

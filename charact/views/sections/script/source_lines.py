@@ -29,7 +29,10 @@ _FEWEST = 5
 """Number of samples from which lines are shown in the terminal."""
 _FEW = 100
 """Number of samples below which shares are so uncertain that more are advised."""
-_TITLES = {phase: f"Lines of “{phase}”" for phase in SAMPLED_PHASES} | {"outside": "Lines outside of iterations"}
+_TITLES = {phase: f"Lines of “{phase}”" for phase in SAMPLED_PHASES} | {
+    "outside": "Lines outside of iterations", "slow": "Lines of slow iterations"}
+
+_NO_PHASES = {"outside": "outside of iterations", "slow": "of slow iterations"}
 
 
 def source_lines(run: Run) -> Body:
@@ -59,10 +62,10 @@ def _columns(phase: str) -> list[Column]:
         CASE, Column("share", "Share", meaning="part of the samples, with its 95 % interval", unbroken=True),
         Column("place", "Line"), Column("function", "In", unbroken=True),
         Column("calls", "Was calling"),
-        *([] if phase == "outside" else
+        *([] if phase in _NO_PHASES else
           [Column("time_s", "Time", fmt.seconds, f"per iteration: share × mean time of “{phase}”")]),
         Column("num_samples", "Samples", fmt.number,
-               "outside of iterations" if phase == "outside" else f"while the time was “{phase}”"),
+               _NO_PHASES.get(phase, f"while the time was “{phase}”")),
     ]  # fmt: skip
 
 
@@ -88,7 +91,7 @@ def _terminal(run: Run, case: Any) -> list[RenderableType]:
 
 
 def _heading(phase: str) -> str:
-    return "lines outside of iterations" if phase == "outside" else f"lines of {phase}"
+    return f"lines {_NO_PHASES.get(phase, f'of {phase}')}"
 
 
 def _few(run: Run, case: str) -> dict[str, str]:

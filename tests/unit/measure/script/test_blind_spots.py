@@ -15,9 +15,9 @@ from charact.measure.script.spans.blind_spots import (
     blind_spots,
     is_compiled_whole,
 )
+from charact.measure.script.spans.frame_samples import Samples
 from charact.measure.script.spans.iterations import Interval, Iteration
 from charact.measure.script.spans.recorder import Kind, Slice
-from charact.measure.script.spans.stack_sampler import Samples
 
 MODEL, NONE = 1, 0
 

@@ -16,15 +16,14 @@ import pytest
 
 import charact
 from charact.measure.script.spans.event_log import EventLogReader, EventLogWriter
+from charact.measure.script.spans.frame_samples import NUM_KEPT, Samples
 from charact.measure.script.spans.iterations import Interval, Iteration
 from charact.measure.script.spans.recorder import Kind, SpanRecorder
 from charact.measure.script.spans.stack_sampler import (
     _LIBRARIES,
     INTERVAL_S,
-    NUM_KEPT,
     SPARSE_INTERVAL_S,
     FrameSampler,
-    Samples,
     location_of,
 )
 
@@ -261,9 +260,10 @@ def test_only_what_lies_in_an_iteration_and_in_no_phase_is_other() -> None:
     assert facts is not None
     assert facts["interval_s"] == INTERVAL_S
     assert facts["num_samples"] == 5  # 100, 101, 151, 199 and 321
+    unknown = {"text": None, "waiting_frac": None}
     assert facts["frames"] == [
-        {"place": "a.py:2", "function": "f", "library": "library.g", "num_samples": 4},
-        {"place": "a.py:1", "function": "f", "library": None, "num_samples": 1},
+        {"place": "a.py:2", "function": "f", "library": "library.g", "num_samples": 4, **unknown},
+        {"place": "a.py:1", "function": "f", "library": None, "num_samples": 1, **unknown},
     ]
     assert facts["num_data_samples"] == 0
     assert facts["num_outside_samples"] == 3  # 200, 250 and 400: an iteration of another case has 50

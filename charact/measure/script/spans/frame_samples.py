@@ -1,0 +1,136 @@
+"""Stack samples of an event log: the lines that a program ran most, by phase. No torch in here."""
+
+from bisect import bisect_right
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from statistics import mean, median
+from typing import Any
+
+from charact.core.slow_iterations import slow_limit_s
+from charact.measure.script.spans.iterations import Iteration
+from charact.measure.script.spans.stack_sampler import INTERVAL_S, CodeLocation
+from charact.record.schema import SAMPLED_PHASES
+
+NUM_KEPT = 20
+_MIN_SPARSE = 5
+"""Minimum number of samples from which a line is named, unless `--sample` asks for all."""
+_MUCH_FRAC = 0.1
+"""Share of the time above which the lines of a phase are named without `--sample`."""
+
+
+class Samples:
+    """Stack samples of an event log."""
+
+    def __init__(self) -> None:
+        self.interval_s: float | None = None
+        """Time between two samples; None if no sampler ran."""
+        self._locations: list[CodeLocation] = []
+        self._texts: list[str | None] = []
+        self._samples: list[tuple[int, int]] = []
+        self._waiting: list[float | None] = []
+        self._delays_s: list[float] = []
+
+    def add(self, note: dict[str, Any]) -> None:
+        """Add the samples of a note; those of older versions have no texts, and do not know what waits."""
+        self.interval_s = note.get("interval_s", INTERVAL_S)
+        self._locations += [(location, function, library) for location, function, library in note["places"]]
+        self._samples += [(time_ns, number) for time_ns, number in note["samples"]]
+        for values, added, total in ((self._texts, note.get("texts", []), len(self._locations)),
+                                     (self._waiting, note.get("waiting", []), len(self._samples))):
+            num_added = total - len(values)
+            values += [*added, *[None] * num_added][:num_added]
+        self._delays_s += [note["delay_s"]] if "delay_s" in note else []
+
+    def facts(self, iterations: Sequence[Iteration], every: Sequence[Iteration], phase_fracs: Mapping[str, float],
+              undisturbed: Sequence[Iteration] = ()) -> dict[str, Any] | None:
+        """Return the facts of the pass `frames` of a case: for each phase, the lines with most samples.
+
+        Each of `SAMPLED_PHASES` with a known share has its number of samples and at most `NUM_KEPT` lines. Without
+        `--sample`, phases that take at most 10 % of the time are left out, and lines of a phase with fewer than 5
+        samples are not named. Slow iterations have lines if there are 5 samples. None if no sampler ran, or if no phase
+        is left.
+
+        Args:
+            iterations: those of the case, in order.
+            every: all iterations of the program, in order; a sample in none of them counts as `outside`.
+            phase_fracs: share (0 to 1) of the time in each phase; for `outside`, of the program's time.
+            undisturbed: iterations of the case, also of its warm-up, in order; some of them may be slow.
+        """
+        if self.interval_s is None:
+            return None
+        chosen = {phase: list[int]() for phase in SAMPLED_PHASES if phase in phase_fracs}
+        slow, in_slow = _slow(undisturbed), list[int]()
+        for index, (time_ns, number) in enumerate(self._samples):
+            phase = _phase_at(time_ns, iterations) or ("outside" if _at(time_ns, every) is None else None)
+            if number < len(self._locations):
+                if phase in chosen:
+                    chosen[phase].append(index)
+                if slow and _at(time_ns, slow) is not None:
+                    in_slow.append(index)
+        sparse = self.interval_s > INTERVAL_S
+        if sparse:
+            chosen = {phase: samples for phase, samples in chosen.items() if phase_fracs[phase] > _MUCH_FRAC}
+        if len(in_slow) >= _MIN_SPARSE:
+            chosen["slow"] = in_slow
+        if not chosen:
+            return None
+        facts: dict[str, Any] = {"status": "ok", "reason": None, "interval_s": self.interval_s,
+                                 "delay_s": median(self._delays_s) if self._delays_s else None}
+        for phase, samples in chosen.items():
+            num_samples, frames = SAMPLED_PHASES[phase]
+            few = sparse and len(samples) < _MIN_SPARSE
+            facts |= {num_samples: len(samples), frames: [] if few else self._most(samples)}
+        return facts
+
+    def most_frequent(self, spans: Sequence[tuple[int, int]]) -> str | None:
+        """Return the line with most samples in given intervals, as text: `train.py:39 in load`.
+
+        None if there are fewer than 5 samples in them.
+
+        Args:
+            spans: start and end (ns) of each interval, sorted by start, without overlap.
+        """
+        counts: Counter[tuple[str, str]] = Counter()
+        for time_ns, number in self._samples:
+            index = bisect_right(spans, time_ns, key=lambda span: span[0]) - 1
+            if index >= 0 and time_ns < spans[index][1] and number < len(self._locations):
+                counts[self._locations[number][:2]] += 1
+        if counts.total() < _MIN_SPARSE:
+            return None
+        place, function = counts.most_common(1)[0][0]
+        return f"{place} in {function}"
+
+    def _most(self, samples: Sequence[int]) -> list[dict[str, Any]]:
+        """Return the lines with most of the samples with given indices."""
+        by_line: dict[int, list[int]] = defaultdict(list)
+        for index in samples:
+            by_line[self._samples[index][1]].append(index)
+        most = sorted(by_line.items(), key=lambda line: -len(line[1]))[:NUM_KEPT]
+        return [
+            dict(zip(("place", "function", "library"), self._locations[number], strict=True)) | {
+                "num_samples": len(indices), "text": self._texts[number],
+                "waiting_frac": mean(known) if (known := [share for index in indices
+                                                          if (share := self._waiting[index]) is not None]) else None}
+            for number, indices in most
+        ]
+
+
+def _slow(iterations: Sequence[Iteration]) -> list[Iteration]:
+    """Return the slow ones of iterations."""
+    walls_s = [(one.end_ns - one.start_ns) / 1e9 for one in iterations]
+    limit_s = slow_limit_s(walls_s)
+    return [one for one, wall_s in zip(iterations, walls_s, strict=True) if wall_s > limit_s]
+
+
+def _phase_at(time_ns: int, iterations: Sequence[Iteration]) -> str | None:
+    """Return the phase of an iteration at a time, `other` between its intervals; None outside of the iterations."""
+    iteration = _at(time_ns, iterations)
+    if iteration is None:
+        return None
+    return next((one.phase for one in iteration.intervals if one.start_ns <= time_ns < one.end_ns), "other")
+
+
+def _at(time_ns: int, iterations: Sequence[Iteration]) -> Iteration | None:
+    """Return the iteration at a time; None outside of all."""
+    index = bisect_right(iterations, time_ns, key=lambda one: one.start_ns) - 1
+    return iterations[index] if index >= 0 and time_ns < iterations[index].end_ns else None

@@ -1,0 +1,83 @@
+"""Lines of stack samples: in slow iterations, with their texts, and whether the program waited in them."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec import convert
+
+from charact.measure.script.spans.event_log import EventLogReader, EventLogWriter
+from charact.measure.script.spans.event_log_notes import read_note
+from charact.measure.script.spans.frame_samples import Samples
+from charact.measure.script.spans.iterations import Interval, Iteration
+from charact.measure.script.spans.recorder import SpanRecorder
+from charact.measure.script.spans.stack_sampler import FrameSampler
+from charact.record.manifest_passes import FramesPass
+
+
+def iterations_of(walls_ns: list[int]) -> list[Iteration]:
+    ends = [sum(walls_ns[:number + 1]) for number in range(len(walls_ns))]
+    return [Iteration(True, end - wall, end, [Interval("forward", 1, end - wall, end - 1)])
+            for wall, end in zip(walls_ns, ends, strict=True)]
+
+
+def facts_of(samples: Samples, iterations: list[Iteration], **fracs: float) -> dict[str, Any]:
+    facts = samples.facts(iterations, iterations, fracs, iterations)
+    assert facts is not None
+    convert(facts, FramesPass)
+    return facts
+
+
+def test_slow_iterations_have_lines_of_all_phases() -> None:
+    samples = Samples()
+    samples.add({"places": [["a.py:1", "f", None], ["a.py:2", "g", None]],
+                 "samples": [[5, 0], [35, 0], *([time_ns, 1] for time_ns in range(60, 68)), [109, 1]],
+                 "interval_s": 0.1})
+    iterations = iterations_of([10] * 6 + [50] + [10] * 6)
+    facts = facts_of(samples, iterations, forward=1.0)
+    assert facts["num_slow_samples"] == 9  # from 60 to 110
+    assert [(frame["place"], frame["num_samples"]) for frame in facts["slow_frames"]] == [("a.py:2", 9)]
+    assert "slow_frames" not in facts_of(samples, iterations_of([10] * 13), forward=1.0)
+
+
+def test_waiting_is_the_mean_of_the_known_shares_and_texts_belong_to_the_lines() -> None:
+    samples = Samples()
+    samples.add({"places": [["a.py:1", "f", None]], "samples": [[1, 0], [2, 0]]})  # of an older version
+    samples.add({"places": [["a.py:2", "g", None]], "samples": [[3, 1], [4, 1], [5, 1]],
+                 "texts": ["save()"], "waiting": [1.0, None, 0.5]})
+    facts = facts_of(samples, iterations_of([10]), forward=1.0)
+    assert [(frame["place"], frame["text"], frame["waiting_frac"]) for frame in facts["forward_frames"]] == [
+        ("a.py:2", "save()", 0.75), ("a.py:1", None, None)]
+
+
+@pytest.mark.parametrize("waiting", [[1.5], ["no"]])
+def test_shares_of_a_note_are_checked(waiting: list[Any]) -> None:
+    line = {"note": "frames", "places": [], "samples": [], "waiting": waiting}
+    with pytest.raises(ValueError, match="waiting"):
+        read_note(str(line).replace("'", '"').encode())
+
+
+@pytest.mark.clock
+def test_a_line_that_sleeps_waits_and_one_that_computes_does_not(tmp_path: Path) -> None:
+    recorder = SpanRecorder()
+    recorder.on = True
+    (tmp_path / "own.py").write_text('import time\n'
+                                     'def both(until_s):\n'
+                                     '    while time.monotonic() < until_s:\n'
+                                     '        time.sleep(0.03)  # waits\n'
+                                     '        sum(range(2_000_000))\n')
+    program: dict[str, Any] = {"__name__": "__main__"}
+    exec(compile((tmp_path / "own.py").read_text(), str(tmp_path / "own.py"), "exec"), program)
+    sampler = FrameSampler(recorder, EventLogWriter(tmp_path))
+    sampler.start()
+    program["both"](program["time"].monotonic() + 2)
+    sampler.stop()
+    samples = Samples()
+    for note in EventLogReader(tmp_path).notes():
+        samples.add(note)
+    whole = [Iteration(True, 0, 2**62, [])]
+    facts = samples.facts(whole, whole, {"other": 1.0})
+    assert facts is not None
+    shares = {frame["text"]: frame["waiting_frac"] for frame in facts["frames"]}
+    assert shares["time.sleep(0.03)  # waits"] > 0.6
+    assert shares["sum(range(2_000_000))"] < 0.3
