@@ -17,6 +17,7 @@ PASSES = ("timing", "operators", "memory", "inspection", "counters")
 """Passes in the order in which they run."""
 DEFAULT_PASSES = ["operators", "memory", "inspection"]
 """Passes that run if neither these nor the number of iterations are chosen."""
+DEFAULT_BUDGET_FRAC = 0.2
 TIMED_BEFORE_PASSES = 50
 """Number of iterations to time if other passes follow."""
 
@@ -50,8 +51,12 @@ def command(
         help="What to measure after timing, each in iterations of its own: operators (with FLOP), memory, inspection "
              "(of gradients, optimizer state and inputs), counters; or only timing. Timing then takes 50 iterations, "
              "unless --iterations is given. Default with --iterations: timing only. Default without: operators, memory "
-             "and inspection take 8 iterations once the timing is precise, and all others are timed.",
+             "and inspection take 7 iterations once the timing is precise, and all others are timed.",
         show_default=False)] = None,
+    budget: Annotated[float | None, typer.Option(
+        min=0, max=1000, metavar="SHARE",
+        help="Share of the script's time that the passes may take, but at least 5 s; passes beyond it are skipped. "
+             "Default: 0.2; without limit if --passes is given.", show_default=False)] = None,
     stop: Annotated[bool, typer.Option("--stop", help="End the script after --iterations and passes.")] = False,
     sample: Annotated[bool, typer.Option(
         "--sample", help="Sample the script's line every 10 ms, not every 100 ms.")] = False,
@@ -88,6 +93,7 @@ def command(
         raise UserError("give a script: charact run train.py, or a module: charact run -m package.module")
     if passes is None:
         further = DEFAULT_PASSES if iterations is None else []
+        budget = DEFAULT_BUDGET_FRAC if budget is None else budget
     else:
         chosen = parse_choices(passes, "--passes", PASSES)
         further = [one for one in PASSES if one in chosen and one != "timing"]
@@ -111,7 +117,7 @@ def command(
 
     run_program(
         Program(module, None if module is not None else program[0], program[module is None:]), skip=skip,
-        iterations=iterations, stop=stop, passes=further, sample=sample,
+        iterations=iterations, stop=stop, passes=further, budget_frac=budget, sample=sample,
         live=live and os.environ.get("LOCAL_RANK", "0") == "0",  # ranks share a terminal: only one draws
         hang_after_s=hang_after, out=out, label=label,
         quiet=quiet, keep_arguments=keep_arguments, command_line=sys.argv[1:], environment=environment)

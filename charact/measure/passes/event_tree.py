@@ -159,7 +159,7 @@ class _Walk:
         if caller is not None and calls_itself:
             shapes, dtype = caller.input_shapes, caller.dtype
         else:
-            shapes, dtype = _shapes(inputs), _floating_dtype(inputs)
+            shapes, dtype = _shapes(inputs), _floating_dtype(inputs) if inputs else None
         operator = Operator(context.phase, name, kind, layer, shapes, duration, event.correlation_id,
                             event.start_time_ns, calls_itself, caller, inputs if self._with_inputs else (), dtype)
         self.tree.operators.append(operator)

@@ -21,7 +21,7 @@ from charact.measure.passes.counters import Sampler
 from charact.measure.passes.marks import layer_marks, layer_rows
 from charact.measure.passes.memory_pass import MemoryProbe
 from charact.measure.passes.operators import NUM_ITERATIONS, OperatorProbe
-from charact.measure.script.hooks.patch_context import Replacements
+from charact.measure.script.hooks.patch_context import Replacements, subclasses
 from charact.measure.script.inspection.instrument import InspectionInstrument
 from charact.measure.script.program_state import PhaseMarks, ProgramState, compiles, compute_device
 from charact.measure.script.spans.recorder import SpanRecorder
@@ -68,9 +68,13 @@ class Instrument(Protocol):
     """Measurement of a program's iterations, each between `begin` and `end`."""
 
     num_iterations: int
+    warms_up: bool
+    """Whether an iteration runs between `prepare` and the first that is measured."""
+    may_end_early: bool
+    """Whether fewer iterations are measured if they take much of charact's time budget."""
 
     def prepare(self) -> None:
-        """Set up; one iteration runs before the first that is measured."""
+        """Set up."""
 
     def begin(self) -> None:
         """Start to measure an iteration."""
@@ -92,6 +96,7 @@ class OperatorInstrument:
     """Profiler trace of iterations, with annotations of phases and layers."""
 
     num_iterations = NUM_ITERATIONS
+    warms_up, may_end_early = True, True
 
     def __init__(self, seen: ProgramState, recorder: SpanRecorder, directory: Path) -> None:
         self._models = seen.models()
@@ -141,8 +146,11 @@ class MemoryInstrument:
     """Profiler's allocation events of one iteration."""
 
     num_iterations = 1
+    may_end_early = False
 
     def __init__(self, seen: ProgramState, recorder: SpanRecorder, _: Path) -> None:
+        # Without an optimizer, an iteration begins inside a fetch, and `prepare` patches only later fetches.
+        self.warms_up = not seen.optimizers()
         self._probe = MemoryProbe(compute_device(), list(seen.models().values()), seen.optimizers(), others=True)
         self._marks = PhaseMarks(recorder, self._probe.phase_ended)
         self._replacements = Replacements()
@@ -212,6 +220,7 @@ class CounterInstrument:
     """Counter readings over several iterations, including the time between them, such as a validation."""
 
     num_iterations = 10
+    warms_up, may_end_early = True, False
 
     def __init__(self, _: ProgramState, recorder: SpanRecorder, __: Path) -> None:
         self._timeline = PhaseTimeline(compute_device())
@@ -259,7 +268,13 @@ INSTRUMENTS: dict[str, Callable[[ProgramState, SpanRecorder, Path], Instrument]]
 
 def _check_no_other_profiler() -> None:
     """Raise if the program has its own PyTorch profiler: a process can have only one, and its events would be lost."""
-    kinds = torch.profiler.profile, torch.autograd.profiler.profile
-    gc.collect()
-    if any(issubclass(type(obj), kinds) for obj in gc.get_objects()):
-        raise UserError("the program uses PyTorch's profiler itself, and a process can have only one")
+    if _has_profiler():
+        gc.collect()
+        if _has_profiler():
+            raise UserError("the program uses PyTorch's profiler itself, and a process can have only one")
+
+
+def _has_profiler() -> bool:
+    bases = torch.profiler.profile, torch.autograd.profiler.profile
+    kinds = {id(kind) for base in bases for kind in (base, *subclasses(base))}
+    return not kinds.isdisjoint(id(type(obj)) for obj in gc.get_objects())

@@ -17,6 +17,8 @@ from charact.measure.script.spans.recorder import SpanRecorder
 if TYPE_CHECKING:
     from charact.measure.script.pass_instruments import Instrument
 
+LEAST_BUDGET_S = 5.0
+"""Time that the passes may always take."""
 MAX_DISCARDED = 3
 """Largest number of iterations that a pass discards because a validation ran in them."""
 
@@ -33,13 +35,25 @@ class PassScheduler:
         objects: the program's models, optimizers and loaders by owner ID.
         names: returns the program's names for these objects, by owner ID.
         note: writes a note to the event log.
+        budget_frac: share of the program's time that the passes may take, or `LEAST_BUDGET_S` if that is more; a pass
+            is skipped if earlier ones have taken it. None: no limit.
     """
 
     def __init__(self, passes: Sequence[str], directory: Path, recorder: SpanRecorder, objects: Mapping[int, Any],
-                 names: Callable[[], Mapping[int, str]], note: Callable[[dict[str, Any]], None]) -> None:
+                 names: Callable[[], Mapping[int, str]], note: Callable[[dict[str, Any]], None],
+                 budget_frac: float | None = None) -> None:
         self._waiting = list(passes)
         self._directory, self._recorder, self._note = directory, recorder, note
         self._objects, self._names = objects, names
+        self._began_s, self._budget_frac = time.perf_counter(), budget_frac
+        self._spent_s = 0.0
+        """Time that the passes have taken, without that of the program's iterations."""
+        self._acting_s = self._began_s
+        """When a pass began to run code of its own."""
+        self._typical_s: float | None = None
+        """Time of the last warm-up of a pass."""
+        self._prepared_ns: int | None = None
+        """Start of the warm-up that runs; None while none does."""
         self._begun = False
         self._name = ""
         self._instrument: Instrument | None = None
@@ -108,12 +122,16 @@ class PassScheduler:
         self._waiting.clear()
 
     def _next_iteration(self) -> None:
+        now_ns = time.perf_counter_ns()
         if self._instrument is None:
             self._open_next()
             return
         if self._since_ns is not None:
-            last = len(self._windows) + 1 == self._instrument.num_iterations
-            window = [self._since_ns, time.perf_counter_ns()]
+            window = [self._since_ns, now_ns]
+            if self._typical_s is not None:
+                self._spent_s += max((now_ns - self._since_ns) / 1e9 - self._typical_s, 0)
+            last = len(self._windows) + 1 == self._instrument.num_iterations or (
+                self._instrument.may_end_early and self._spent_s > self._allowed_s() / 2)
             self._instrument.end(last=last)
             self._windows.append(window)
             self._since_ns = None
@@ -121,10 +139,21 @@ class PassScheduler:
                 self._finish(self._instrument)
                 self._open_next()
                 return
-        self._since_ns = time.perf_counter_ns()
-        self._instrument.begin()
+        elif self._prepared_ns is not None:
+            self._typical_s = (now_ns - self._prepared_ns) / 1e9
+        self._begin(self._instrument)
+
+    def _begin(self, instrument: "Instrument") -> None:
+        self._prepared_ns, self._since_ns = None, time.perf_counter_ns()
+        instrument.begin()
 
     def _open_next(self) -> None:
+        if self._waiting and self._spend() > self._allowed_s():
+            for name in self._waiting:
+                self._note({"note": "pass", "pass": name, "status": "skipped", "windows": [],
+                            "reason": f"charact's other passes took {self._spent_s:.1f} s, and {self._allowed_s():.1f} "
+                                      "s were allowed: give a larger --budget"})
+            self._waiting.clear()
         if self._waiting:
             from charact.measure.script.pass_instruments import INSTRUMENTS
             from charact.measure.script.program_state import ProgramState
@@ -133,6 +162,17 @@ class PassScheduler:
             seen = ProgramState(self._objects, self._names)
             self._instrument = INSTRUMENTS[self._name](seen, self._recorder, self._directory)
             self._instrument.prepare()
+            if self._instrument.warms_up:
+                self._prepared_ns = time.perf_counter_ns()
+            else:
+                self._begin(self._instrument)
+
+    def _allowed_s(self) -> float:
+        """Return the time that the passes may take, from the program's time so far."""
+        if self._budget_frac is None:
+            return float("inf")
+        program_s = time.perf_counter() - self._began_s - self._spent_s
+        return max(LEAST_BUDGET_S, self._budget_frac * program_s)
 
     def _finish(self, instrument: "Instrument") -> None:
         tables, facts = instrument.found()
@@ -156,6 +196,20 @@ class PassScheduler:
             self._instrument.drop()
 
     def _attempt(self, act: Callable[[], None]) -> None:
+        self._acting_s = time.perf_counter()
+        try:
+            self._guarded(act)
+        finally:
+            self._spend()
+
+    def _spend(self) -> float:
+        """Add the time since the last call to that of the passes; return it (s)."""
+        now_s = time.perf_counter()
+        self._spent_s += now_s - self._acting_s
+        self._acting_s = now_s
+        return self._spent_s
+
+    def _guarded(self, act: Callable[[], None]) -> None:
         try:
             act()
         except UserError as error:
@@ -165,7 +219,7 @@ class PassScheduler:
 
     def _fail(self, reason: str) -> None:
         """Clean up the running pass and record it as failed."""
-        instrument, self._instrument = self._instrument, None
+        instrument, self._instrument, self._prepared_ns = self._instrument, None, None
         since_ns, self._since_ns = self._since_ns, None
         if instrument is not None:
             with contextlib.suppress(Exception):  # an error during clean-up must not hide the reason

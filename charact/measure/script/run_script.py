@@ -40,8 +40,8 @@ class Program:
 
 
 def run_program(program: Program, *, skip: int | None, iterations: int | None, stop: bool, passes: Sequence[str],
-                sample: bool, live: bool, hang_after_s: float | None, out: Path, label: str, quiet: bool,
-                keep_arguments: bool, command_line: list[str], environment: Mapping[str, str]) -> NoReturn:
+                budget_frac: float | None, sample: bool, live: bool, hang_after_s: float | None, out: Path, label: str,
+                quiet: bool, keep_arguments: bool, command_line: list[str], environment: Mapping[str, str]) -> NoReturn:
     """Run and record a program, then exit as the program does; the record is in a new directory in `out`.
 
     Args:
@@ -50,6 +50,8 @@ def run_program(program: Program, *, skip: int | None, iterations: int | None, s
         iterations: number of iterations to measure; None measures all.
         stop: whether to end the program after these iterations and the passes.
         passes: names of the passes to run after the timing; if all iterations are measured, as soon as it is precise.
+        budget_frac: share of the program's time that the passes may take, see `PassScheduler`; None: no limit. Ranks
+            have none, so that all run the same passes.
         sample: whether a thread samples the program's stack often while no phase runs.
         live: whether a separate process shows the progress.
         hang_after_s: time without progress after which the program's place is printed and recorded; None: never.
@@ -91,8 +93,8 @@ def run_program(program: Program, *, skip: int | None, iterations: int | None, s
 
     who = "" if identity is None else f"rank {identity.rank} on {os.uname().nodename}: "
     warmup = MAX_WARMUP_ITERATIONS if skip is None and iterations is not None else skip or 0
-    session = Session(run.directory, Plan(warmup, iterations, stop, tuple(passes)),
-                      on_problem,
+    plan = Plan(warmup, iterations, stop, tuple(passes), budget_frac if identity is None else None)
+    session = Session(run.directory, plan, on_problem,
                       sample_interval_s=INTERVAL_S if sample else SPARSE_INTERVAL_S, is_rank=identity is not None,
                       hang_after_s=hang_after_s, on_hang=lambda text: error.print_line(f"{who}{text}"))
     ending = ExitHandler(session, run, error, environment, quiet=quiet)

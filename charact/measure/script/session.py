@@ -44,6 +44,8 @@ class Plan:
     stop: bool = False
     passes: tuple[str, ...] = ()
     """Passes, each on its own iterations."""
+    budget_frac: float | None = None
+    """Share of the program's time that the passes may take, see `PassScheduler`; None: no limit."""
 
 
 class EnoughMeasured(SystemExit):
@@ -106,7 +108,7 @@ class Session:
         self._notes: list[dict[str, Any]] = [{"note": "began", "time_ns": self._began_ns}]
         """Notes to write with the next slices."""
         self._pass_scheduler = PassScheduler(plan.passes, directory, self.recorder, self._objects,
-                                             lambda: self._names()["names"], self.note)
+                                             lambda: self._names()["names"], self.note, plan.budget_frac)
         _SESSIONS.add(self)
 
     @property

@@ -38,6 +38,7 @@ class InspectionInstrument:
     """
 
     num_iterations = 1
+    warms_up, may_end_early = True, False
 
     def __init__(self, seen: ProgramState, recorder: SpanRecorder, _: Path) -> None:
         self._recorder, self._device = recorder, compute_device()

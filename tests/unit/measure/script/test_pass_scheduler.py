@@ -12,7 +12,7 @@ import torch
 from support.sources import Made
 from torch import nn
 
-from charact.measure.script import pass_instruments
+from charact.measure.script import pass_instruments, pass_scheduler
 from charact.measure.script.pass_instruments import (
     CounterInstrument,
     MemoryInstrument,
@@ -52,13 +52,14 @@ class Fake:
 class Program:
     """A program's iterations, given to a scheduler."""
 
-    def __init__(self, *passes: str, monkeypatch: pytest.MonkeyPatch, directory: Path = Path()) -> None:
+    def __init__(self, *passes: str, monkeypatch: pytest.MonkeyPatch, directory: Path = Path(),
+                 budget_frac: float | None = None) -> None:
         Fake.calls, Fake.breaks_in = [], ""
         monkeypatch.setattr(pass_instruments, "INSTRUMENTS", {"first": Fake, "second": Fake})
         self.notes: list[dict[str, Any]] = []
         self.recorder = SpanRecorder()
         self.recorder.on = True
-        self.scheduler = PassScheduler(passes, directory, self.recorder, {}, dict, self.notes.append)
+        self.scheduler = PassScheduler(passes, directory, self.recorder, {}, dict, self.notes.append, budget_frac)
 
     def iterate(self) -> bool:
         return self.scheduler.advance(iteration_ended=True)
@@ -119,6 +120,44 @@ class TestTheOrder:
         assert Fake.calls == ["prepare", "begin", "drop", "clean"]
         program.scheduler.stop()
         assert len(program.endings) == 2
+
+    @pytest.mark.parametrize(("budget_frac", "statuses"), [
+        (None, ["ok", "ok"]), (0.2, ["ok", "skipped"]), (1e9, ["ok", "ok"])])
+    def test_a_pass_is_skipped_if_others_took_the_time(self, budget_frac: float | None, statuses: list[str],
+                                                       monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(pass_scheduler, "LEAST_BUDGET_S", 0.02)
+        monkeypatch.setattr(Fake, "clean", lambda _: time.sleep(0.05), raising=False)
+        program = Program("first", "second", monkeypatch=monkeypatch, budget_frac=budget_frac)
+        while program.iterate():
+            pass
+        assert [status for _, status, _ in program.endings] == statuses
+        if "skipped" in statuses:
+            assert program.endings[1][2] == ("charact's other passes took 0.1 s, and 0.0 s were allowed: give a larger "
+                                             "--budget")
+
+    def test_the_program_s_own_time_is_not_that_of_the_passes(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(pass_scheduler, "LEAST_BUDGET_S", 0.1)
+        program = Program("first", "second", monkeypatch=monkeypatch, budget_frac=0.0)
+        while program.iterate():
+            time.sleep(0.05)
+        assert [status for _, status, _ in program.endings] == ["ok", "ok"]
+
+    def test_a_pass_that_takes_long_measures_fewer_iterations(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(pass_scheduler, "LEAST_BUDGET_S", 0.1)
+        monkeypatch.setattr(Fake, "num_iterations", 9)
+        program = Program("first", monkeypatch=monkeypatch, budget_frac=0.0)
+        program.iterate()
+        while program.iterate():
+            time.sleep(0.04)
+        (ended,) = (note for note in program.notes if note["note"] == "pass")
+        assert ended["status"] == "ok"
+        assert 1 <= len(ended["windows"]) <= 4
+
+    def test_an_instrument_that_needs_no_warm_up_measures_at_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(Fake, "warms_up", False, raising=False)
+        program = Program("first", monkeypatch=monkeypatch)
+        assert [program.iterate() for _ in range(3)] == [True, True, False]
+        assert Fake.calls == ["prepare", "begin", "end one", "begin", "end last", "found", "clean"]
 
     def test_a_validation_in_between_sends_a_pass_to_another_iteration(self, monkeypatch: pytest.MonkeyPatch) -> None:
         program = Program("first", monkeypatch=monkeypatch)
