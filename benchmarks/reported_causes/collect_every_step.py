@@ -14,13 +14,13 @@ import torch.nn.functional as F
 REMEDY = bool(os.environ.get("REMEDY"))
 
 torch.manual_seed(0)
-records = [{"id": index, "tags": [index % 7], "length": index % 90} for index in range(150_000)]
+records = [{"id": index, "tags": [index % 7], "length": index % 90} for index in range(100_000)]
 model = nn.Sequential(nn.Linear(128, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 10))
 optimizer = torch.optim.SGD(model.parameters(), 0.05)
 images, labels = torch.randn(4096, 128), torch.randint(0, 10, (4096,))
 start = time.perf_counter()
-for _ in range(120):
-    chosen = torch.randint(0, 4096, (512,))
+for _ in range(40):
+    chosen = torch.randint(0, 4096, (1024,))
     optimizer.zero_grad()
     loss = F.cross_entropy(model(images[chosen]), labels[chosen])
     loss.backward()

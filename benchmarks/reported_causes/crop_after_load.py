@@ -50,7 +50,7 @@ def main():
         model = nn.Sequential(nn.Conv2d(3, 24, 8), nn.ReLU(), nn.MaxPool2d(4), nn.Flatten(), nn.Linear(1944, 3))
         optimizer = torch.optim.SGD(model.parameters(), 1e-3)
         start = time.perf_counter()
-        for patches, light in DataLoader(Patches(Path(name), 1600), batch_size=16):
+        for patches, light in DataLoader(Patches(Path(name), 960), batch_size=16):
             optimizer.zero_grad()
             loss = F.mse_loss(model(patches), light)
             loss.backward()

@@ -21,7 +21,7 @@ class Denoiser(nn.Module):
         super().__init__()
         self.enter, self.leave = nn.Conv2d(3, 32, 3, padding=1), nn.Conv2d(32, 3, 3, padding=1)
         self.blocks = nn.ModuleList(nn.Sequential(nn.GroupNorm(4, 32), nn.SiLU(), nn.Conv2d(32, 32, 3, padding=1))
-                                    for _ in range(4))
+                                    for _ in range(6))
 
     def forward(self, images):
         hidden = self.enter(images)
@@ -34,8 +34,8 @@ torch.manual_seed(0)
 model = Denoiser()
 optimizer = torch.optim.AdamW(model.parameters(), 1e-4, fused=True)
 start = time.perf_counter()
-for _ in range(60):
-    images, noise = torch.randn(8, 3, 32, 32), torch.randn(8, 3, 32, 32)
+for _ in range(50):
+    images, noise = torch.randn(8, 3, 40, 40), torch.randn(8, 3, 40, 40)
     optimizer.zero_grad()
     loss = F.mse_loss(model(images + noise), noise)
     loss.backward()

@@ -28,7 +28,7 @@ memory = list(transitions()) if REMEDY else deque(transitions(), maxlen=CAPACITY
 model = nn.Sequential(nn.Linear(4, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 4))
 optimizer = torch.optim.Adam(model.parameters(), 1e-4, fused=True)
 start = time.perf_counter()
-for _ in range(300):
+for _ in range(1000):
     batch = [memory[random.randrange(CAPACITY)] for _ in range(64)]
     states = torch.tensor([state for state, _, _ in batch])
     actions = torch.tensor([action for _, action, _ in batch])

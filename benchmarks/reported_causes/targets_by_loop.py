@@ -33,7 +33,7 @@ torch.manual_seed(0)
 model = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 5))
 optimizer = torch.optim.SGD(model.parameters(), 0.05)
 start = time.perf_counter()
-for _ in range(200):
+for _ in range(350):
     features = torch.randn(BATCH, 64)
     image_of_box = torch.randint(0, BATCH, (2000,)).sort().values
     targets = pack(image_of_box, torch.rand(2000, 5))
