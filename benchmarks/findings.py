@@ -228,7 +228,7 @@ def place_is_right(path: Path, truth: Truth, finding: Mapping[str, Any]) -> bool
     line, layer, setting = finding.get("line"), finding.get("layer") or "", finding.get("setting") or ""
     if line and finding.get("file") and Path(finding["file"]).name == path.name:
         source = path.read_text().splitlines()
-        if line <= len(source) and any(text in source[line - 1] for text in truth.lines):
+        if line <= len(source) and any(text in source[int(line) - 1] for text in truth.lines):
             return True
     if finding["finding"] == "line":
         return False
