@@ -101,6 +101,59 @@ def student_probability(distance: float, num_degrees: int) -> float:
     return 1 - _student_mass(math.atan(abs(distance) / math.sqrt(num_degrees)), num_degrees)
 
 
+_EFFECT_VARIANCE = 10.0
+"""Variance of the effect (mean over standard deviation) in the mixture of the sequential t-test, see
+`benchmarks/by_turns.py`: a larger one decides earlier on large effects, and later on small ones."""
+
+
+def sequential_factor(num_values: int, confidence: float = 0.95) -> float:
+    """Return the half-width of a confidence sequence for a mean, in standard errors; infinite for 2 values or fewer.
+
+    The intervals after each of any number of values all contain the mean with a probability of at least `confidence`,
+    so values may be added until an interval shows enough. It assumes independent normal values of unknown variance.
+
+    Source: H. Wang, A. Ramdas, Anytime-valid t-tests and confidence sequences for Gaussian means with unknown variance
+    (arXiv 2310.03722), the test martingale with a Gaussian mixture; Ville's inequality.
+    """
+    spread = 1 + num_values * _EFFECT_VARIANCE
+    bound = (math.sqrt(spread) / (1 - confidence)) ** (2 / num_values)
+    if num_values < 2 or bound >= spread:
+        return math.inf
+    return math.sqrt((num_values - 1) * (bound - 1) / (1 - bound / spread))
+
+
+def trimmed_mean(values: Sequence[float], share: float) -> tuple[float, float, int]:
+    """Return the mean without a share of the values at each end, its standard error, and the number of values left.
+
+    The error is in the unit of the values; 0 of a single value. Outliers affect neither.
+
+    Source: J. W. Tukey, D. H. McLaughlin, Less vulnerable confidence and significance procedures for location based on
+    a single sample, Sankhya A 25 (1963): the winsorized variance, with the degrees of freedom of the values left.
+    """
+    ordered, num_cut = sorted(values), math.floor(share * len(values))
+    num_left = len(values) - 2 * num_cut
+    low, high = ordered[num_cut], ordered[-num_cut - 1]
+    mean = math.fsum(ordered[num_cut : len(values) - num_cut]) / num_left
+    winsorized = [min(max(value, low), high) for value in values]
+    center = math.fsum(winsorized) / len(values)
+    squares = math.fsum((value - center) ** 2 for value in winsorized)
+    return mean, math.sqrt(squares / (num_left * (num_left - 1))) if num_left > 1 else 0.0, num_left
+
+
+def sequential_probability(distance: float, num_values: int) -> float:
+    """Return the p-value of the sequential t-test for a mean that is so many standard errors from 0.
+
+    It stays valid however long values are added: it is below 0.05 exactly if `sequential_factor` is below the distance.
+    """
+    spread = 1 + num_values * _EFFECT_VARIANCE
+    if math.isinf(distance):
+        growth = math.log(spread)
+    else:
+        squared = distance**2 / max(num_values - 1, 1)
+        growth = math.log1p(squared) - math.log1p(squared / spread)
+    return min(1.0, math.exp((math.log(spread) - num_values * growth) / 2))
+
+
 def rank_test(ones: Sequence[float], others: Sequence[float]) -> float:
     """Return the two-sided p-value of the Mann-Whitney test.
 

@@ -1,7 +1,8 @@
 """Whether two measurements differ: their ratio, its 95 % interval, and a rank test.
 
+Runs that were added by turns until their difference was clear have a confidence sequence, see `judged_by_turns`.
 Consecutive iterations are correlated. Intervals therefore resample blocks of iterations, and the rank test compares
-medians of blocks. `benchmarks/false_alarms.py` measures their false-positive rates.
+medians of blocks. `benchmarks/false_alarms.py` and `benchmarks/by_turns.py` measure the false-positive rates.
 """
 
 import math
@@ -17,7 +18,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from charact.analysis.common.block_bootstrap import NUM_RESAMPLES, block_starts, resampled_medians
-from charact.core.statistics import median_interval, rank_test, student_factor, student_probability
+from charact.core.statistics import (
+    median_interval,
+    rank_test,
+    sequential_factor,
+    sequential_probability,
+    student_factor,
+    student_probability,
+    trimmed_mean,
+)
 
 Values = NDArray[np.float64]
 
@@ -28,6 +37,11 @@ INTERVAL_METHOD = "block bootstrap, at least order statistics"
 ONE_VALUE = "one value per group: several runs give an interval"
 ONE_RUN_EACH = "one run each: may be machine noise"
 """Reason of a judgement by the iterations of one run in each group, which do not show how much runs vary."""
+MIN_TURNS = 4
+"""Minimum number of turns for an interval: on a machine with two speeds, three turns often agree by chance."""
+MIN_TRIMMED = 10
+"""Number of turns from which the lowest and highest fifth are left out."""
+_TRIMMED_FRAC = 0.2
 _ZEROS = "0 in some of the iterations"
 _MAX_BLOCKS = 15
 _VALUES_AT_ONCE = 1_000_000
@@ -193,10 +207,8 @@ def judged(base: Sample, new: Sample) -> Judgement:
     *Error*: one run in each group shows no variation between runs, such as clocks, memory placement and other load. On
     a busy machine, two halves of one run differ significantly in one case of six.
     """
-    if base.basis != new.basis and None not in (base.basis, new.basis):
-        return Judgement(None, reason=f"not comparable: {new.basis} here, {base.basis} in the baseline")
-    if min(base.value, new.value) <= 0:
-        return Judgement(None, reason="0 in the baseline" if base.value <= 0 else "0 here")
+    if (found := _not_comparable(base, new)) is not None:
+        return found
     ratio = new.value / base.value
     if math.isclose(ratio, 1, rel_tol=_ROUNDING):  # geometric means of equal values differ in the last digit
         ratio = 1.0
@@ -215,6 +227,53 @@ def judged(base: Sample, new: Sample) -> Judgement:
     low, high = np.exp(np.quantile(np.log(new_draws) - np.log(base_draws[::-1]), _TAILS))
     found = _judgement(ratio, float(low), float(high), rank_test(base.repeats, new.repeats))
     return found._replace(reason=ONE_RUN_EACH)
+
+
+def judged_by_turns(base: Sample, new: Sample) -> Judgement:
+    """Return the ratio of two samples whose runs are pairs, one per turn, with an interval of a confidence sequence.
+
+    It is valid whenever the turns were stopped, also because of the ratios so far: with a probability of 95 %, the
+    intervals after each of the turns all contain the true ratio. It judges the mean of the logarithms of the turns'
+    ratios, without the lowest and highest fifth from `MIN_TRIMMED` turns on. Without a pair in each turn, it returns
+    `judged`.
+
+    *Error*: it assumes normal logarithms; `benchmarks/by_turns.py` measures the rates for the noise of real runs.
+
+    Source: see `sequential_factor` and `trimmed_mean`.
+    """
+    before, after = _runs(base, new)
+    if not (base.of_runs and new.of_runs) or len(before) != len(after) or min(*before, *after) <= 0:
+        return judged(base, new)
+    if (found := _not_comparable(base, new)) is not None:
+        return found
+    logs = [math.log(new_value / base_value) for base_value, new_value in zip(before, after, strict=True)]
+    mean, error, num_values = _middle(logs)
+    ratio = 1.0 if math.isclose(mean, 0, abs_tol=_ROUNDING) else math.exp(mean)
+    if len(before) < MIN_TURNS:
+        return Judgement(ratio, reason=f"{len(before)} turns: an interval needs {MIN_TURNS}")
+    reach = math.exp(sequential_factor(num_values) * error)
+    distance = abs(math.log(ratio)) / error if error else (0.0 if ratio == 1 else math.inf)
+    return _judgement(ratio, ratio / reach, ratio * reach, sequential_probability(distance, num_values))
+
+
+def value_of_turns(sample: Sample) -> float:
+    """Return the value of a group whose runs belong to turns: the mean of logarithms that `judged_by_turns` takes."""
+    if not sample.of_runs or min(sample.repeats) <= 0:
+        return sample.value
+    return math.exp(_middle([math.log(value) for value in sample.repeats])[0])
+
+
+def _middle(logs: Sequence[float]) -> tuple[float, float, int]:
+    return trimmed_mean(logs, _TRIMMED_FRAC if len(logs) >= MIN_TRIMMED else 0.0)
+
+
+def _not_comparable(base: Sample, new: Sample) -> Judgement | None:
+    """Return the judgement of two samples without a ratio; None if they have one."""
+    if base.basis != new.basis and None not in (base.basis, new.basis):
+        return Judgement(None, reason=f"not comparable: {new.basis} here, {base.basis} in the baseline")
+    if min(base.value, new.value) <= 0:
+        return Judgement(None, reason="0 in the baseline" if base.value <= 0 else "0 here")
+    return None
 
 
 def _runs(base: Sample, new: Sample) -> tuple[tuple[float, ...], tuple[float, ...]]:

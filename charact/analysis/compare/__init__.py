@@ -3,10 +3,10 @@
 from charact.analysis.compare.matching import matched_cases, unmatched_cases
 from charact.analysis.compare.metrics import METRICS, metric_ratios
 from charact.analysis.compare.ratios import RATIOS_BY, ratios
-from charact.analysis.compare.run_groups import Group
+from charact.analysis.compare.run_groups import Group, Turns
 from charact.analysis.compare.speedups import GROUPS, geometric_means, speedups
 
 __all__ = [
-    "GROUPS", "METRICS", "RATIOS_BY", "Group", "geometric_means", "matched_cases", "metric_ratios", "ratios",
+    "GROUPS", "METRICS", "RATIOS_BY", "Group", "Turns", "geometric_means", "matched_cases", "metric_ratios", "ratios",
     "speedups", "unmatched_cases",
 ]  # fmt: skip

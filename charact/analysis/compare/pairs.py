@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from charact.analysis.common.significance import Judgement, Pool, Sample, judged
+from charact.analysis.common.significance import Judgement, Pool, Sample, judged, judged_by_turns, value_of_turns
 from charact.analysis.compare.gathering import Fact, Place, gathered, places
 from charact.analysis.compare.run_groups import Group
 from charact.record.reader import Run
@@ -21,7 +21,8 @@ _NUMBERS = ["ratio", "low", "high", "p_value"]
 class Pair:
     """A case in the baseline and in another group: the samples of its parts, by name, or why there are none.
 
-    `place` is the group's first run of the case, and the case's identifier there.
+    `place` is the group's first run of the case, and the case's identifier there. `is_sequential` marks runs whose
+    number was decided by their times.
     """
 
     case: str
@@ -31,16 +32,18 @@ class Pair:
     base_reason: str | None
     new_reason: str | None
     place: tuple[Run, str]
+    is_sequential: bool = False
 
     def values(self, name: str) -> list[float | None]:
         """Return the values of a part in the baseline and here."""
-        return [side[name].value if name in side else None for side in (self.base, self.new)]
+        value = value_of_turns if self.is_sequential else (lambda sample: sample.value)
+        return [value(side[name]) if name in side else None for side in (self.base, self.new)]
 
     def judged(self, name: str) -> Judgement:
         """Return the ratio of a part's values; without one, the reason."""
         base, new = self.base.get(name), self.new.get(name)
         if base is not None and new is not None:
-            return judged(base, new)
+            return judged_by_turns(base, new) if self.is_sequential else judged(base, new)
         if self.base_reason or self.new_reason:
             return Judgement(None, reason=self.new_reason or f"in the baseline: {self.base_reason}")
         if base is None and new is None:
@@ -91,7 +94,8 @@ def pairs(sides: Sequence[Group], fact: Measured, cases: Collection[str] | None 
     """
     (found,) = gathered(sides, [fact], cases)
     runs = {side.label: side.runs for side in sides}
-    baseline = sides[0].label
+    baseline, turns = sides[0].label, sides[0].turns
+    is_sequential = turns is not None and turns.is_sequential
     for case, of_side in places(sides).items():
         if case not in found:
             continue
@@ -100,7 +104,7 @@ def pairs(sides: Sequence[Group], fact: Measured, cases: Collection[str] | None 
             if side != baseline:
                 place = runs[side][entries[0].run], entries[0].run_case
                 yield Pair(case, side, base, _samples(found[case], side), _why_none(of_side[baseline]),
-                           _why_none(entries), place)  # fmt: skip
+                           _why_none(entries), place, is_sequential)  # fmt: skip
 
 
 def _samples(found: Mapping[str, Pools], side: str) -> dict[str, Sample]:

@@ -30,8 +30,9 @@ def ratios(sides: Sequence[Group], by: str, cases: frozenset[str] | None = None)
     `significance.judged`; reason, why a number is null. If a group lacks a part, its time is null.
 
     A case's time is that of its median iteration, a training's mean epoch, a call of an operation in each direction,
-    one call of each of a suite's bricks, or a constructed model's latency. Several runs give their geometric mean.
-    By case, all matched cases are returned; by a part, the cases in which parts were measured. `cases` selects some.
+    one call of each of a suite's bricks, or a constructed model's latency. Several runs give their geometric mean,
+    turns `value_of_turns`. By case, all matched cases are returned; by a part, the cases in which parts were measured.
+    `cases` selects some.
 
     Operators, layers and kernels are measured under the profiler. On a CPU their times are scaled to the timing pass.
     Rows with the same name are summed over layers, shapes and phases. Phases and problems keep their order; other parts

@@ -8,6 +8,27 @@ from typing import Any, Concatenate, ParamSpec, Protocol, Self, TypeVar
 from charact.record.reader import Run
 
 
+@dataclass(frozen=True)
+class Turns:
+    """The end of a measurement of two commands by turns, each of which has one run of both.
+
+    `ending` is one of `ENDINGS`. `max_minutes` is the limit of the time; None if the number of turns was given.
+    """
+
+    num_turns: int
+    ending: str
+    max_minutes: float | None = None
+
+    @property
+    def is_sequential(self) -> bool:
+        """Return whether the times decided on the number of turns, or might have."""
+        return self.ending != "repeat"
+
+
+ENDINGS = ("decided", "time", "repeat", "interrupted", "untimed")
+"""Reasons to stop: every case is decided, the time is up, the given number is reached, Ctrl-C, nothing was timed."""
+
+
 @dataclass(frozen=True, eq=False)
 class Group:
     """A group of runs with the same setup; several runs are repeats, pooled for each case.
@@ -21,6 +42,8 @@ class Group:
     """Results of analyses with this group as the baseline, cached by `memoize_comparison` and `gathered`."""
     on_run: Callable[[Run], object] = field(default=lambda run: None, repr=False)
     """Called after each read of a run of this group."""
+    turns: Turns | None = None
+    """How the measurement by turns ended that ran all groups; None if there was none."""
 
 
 class _Copied(Protocol):

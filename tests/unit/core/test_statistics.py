@@ -1,12 +1,20 @@
-"""Lines through points: known slopes and errors, and quantiles of Student's t from printed tables."""
+"""Lines through points, quantiles of Student's t from printed tables, and the sequential t-test by integration."""
 
 import math
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from charact.core.statistics import Line, fitted_line, student_factor
+from charact.core.statistics import (
+    Line,
+    fitted_line,
+    sequential_factor,
+    sequential_probability,
+    student_factor,
+    trimmed_mean,
+)
 
 WHOLE = st.integers(-10_000, 10_000)
 
@@ -48,3 +56,46 @@ def test_two_points_have_a_line_without_errors() -> None:
 @pytest.mark.parametrize("xs", [[], [5], [5, 5, 5]])
 def test_fewer_than_two_places_have_no_line(xs: list[int]) -> None:
     assert fitted_line(xs, [1.0] * len(xs)) is None
+
+
+def integrated_evidence(values: list[float]) -> float:
+    """Return the likelihood of values over that with a mean of 0, integrated over deviations and effects."""
+    x = np.array(values)
+    deviations = np.exp(np.linspace(-6, 6, 1201))
+    effects = np.linspace(-25, 25, 2001)
+    weights = np.exp(-(effects**2) / 20)
+    scaled = x[:, None, None] / deviations[:, None]
+    with_effect = deviations ** -len(x) * (np.exp(-((scaled - effects) ** 2).sum(0) / 2) @ weights) / weights.sum()
+    without = deviations ** -len(x) * np.exp(-(scaled[..., 0] ** 2).sum(0) / 2)
+    return float(with_effect.sum() / without.sum())
+
+
+@pytest.mark.parametrize("values", [[1.0, 1.2, 0.9], [0.3, -0.1, 0.2, 0.4], [2.0, 2.1, 1.9, 2.2, 2.0]])
+def test_the_sequential_test_is_the_integral_over_its_mixture(values: list[float]) -> None:
+    distance = float(np.mean(values) / np.std(values, ddof=1) * len(values) ** 0.5)
+    assert sequential_probability(distance, len(values)) == pytest.approx(
+        min(1, 1 / integrated_evidence(values)), rel=0.01)
+
+
+@pytest.mark.parametrize("num_values", [3, 4, 10, 100])
+def test_the_interval_ends_where_the_sequential_test_is_at_its_level(num_values: int) -> None:
+    factor = sequential_factor(num_values)
+    assert sequential_probability(factor, num_values) == pytest.approx(0.05)
+    assert factor > student_factor(num_values - 1)
+    assert sequential_factor(num_values, 0.99) > factor
+
+
+def test_two_values_have_no_sequential_interval() -> None:
+    assert sequential_factor(1) == sequential_factor(2) == math.inf
+    assert sequential_probability(math.inf, 2) > 0.05
+
+
+def test_a_trimmed_mean_is_that_worked_out_by_hand() -> None:
+    # Without 1 and 90: the mean of 2, 3, 4. Winsorized: 2, 2, 3, 4, 4, whose squares about 3 sum to 4.
+    mean, error, num_left = trimmed_mean([3, 1, 90, 2, 4], 0.2)
+    assert (mean, error, num_left) == (3, pytest.approx(math.sqrt(4 / (3 * 2))), 3)
+
+
+def test_nothing_trimmed_is_the_usual_mean_and_error() -> None:
+    assert trimmed_mean([1, 2, 6], 0) == (3, pytest.approx(math.sqrt(7 / 3)), 3)
+    assert trimmed_mean([5], 0) == (5, 0, 1)
