@@ -10,7 +10,7 @@ import typer
 
 from charact.commands._shared import completion
 from charact.commands._shared import options as opt
-from charact.commands._shared.turns import measure_by_turns, read_command
+from charact.commands._shared.turns import Limit, measure_by_turns, read_command
 from charact.core.errors import UserError
 from charact.core.output import show
 
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 _BY = ("case", "phase", "operator_type", "operator", "layer", "kernel", "problem", "brick", "layer_type")
 _NUM_NAMED = 3
+_MAX_MINUTES = 10.0
+_INTERRUPTED = 130
+"""Exit status after Ctrl-C."""
 _NUM_EXPLAINED = 15
 """Default number of rows of a table with --explain."""
 
@@ -28,11 +31,15 @@ def command(
         help="Run directories, directories of runs (repeats), or reference:NAME; NAME=PATH gives a label.",
         metavar="RUNS RUNS...", autocompletion=completion.compared_runs)] = None,
     ab: Annotated[tuple[str, str] | None, typer.Option(
-        "--ab", help="Instead of RUNS: run two commands several times by turns, and compare their runs. Each is a "
-                     "charact command, or begins with the path of another version's charact.",
+        "--ab", help="Instead of RUNS: run two commands by turns until their times differ clearly, or by 3 % at most. "
+                     "Each is a charact command, or begins with the path of another version's charact.",
         metavar="COMMAND COMMAND")] = None,
-    repeat: Annotated[int, typer.Option(
-        min=2, max=1000, help="Number of times that --ab runs each command.")] = 5,
+    max_minutes: Annotated[float | None, typer.Option(
+        min=0, help=f"Time after which --ab adds no turns, but at least four. Default: {_MAX_MINUTES:g}.",
+        metavar="MINUTES", show_default=False)] = None,
+    repeat: Annotated[int | None, typer.Option(
+        min=2, max=1000, help="Exact number of times that --ab runs each command. Default: until it is decided.",
+        metavar="N", show_default=False)] = None,
     out: Annotated[Path, typer.Option(
         help="Directory in which --ab creates the directory of its runs, with comparison.html.")] = Path("comparisons"),
     by: Annotated[str | None, typer.Option(
@@ -67,14 +74,14 @@ def command(
     Cases are equal if workload, sizes, mode, precision and data are, on any device. A case without a counterpart is
     listed with the nearest one. Ratios have 95 % intervals. Give a directory of several runs as repeats: then intervals
     cover the variation between runs. One run each cannot show whether a difference is machine noise; --ab measures two
-    commands several times by turns. Published tables serve as references.
+    commands by turns until that is decided. Published tables serve as references.
 
     \b
       charact compare runs/before runs/after --by phase,operator
       charact compare old=runs/20261121-100000-resnet50-0a1b2c new=runs/20261122-100000-resnet50-3d4e5f --to new.html
       charact compare reference:northeastern-p100 runs/mine
       charact compare base=runs/before new=runs/after --fail-if "time > 1.05" --fail-if "peak_memory > +2%"
-      charact compare --ab "charact profile resnet18" "charact profile resnet18 --channels-last" --repeat 5
+      charact compare --ab "charact profile resnet18" "charact profile resnet18 --channels-last"
     """  # noqa: D301  (click wants the character itself)
     from charact.commands._shared.gate import check_repeats, pass_gate, read_explained, read_gate
     from charact.commands._shared.gate import explain as print_explanations
@@ -84,10 +91,13 @@ def command(
     quiet = quiet or as_json
     _check_apart(to, summary, junit)
     commands = _commands(sides, ab)
+    if repeat is not None and max_minutes is not None:
+        raise UserError("--repeat gives the number of turns, and --max-minutes lets times decide on it: give one")
     write = None if to is None else _writer(to, force)
     gate = read_gate(fail_if or [], summary, junit, force, allow_single)
     if commands:
-        directory, sides = measure_by_turns(commands, repeat, out, quiet=quiet)
+        limit = Limit(repeat, _MAX_MINUTES if max_minutes is None else max_minutes)
+        directory, sides = measure_by_turns(commands, limit, out, quiet=quiet)
         to = to or directory / "comparison.html"
         write = write or _writer(to, force)
 
@@ -124,7 +134,9 @@ def command(
             show(*comparison_json(compared, levels).split("\n"))
         elif to is not None:
             show(f"Wrote {to}")
-        return 0 if gate is None else pass_gate(gate, compared, quiet)
+        status = 0 if gate is None else pass_gate(gate, compared, quiet)
+        turns = compared[0].turns
+        return _INTERRUPTED if commands and turns is not None and turns.ending == "interrupted" else status
 
 
 def _commands(sides: list[str] | None, ab: tuple[str, str] | None) -> list[list[str]]:
@@ -192,10 +204,12 @@ def _html(sides: "Sequence[Group]", levels: Sequence[str]) -> str:
 
 def _markdown(sides: "Sequence[Group]", levels: Sequence[str]) -> str:
     from charact.views.export.markdown import document
+    from charact.views.tables.comparison_answers import answers
     from charact.views.tables.comparison_tables import tables
     from charact.views.tables.format import against
 
-    return document(against([side.label for side in sides]), tables(sides, levels))
+    title = against([side.label for side in sides])
+    return document(title, tables(sides, levels), answers(sides) if sides[0].turns is not None else [])
 
 
 def _csv(sides: "Sequence[Group]", levels: Sequence[str]) -> str:

@@ -1,7 +1,9 @@
 """`charact compare --fail-if`: exit statuses, files, and mistakes in one line."""
 
+import json
 import re
 import shlex
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -60,17 +62,22 @@ def test_times_of_one_run_each_need_consent(here: Callable, runs: Path, tmp_path
 
 
 _STAND_IN = """#!{python}
-import os, random, sys
+import os, random, signal, sys, time
 sys.path.insert(0, {tests!r})
 from pathlib import Path
 from support.compared import scattered
 
 open("calls", "a").write(" ".join(sys.argv[1:]) + "\\n")
+if "--interrupt" in sys.argv and len(open("calls").readlines()) == 8:
+    os.kill(os.getppid(), signal.SIGINT)
+    time.sleep(60)
 if "--fail" in sys.argv:
     sys.exit("error: no such model: use another")
 out = Path(sys.argv[sys.argv.index("--out") + 1])
 if "--elsewhere" not in sys.argv:
-    scattered(out, {{"backward": 1.2}} if "--slow" in sys.argv else {{}}, seed=random.randrange(1000))
+    noise_frac = float(os.environ.get("NOISE", "0.01"))
+    scattered(out, {{"backward": 1.2}} if "--slow" in sys.argv else {{}}, seed=random.randrange(1000),
+              noise_frac=noise_frac)
 """
 
 
@@ -95,9 +102,109 @@ def test_two_commands_run_by_turns_and_are_compared(here: Callable, stand_in: Pa
     assert len(list((directory / "b").iterdir())) == 2
     assert "slower" in done.stdout
     assert "Times by phase" in done.stdout
-    assert re.search(r"^b 2/2: .* --slow, about \d+ s left$|^a 2/2: .*, about \d+ s left$", done.stdout, re.MULTILINE)
+    assert re.search(r"^b 2/2: .* --slow, about \d+ s left$|^a 2/2: .*, about \d+ s left$", done.stderr, re.MULTILINE)
+    assert "Stopped after 2 turns, one run of each in a turn, as --repeat asks for." in done.stdout
+    assert json.loads((directory / "turns.json").read_text()) == {
+        "num_turns": 2, "ending": "repeat", "max_minutes": None}
     again = here("compare", str(directory / "a"), str(directory / "b"), "--fail-if", "time > 1.05", "-q", cwd=tmp_path)
     assert again.returncode == 1
+
+
+def test_turns_end_once_the_times_differ_clearly(here: Callable, stand_in: Path, tmp_path: Path) -> None:
+    command = f"{shlex.quote(str(stand_in))} profile resnet50"
+    done = here("compare", "--ab", command, f"{command} --slow", "--to", "answer.md", "--fail-if", "time > 1.05",
+                cwd=tmp_path)
+    assert done.returncode == 1
+    (directory,) = (tmp_path / "comparisons").iterdir()
+    facts = json.loads((directory / "turns.json").read_text())
+    assert facts["ending"] == "decided"
+    assert 4 <= facts["num_turns"] <= 6
+    assert len((tmp_path / "calls").read_text().splitlines()) == 2 * facts["num_turns"]
+    ending = f"Stopped after {facts['num_turns']} turns, one run of each in a turn: each ratio’s interval excludes 1"
+    for text in (done.stdout, (tmp_path / "answer.md").read_text()):
+        assert ending in text
+        assert "every turn of b was slower than every turn of a" in text
+    assert "b 3: " in done.stderr
+    again = here("compare", str(directory / "a"), str(directory / "b"), "--json", cwd=tmp_path)
+    turns = json.loads(again.stdout)["turns"]
+    assert turns == facts | {"decisions": [
+        {"case": CASE, "side": "b", "decision": "slower", "separation": "slower"}]}
+
+
+def test_equal_programs_end_with_the_largest_possible_difference(
+        here: Callable, stand_in: Path, tmp_path: Path) -> None:
+    command = f"{shlex.quote(str(stand_in))} profile resnet50"
+    done = here("compare", "--ab", command, command, "--json", cwd=tmp_path)
+    assert done.returncode == 0
+    turns = json.loads(done.stdout)["turns"]
+    assert turns["decisions"] == [{"case": CASE, "side": "b", "decision": "same", "separation": None}]
+    (directory,) = (tmp_path / "comparisons").iterdir()
+    again = here("compare", f"old={directory / 'a'}", f"new={directory / 'b'}", cwd=tmp_path)
+    assert "no difference larger than 3 %: the time of new is " in again.stdout
+    assert "no difference above 3 %" in (directory / "comparison.html").read_text()
+
+
+def test_the_time_is_a_limit(here: Callable, stand_in: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NOISE", "2")
+    command = f"{shlex.quote(str(stand_in))} profile resnet50"
+    done = here("compare", "--ab", command, command, "--max-minutes", "0", cwd=tmp_path)
+    assert done.returncode == 0
+    assert "Stopped after 4 turns, one run of each in a turn, undecided: the time was up" in done.stdout
+
+
+def test_an_interrupted_comparison_answers_from_its_finished_turns(stand_in: Path, tmp_path: Path) -> None:
+    command = f"{shlex.quote(str(stand_in))} profile resnet50 --interrupt"
+    done = subprocess.run([sys.executable, "-m", "charact", "compare", "--ab", command, f"{command} --slow", "--repeat",
+                           "9"], cwd=tmp_path, capture_output=True, text=True, check=False)  # fmt: skip
+    assert done.returncode == 130, done.stderr
+    assert "Stopped after 3 turns, one run of each in a turn: interrupted." in done.stdout
+    (directory,) = (tmp_path / "comparisons").iterdir()
+    assert [len(list(path.iterdir())) for path in (directory / "a", directory / "b")] == [3, 3]
+    assert len(list((directory / "unfinished" / "b").iterdir())) == 1
+
+
+def test_a_number_of_turns_and_a_time_exclude_each_other(here: Callable, tmp_path: Path) -> None:
+    done = here("compare", "--ab", "charact profile mlp", "charact profile mlp", "--repeat", "3", "--max-minutes", "1",
+                cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: --repeat gives the number of turns")
+
+
+_SLEEPING = """
+import time
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+class Sleeping(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 2)
+
+    def forward(self, x):
+        time.sleep({seconds})
+        return self.layer(x)
+
+model = Sleeping()
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for x in DataLoader(torch.randn(80, 4), batch_size=4):
+    optimizer.zero_grad()
+    model(x).sum().backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.slow
+def test_a_sleeping_script_of_a_third_is_decided_in_few_turns(here: Callable, tmp_path: Path) -> None:
+    for name, seconds in (("long.py", 0.06), ("short.py", 0.02)):
+        (tmp_path / name).write_text(_SLEEPING.format(seconds=seconds))
+    options = "--iterations 10 --stop"
+    done = here("compare", "--ab", f"charact run {options} long.py", f"charact run {options} short.py", "--json",
+                cwd=tmp_path)
+    assert done.returncode == 0
+    turns = json.loads(done.stdout)["turns"]
+    assert turns["num_turns"] <= 5
+    assert [(row["decision"], row["separation"]) for row in turns["decisions"]] == [("faster", "faster")]
 
 
 @pytest.mark.slow_variants

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from charact.commands._shared.turns import read_turns
 from charact.core.errors import UserError
 from charact.core.output import warn
 from charact.core.text import label
@@ -39,11 +40,12 @@ def read_sides(texts: list[str], on_run: "Callable[[Run], object]" = lambda run:
     named = [(label(name), runs) for name, runs in read]
     times = Counter(name for name, _ in named)
     seen: Counter[str] = Counter()
+    turns = read_turns([path for path in map(_directory, texts) if path is not None])
     sides = []
     for name, runs in named:
         seen[name] += 1
         numbered = f"{name} ({seen[name]})" if times[name] > 1 else name
-        sides.append(Group(numbered, tuple(presentable(run) for run in runs), on_run=on_run))
+        sides.append(Group(numbered, tuple(presentable(run) for run in runs), on_run=on_run, turns=turns))
     return sides
 
 
@@ -85,13 +87,16 @@ def finished_runs(path: Path) -> list[Path]:
     return sorted(finished, key=lambda each: each.name)
 
 
+def _directory(text: str) -> Path | None:
+    """Return the path of a group; None for a published one."""
+    _, _, place = _split(text)
+    return None if place.startswith(PREFIX) else Path(place)
+
+
 def _read(text: str) -> "tuple[str, tuple[Run, ...]]":
     """Return label and runs of `PATH`, `NAME=PATH`, `reference:NAME` or `NAME=reference:NAME`."""
-    label, equals, place = text.partition("=")
-    # A path may contain "=": then it exists, or the text before is not a plain name.
-    if not equals or "/" in label or os.path.exists(text):
-        label, place = "", text
-    elif not label or not place:
+    label, equals, place = _split(text)
+    if equals and not (label and place):
         raise UserError(f"'{text}': write a label as in before=runs/20261121-100000-resnet50-0a1b2c")
     if not place:
         raise UserError(f"a group of runs is empty: name {_KINDS}")
@@ -104,6 +109,15 @@ def _read(text: str) -> "tuple[str, tuple[Run, ...]]":
     except OSError as error:
         raise UserError(f"{place[:100]} cannot be read ({(error.strerror or str(error)).lower()}): give {_KINDS}"
                         ) from error  # fmt: skip
+
+
+def _split(text: str) -> tuple[str, str, str]:
+    """Return label, equals sign and path; the first two are empty without a label.
+
+    A path may contain "=": then it exists, or the text before is not a plain name.
+    """
+    label, equals, place = text.partition("=")
+    return ("", "", text) if not equals or "/" in label or os.path.exists(text) else (label, equals, place)
 
 
 def _runs_at(path: Path) -> "tuple[Run, ...]":

@@ -1,5 +1,6 @@
 """Runs of two commands by turns, so that drift and other load of the machine affect both equally."""
 
+import json
 import os
 import secrets
 import shlex
@@ -7,13 +8,24 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from charact.core.errors import UserError
-from charact.core.files import writing
-from charact.core.output import show
+from charact.core.files import reading, write_text, writing
+from charact.core.output import show, warn
+
+if TYPE_CHECKING:
+    from charact.analysis.compare import Turns
+    from charact.record.reader import Run
 
 _COMMANDS = ("profile", "run", "train", "infer", "ops", "memory")
+_LABELS = ["a", "b"]
+_FACTS = "turns.json"
+"""File in the directory of both groups: the fields of `Turns`."""
+_UNTIMED_TURNS = 5
+"""Number of turns if none is given and no case is timed."""
 _MOST_SHOWN = 2000
 """Maximum number of characters of a failed command's error that are shown."""
 _VIEWS_LIMIT_S = 20.0
@@ -48,17 +60,26 @@ def _shown(command: Sequence[str]) -> str:
     return shlex.join(["charact", *words[len(_OWN):]] if words[: len(_OWN)] == _OWN else words)
 
 
-def measure_by_turns(
-    commands: Sequence[Sequence[str]], repeat: int, out: Path, *, quiet: bool
-) -> tuple[Path, list[str]]:
-    """Run each command several times, each in a new process; return their directory and the groups, as `NAME=PATH`.
+@dataclass(frozen=True)
+class Limit:
+    """When turns stop: after a given number, or once the times decide, at most after some minutes."""
+
+    num_turns: int | None
+    max_minutes: float
+
+
+def measure_by_turns(commands: Sequence[Sequence[str]], limit: Limit, out: Path, *, quiet: bool
+                     ) -> tuple[Path, list[str]]:
+    """Run two commands by turns, each time in a new process; return their directory and the groups, as `NAME=PATH`.
 
     A group has the name of its script; if both commands run the same one, or none, they are `a` and `b`.
-    The order alternates (a b b a), so that a machine that gets slower or faster affects both equally.
+    The order alternates (a b b a), so that a machine that gets slower or faster affects both equally. Without a given
+    number, turns are added until every case is decided (`TurnTimes.is_decided`) or the time is up, but at least
+    `MIN_TURNS`. Ctrl-C keeps the finished turns.
 
     Args:
         commands: two commands, from `read_command`.
-        repeat: number of runs of each.
+        limit: when to stop.
         out: parent directory of the directory that holds the runs.
         quiet: whether to print no progress.
 
@@ -66,26 +87,134 @@ def measure_by_turns(
         UserError: a command fails, or the directory cannot be created.
     """
     directory = out / f"{time.strftime('%Y%m%d-%H%M%S')}-ab-{secrets.token_hex(3)}"
-    groups = {label: directory / label for label in ("a", "b")}
-    by_label = dict(zip(groups, _with_one_name(commands), strict=True))
-    for path in groups.values():
-        with writing(path):
-            path.mkdir(parents=True)
-    begun = time.monotonic()
-    turns = [(label, number) for number in range(repeat) for label in sorted(groups, reverse=number % 2 == 1)]
-    if not quiet:
-        show(f"Running each command {repeat} times, by turns: {len(turns)} runs; the time left is known after two")
-    for num_done, (label, number) in enumerate(turns):
-        if not quiet:
-            left_s = (time.monotonic() - begun) / max(num_done, 1) * (len(turns) - num_done)
-            left = f", about {left_s:.0f} s left" if num_done > 1 else ""  # both commands have run once
-            show(f"{label} {number + 1}/{repeat}: {_shown(by_label[label])}{left}")
-        _measure(by_label[label], groups[label])
+    measurement = _Measurement(_with_one_name(commands), limit, directory, quiet)
+    measurement.run()
     if not quiet:
         show(f"Wrote {directory}")
     scripts = [_script(command) for command in commands]
-    names = [str(script) for script in scripts] if len(set(scripts) - {None}) == len(commands) else list(groups)
-    return directory, [f"{name}={path}" for name, path in zip(names, groups.values(), strict=True)]
+    names = [str(script) for script in scripts] if len(set(scripts) - {None}) == len(commands) else _LABELS
+    return directory, [f"{name}={directory / label}" for name, label in zip(names, _LABELS, strict=True)]
+
+
+class _Measurement:
+    """Runs of two commands by turns, in two directories."""
+
+    def __init__(self, commands: Sequence[Sequence[str]], limit: Limit, directory: Path, quiet: bool) -> None:
+        from charact.analysis.compare.turns import TurnTimes
+
+        self._commands, self._limit, self._directory, self._quiet = commands, limit, directory, quiet
+        self._groups = [directory / label for label in _LABELS]
+        for path in self._groups:
+            with writing(path):
+                path.mkdir(parents=True)
+        self._times = TurnTimes()
+        self._num_turns = 0
+        self._begun = time.monotonic()
+
+    def run(self) -> None:
+        """Add turns until one of `ENDINGS`, and record it.
+
+        Raises:
+            KeyboardInterrupt: Ctrl-C in the first turn.
+        """
+        self._print(self._plan())
+        ending = None
+        while ending is None:
+            before = [set(path.iterdir()) for path in self._groups]
+            try:
+                self._add_turn()
+                ending = self._ending()
+            except KeyboardInterrupt:
+                self._set_apart(before)
+                if not self._num_turns:
+                    raise
+                ending = "interrupted"
+        max_minutes = None if self._limit.num_turns else self._limit.max_minutes
+        facts = {"num_turns": self._num_turns, "ending": ending, "max_minutes": max_minutes}
+        write_text(self._directory / _FACTS, json.dumps(facts, indent=1) + "\n")
+
+    def _plan(self) -> str:
+        from charact.analysis.common.significance import MIN_TURNS
+
+        if (number := self._limit.num_turns) is not None:
+            return f"Running each command {number} times, by turns; the time left is known after two runs"
+        return ("Running two commands by turns until their times differ clearly, or by 3 % at most; for at most "
+                f"{self._limit.max_minutes:g} minutes, but at least {MIN_TURNS} turns")
+
+    def _add_turn(self) -> None:
+        from charact.record.reader import load_run
+
+        new: list[list[Run]] = [[], []]
+        order = (0, 1) if self._num_turns % 2 == 0 else (1, 0)
+        for num_done, place in enumerate(order):
+            self._print(f"{_LABELS[place]} {self._state(2 * self._num_turns + num_done, place)}")
+            added = _measure(self._commands[place], self._groups[place])
+            new[place] = [load_run(path) for path in added if (path / "run.json").is_file()]
+        self._times.add(*new)
+        self._num_turns += 1
+
+    def _state(self, num_runs: int, place: int) -> str:
+        """Return the turn's number and command, and the time left, or the ratio so far of an only case."""
+        command, number, passed_s = _shown(self._commands[place]), self._num_turns + 1, time.monotonic() - self._begun
+        if (num_turns := self._limit.num_turns) is not None:
+            left_s = passed_s / max(num_runs, 1) * (2 * num_turns - num_runs)
+            return f"{number}/{num_turns}: {command}" + (f", about {left_s:.0f} s left" if num_runs > 1 else "")
+        judged = list(self._times.judgements().values())
+        so_far = f", {_LABELS[1]} so far {judged[0].ratio:.3g} of {_LABELS[0]}" if len(judged) == 1 else ""
+        return f"{number}: {command}{so_far}"
+
+    def _ending(self) -> str | None:
+        """Return why to stop now, one of `ENDINGS`; None to add a turn."""
+        from charact.analysis.common.significance import MIN_TURNS
+
+        if (number := self._limit.num_turns) is not None:
+            return "repeat" if self._num_turns >= number else None
+        if not self._times.has_common or (not self._times.is_timed and self._num_turns >= _UNTIMED_TURNS):
+            return "untimed"
+        if not self._times.is_timed or self._num_turns < MIN_TURNS:
+            return None
+        if self._times.is_decided():
+            return "decided"
+        passed_s = time.monotonic() - self._begun
+        is_up = passed_s * (1 + 1 / self._num_turns) > 60 * self._limit.max_minutes  # the next turn would end later
+        return "time" if is_up else None
+
+    def _set_apart(self, before: Sequence[set[Path]]) -> None:
+        """Move the runs of a turn that was interrupted to a directory of their own."""
+        for path, finished in zip(self._groups, before, strict=True):
+            for run in set(path.iterdir()) - finished:
+                target = self._directory / "unfinished" / path.name
+                target.mkdir(parents=True, exist_ok=True)
+                run.rename(target / run.name)
+
+    def _print(self, line: str) -> None:
+        if not self._quiet:
+            warn(line)
+
+
+def read_turns(groups: Sequence[Path]) -> "Turns | None":
+    """Return how the turns ended that measured both groups; None if they are not the directories of such turns.
+
+    Raises:
+        UserError: the file with these facts is damaged.
+    """
+    from charact.analysis.compare.run_groups import ENDINGS, Turns
+
+    parents = {path.resolve().parent for path in groups}
+    if len(groups) != len(_LABELS) or len(parents) != 1 or {path.resolve().name for path in groups} != set(_LABELS):
+        return None
+    file = parents.pop() / _FACTS
+    if not file.is_file():
+        return None
+    with reading(file):
+        try:
+            turns = Turns(**json.loads(file.read_text(encoding="utf-8")))
+            is_valid = turns.ending in ENDINGS and int(turns.num_turns) >= 1
+        except (TypeError, ValueError):
+            is_valid = False
+    if not is_valid:
+        raise UserError(f"{file} is damaged: remove it to compare the runs as if their number had been given")
+    return turns
 
 
 def _script(command: Sequence[str]) -> str | None:
@@ -108,8 +237,8 @@ def _after_name(command: Sequence[str]) -> int:
     return next(number for number, word in enumerate(command) if word in _COMMANDS) + 1
 
 
-def _measure(command: Sequence[str], out: Path) -> None:
-    """Run a command to its end, and check that it adds a run to a directory.
+def _measure(command: Sequence[str], out: Path) -> list[Path]:
+    """Run a command to its end, and return the runs that it adds to a directory.
 
     Raises:
         UserError: it cannot be started, fails, or adds no run.
@@ -131,7 +260,8 @@ def _measure(command: Sequence[str], out: Path) -> None:
     if not new:
         raise UserError(f"{_shown(command)} wrote no run to {out}: leave out --out, which is set for it")
     if command[place - 1] != "run":
-        return
+        return sorted(new)
     until = time.monotonic() + _VIEWS_LIMIT_S
     while not all(map(has_views, new)) and time.monotonic() < until:  # `charact run` writes them in the background
         time.sleep(0.1)
+    return sorted(new)

@@ -13,9 +13,10 @@ from charact.views.tables.model import Table
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>|~#])")
 
 
-def document(title: str, tables: Sequence[Table]) -> str:
-    """Return a document of tables, each below its caption."""
-    return "\n".join([f"# {escaped(title)}", "", *(line for table in tables for line in table_lines(table))])
+def document(title: str, tables: Sequence[Table], paragraphs: Sequence[str] = ()) -> str:
+    """Return a document of paragraphs, then of tables, each below its caption."""
+    lead = [line for paragraph in paragraphs for line in (escaped(paragraph), "")]
+    return "\n".join([f"# {escaped(title)}", "", *lead, *(line for table in tables for line in table_lines(table))])
 
 
 def escaped(text: str) -> str:

@@ -5,6 +5,7 @@ import os
 import secrets
 import shutil
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 import pandas as pd
@@ -13,6 +14,7 @@ import pyarrow.parquet as pq
 
 from charact.analysis.compare import Group, metric_ratios, ratios
 from charact.analysis.compare.pairs import JUDGEMENT
+from charact.analysis.compare.turns import turn_decisions
 from charact.analysis.summary import COLUMNS
 from charact.analysis.summary import TABLE as SUMMARY
 from charact.core.errors import UserError
@@ -73,10 +75,16 @@ def comparison_csv(sides: Sequence[Group], levels: Sequence[str]) -> str:
 
 
 def comparison_json(sides: Sequence[Group], levels: Sequence[str]) -> str:
-    """Return a comparison as JSON: groups, the first of which is the baseline, and the rows of `comparison_csv`."""
+    """Return a comparison as JSON: groups, the first of which is the baseline, and the rows of `comparison_csv`.
+
+    `turns` is null, or how a measurement by turns ended: the fields of `Turns`, and the rows of `turn_decisions`.
+    """
     values = _comparison_rows(sides, levels).astype(object)
     rows = values.where(values.notna(), None).to_dict("records")
-    return json.dumps({"groups": [side.label for side in sides], "rows": rows}, indent=1, allow_nan=False)
+    turns = sides[0].turns
+    ended = None if turns is None else {**asdict(turns), "decisions": turn_decisions(sides).to_dict("records")}
+    return json.dumps({"groups": [side.label for side in sides], "turns": ended, "rows": rows}, indent=1,
+                      allow_nan=False)
 
 
 def _comparison_rows(sides: Sequence[Group], levels: Sequence[str]) -> pd.DataFrame:

@@ -18,7 +18,7 @@ from charact.views.tables import comparison_tables as tables
 from charact.views.tables import difference_tables, palette
 from charact.views.tables import format as fmt
 from charact.views.tables.case_names import common_facts
-from charact.views.tables.comparison_answers import judged_cases, sentence
+from charact.views.tables.comparison_answers import judged_cases, sentence, turns_sentence
 from charact.views.tables.comparison_speedups import brick_tables, speedup_tables
 from charact.views.tables.model import Column, Table, limited, table
 
@@ -35,7 +35,7 @@ _PARTS = ("operator_type", "operator", "layer", "kernel", "problem", "layer_type
 def comparison(sides: Sequence[Group]) -> Body:
     """Build the section: the groups, times of each case with their ratios, speedups and other metrics."""
     leads = ["Times are medians of a run, and over several runs their geometric mean. Ratios are against the baseline: "
-             "below 1 is faster.", tables.single_run_note(sides)]
+             "below 1 is faster.", tables.single_run_note(sides), turns_sentence(sides)]
     blocks = [*_times(sides), Block(table=tables.sides_table(sides), folded=True), *_notes(sides)]
     blocks += [_block(each.caption, each) for each in [*speedup_tables(sides), *brick_tables(sides)]]
     if metrics := tables.metric_table(sides):

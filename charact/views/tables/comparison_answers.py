@@ -9,8 +9,9 @@ from charact.analysis.compare import Group, ratios
 from charact.analysis.compare.group_facts import disturbed_cases
 from charact.analysis.compare.ratios import phases_by_side, run_times
 from charact.analysis.compare.selection import most_different, of_places
+from charact.analysis.compare.turns import separation
 from charact.views.tables import format as fmt
-from charact.views.tables.comparison_tables import DIFFERS, INCONCLUSIVE, with_verdicts
+from charact.views.tables.comparison_tables import DIFFERS, INCONCLUSIVE, SAME, with_verdicts
 
 _MOST_NAMED = 3
 """Maximum number of cases that have a sentence of their own, largest differences first."""
@@ -28,14 +29,29 @@ def answers(sides: Sequence[Group]) -> list[str]:
     """Return sentences that say which group is faster, for at most `_MOST_NAMED` cases that differ most.
 
     A sentence is about one case in one group, against the baseline, the first of `sides`. If others are left out, a
-    line before the sentences counts all by verdict.
+    line before the sentences counts all by verdict. After turns, a line says how many ran, and why they stopped.
     """
     judged = judged_cases(sides)
     only, num_left = most_different(sides, _MOST_NAMED)
     named = of_places(judged, only)
     counts = ", ".join(f"{number:,} {verdict}" for verdict, number in judged["verdict"].value_counts().items())
     return [*([f"Of {len(judged):,} cases: {counts}. Those that differ most:"] if num_left else []),
-            *(f"{row.case}: {sentence(row, sides)}{_of_runs(row, sides)}" for row in fmt.rows(named))]
+            *(f"{row.case}: {sentence(row, sides)}{_of_runs(row, sides)}" for row in fmt.rows(named)),
+            *filter(None, [turns_sentence(sides)])]
+
+
+def turns_sentence(sides: Sequence[Group]) -> str:
+    """Return how many turns ran and why they stopped, as a sentence; empty if the runs were not measured by turns."""
+    if (turns := sides[0].turns) is None:
+        return ""
+    count = f"{turns.num_turns} turn{'' if turns.num_turns == 1 else 's'}, one run of each in a turn"
+    return {
+        "decided": f"Stopped after {count}: each ratio’s interval excludes 1, or lies within 3 % of it.",
+        "time": f"Stopped after {count}, undecided: the time was up, --max-minutes allows more.",
+        "repeat": f"Stopped after {count}, as --repeat asks for.",
+        "interrupted": f"Stopped after {count}: interrupted. This is the answer so far.",
+        "untimed": f"Stopped after {count}: no time decides.",
+    }[turns.ending]
 
 
 def _of_runs(row: Any, sides: Sequence[Group]) -> str:
@@ -51,15 +67,27 @@ def judged_cases(sides: Sequence[Group]) -> pd.DataFrame:
     """Return the rows of `ratios` by case that have a ratio, with the column verdict: see `with_verdicts`."""
     timed = ratios(sides, "case")
     disturbed = frozenset(disturbed_cases(sides)["case"])
-    return with_verdicts(timed[timed["ratio"].notna()], disturbed=disturbed)
+    return with_verdicts(timed[timed["ratio"].notna()], disturbed=disturbed, by_turns=sides[0].turns is not None)
 
 
 def sentence(row: Any, sides: Sequence[Group]) -> str:
     """Return a sentence about a row of `judged_cases`: how much more or less time its group takes than the baseline.
 
     It has the 95 % interval, both times and the phases with most of the difference, or says that no difference is
-    shown. It does not name the case.
+    shown, and whether the times of both groups' runs overlap. It does not name the case.
     """
+    return _compared(row, sides) + _separated(row, sides)
+
+
+def _separated(row: Any, sides: Sequence[Group]) -> str:
+    """Return that every run of a group was faster or slower than every run of the baseline; empty if it was not."""
+    if (which := separation(sides, row.case, row.side)) is None:
+        return ""
+    what = "run" if sides[0].turns is None else "turn"
+    return f"; every {what} of {row.side} was {which} than every {what} of {sides[0].label}"
+
+
+def _compared(row: Any, sides: Sequence[Group]) -> str:
     new, base = row.side, sides[0].label
     if row.verdict in ("faster", "slower", DIFFERS):
         sign, more = (1, "more") if row.ratio > 1 else (-1, "less")
@@ -71,11 +99,15 @@ def sentence(row: Any, sides: Sequence[Group]) -> str:
                 f"{fmt.seconds(row.base_s)}{_where(row, sides)}{noise}")
     if fmt.absent(row.low):
         return f"{new} takes {fmt.ratio(row.ratio)} the time of {base}; interval {fmt.missing(row.reason)}"
+    if row.verdict == SAME:
+        return (f"no difference larger than 3 %: the time of {new} is {fmt.share(row.low)} to {fmt.share(row.high)} of "
+                f"that of {base}")
     again = ""
     if row.verdict == INCONCLUSIVE:
         again = "; other programs disturbed the runs: repeat it on an idle machine"
     elif row.high / row.low > _WIDE:
-        again = "; more runs of each group narrow this interval"
+        more = "turns" if sides[0].turns is not None else "runs of each group"
+        again = f"; more {more} narrow this interval"
     return (f"no difference shown: the time of {new} is {fmt.share(row.low)} to {fmt.share(row.high)} of that of "
             f"{base}{again}")
 

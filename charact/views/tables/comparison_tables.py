@@ -16,6 +16,7 @@ from charact.analysis.compare.group_facts import (
     side_facts,
 )
 from charact.analysis.compare.selection import Places, of_places
+from charact.analysis.compare.turns import SAME_FRAC, decision
 from charact.views.tables import format as fmt
 from charact.views.tables.comparison_speedups import (
     CASE,
@@ -65,6 +66,8 @@ INCONCLUSIVE = "inconclusive (disturbed)"
 _AGAIN = ("A disturbed case shows no difference, though there may be one: measure it again when no other "
           "program runs, or with OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE before charact compare --ab.")
 _NO_DIFFERENCE = "no difference shown"
+SAME = f"no difference above {SAME_FRAC:.0%}".replace("%", " %")
+"""Verdict where turns show that a difference is smaller."""
 _OF_WHAT = {"profile": "the median iteration", "training": "a training’s mean epoch",
             "operation": "an operation’s median call", "bricks": "the sum of a suite’s bricks",
             "construction": "a model’s constructed latency"}  # fmt: skip
@@ -130,7 +133,8 @@ def ratio_table(
     without = "; ".join(dict.fromkeys(f"{row.case} {fmt.missing(reason(row))}" for row in fmt.rows(untimed)))
     notes = [_of_what(sides) if by == "case" else "", not_judged,
              f"Without times: {without}." if without else "", left_out]
-    judged_rows = with_verdicts(frame, disturbed=frozenset(disturbed_cases(sides)["case"]))
+    judged_rows = with_verdicts(frame, disturbed=frozenset(disturbed_cases(sides)["case"]),
+                                by_turns=sides[0].turns is not None)  # fmt: skip
     notes.append(_AGAIN if (judged_rows["verdict"] == INCONCLUSIVE).any() else "")
     return table(judged_rows, f"Times by {LEVELS[by]}", columns, " ".join(filter(None, notes)))
 
@@ -159,7 +163,7 @@ def metric_table(sides: Sequence[Group]) -> Table | None:
     words = [[_metric(row, row.base), _metric(row, row.value)] for row in fmt.rows(frame)]
     frame[["base_text", "value_text"]] = pd.DataFrame(words, index=frame.index)
     frame["metric"] = [_METRICS[metric][0] for metric in frame["metric"]]
-    frame = with_verdicts(frame, ("higher", "lower"))
+    frame = with_verdicts(frame, ("higher", "lower"), by_turns=sides[0].turns is not None)
     alike = (frame["base_text"] == frame["value_text"]) & (frame["ratio"] != 1) & frame["significant"]
     frame.loc[alike, "verdict"] = "equal, as rounded"
     judged, note = _judgement(frame)
@@ -230,16 +234,17 @@ def _judgement(frame: pd.DataFrame) -> tuple[list[Column], str]:
 
 
 def with_verdicts(frame: pd.DataFrame, verdicts: tuple[str, str] = ("slower", "faster"),
-                  disturbed: Collection[str] = ()) -> pd.DataFrame:
+                  disturbed: Collection[str] = (), *, by_turns: bool = False) -> pd.DataFrame:
     """Return a frame of ratios with its intervals as text, and the column verdict.
 
     Args:
         frame: of ratios.
         verdicts: words for above 1 and below 1.
         disturbed: cases that other programs disturbed, in which no difference shown means nothing.
+        by_turns: whether the runs were measured by turns, so that `SAME` is a verdict.
     """
     rows = list(fmt.rows(frame))
-    found = [_verdict(row, verdicts) for row in rows]
+    found = [_verdict(row, verdicts, by_turns) for row in rows]
     found = [INCONCLUSIVE if verdict == _NO_DIFFERENCE and row.case in disturbed else verdict
              for row, verdict in zip(rows, found, strict=True)]
     return frame.assign(interval=[interval(row, 4) for row in rows], verdict=found)
@@ -254,11 +259,13 @@ def significant_verdict(row: Any, verdicts: tuple[str, str]) -> str | None:
     return verdicts[0] if row.ratio > 1 else verdicts[1]
 
 
-def _verdict(row: Any, verdicts: tuple[str, str]) -> str:
+def _verdict(row: Any, verdicts: tuple[str, str], by_turns: bool) -> str:
     if found := significant_verdict(row, verdicts):
         return found
     if pd.isna(row.low):
         return "equal" if row.ratio == 1 else "not judged"
+    if by_turns and decision(row) == "same":
+        return SAME
     return _NO_DIFFERENCE
 
 

@@ -27,6 +27,7 @@ def test_a_comparison_is_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert said == ""
     found = json.loads(out, parse_constant=pytest.fail)
     assert found["groups"] == ["a", "b"]
+    assert found["turns"] is None
     row, *_ = found["rows"]
     assert (row["level"], row["side"], row["ratio"]) == ("case", "b", 1.0)
 
