@@ -53,7 +53,7 @@ def take_memory(page: Page, out: Path) -> None:
 def take_comparison(page: Page, out: Path) -> None:
     """Take the top of a comparison: the same case with one and with two threads."""
     one, two = (f"charact profile resnet18 --input-sizes 64 --mode train --threads {number}" for number in (1, 2))
-    charact("compare", "--ab", one, two, "--repeat", "3", "--out", str(out / "comparisons"))
+    charact("compare", "--ab", one, two, "--repeat", "5", "--out", str(out / "comparisons"))
     (measured,) = (out / "comparisons").iterdir()
     page_file = out / "comparison.html"
     charact("compare", f"1 thread={measured / 'a'}", f"2 threads={measured / 'b'}", "--to", str(page_file))
