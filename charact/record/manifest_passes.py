@@ -49,6 +49,8 @@ class TimingPass(Pass):
     program: ProgramFacts | None = None
     warmup_ended_by: str | None = None
     num_iterations: Count | None = None
+    num_samples: Count | None = None
+    """Samples that the timed iterations fetched in all."""
     ended_by: str | None = None
     precision_target_frac: Amount | None = None
     interval_frac: Amount | None = None

@@ -28,6 +28,11 @@ LEARNED = slice(2, -1)
 """Iterations that are compared: methods are known from their third call on; nothing tells where the last one ends."""
 PROGRAMS: dict[str, dict[str, str]] = {
     "lbfgs_then_evaluation": {},
+    "lbfgs_then_evaluation_in_training_mode": {},
+    "rollouts": {},
+    "rollouts_by_hand": {},
+    "skipped_steps": {},
+    "previews_by_an_average": {},
     "zero_grad_after_evaluation": {},
     "pseudo_labels": {},
     "pseudo_labels_by_hand": {"data": NO_LOADER, "forward": PREDICTED},
@@ -51,7 +56,7 @@ PROGRAMS: dict[str, dict[str, str]] = {
     "steps_in_accumulating_hooks": {},
 }
 """By program the phases of which time is missing, and the message about it."""
-QUICK = {"alternating_tasks", "inner_loop", "loss_method"}
+QUICK = {"alternating_tasks", "inner_loop", "loss_method", "rollouts", "skipped_steps"}
 
 
 def phases_s(parts: list[Parts]) -> list[dict[str, float]]:

@@ -45,6 +45,71 @@ def lbfgs_then_evaluation() -> None:
         evaluate(model)
 
 
+def lbfgs_then_evaluation_in_training_mode() -> None:
+    model = SleepyModel()
+    optimizer = torch.optim.LBFGS(model.parameters(), lr=0.1, max_iter=2)
+    x, y = torch.ones(1, 4), torch.tensor([1])
+
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        loss = loss_by_hand(forward(model, x), y)
+        backward(loss)
+        return loss
+
+    for _ in range(NUM_ITERATIONS):
+        truth.begin()
+        with truth("update"):
+            optimizer.step(closure)
+        truth.begin("infer")
+        with torch.no_grad():
+            print(forward(model, x).argmax().item())
+
+
+def rollouts() -> None:
+    model, optimizer = new()
+    for x, y in loaded():
+        with torch.no_grad():
+            old = forward(model.eval(), x)
+        model.train()
+        other()
+        for _ in range(2):
+            train(optimizer, forward(model, x) + 0 * old, y)
+
+
+def rollouts_by_hand() -> None:
+    model, optimizer = new()
+    x, y = torch.ones(1, 4), torch.tensor([1])
+    for _ in range(NUM_ITERATIONS):
+        truth.begin()
+        with torch.no_grad():
+            forward(model.eval(), x)
+        model.train()
+        for _ in range(2):
+            train(optimizer, forward(model, x), y)
+
+
+def skipped_steps() -> None:
+    model, optimizer = new()
+    for number, (x, y) in enumerate(loaded()):
+        loss = loss_by_hand(forward(model, x), y)
+        backward(loss)
+        if number % 3 != 1:
+            with truth("update"):
+                optimizer.step()
+        with truth("update"):
+            optimizer.zero_grad()
+        print(f"{loss.item():.6f}")
+
+
+def previews_by_an_average() -> None:
+    model, optimizer = new()
+    average = SleepyModel()
+    for number, (x, y) in enumerate(loaded()):
+        train(optimizer, forward(model, x), y)
+        if number % 4:
+            evaluate(average)
+
+
 def zero_grad_after_evaluation() -> None:
     model, optimizer = new()
     x, y = torch.ones(1, 4), torch.tensor([1])

@@ -62,14 +62,15 @@ def case_summary(run: Run) -> pd.DataFrame:
     Columns: the case's parameters, status and reason; kind (see `case_kinds`); num_iterations; median_s of the
     iterations' wall times, with its 95 % interval low_s to high_s (null below 6 iterations; see
     `significance.Sample.interval`); p5_s and p95_s of the iterations (null below `MIN_SPREAD_ITERATIONS`);
-    samples_per_s (batch size / median_s); flop (per iteration, without operators that lack a FLOP formula);
+    samples_per_s (of a watched program, the samples that all timed iterations fetched / their time; else batch size /
+    median_s); flop (per iteration, without operators that lack a FLOP formula);
     flop_per_s (flop / median_s); peak_bytes (sum of the categories at the measured peak, in PyTorch's allocator);
     compile_s (time to compile the model; null without compilation).
     """
     summary = run.cases.reindex(columns=_COORDINATES).astype({"case": "str"})
     summary["kind"] = case_kinds(run)
     summary = summary.merge(_time_statistics(run), on="case", how="left")
-    summary["samples_per_s"] = summary["batch_size"].astype(float) / summary["median_s"]
+    summary["samples_per_s"] = _samples_per_s(run, summary)
     flop = run.flop.groupby("case")["flop"].sum(min_count=1)
     summary["flop"] = summary["case"].map(flop).astype(float)
     summary["flop_per_s"] = summary["flop"] / summary["median_s"]
@@ -99,6 +100,13 @@ def _kind(run: Run, entry: dict[str, Any]) -> str:
 def _compile_s(entry: dict[str, Any]) -> float | None:
     times = (facts.get("compile_s") for facts in entry.get("passes", {}).values())
     return next((compile_s for compile_s in times if compile_s is not None), None)
+
+
+def _samples_per_s(run: Run, summary: pd.DataFrame) -> "pd.Series[float]":
+    samples = [entry.get("passes", {}).get("timing", {}).get("num_samples") for entry in run.manifest["cases"]]
+    fetched = pd.Series(samples, summary.index, dtype="float64")
+    total_s = summary["case"].map(iteration_times(run).groupby("case")["wall_s"].sum()).astype(float)
+    return (fetched / total_s).fillna(summary["batch_size"].astype(float) / summary["median_s"])
 
 
 def _time_statistics(run: Run) -> pd.DataFrame:

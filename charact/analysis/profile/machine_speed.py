@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import dropwhile
 from statistics import median
 
 BOUND_FRAC = 0.3
@@ -31,7 +32,7 @@ class TimedIteration:
 class Speed:
     """The speed of the latest iterations of one mode.
 
-    `median_s` is of an iteration; `samples_per_s` is the last one's batch size / `median_s`, or None; `share_frac` has
+    `median_s` is of an iteration; `samples_per_s` is all samples / all time, or None; `share_frac` has
     a share for each phase; `bottleneck` is the phase to look at; `is_bound` is true if that is data, communication or
     `other`.
     """
@@ -59,6 +60,13 @@ def current_speed(latest: Sequence[TimedIteration]) -> Speed:
     idle = max((phase for phase in shares if phase in _NO_COMPUTING), key=shares.__getitem__, default=None)
     is_bound = idle is not None and shares[idle] >= BOUND_FRAC
     bottleneck = idle if idle is not None and is_bound else max(shares, key=shares.__getitem__)
-    median_s, batch_size = median(one.wall_s for one in of_mode), latest[-1].batch_size
-    samples_per_s = batch_size / median_s if batch_size is not None and median_s > 0 else None
+    median_s = median(one.wall_s for one in of_mode)
+    samples_per_s = _samples_per_s(of_mode)
     return Speed(training, len(of_mode), median_s, samples_per_s, shares, bottleneck, is_bound)
+
+
+def _samples_per_s(iterations: Sequence[TimedIteration]) -> float | None:
+    """Return the samples per time since the first known batch size; later iterations may fetch nothing."""
+    known = list(dropwhile(lambda one: one.batch_size is None, iterations))
+    wall_s = sum(one.wall_s for one in known)
+    return sum(one.batch_size or 0 for one in known) / wall_s if wall_s > 0 else None

@@ -20,6 +20,7 @@ from charact.measure.script.owner_facts import owner_facts
 from charact.measure.script.pass_scheduler import PassScheduler
 from charact.measure.script.ranks.flight_recorder import FlightRecorder
 from charact.measure.script.ranks.hang_watch import HangWatch
+from charact.measure.script.spans.cycles import StepCounter
 from charact.measure.script.spans.device_clock import DeviceClock, device_name, is_capturing, program_device
 from charact.measure.script.spans.event_log import EventLogWriter
 from charact.measure.script.spans.recorder import Kind, SpanRecorder
@@ -86,6 +87,7 @@ class Session:
         self._counted: tuple[Kind, int] | None = None
         """Kind and owner of the spans counted as iterations: steps, else forwards or backwards."""
         self._num_iterations = 0
+        self._steps = StepCounter()
         self._num_threads = 0
         """PyTorch's default number of threads."""
         self._precision = TimingPrecision(in_step=is_rank) if plan.iterations is None and plan.passes else None
@@ -184,7 +186,8 @@ class Session:
         return {"note": "settings", "settings": process_settings()}
 
     def _facts(self, number: int) -> dict[str, Any]:
-        return owner_facts(number, self._objects, self._variables[number], self._patches.places)
+        facts = owner_facts(number, self._objects, self._variables[number], self._patches.places)
+        return facts | {"methods": self._patches.methods_of(number)} if facts["kind"] == "model" else facts
 
     def _names(self) -> dict[str, Any]:
         """Return a note with the names of models and optimizers that are global variables of the main module."""
@@ -195,18 +198,22 @@ class Session:
 
     def _on_span_end(self, kind: Kind, owner: int) -> None:
         """Count iterations and flush after a step, forward, backward or fetch, when no span is open."""
+        ended = False
         if kind is Kind.FETCH:
+            self._steps.fetch()
             self.flush_if_due()
             self._stop_if_measured()
             return
         if kind is Kind.STEP or not self._patches.optimizer_created:
             if self._counted is None or (kind is Kind.STEP and self._counted[0] is not Kind.STEP):
                 self._counted, self._num_iterations = (kind, owner), 0
-            self._num_iterations += self._counted == (kind, owner)
+            ended = self._counted == (kind, owner) and (kind is Kind.FORWARD or self._steps.step())
+            self._num_iterations += ended
             if self._num_iterations == self._plan.skip + 1 and self._core_use is None:
                 self._try(self._watch_cores)
+        elif kind is Kind.FORWARD and not self.recorder.slices[-1].grad:
+            self._steps.infer()
         plan = self._plan
-        ended = self._counted == (kind, owner)
         if plan.iterations is None:
             timed = self._precision is not None and self._precision.is_enough(iteration_ended=ended)
             if not timed:
@@ -256,9 +263,10 @@ class Session:
 
     def flush_if_due(self) -> None:
         """Write the finished slices at intervals; call it when no span is open."""
-        if self.recorder.keeps:
+        is_long = len(self.recorder.slices) > FLUSH_SLICES
+        if self.recorder.keeps and not is_long:
             return
-        if len(self.recorder.slices) > FLUSH_SLICES or monotonic() - self._flushed > FLUSH_S:
+        if is_long or monotonic() - self._flushed > FLUSH_S:
             self._try(lambda: self._flush(wait=False))
             if self._event_log.num_slices > MAX_SLICES:
                 self._notes.append({"note": "full"})

@@ -2,10 +2,12 @@
 
 import re
 import subprocess
+import sys
 import threading
 import time
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from charact.measure.script.hooks.patch_context import PatchContext
@@ -17,6 +19,10 @@ _LIMIT_S = 60.0
 
 _UNCOUNTED = re.compile(rb"torch[./]_inductor|charact(\.cli)? run\b")
 """In the command line of processes that compile for PyTorch, or are recorded themselves."""
+_COMPILERS = ("torch._inductor", "torch._dynamo", "torch._functorch", "torch.utils.cpp_extension", "triton")
+"""Modules whose processes compile, or test the compiler."""
+_STARTERS = ("subprocess", "multiprocessing", "concurrent", "charact")
+"""Modules whose functions start the processes of others."""
 
 
 class ChildPatches:
@@ -43,7 +49,7 @@ class ChildPatches:
         def wrapper(process: Any) -> None:
             target = getattr(process, "_target", None)  # `start` deletes it
             original(process)
-            if getattr(process._popen, "method", "fork") == "fork" \
+            if getattr(process._popen, "method", "fork") == "fork" or _is_compiler(sys._getframe(1)) \
                     or str(getattr(target, "__module__", "")).startswith("torch.utils.data."):
                 return
             self._expect(process.pid)
@@ -53,7 +59,8 @@ class ChildPatches:
     def _popen(self, original: Any) -> Any:
         def wrapper(process: Any, *arguments: Any, **options: Any) -> None:
             original(process, *arguments, **options)
-            self._expect(process.pid)
+            if not _is_compiler(sys._getframe(1)):
+                self._expect(process.pid)
 
         return wrapper
 
@@ -76,6 +83,13 @@ class ChildPatches:
                     if has_torch is not False or time.monotonic() - started > _LIMIT_S:
                         del self._waiting[process]
                 is_waiting = bool(self._waiting)
+
+
+def _is_compiler(frame: FrameType | None) -> bool:
+    """Return whether a frame, or the one that starts a process through it, belongs to PyTorch's compiler."""
+    while frame is not None and str(frame.f_globals.get("__name__")).partition(".")[0] in _STARTERS:
+        frame = frame.f_back
+    return frame is not None and str(frame.f_globals.get("__name__")).startswith(_COMPILERS)
 
 
 def _has_torch(process: int) -> bool | None:

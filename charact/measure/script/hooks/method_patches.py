@@ -1,10 +1,11 @@
 """Patches of methods of modules that a program calls by themselves, such as `model.encode(x)`: each is a forward.
 
-Without them, only the calls of submodules in such a method would count as forward, and the time between them as other.
+Without them, only the calls of modules in such a method would count as forward, and the time between them as other.
 """
 
 import inspect
 import sys
+from collections import defaultdict
 from collections.abc import Callable
 from enum import Enum, auto
 from threading import get_ident
@@ -37,6 +38,8 @@ class MethodPatches:
         self._context = context
         self.seen: set[CodeType] = set()
         """Code that has called a module while no span was open; `find` was called with it."""
+        self.names: defaultdict[int, set[str]] = defaultdict(set)
+        """Names of the methods other than `forward` that were recorded as a forward, by the model's owner ID."""
 
     def install(self) -> None:
         """Prepare to find methods, once PyTorch is imported."""
@@ -46,10 +49,7 @@ class MethodPatches:
             torch.is_grad_enabled, torch.nn.Module, torch.Tensor)
 
     def find(self, code: CodeType, called: Any = None) -> None:
-        """Patch the method, if any, of a module's class whose code has called a module or a patched method.
-
-        A method that calls its own module, such as a `generate`, computes several forwards: it is left as it is.
-        """
+        """Patch the method, if any, of a module's class whose code has called a module or a patched method."""
         self.seen.add(code)
         if code.co_varnames[:1] != ("self",):  # no method: walking all classes takes tens of milliseconds
             return
@@ -57,13 +57,13 @@ class MethodPatches:
             for base in one.__mro__:
                 for name, function in list(vars(base).items()) if code.co_name in vars(base) else ():
                     if inspect.isfunction(function) and getattr(inspect.unwrap(function), "__code__", None) is code:
-                        if not isinstance(called, base):
-                            self._context.replacements.wrap(base, name, self._method)
+                        self._context.replacements.wrap(base, name, self._method)
                         return
 
     def _method(self, original: Any) -> Callable[..., Any]:
         recorder, context = self._context.recorder, self._context
-        state = _State.FORWARD if original.__name__ == "forward" else _State.OBSERVED
+        name = original.__name__
+        state = _State.FORWARD if name == "forward" else _State.OBSERVED
         with_grad = True
 
         def wrapper(module: Any, *args: Any, **kwargs: Any) -> Any:
@@ -71,21 +71,26 @@ class MethodPatches:
             if (state is _State.UNCHANGED or context.is_compiling() or Kind.FORWARD not in recorder.may_open
                     or get_ident() != context.thread):
                 return original(module, *args, **kwargs)
+            owner = context.owner_id(module)
             if state is _State.OBSERVED:
-                first, was_kept, recorder.keeps = len(recorder.slices), recorder.keeps, True
+                slices, was_kept, recorder.keeps = recorder.slices, recorder.keeps, True
+                first = len(slices)
                 try:
                     outputs = original(module, *args, **kwargs)
                 finally:
                     recorder.keeps = was_kept
-                inside = recorder.slices[first:]
+                inside = slices[first:] if recorder.slices is slices else []  # written if there were too many
                 with_grad = any(one.grad for one in inside if one.kind is Kind.FORWARD)
-                state = _State.FORWARD if self._is_forward(inside, outputs) else _State.UNCHANGED
+                state = _State.FORWARD if self._is_forward(inside, owner, outputs) else _State.UNCHANGED
                 return outputs
             if recorder.idle and (caller := sys._getframe(1).f_code) not in self.seen:
                 self.find(caller)
-            owner = context.owner_id(module)
             context.events.inputs(owner, args, kwargs)
-            recorder.enter(Kind.FORWARD, owner, grad=with_grad and self._is_grad_enabled(), training=module.training)
+            if name == "forward":
+                recorder.enter(Kind.FORWARD, owner, grad=self._is_grad_enabled(), training=module.training)
+            else:
+                self.names[owner].add(name)
+                recorder.enter_method(owner, grad=with_grad and self._is_grad_enabled(), training=module.training)
             try:
                 outputs = original(module, *args, **kwargs)
             finally:
@@ -96,16 +101,17 @@ class MethodPatches:
 
         return wrapper
 
-    def _is_forward(self, slices: list[Slice], outputs: Any) -> bool:
+    def _is_forward(self, slices: list[Slice], model: int, outputs: Any) -> bool:
         """Return whether a method only computed a forward, judged by the slices inside and by what it returned.
 
-        A scalar is a loss, which would count as forward unless the method calls a loss function. Without gradients,
-        several calls of the same module may be a loop over batches, each of which is an iteration.
+        A scalar is a loss, which would count as forward unless the method calls a loss function. So may be what a
+        method computes from the outputs of its own model with gradients. Without gradients, all of it is inference,
+        such as a `generate` that samples tokens.
         """
         kinds = {one.kind for one in slices}
         if Kind.FORWARD not in kinds or not kinds <= {Kind.FORWARD, Kind.COPY, Kind.LOSS, Kind.COMPILE}:
             return False
         if isinstance(outputs, self._tensor_class) and outputs.dim() == 0 and Kind.LOSS not in kinds:
             return False
-        owners = [one.owner for one in slices if one.kind is Kind.FORWARD and one.begins]
-        return any(one.grad for one in slices if one.kind is Kind.FORWARD) or len(set(owners)) == len(owners)
+        forwards = [one for one in slices if one.kind is Kind.FORWARD]
+        return not any(one.grad for one in forwards) or all(one.owner != model or one.method for one in forwards)

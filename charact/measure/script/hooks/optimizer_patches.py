@@ -8,7 +8,7 @@ from types import MethodType
 from typing import Any
 
 from charact.measure.script.hooks.patch_context import PatchContext, hidden_from_warnings, subclasses
-from charact.measure.script.spans.recorder import Kind
+from charact.measure.script.spans.recorder import ZEROED, Kind
 
 
 class OptimizerPatches:
@@ -27,7 +27,7 @@ class OptimizerPatches:
         self._base = torch.optim.Optimizer
         replace, span = self._context.replacements.wrap, self._context.span
         replace(torch.optim.Optimizer, "_patch_step_function", self._optimizer_created)
-        replace(torch.optim.Optimizer, "zero_grad", span(Kind.UPDATE))
+        replace(torch.optim.Optimizer, "zero_grad", span(Kind.UPDATE, ZEROED))
         for name in ("clip_grad_norm_", "clip_grad_value_"):
             for module in (torch.nn.utils, torch.nn.utils.clip_grad):
                 replace(module, name, span(Kind.UPDATE))

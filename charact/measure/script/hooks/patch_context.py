@@ -117,9 +117,9 @@ class PatchContext:
             self.training_threads.add(thread)
         return thread == self.thread
 
-    def span(self, kind: Kind, *, notify: bool = False, on_open: Callable[[], None] | None = None
+    def span(self, kind: Kind, owner: int = 0, *, notify: bool = False, on_open: Callable[[], None] | None = None
              ) -> Callable[[Any], Any]:
-        """Return a wrapper that opens a span of a kind, after a call of `on_open`.
+        """Return a wrapper that opens a span of a kind and owner, after a call of `on_open`.
 
         With `notify` its end calls `on_span_end`.
         """
@@ -131,13 +131,13 @@ class PatchContext:
                     return original(*args, **kwargs)
                 if on_open is not None:
                     on_open()
-                recorder.enter(kind)
+                recorder.enter(kind, owner)
                 try:
                     result = original(*args, **kwargs)
                 finally:
                     recorder.leave()
                 if notify and recorder.idle:
-                    self.on_span_end(kind, 0)
+                    self.on_span_end(kind, owner)
                 return result
 
             return wrapper

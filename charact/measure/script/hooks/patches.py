@@ -14,13 +14,14 @@ from typing import Any
 from charact.measure.script.hooks.child_patches import ChildPatches
 from charact.measure.script.hooks.compile_patches import CompilePatches
 from charact.measure.script.hooks.creation_places import CreationPlaces
+from charact.measure.script.hooks.functional_patches import FunctionalPatches
 from charact.measure.script.hooks.import_hook import when_imported
 from charact.measure.script.hooks.loader_patches import LoaderPatches
 from charact.measure.script.hooks.method_patches import MethodPatches
 from charact.measure.script.hooks.optimizer_patches import OptimizerPatches
 from charact.measure.script.hooks.patch_context import PatchContext, subclasses
 from charact.measure.script.spans.program_events import ProgramEvents
-from charact.measure.script.spans.recorder import Kind, SpanRecorder
+from charact.measure.script.spans.recorder import ZEROED, Kind, SpanRecorder
 
 COLLECTIVES = (
     "all_reduce", "all_gather", "all_gather_into_tensor", "all_gather_object", "all_gather_single", "all_to_all",
@@ -50,6 +51,7 @@ class Patches:
         self._compiling = CompilePatches(self._context)
         self._children = ChildPatches(self._context)
         self._methods = MethodPatches(self._context)
+        self._functional = FunctionalPatches(self._context, lambda: self._optimizers.any_created)
         self._stop_waiting: Callable[[], None] = lambda: None
         """Cancels the patches of a module that is not imported yet."""
 
@@ -72,6 +74,10 @@ class Patches:
     def num_children(self) -> int:
         """Number of child processes, not forked ones, that imported PyTorch."""
         return self._children.num_with_torch
+
+    def methods_of(self, owner: int) -> list[str]:
+        """Return the names of a model's methods, other than `forward`, that are recorded as forwards."""
+        return sorted(self._methods.names[owner])
 
     @property
     def optimizer_created(self) -> bool:
@@ -98,7 +104,7 @@ class Patches:
                 replace(functional, name, self._context.span(Kind.LOSS))
         for name in ("backward", "grad"):
             replace(torch.autograd, name, self._context.span(Kind.BACKWARD, notify=True, on_open=self._note_backward))
-        replace(torch.nn.Module, "zero_grad", self._context.span(Kind.UPDATE))
+        replace(torch.nn.Module, "zero_grad", self._context.span(Kind.UPDATE, ZEROED))
         for name in ("to", "cuda"):
             replace(torch.Tensor, name, self._copy)
         if torch.distributed.is_available():
@@ -109,6 +115,7 @@ class Patches:
         self._context.events.tensor_class = torch.Tensor
         self._loaders.install()
         self._methods.install()
+        self._functional.install()
         self._children.install()
         self._optimizers.install()
         self._compiling.install()

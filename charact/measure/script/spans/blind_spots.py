@@ -21,6 +21,9 @@ NO_FETCH = ("the iterations fetch nothing from a DataLoader: creating batches co
 BY_HAND = ("weights are updated without an optimizer, and batches created without a DataLoader: both count as other; "
            "name them with a Profiler's phase()")
 BETWEEN = "{} of a typical iteration lies between {} and {}, and counts as other"
+AT_END = "{} of a typical iteration lies at its end, after {}, and counts as other"
+SCATTERED = ("{} of the iterations' time counts as other, in places that take less than 2 % each, or only in some "
+             "iterations")
 NAME_IT = "name it with a Profiler's phase()"
 SAMPLED = "most of it is in {}"
 PREDICTED = ("forwards without gradients between training iterations count as inference: if the training uses their "
@@ -33,7 +36,11 @@ THREADS = "training in {} is not recorded: enter a charact.Profiler there"
 _MISSING_FRAC = 0.02
 """Share of the time outside of all phases from which a missing phase is reported."""
 _BETWEEN_FRAC = 0.02
-"""Share of a typical iteration between two phases from which it is reported."""
+"""Share of a typical iteration between two phases, or at its end, from which it is reported."""
+_SCATTERED_FRAC = 0.05
+"""Share of the time in other gaps from which it is reported."""
+_END = ""
+"""Stands for the phase after the last one."""
 
 
 def blind_spots(iterations: Sequence[Iteration], *, compiled_whole: bool, full: bool, any_loader: bool,
@@ -61,13 +68,8 @@ def blind_spots(iterations: Sequence[Iteration], *, compiled_whole: bool, full: 
     in_phases_ns = sum(one.end_ns - one.start_ns for one in intervals if one.phase != "other")
     if "data" not in phases and MIXED not in spots and wall_ns - in_phases_ns > _MISSING_FRAC * wall_ns:
         spots.append(BY_HAND if "update" not in phases else NO_FETCH if any_loader else NO_LOADER)
-    typical_ns = median(one.end_ns - one.start_ns for one in iterations)
-    for (before, after), spans in _gaps(iterations).items() if MIXED not in spots else ():
-        gap_ns = _typical_ns(spans, len(iterations))
-        if gap_ns > _BETWEEN_FRAC * typical_ns:
-            place = None if samples is None else samples.most_frequent([span for gaps in spans for span in gaps])
-            known = NAME_IT if place is None else SAMPLED.format(place)
-            spots.append(f"{BETWEEN.format(share(gap_ns / typical_ns), before, after)}: {known}")
+    if MIXED not in spots:
+        spots += _gaps_without_phase(iterations, samples, any_reason=bool(spots))
     in_order = sorted([*iterations, *inferences], key=lambda one: one.start_ns)
     if 2 * sum(after.training and _is_prediction(before) for before, after in pairwise(in_order)) > len(iterations):
         spots.append(PREDICTED)
@@ -90,13 +92,51 @@ def unwatched(num_children: int, num_threads: int) -> list[str]:
     return messages
 
 
+def _gaps_without_phase(iterations: Sequence[Iteration], samples: Samples | None, *, any_reason: bool) -> list[str]:
+    """Return messages about gaps that are long in a typical iteration, and about all others if they take long.
+
+    Args:
+        iterations: all of the case.
+        samples: stack samples.
+        any_reason: whether other messages explain why time counts as other.
+    """
+    messages: list[str] = []
+    typical_ns = median(one.end_ns - one.start_ns for one in iterations)
+    rest: list[tuple[int, int]] = []
+    for (before, after), spans in _gaps(iterations).items():
+        gap_ns, every = _typical_ns(spans, len(iterations)), [span for gaps in spans for span in gaps]
+        if gap_ns <= _BETWEEN_FRAC * typical_ns:
+            rest += every
+            continue
+        line = _known(every, samples)
+        if after != _END:
+            messages.append(f"{BETWEEN.format(share(gap_ns / typical_ns), before, after)}: {line or NAME_IT}")
+        elif line or not any_reason:  # such as the creation of the next batch
+            messages.append(f"{AT_END.format(share(gap_ns / typical_ns), before)}: {line or NAME_IT}")
+    rest_ns = sum(end_ns - begin_ns for begin_ns, end_ns in rest)
+    wall_ns = sum(one.end_ns - one.start_ns for one in iterations)
+    line = _known(sorted(rest), samples)
+    if rest_ns > _SCATTERED_FRAC * wall_ns and (line or not any_reason):
+        messages.append(f"{SCATTERED.format(share(rest_ns / wall_ns))}: {line or NAME_IT}")
+    return messages
+
+
+def _known(spans: Sequence[tuple[int, int]], samples: Samples | None) -> str | None:
+    """Return text with the line that was sampled most often in intervals; None without enough samples."""
+    place = None if samples is None else samples.most_frequent(spans)
+    return None if place is None else SAMPLED.format(place)
+
+
 def _gaps(iterations: Sequence[Iteration]) -> dict[tuple[str, str], list[list[tuple[int, int]]]]:
-    """Return the intervals (ns) of `other` between phases, by the phases before and after, of each iteration."""
+    """Return the intervals (ns) of `other` in each iteration, by the phases before and after; none at its start."""
     gaps: dict[tuple[str, str], list[list[tuple[int, int]]]] = defaultdict(list)
     for iteration in iterations:
         found: dict[tuple[str, str], list[tuple[int, int]]] = defaultdict(list)
         for before, after in pairwise(iteration.intervals):
             found[before.phase, after.phase].append((before.end_ns, after.start_ns))
+        if iteration.intervals:
+            last = iteration.intervals[-1]
+            found[last.phase, _END].append((last.end_ns, iteration.end_ns))
         for phases, spans in found.items():
             gaps[phases].append(spans)
     return gaps

@@ -27,8 +27,8 @@ _NAMED = (None, *PHASES)
 """Phases named by the program; the record stores the index."""
 _INDICES = {phase: index for index, phase in enumerate(_NAMED)}
 
-_GRAD, _TRAINING, _ENDS, _BEGINS = 1, 2, 4, 8
-_ALL_FLAGS = _GRAD | _TRAINING | _ENDS | _BEGINS
+_GRAD, _TRAINING, _ENDS, _BEGINS, _METHOD = 1, 2, 4, 8, 16
+_ALL_FLAGS = _GRAD | _TRAINING | _ENDS | _BEGINS | _METHOD
 _NO_TIME = -1
 _MAX_BYTES = 2**30
 """Limit of a file's size in bytes; a program writes some 20 MB of slices, and less of notes."""
@@ -66,7 +66,8 @@ class EventLogWriter:
         pack, indices = _RECORD.pack, _INDICES
         self.num_slices += len(slices)
         self._append(SLICES, b"".join([
-            pack(one.kind, one.grad * _GRAD + one.training * _TRAINING + one.ends * _ENDS + one.begins * _BEGINS,
+            pack(one.kind, one.grad * _GRAD + one.training * _TRAINING + one.ends * _ENDS + one.begins * _BEGINS
+                 + one.method * _METHOD,
                  indices[one.phase], one.start_ns, one.end_ns, one.owner,
                  _NO_TIME if one.start_event is None else device_ns(one.start_event),
                  _NO_TIME if one.end_event is None else device_ns(one.end_event))
@@ -124,7 +125,7 @@ class EventLogReader:
             yield Slice(_KINDS[number], start_ns, end_ns, owner, bool(flags & _GRAD), bool(flags & _TRAINING),
                         bool(flags & _ENDS), None if begun == _NO_TIME else begun,
                         None if ended == _NO_TIME else ended, _NAMED[named],
-                        bool(flags & _BEGINS))
+                        bool(flags & _BEGINS), bool(flags & _METHOD))
 
     def notes(self) -> list[dict[str, Any]]:
         """Return the notes since the last call."""

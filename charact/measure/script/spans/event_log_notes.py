@@ -44,6 +44,7 @@ class _Model(_Owned, kw_only=True):
     num_parameters: _Count
     settings: _OfModel | UnsetType = UNSET
     parts: list[_Int] = []
+    methods: list[str] = []
 
 
 class _Optimizer(_Owned, kw_only=True):

@@ -13,9 +13,10 @@ from msgspec import Meta
 from charact.core.errors import UserError
 from charact.measure.script.spans.blind_spots import NO_DEVICE_TIMES, blind_spots, is_compiled_whole, unwatched
 from charact.measure.script.spans.collectives import Arrival, Arrivals, collective_rows, with_waiting
+from charact.measure.script.spans.cycles import join_cycles
 from charact.measure.script.spans.event_log import Damage, EventLogReader, num_slices
 from charact.measure.script.spans.frame_samples import Samples
-from charact.measure.script.spans.iterations import Interval, Iteration
+from charact.measure.script.spans.iterations import Interval, Iteration, Mode
 from charact.measure.script.spans.pass_results import Passes
 from charact.measure.script.spans.program_facts import program_times, settings_facts
 from charact.measure.script.spans.program_iterations import program_iteration_rows
@@ -123,6 +124,8 @@ def read_event_log(directory: Path) -> EventLog:
         del slices[num_slices(reader.damage[SLICES].at_byte):]
     segmenter = Segmenter(ends_marked=any(one.kind is Kind.END for one in slices))
     iterations = [*segmenter.feed(slices), *segmenter.finish()]
+    if not segmenter.ends_marked:
+        iterations = join_cycles(iterations)
     # Only a damaged log contains iterations without duration.
     log = EventLog([one for one in iterations if one.end_ns > one.start_ns],
                    compiled_whole=is_compiled_whole(slices), totals=SliceTotals(slices))
@@ -251,6 +254,7 @@ def _case(log: EventLog, name: str, source: str, training: bool, iterations: lis
                                          any_loader=any(one["kind"] == "loader" for one in log.owners.values()),
                                          inferences=[one for one in log.iterations if not one.training],
                                          samples=log.samples)],
+            "num_samples": num_samples(log.owners, iterations),
             "num_loader_workers": _num_loader_workers(log.owners, iterations), "core_use": log.core_use, **log.rule,
         }},
     }
@@ -295,13 +299,13 @@ def _num_parameters(log: EventLog, models: set[int]) -> int | None:
     return sum(log.owners.get(model, {}).get("num_parameters", 0) for model in counted) or None
 
 
-def iteration_rows(number: int, iteration: Iteration, parts: dict[int, str]) -> Rows:
+def iteration_rows(number: int, iteration: Iteration, parts: Mapping[tuple[int, str, Mode], str]) -> Rows:
     """Return rows of the table `iterations`: one per phase and part, and `other` for the remaining time."""
     host_ns: dict[tuple[str, str | None], int] = defaultdict(int)
     device_ns: dict[tuple[str, str | None], int] = defaultdict(int)
     on_device = _has_device(iteration) and all(map(_has_device, iteration.intervals))
     for one in iteration.intervals:
-        key = one.phase, parts.get(one.owner)
+        key = one.phase, parts.get((one.owner, one.phase, one.mode))
         host_ns[key] += one.end_ns - one.start_ns
         device_ns[key] += _device_ns(one) if on_device else 0
     host_ns["other", None] += iteration.end_ns - iteration.start_ns - sum(host_ns.values())
@@ -323,8 +327,34 @@ def _device_ns(one: Iteration | Interval) -> int:
     return one.end_event - one.start_event
 
 
-def _parts(log: EventLog, iterations: Sequence[Iteration]) -> dict[int, str]:
-    """Return names of models and optimizers if there are several; modules without weights have none.
+def _parts(log: EventLog, iterations: Sequence[Iteration]) -> dict[tuple[int, str, Mode], str]:
+    """Return names of the parts of phases, by owner, phase and mode, if there are several models or optimizers.
+
+    A forward belongs to its model: alone, as a method, or without gradients if the model has forwards with gradients,
+    too. An update belongs to the models of its optimizer. Of several optimizers, a loss or a backward is only "for" the
+    update of the one that steps next: its gradients may be those of other models, too.
+    """
+    names, optimizers = _owner_names(log, iterations)
+    seen = {(one.owner, one.phase, one.mode) for iteration in iterations for one in iteration.intervals
+            if one.owner in names}
+    with_gradients = {owner for owner, phase, mode in seen if phase == "forward" and mode is Mode.GRADIENTS}
+    several = len({names[owner] for owner, phase, _ in seen if owner in optimizers and phase != "update"}) > 1
+    parts: dict[tuple[int, str, Mode], str] = {}
+    for owner, phase, mode in seen:
+        name = names[owner]
+        if owner in optimizers:
+            name = f"for {name}'s update" if several and phase in ("loss", "backward") else name
+        elif mode is Mode.METHOD:
+            name = "/".join(f"{name}.{method}" for method in log.owners[owner].get("methods") or ["()"])
+        elif mode is Mode.NO_GRADIENTS and owner in with_gradients:
+            name += " without gradients"
+        parts[owner, phase, mode] = name
+    modes = {(names[owner], mode) for owner, phase, mode in seen if phase == "forward"}
+    return parts if len(set(names.values())) > 1 or len(modes) > 1 else {}
+
+
+def _owner_names(log: EventLog, iterations: Sequence[Iteration]) -> tuple[dict[int, str], set[int]]:
+    """Return names of models and optimizers, and which are optimizers; modules without weights have none.
 
     Models of the same name and class that ran one after another, such as those of several fits, share a name.
     """
@@ -349,7 +379,7 @@ def _parts(log: EventLog, iterations: Sequence[Iteration]) -> dict[int, str]:
     for one in optimizers:
         served = [names[model] for model in one["models"] if model in names]
         names[one["owner"]] = " + ".join(served) or _name(log, one)
-    return names if len(set(names.values())) > 1 else {}
+    return names, {one["owner"] for one in optimizers}
 
 
 def _name(log: EventLog, facts: dict[str, Any]) -> str:
@@ -369,10 +399,29 @@ def loaders_batch_size(owners: dict[int, dict[str, Any]], iterations: Sequence[I
 
     If gradients are accumulated over several batches, all of them count.
     """
-    of_iterations = [Counter(interval.owner for interval in one.intervals if interval.phase == "data")
-                     for one in iterations]
+    of_iterations = [_fetches(one) for one in iterations]
     for loader, _ in sum(of_iterations, Counter[int]()).most_common():
-        size = owners.get(loader, {}).get("batch_size")
-        if isinstance(size, int) and 0 < size < 2**53:
+        size = _batch_size(owners, loader)
+        if size is not None:
             return size * round(median(fetches[loader] for fetches in of_iterations if loader in fetches))
     return None
+
+
+def num_samples(owners: dict[int, dict[str, Any]], iterations: Sequence[Iteration]) -> int | None:
+    """Return the samples that all iterations fetched: batch size times fetches; None if it is not known.
+
+    In each iteration those of one loader count, the one with the most fetches in it.
+    """
+    numbers = [next((size * count for loader, count in _fetches(one).most_common()
+                     if (size := _batch_size(owners, loader)) is not None), 0) for one in iterations]
+    return sum(numbers) or None
+
+
+def _fetches(iteration: Iteration) -> Counter[int]:
+    """Return the number of fetches in an iteration by loader; 0 stands for copies."""
+    return Counter(interval.owner for interval in iteration.intervals if interval.phase == "data")
+
+
+def _batch_size(owners: dict[int, dict[str, Any]], loader: int) -> int | None:
+    size = owners.get(loader, {}).get("batch_size")
+    return size if isinstance(size, int) and 0 < size < 2**53 else None

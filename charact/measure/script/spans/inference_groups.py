@@ -4,12 +4,13 @@ A fetch begins a new group; without fetches, the model's next forward or a copy 
 fetch that finds no batch, because some training frameworks fetch one batch ahead to recognize the last one. Each batch
 of `Profiler.iterate` (negative owner ID) begins a group even if no forward follows.
 
-Training also begins a group if it follows a validation without a loader, or whose loader is exhausted. If a batch was
+Training also begins a group if it follows a validation without a loader, or whose loader is exhausted, or forwards of
+other models that the first training did without. If a batch was
 fetched for a prediction of the trained model and no other for the training that follows, the prediction is part of the
 training: its outputs may be the targets, as in pseudo-labeling.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from charact.measure.script.spans.iterations import FETCHES
 from charact.measure.script.spans.recorder import Kind, Slice
@@ -23,6 +24,20 @@ class Models:
         """Models that ran with gradients."""
         self._in_training_mode: set[int] = set()
         """Models that ran with gradients in training mode."""
+        self._teachers: set[int] = set()
+        """Models that ran without gradients in the first iteration of any optimizer."""
+        self._optimizers: set[int] = set()
+
+    def take_training(self, slices: Sequence[Slice]) -> None:
+        """Take an iteration of training into account; only the first one of each optimizer matters."""
+        optimizers = {one.owner for one in slices if one.kind is Kind.STEP}
+        if optimizers - self._optimizers:
+            self._optimizers |= optimizers
+            self._teachers |= {one.owner for one in slices if one.kind is Kind.FORWARD and not one.grad}
+
+    def are_new(self, forwards: Iterable[Slice]) -> bool:
+        """Return whether all forwards are of models that no first training ran without gradients: it needs none."""
+        return bool(self._optimizers) and not any(one.grad or one.owner in self._teachers for one in forwards)
 
     def take(self, forward: Slice) -> None:
         """Take a forward into account."""
@@ -76,13 +91,21 @@ class Grouping:
         forwards = [other for other in group if other.kind is Kind.FORWARD]
         if not forwards or not forwards[-1].ends:  # an inner span splits a forward
             return False
-        if group[0].kind is not Kind.FETCH and self._begins_training(one) and all(
-                self._models.is_inference(other) and not other.training and other.owner in self._models.trained
-                for other in forwards):
+        if group[0].kind is not Kind.FETCH and self._begins_training(one) and self._are_apart(forwards, one):
             return True
         if group[0].kind in FETCHES:
             return False
         return one.kind is Kind.COPY or (one.kind is Kind.FORWARD and one.owner == forwards[0].owner)
+
+    def _are_apart(self, forwards: list[Slice], one: Slice) -> bool:
+        """Return whether forwards without a batch of their own are no part of the training that a slice begins.
+
+        In training mode, they may make its inputs, unless it begins with the step that calls the training's closure.
+        """
+        has_closure = one.kind is Kind.STEP and not one.ends
+        return self._models.are_new(forwards) or all(
+            self._models.is_inference(other) and (has_closure or not other.training)
+            and other.owner in self._models.trained for other in forwards)
 
     def _begins_training(self, one: Slice) -> bool:
         """Return whether training may begin with a slice: a forward with gradients, zeroed gradients, or a step."""

@@ -1,13 +1,14 @@
 """Iterations: intervals of phases, and gaps between them whose phase can be inferred."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from enum import IntEnum, auto
 
 from charact.measure.script.spans.recorder import Kind, Slice
 
 PHASES = {
     Kind.FETCH: "data", Kind.EXHAUSTED: "data", Kind.COPY: "data", Kind.FORWARD: "forward", Kind.LOSS: "loss",
     Kind.BACKWARD: "backward", Kind.STEP: "update", Kind.UPDATE: "update", Kind.COMMUNICATION: "communication",
-    Kind.COMPILE: "other", Kind.OTHER: "other",
+    Kind.COMPILE: "other", Kind.OTHER: "other", Kind.UNTRACKED: "update",
 }
 FETCHES = frozenset({Kind.FETCH, Kind.EXHAUSTED})
 _NO_SPANS = frozenset({Kind.CLOSURE, Kind.END, Kind.GAP})
@@ -16,12 +17,22 @@ _OWNED = frozenset({Kind.FETCH, Kind.FORWARD})
 _FOR_OPTIMIZER = frozenset({Kind.LOSS, Kind.BACKWARD, Kind.STEP, Kind.UPDATE})
 
 
+class Mode(IntEnum):
+    """How a model's forward ran."""
+
+    GRADIENTS = auto()
+    NO_GRADIENTS = auto()
+    METHOD = auto()
+    """As a method of the model without gradients, such as `generate`."""
+
+
 @dataclass(frozen=True, slots=True)
 class Interval:
     """A part of an iteration: its phase, its owner (model, optimizer or loader; 0: none), its start and its end.
 
-    If `compiling` is set, the phase is `other`. If `inferred` is set, a rule for gaps determined the phase. `inside` is
-    the phase that a communication interrupts; None if it is between phases.
+    The owner of a loss or a backward is the optimizer that steps next, whichever model's gradients it computes. If
+    `compiling` is set, the phase is `other`. If `inferred` is set, a rule for gaps determined the phase. `inside` is
+    the phase that a communication interrupts; None if it is between phases. `mode` is that of a forward.
     """
 
     phase: str
@@ -33,6 +44,7 @@ class Interval:
     start_event: object = None
     end_event: object = None
     inside: str | None = None
+    mode: Mode = Mode.GRADIENTS
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,11 +76,14 @@ def iteration_of(slices: list[Slice], after: Slice | None, *, training: bool, ma
         end_ns, end_event = last.end_ns, last.end_event
     else:
         end_ns, end_event = after.start_ns, after.start_event
-    shown = [one for one in slices if one.kind not in _NO_SPANS]
+    shown = [one for one in _without_transforms(slices) if one.kind not in _NO_SPANS]
+    if not manual_update:
+        shown = [one for one in shown if one.kind is not Kind.UNTRACKED]
     owners = _optimizers_ahead(shown) if training else [0] * len(shown)
     intervals = [
         Interval(_phase(one), one.owner if one.kind in _OWNED else owner, one.start_ns, one.end_ns,
-                compiling=one.kind is Kind.COMPILE, start_event=one.start_event, end_event=one.end_event, inside=inside)
+                compiling=one.kind is Kind.COMPILE, start_event=one.start_event, end_event=one.end_event, inside=inside,
+                mode=Mode.GRADIENTS if one.grad else Mode.METHOD if one.method else Mode.NO_GRADIENTS)
         for one, owner, inside in zip(shown, owners, _interrupted(shown), strict=True)
     ]
     if training:
@@ -76,6 +91,29 @@ def iteration_of(slices: list[Slice], after: Slice | None, *, training: bool, ma
         mixed = manual_update and first.kind is Kind.GAP
         intervals = _with_gaps(intervals, edges, _phases_of_gaps(shown, owners, manual_update, mixed))
     return Iteration(training, start_ns, end_ns, intervals, start_event, end_event)
+
+
+def _without_transforms(slices: list[Slice]) -> list[Slice]:
+    """Return slices in which the own time of a `torch.func` transform belongs to its forward, loss or backward.
+
+    It is the forward's until the forward ends, then the loss's until the backward, and the backward's from then on. A
+    block without gradients is an update only after a backward.
+    """
+    seen: list[Slice] = []
+    current, any_backward = Kind.FORWARD, False
+    for one in slices:
+        any_backward |= one.kind is Kind.BACKWARD
+        if one.kind is Kind.TRANSFORM:
+            current = Kind.FORWARD if one.begins else current
+            seen.append(replace(one, kind=current, begins=one.begins and one.ends))
+            continue
+        if one.kind in (Kind.FORWARD, Kind.LOSS) and one.ends and current is not Kind.BACKWARD:
+            current = Kind.LOSS
+        elif one.kind is Kind.BACKWARD:
+            current = Kind.BACKWARD
+        if one.kind is not Kind.UNTRACKED or any_backward:
+            seen.append(one)
+    return seen
 
 
 def _phase(one: Slice) -> str:

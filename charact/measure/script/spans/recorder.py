@@ -39,19 +39,26 @@ class Kind(IntEnum):
     """Fetch that finds no further batch."""
     GAP = auto()
     """Not a span: time from a step to a backward without a recorded forward."""
+    TRANSFORM = auto()
+    """Call of a function of `torch.func`, which computes a forward, and a backward unless it is a `vjp`."""
+    UNTRACKED = auto()
+    """Not a span: outermost block without gradients (`torch.no_grad`) in which no span opened."""
 
 
+ZEROED = 1
+"""Owner of an `UPDATE` that sets gradients to zero."""
 OUTERMOST = None
 _INSIDE: dict[Kind, frozenset[Kind | None]] = {
     Kind.FETCH: frozenset({OUTERMOST, Kind.CLOSURE}),
-    Kind.COPY: frozenset({OUTERMOST, Kind.CLOSURE}),
+    Kind.COPY: frozenset({OUTERMOST, Kind.CLOSURE, Kind.TRANSFORM}),
     # A forward that is recomputed inside a backward belongs to the backward; inside a step, to its closure.
-    Kind.FORWARD: frozenset({OUTERMOST, Kind.STEP, Kind.CLOSURE}),
-    Kind.LOSS: frozenset({OUTERMOST, Kind.FORWARD, Kind.STEP, Kind.CLOSURE}),
-    Kind.BACKWARD: frozenset({OUTERMOST, Kind.FORWARD, Kind.LOSS, Kind.STEP, Kind.CLOSURE}),
+    Kind.FORWARD: frozenset({OUTERMOST, Kind.STEP, Kind.CLOSURE, Kind.TRANSFORM}),
+    Kind.LOSS: frozenset({OUTERMOST, Kind.FORWARD, Kind.STEP, Kind.CLOSURE, Kind.TRANSFORM}),
+    Kind.BACKWARD: frozenset({OUTERMOST, Kind.FORWARD, Kind.LOSS, Kind.STEP, Kind.CLOSURE, Kind.TRANSFORM}),
     Kind.STEP: frozenset({OUTERMOST, Kind.BACKWARD, Kind.UPDATE}),
     Kind.UPDATE: frozenset({OUTERMOST, Kind.STEP, Kind.CLOSURE}),
-    Kind.COMMUNICATION: frozenset({OUTERMOST, Kind.FORWARD, Kind.BACKWARD, Kind.STEP, Kind.UPDATE, Kind.CLOSURE}),
+    Kind.COMMUNICATION: frozenset({OUTERMOST, Kind.FORWARD, Kind.BACKWARD, Kind.STEP, Kind.UPDATE, Kind.CLOSURE,
+                                   Kind.TRANSFORM}),
     Kind.COMPILE: frozenset({OUTERMOST, *Kind} - {Kind.COMPILE}),
     Kind.CLOSURE: frozenset({Kind.STEP}),
     # Only the program opens these, by name, anywhere.
@@ -60,6 +67,8 @@ _INSIDE: dict[Kind, frozenset[Kind | None]] = {
     # Assigned when a span closes, or by the segmenter.
     Kind.EXHAUSTED: frozenset(),
     Kind.GAP: frozenset(),
+    Kind.TRANSFORM: frozenset({OUTERMOST, Kind.STEP, Kind.CLOSURE}),
+    Kind.UNTRACKED: frozenset(),
 }
 """Spans inside which a span of a kind may open."""
 _MAY_OPEN: dict[Kind | None, frozenset[Kind]] = {
@@ -80,7 +89,8 @@ class Slice:
 
     `owner` is the ID of the module, optimizer or loader: 0 for none, negative for batches of `Profiler.iterate`.
     `grad`: a forward recorded gradients. `training`: the module was in training mode. `begins`, `ends`: the span begins
-    or ends with this slice. `phase`: named by the program; None if the kind determines it.
+    or ends with this slice. `phase`: named by the program; None if the kind determines it. `method`: a forward is a
+    method of the module other than `forward`.
     """
 
     kind: Kind
@@ -95,16 +105,18 @@ class Slice:
     """Events of the device at both ends; None without a GPU in use."""
     phase: str | None = None
     begins: bool = True
+    method: bool = False
 
 
 class _Span:
-    __slots__ = ("begins", "first_slice", "grad", "kind", "may_open", "owner", "phase", "training")
+    __slots__ = ("begins", "first_slice", "grad", "kind", "may_open", "method", "owner", "phase", "training")
 
     def __init__(self, kind: Kind, owner: int, grad: bool, training: bool, first_slice: int, phase: str | None,
                  may_open: frozenset[Kind]) -> None:
         self.kind, self.owner, self.grad, self.training = kind, owner, grad, training
         self.first_slice, self.phase, self.may_open = first_slice, phase, may_open
         self.begins = True  # no slice of it has ended yet
+        self.method = False
 
 
 class SpanRecorder:
@@ -168,6 +180,11 @@ class SpanRecorder:
         if self.on_change is not None:
             self.on_change(kind)
 
+    def enter_method(self, owner: int, *, grad: bool, training: bool) -> None:
+        """Open a span of a forward that is a method of a module other than `forward`."""
+        self.enter(Kind.FORWARD, owner, grad=grad, training=training)
+        self._stack[-1].method = True
+
     def enter_annotated(self, kind: Kind, phase: str, owner: int = 0, *, grad: bool = True) -> None:
         """Open a span of a phase that the program names, anywhere; all time inside belongs to that phase."""
         self._cut(ends=False)
@@ -191,6 +208,23 @@ class SpanRecorder:
         self._since_ns, self._since_event = self._clock(), self.new_event() if self.new_event else None
         self.slices.append(Slice(Kind.END, ended_ns, self._since_ns, 0, ends=True, start_event=event,
                                  end_event=self._since_event))
+
+    def begin_untracked(self) -> tuple[int, int, Any] | None:
+        """Return the progress, time (ns) and event at the start of a block without gradients; None inside of spans."""
+        if self._stack or not self._on:
+            return None
+        return self._since_ns, self._clock(), self.new_event() if self.new_event else None
+
+    def end_untracked(self, begun: tuple[int, int, Any], shortest_ns: int) -> None:
+        """Record a block that ends now if no span opened in it, and if it was not shorter than a time."""
+        progress, start_ns, start_event = begun
+        now_ns = self._clock()
+        if self._stack or not self._on or progress != self._since_ns or now_ns - start_ns < shortest_ns:
+            return
+        event = self.new_event() if self.new_event else None
+        self.slices.append(Slice(Kind.UNTRACKED, start_ns, now_ns, 0, ends=True, start_event=start_event,
+                                 end_event=event))
+        self._since_ns, self._since_event = now_ns, event
 
     def leave(self) -> None:
         """Close the innermost span."""
@@ -246,7 +280,7 @@ class SpanRecorder:
         if stack:
             span = stack[-1]
             self.slices.append(Slice(span.kind, self._since_ns, now_ns, span.owner, span.grad, span.training, ends,
-                                     self._since_event, event, span.phase, span.begins))
+                                     self._since_event, event, span.phase, span.begins, span.method))
             span.begins = False
         self._since_ns, self._since_event = now_ns, event
 

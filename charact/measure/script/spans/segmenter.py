@@ -8,16 +8,19 @@ replaced the previous one and shares no iteration with it. Nor do optimizers of 
 with a batch of its own from the same loader. A forward without gradients that no step follows is an inference
 iteration. So is a forward in eval mode that no backward follows, of a model trained in training mode. If the program
 itself marks the ends of iterations, only these marks count.
+
+Several steps from one fetch to the next are several iterations here; `cycles` joins them.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from copy import deepcopy
+from itertools import pairwise
 
 from charact.measure.script.spans.inference_groups import Grouping, Models
 from charact.measure.script.spans.iterations import FETCHES, Iteration, iteration_of
-from charact.measure.script.spans.recorder import Kind, Slice
+from charact.measure.script.spans.recorder import ZEROED, Kind, Slice
 
-_COMPUTES = frozenset({Kind.FORWARD, Kind.BACKWARD, Kind.STEP})
+_COMPUTES = frozenset({Kind.FORWARD, Kind.BACKWARD, Kind.STEP, Kind.TRANSFORM})
 _BEGINS = _COMPUTES | {Kind.FETCH, Kind.COPY, Kind.LOSS, Kind.COMPILE}
 UNDECIDED = 256
 """Number of inference forwards without a backward after which a program counts as inference only.
@@ -79,6 +82,11 @@ class Segmenter:
             done += self._inference_iterations(self._pending, None, only_known=self._num_backwards > 0)
         self._pending, self._begin, self._stepped = [], None, set()
         return done
+
+    @property
+    def ends_marked(self) -> bool:
+        """Whether the program marks the ends of iterations."""
+        return self._ends_marked
 
     def so_far(self) -> list[Iteration]:
         """Return the iterations that `finish` would return now; more slices may follow."""
@@ -153,11 +161,19 @@ class Segmenter:
         return [iteration for one in pending for iteration in self._take(one)]
 
     def _window(self, slices: list[Slice], after: Slice | None) -> list[Iteration]:
+        """Return the iterations of training up to a step: one, and one for each step that was skipped before it."""
+        edges = [0, *_skipped_steps(slices), len(slices)]
+        parts = [slices[begin:end] for begin, end in pairwise(edges)]
+        following = [*(part[0] for part in parts[1:]), after]
+        return [one for part, then in zip(parts, following, strict=True) for one in self._training(part, then)]
+
+    def _training(self, slices: list[Slice], after: Slice | None) -> list[Iteration]:
         """Return an iteration of training, after the inference before it, such as a validation."""
+        self._models.take_training(slices)
         groups = list(self._grouping.groups(slices))
         begin = 0
         for number, group in enumerate(groups):
-            if self._is_inference(group):
+            if self._is_inference(group, groups[number + 1:number + 2]):
                 begin = number + 1
             elif any(one.kind in _COMPUTES for one in group):
                 if not self._any_window and not self._ends_marked:
@@ -166,20 +182,25 @@ class Segmenter:
         while 0 < begin < len(groups) and all(one.kind is Kind.EXHAUSTED for one in groups[begin]):
             begin += 1  # end of the validation's loader
         self._any_window = True
-        before = [one for group in groups[:begin] for one in group]
         own = [one for group in groups[begin:] for one in group] if begin else slices
-        done = self._inference_iterations(before, None if own else after, only_known=True)
+        done = [
+            iteration_of(group, following[0][0] if number + 1 < begin else None if own else after, training=False)
+            for number, group in enumerate(groups[:begin])
+            if self._is_inference(group, following := groups[number + 1:number + 2])
+        ]
         return [*done, iteration_of(own, after, training=True, manual_update=self._manual_update)] if own else done
 
-    def _is_inference(self, group: list[Slice]) -> bool:
-        """Return whether a group of slices is inference only."""
+    def _is_inference(self, group: list[Slice], following: Sequence[list[Slice]] = ()) -> bool:
+        """Return whether a group of slices is inference only; `following` has the group after it, if any."""
         forwards = [one for one in group if one.kind is Kind.FORWARD]
         if not forwards or not all(self._models.is_inference(one) for one in forwards):
             return False
-        if any(one.kind in (Kind.BACKWARD, Kind.STEP) for one in group):
+        if any(one.kind in (Kind.BACKWARD, Kind.STEP, Kind.TRANSFORM) for one in group):
             return False
         # Otherwise it may be a teacher's forward, whose outputs the training uses.
-        return group[0].kind in FETCHES or any(one.owner in self._models.trained for one in forwards)
+        if group[0].kind in FETCHES or any(one.owner in self._models.trained for one in forwards):
+            return True
+        return self._models.are_new(forwards) or any(after[0].kind is Kind.FETCH for after in following)
 
     def _inference_so_far(self) -> list[Iteration]:
         """Return the iterations of an inference program, except for the last group, which may not have ended."""
@@ -205,3 +226,33 @@ def _trains(slices: list[Slice]) -> bool:
 def _is_inference_group(group: list[Slice]) -> bool:
     """Return whether slices of a program that never trains are an iteration: a forward, or a batch of `iterate`."""
     return any(one.kind is Kind.FORWARD for one in group) or (group[0].kind is Kind.FETCH and bool(group[0].phase))
+
+
+def _skipped_steps(slices: list[Slice]) -> list[int]:
+    """Return the indices of the fetches that begin an iteration because the step before them was skipped.
+
+    Such a fetch follows a backward whose gradients are set to zero before the next one, and is of a loader from which
+    was fetched before, or of the next epoch's. Accumulated gradients are left alone until the step.
+    """
+    skipped: list[int] = []
+    loaders: set[int] = set()
+    any_backward = any_zeroed = False
+    fetch: int | None = None
+    """Index of the first fetch after the last backward."""
+    for index, one in enumerate(slices):
+        if one.kind is Kind.STEP:
+            break
+        if one.kind is Kind.EXHAUSTED:
+            loaders.clear()  # the next epoch has another iterator
+        elif one.kind is Kind.FETCH and one.begins and any_backward:
+            fetch = index if fetch is None else fetch
+        elif one.kind is Kind.UPDATE and one.owner == ZEROED:
+            any_zeroed = any_backward
+        elif one.kind is Kind.BACKWARD and one.ends:
+            fetched = {other.owner for other in slices[fetch or 0:index] if other.kind is Kind.FETCH and other.owner}
+            if fetch is not None and any_zeroed and (fetched & loaders or not loaders):
+                skipped.append(fetch)
+                loaders.clear()
+            loaders |= fetched
+            any_backward, any_zeroed, fetch = True, False, None
+    return skipped

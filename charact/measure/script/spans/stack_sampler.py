@@ -235,24 +235,32 @@ def location_of(frame: FrameType) -> CodeLocation | None:
 
     None if charact's own work was running, or if the stack has no code of the program. Own code is outside of Python's
     library and the installed packages; the main module always counts as own code. Of nested calls in a library, it is
-    the one that the own line made. Files below the main module's directory have a relative path.
+    the one that the own line made. Files below the main module's directory have a relative path. If a library imports
+    a module when it is first called, the location is the library's line, relative to the packages: the program's line
+    only happened to be the first.
     """
     library: CodeType | None = None
     module = imported = ""
+    importer: CodeLocation | None = None
+    is_import = False  # whether the frames so far end in an import statement
     current: FrameType | None = frame
     while current is not None:
         code = current.f_code
         name = current.f_globals.get("__name__", "")
         if code.co_filename == _IMPORTS:
             imported = str(current.f_locals.get("name")) if code.co_name == "_find_and_load" else imported
+            is_import, importer = True, None
         elif name == "__main__" or not _is_library(code.co_filename):
             called = "" if library is None else f"{module}.{library.co_qualname}"
             calls = ", ".join(filter(None, [called, imported and f"importing {imported}"]))
-            return f"{_short(code.co_filename)}:{current.f_lineno}", code.co_qualname, calls or None
+            return importer or (f"{_short(code.co_filename)}:{current.f_lineno}", code.co_qualname, calls or None)
         elif not code.co_filename.startswith(_CHARACT):
             if library is None or name != _CALLS_MODULE:
                 library, module = code, name
-        elif not code.co_filename.startswith(_WRAPPERS):
+            if is_import and name != "importlib":
+                place = f"{_in_packages(code.co_filename)}:{current.f_lineno}"
+                is_import, importer = False, (place, code.co_qualname, f"importing {imported}")
+        elif is_import or not code.co_filename.startswith(_WRAPPERS):
             return None  # charact's own work, such as reading the use of the cores
         current = current.f_back
     return None
@@ -279,3 +287,10 @@ def _short(path: str) -> str:
     """Return a path relative to the main module's directory, if it is below."""
     root = os.path.join(sys.path[0], "") if sys.path else ""
     return path.removeprefix(root) if root else path
+
+
+def _in_packages(path: str) -> str:
+    """Return the path of a library's file relative to the folder of the packages or of Python's library."""
+    for folder in _PACKAGES:
+        path = path.rpartition(folder)[2]
+    return path.removeprefix(next((one for one in _LIBRARIES if path.startswith(one)), ""))

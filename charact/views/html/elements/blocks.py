@@ -113,7 +113,7 @@ PHASE = Column("phase", "Phase")
 STATUS = Column("status", "Status", meaning="ok, oom (out of memory), diverged, error or interrupted")
 ITERATION = Column("median_s", "Iteration", fmt.seconds, "median wall time of an iteration",
                    reason=lambda row: status_reason(row))  # fmt: skip
-SAMPLES = Column("samples_per_s", "Samples/s", fmt.number, "batch size / median iteration time",
+SAMPLES = Column("samples_per_s", "Samples/s", fmt.number, "samples / time of the iterations",
                  reason=lambda row: status_reason(row) or fmt.no_samples(row.batch_size))  # fmt: skip
 RATE = Column("flop_per_s", "FLOP/s", fmt.flop_rate, "counted FLOP / median iteration time",
               reason=lambda row: status_reason(row) or "not measured")  # fmt: skip

@@ -131,3 +131,8 @@ def test_pace_is_of_the_mode_of_the_last_iteration() -> None:
     assert (current_speed(latest).training, current_speed(latest).median_s) == (False, 9.0)
     assert current_speed(latest).samples_per_s is None
     assert current_speed([*latest, timed(False, 27, forward=9.0)]).samples_per_s == 3.0
+
+
+def test_iterations_that_fetch_nothing_count_in_the_samples_per_second() -> None:
+    rollout = [timed(True, 6, forward=3.0), timed(True, None, forward=1.0)]
+    assert current_speed([timed(True, None, forward=1.0), *rollout, *rollout]).samples_per_s == 12 / 8

@@ -3,6 +3,7 @@
 import pytest
 
 from charact.measure.script.spans.blind_spots import (
+    AT_END,
     BETWEEN,
     BY_HAND,
     FULL,
@@ -11,6 +12,7 @@ from charact.measure.script.spans.blind_spots import (
     NO_FETCH,
     NO_LOADER,
     PREDICTED,
+    SCATTERED,
     WHOLE,
     blind_spots,
     is_compiled_whole,
@@ -23,9 +25,9 @@ MODEL, NONE = 1, 0
 
 
 def iteration(*phases: tuple[str, int], training: bool = True) -> Iteration:
-    """An iteration of 100 ns with phases of 10 ns, each with its owner."""
+    """An iteration with phases of 10 ns, each with its owner; of 100 ns if it fetches nothing."""
     intervals = [Interval(phase, owner, 10 * place, 10 * place + 10) for place, (phase, owner) in enumerate(phases)]
-    return Iteration(training, 0, 100, intervals)
+    return Iteration(training, 0, 10 * len(phases) if ("data", NONE) in phases else 100, intervals)
 
 
 PLAIN = [("data", NONE), ("forward", MODEL), ("backward", NONE), ("update", NONE)]
@@ -63,6 +65,32 @@ def test_work_between_phases(place: int, gap_ns: int, said: bool) -> None:
     assert spots == ([f"{BETWEEN.format('3.0 %', names[place], names[place + 1])}: {NAME_IT}"] if said else [])
 
 
+@pytest.mark.parametrize(("gap_ns", "said"), [(2, False), (3, True)])
+def test_work_at_the_end(gap_ns: int, said: bool) -> None:
+    intervals = [Interval("data", NONE, 0, 50), Interval("update", NONE, 50, 100 - gap_ns)]
+    spots = blind_spots([Iteration(True, 0, 100, intervals)], compiled_whole=False, full=False, any_loader=True)
+    assert spots == ([f"{AT_END.format('3.0 %', 'update')}: {NAME_IT}"] if said else [])
+
+
+def test_work_at_the_end_may_create_the_next_batch_unless_its_line_is_known() -> None:
+    iterations = [Iteration(True, begin, begin + 100, [Interval("forward", MODEL, begin, begin + 50)])
+                  for begin in range(0, 1000, 100)]
+    samples = Samples()
+    assert blind_spots(iterations, compiled_whole=False, full=False, any_loader=True, samples=samples) == [BY_HAND]
+    samples.add({"places": [["a.py:1", "f", None]], "samples": [[100 * number + 70, 0] for number in range(5)]})
+    assert blind_spots(iterations, compiled_whole=False, full=False, any_loader=True, samples=samples) == [
+        BY_HAND, f"{AT_END.format('50.0 %', 'forward')}: most of it is in a.py:1 in f"]
+
+
+def test_much_time_in_many_places_is_said_together() -> None:
+    names = ("data", "forward", "loss", "backward", "update", "data", "backward")
+    for gap_ns, said in ((1, True), (0, False)):
+        intervals = [Interval(name, NONE, 100 * index, 100 * index + 100 - 10 * gap_ns)
+                     for index, name in enumerate(names)]
+        spots = blind_spots([Iteration(True, 0, 700, intervals)], compiled_whole=False, full=False, any_loader=True)
+        assert spots == ([f"{SCATTERED.format('10.0 %')}: {NAME_IT}"] if said else [])
+
+
 @pytest.mark.parametrize(("num_samples", "advice"), [
     (5, "most of it is in a.py:1 in f"), (4, "name it with a Profiler's phase()")])
 def test_work_between_phases_is_named_where_it_was_sampled(num_samples: int, advice: str) -> None:
@@ -76,11 +104,13 @@ def test_work_between_phases_is_named_where_it_was_sampled(num_samples: int, adv
     assert spots == [f"10.0 % of a typical iteration lies between data and forward, and counts as other: {advice}"]
 
 
-def test_work_between_phases_that_is_rare_is_not_said() -> None:
+def test_work_between_phases_that_is_rare_is_not_called_typical() -> None:
     usual = Iteration(True, 0, 100, [Interval("data", NONE, 0, 50), Interval("forward", MODEL, 50, 100)])
     late = Iteration(True, 100, 1000, [Interval("data", NONE, 100, 150), Interval("forward", MODEL, 950, 1000)])
-    for iterations, said in (([usual, usual, late], False), ([usual, late, late], True)):
-        assert bool(blind_spots(iterations, compiled_whole=False, full=False, any_loader=True)) == said
+    for iterations, said in (([usual] * 3, None), ([usual, usual, late], SCATTERED.format("72.7 %")),
+                             ([usual, late, late], BETWEEN.format("88.9 %", "data", "forward"))):
+        spots = blind_spots(iterations, compiled_whole=False, full=False, any_loader=True)
+        assert spots == ([f"{said}: {NAME_IT}"] if said else [])
 
 
 @pytest.mark.parametrize(("num_after_predictions", "phase", "said"), [

@@ -13,11 +13,12 @@ from charact.measure.script.session import Plan, Session
 from charact.measure.script.spans.event_log_to_record import (
     EventLog,
     loaders_batch_size,
+    num_samples,
     read_event_log,
     script_cases,
     script_options,
 )
-from charact.measure.script.spans.iterations import Interval, Iteration
+from charact.measure.script.spans.iterations import Interval, Iteration, Mode
 
 TRAINING, VALIDATION, UNKNOWN = 11, 12, 13
 OWNERS = {TRAINING: {"batch_size": 8}, VALIDATION: {"batch_size": 100}, UNKNOWN: {"batch_size": None}}
@@ -37,6 +38,60 @@ def iteration(*loaders: int) -> Iteration:
 ])  # fmt: skip
 def test_samples_of_an_iteration(iterations: list[Iteration], num_samples: int | None) -> None:
     assert loaders_batch_size(OWNERS, iterations) == num_samples
+
+
+@pytest.mark.parametrize(("iterations", "expected"), [
+    ([iteration(TRAINING)] * 3, 24),
+    ([iteration(TRAINING), iteration()] * 3, 24),  # two steps on a batch
+    ([iteration(TRAINING, TRAINING)] * 3 + [iteration(TRAINING)], 56),  # a rest at the end
+    ([iteration(TRAINING, VALIDATION)] * 3, 24),  # two loaders
+    ([iteration(UNKNOWN)] * 3, None),
+    ([iteration()], None),
+])  # fmt: skip
+def test_samples_of_all_iterations(iterations: list[Iteration], expected: int | None) -> None:
+    assert num_samples(OWNERS, iterations) == expected
+
+
+def of_parts(owners: dict[int, dict[str, Any]], *intervals: tuple[str, int, Mode]) -> set[tuple[str, str | None]]:
+    """Phases and parts of an iteration with intervals of given phases, owners and modes."""
+    log = EventLog([Iteration(True, 0, 100, [
+        Interval(phase, owner, 10 * place, 10 * place + 5, mode=mode)
+        for place, (phase, owner, mode) in enumerate(intervals)])], owners)
+    ((_, tables),) = script_cases(log, "mine", "mine.py", 0, None)
+    return {(row["phase"], row["part"]) for row in tables["iterations"] if row["phase"] != "other"}
+
+
+def a_model(number: int, name: str, *methods: str) -> dict[str, Any]:
+    return {"owner": number, "kind": "model", "class": name, "num_parameters": 1, "methods": list(methods)}
+
+
+def an_optimizer(number: int, *models: int) -> dict[str, Any]:
+    return {"owner": number, "kind": "optimizer", "class": "SGD", "models": list(models)}
+
+
+GRADIENTS, NO_GRADIENTS, METHOD = Mode.GRADIENTS, Mode.NO_GRADIENTS, Mode.METHOD
+
+
+def test_forwards_of_a_model_are_apart_by_their_mode() -> None:
+    owners = {1: a_model(1, "policy", "generate"), 2: a_model(2, "reference"), 5: an_optimizer(5, 1)}
+    intervals = [("forward", 1, METHOD), ("forward", 1, NO_GRADIENTS), ("forward", 2, NO_GRADIENTS),
+                 ("forward", 1, GRADIENTS), ("backward", 5, GRADIENTS), ("update", 5, GRADIENTS)]
+    assert of_parts(owners, *intervals) == {
+        ("forward", "policy.generate"), ("forward", "policy without gradients"), ("forward", "reference"),
+        ("forward", "policy"), ("backward", "policy"), ("update", "policy")}
+    del owners[2]
+    assert ("forward", "policy.generate") in of_parts(owners, *intervals)
+    assert of_parts(owners, *intervals[3:]) == {("forward", None), ("backward", None), ("update", None)}
+
+
+def test_a_backward_is_for_the_update_of_one_of_several_optimizers() -> None:
+    owners = {1: a_model(1, "critic"), 2: a_model(2, "generator"), 5: an_optimizer(5, 1), 6: an_optimizer(6, 2)}
+    forwards = [("forward", model, GRADIENTS) for model in (1, 2)]
+    found = of_parts(owners, *forwards, *((phase, optimizer, GRADIENTS) for optimizer in (5, 6)
+                                          for phase in ("loss", "backward", "update")))
+    assert found - {("forward", "critic"), ("forward", "generator")} == {
+        ("loss", "for critic's update"), ("backward", "for critic's update"), ("update", "critic"),
+        ("loss", "for generator's update"), ("backward", "for generator's update"), ("update", "generator")}
 
 
 def parts(*iterations: list[int], classes: str) -> list[list[str | None]]:

@@ -3,6 +3,7 @@
 import gc
 import pickle
 import threading
+import time
 import warnings
 import weakref
 from collections.abc import Callable, Iterator
@@ -22,7 +23,7 @@ from charact.measure.script.spans.recorder import Kind, SpanRecorder
 PLACES = (
     torch, torch.nn.Module, functional, torch.autograd, torch.optim.Optimizer, torch.optim.SGD, torch.nn.utils,
     torch.nn.utils.clip_grad, torch.amp.GradScaler, dataloader._BaseDataLoaderIter, DataLoader, torch.Tensor,
-    torch.distributed, torch.distributed.Work,
+    torch.distributed, torch.distributed.Work, torch.no_grad, torch._functorch.eager_transforms,
 )
 
 
@@ -52,6 +53,56 @@ def watched() -> Iterator[Watched]:
     watched = Watched()
     yield watched
     watched.patches.remove()
+
+
+def square(weights: Tensor, x: Tensor) -> Tensor:
+    return (weights * x).square().sum()
+
+
+@pytest.mark.parametrize(("transform", "kinds"), [
+    (lambda w, x: torch.func.grad(square)(w, x), [Kind.TRANSFORM, Kind.BACKWARD, Kind.TRANSFORM]),
+    (lambda w, x: torch.func.grad_and_value(square)(w, x), [Kind.TRANSFORM, Kind.BACKWARD, Kind.TRANSFORM]),
+    (lambda w, x: torch.func.vjp(square, w, x)[1](torch.ones(())), [Kind.TRANSFORM, Kind.BACKWARD]),
+    (lambda w, x: torch.func.grad(lambda w: torch.func.grad(square)(w, x).sum())(w),
+     [Kind.TRANSFORM, Kind.BACKWARD, Kind.TRANSFORM, Kind.BACKWARD, Kind.TRANSFORM]),
+])  # fmt: skip
+def test_transforms_of_torch_func_are_spans(
+        watched: Watched, transform: Callable[[Tensor, Tensor], object], kinds: list[Kind]) -> None:
+    transform(torch.ones(3), torch.ones(3))
+    assert watched.kinds() == kinds
+    assert {kind for kind, _ in watched.ended} == {Kind.BACKWARD}
+
+
+def test_blocks_without_gradients_are_recorded_if_nothing_runs_in_them_and_no_optimizer_exists(watched: Watched
+                                                                                               ) -> None:
+    def block(*calls: Callable[[], object]) -> list[Kind]:
+        with torch.no_grad(), torch.no_grad():
+            time.sleep(0.001)
+            for call in calls:
+                call()
+        return watched.kinds()
+
+    model = nn.Linear(2, 2)
+    watched.recorder.take()  # PyTorch initializes weights in such blocks
+    watched.patches._optimizers.any_created = False  # other tests may have created some
+    assert block() == [Kind.UNTRACKED]
+    assert block(lambda: model(torch.ones(1, 2))) == [Kind.FORWARD]
+    with torch.no_grad():
+        pass  # too short
+    assert watched.kinds() == []
+    suspended = held_open()
+    next(suspended)
+    watched.recorder.enter(Kind.FORWARD)
+    suspended.close()
+    watched.recorder.leave()
+    assert watched.kinds() == [Kind.FORWARD]
+    torch.optim.SGD(model.parameters())
+    assert block() == []
+
+
+def held_open() -> Iterator[None]:
+    with torch.no_grad():
+        yield
 
 
 class Scripted(nn.Module):

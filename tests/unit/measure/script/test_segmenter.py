@@ -15,6 +15,7 @@ KINDS = {
     "data": Kind.FETCH, "last": Kind.EXHAUSTED, "copy": Kind.COPY, "fwd": Kind.FORWARD, "eval": Kind.FORWARD,
     "bad": Kind.FORWARD, "teach": Kind.FORWARD, "loss": Kind.LOSS, "bwd": Kind.BACKWARD, "step": Kind.STEP,
     "tidy": Kind.UPDATE, "comm": Kind.COMMUNICATION, "comp": Kind.COMPILE, "clos": Kind.CLOSURE,
+    "tran": Kind.TRANSFORM, "free": Kind.UNTRACKED,
 }
 LONG_NS, GAP_NS = 10, 3
 OWNERS = {Kind.FETCH: 100, Kind.FORWARD: 1, Kind.STEP: 50}
@@ -287,6 +288,7 @@ class TestGaps:
 WORDS = st.lists(st.sampled_from([
     ".", "data", "data0", "last", "copy", "fwd", "fwd2", "eval", "eval9", "bad", "teach", "loss", "bwd", "step",
     "step51", "tidy", "comm", "comp", "fwd< loss >fwd", "step< clos< fwd >clos< bwd >clos >step", "bwd< step >bwd",
+    "tidy1", "teach1", "free", "tran< fwd >tran< bwd >tran", "tran",
 ]), max_size=80)  # fmt: skip
 
 
@@ -320,3 +322,68 @@ class TestAnyStream:
         trainings = [one for one in found(text) if one.training]
         for step in steps:
             assert sum(one.start_ns <= step.start_ns < one.end_ns for one in trainings) == 1
+
+
+class TestSkippedSteps:
+    SKIPPED, WHOLE = "data fwd bwd tidy1 ", "data fwd bwd step tidy1 "
+
+    def test_end_at_the_next_fetch(self) -> None:
+        iterations = found(self.WHOLE + self.SKIPPED + self.WHOLE + 2 * self.SKIPPED + self.WHOLE)
+        assert modes(iterations) == "tttttt"
+        assert [iteration.end_ns - iteration.start_ns for iteration in iterations] == [50, 40, 50, 40, 40, 50]
+
+    @pytest.mark.parametrize("zeroed", ["data tidy1 fwd bwd ", "tidy1 data fwd bwd "])
+    def test_end_there_wherever_gradients_are_zeroed(self, zeroed: str) -> None:
+        assert modes(found(3 * (zeroed + "step " + zeroed))) == 5 * "t"  # the last has no step, and may go on
+
+    def test_end_there_in_another_epoch(self) -> None:
+        later = "data0 " + self.WHOLE.replace("data", "data101")
+        iterations = found(self.WHOLE + self.SKIPPED + "last . " + later + later)
+        assert [iteration.end_ns - iteration.start_ns for iteration in iterations] == [50, 50, 60, 60]
+
+    @pytest.mark.parametrize("micro", ["data fwd bwd ", "data fwd bwd tidy "])
+    def test_are_not_accumulated_gradients(self, micro: str) -> None:
+        """Even if they are clipped after each backward."""
+        assert modes(found(3 * (3 * micro + "step tidy1 "))) == "ttt"
+
+    def test_are_not_two_losses(self) -> None:
+        assert modes(found(3 * "data fwd bwd tidy1 data101 fwd2 bwd step tidy1 ")) == "ttt"
+
+
+class TestOtherModels:
+    @pytest.mark.parametrize("preview", ["eval9 . ", "teach9 eval9 "])
+    @pytest.mark.parametrize("training", [TRAIN, TRAIN.removeprefix("data ")])
+    def test_a_preview_by_an_average_is_inference(self, preview: str, training: str) -> None:
+        iterations = found(2 * (2 * training + preview) + training)
+        assert modes(iterations).replace("ii", "i") == "ttittit"
+        assert len({frozenset(phases_ns(one).items()) for one in iterations if one.training}) == 1
+
+    def test_a_teacher_stays_one_in_a_second_fit(self) -> None:
+        fits = ["eval9 fwd1 bwd step51 ", "eval8 fwd2 bwd step52 ", "teach7 fwd3 bwd step53 "]
+        assert modes(found("".join(3 * fit for fit in fits))) == 9 * "t"
+
+    def test_an_evaluation_in_training_mode_before_a_closure_is_inference(self) -> None:
+        step = "step< clos< tidy1 >clos< fwd >clos< loss >clos< bwd >clos >step . "
+        iterations = found(4 * (step + "teach1 loss . "))
+        assert modes(iterations) == 4 * "ti"
+        assert all(phases_ns(one)["backward"] == 10 for one in iterations if one.training)
+
+
+class TestTransforms:
+    """`torch.func`: a call computes a forward and a backward."""
+
+    def test_their_own_time_is_the_forward_s_then_the_loss_s_then_the_backward_s(self) -> None:
+        first, _ = found(2 * "tran< fwd >tran< loss >tran< bwd >tran . free ")
+        assert phases_ns(first) == {"forward": 20, "loss": 30, "backward": 20, "update": 10, "other": 3}
+
+    def test_without_modules_too(self) -> None:
+        first, _ = found(2 * "data tran< bwd >tran step ")
+        assert phases_ns(first) == {"data": 10, "forward": 10, "backward": 20, "update": 10}
+        first, _ = found(2 * "data tran bwd step ")  # vjp, and its function
+        assert phases_ns(first) == {"data": 10, "forward": 10, "backward": 10, "update": 10}
+
+    def test_a_block_without_gradients_is_an_update_only_without_optimizer_and_after_a_backward(self) -> None:
+        for block, extra in (("data free fwd bwd step ", {"data": 10, "update": 10, "other": 10}),
+                             ("fwd bwd step free ", {"update": 10, "other": 10}),
+                             ("fwd bwd . free . ", {"update": 10, "other": 6})):
+            assert phases_ns(found(4 * block)[1]) == {"forward": 10, "backward": 10, **extra}

@@ -202,6 +202,20 @@ def test_an_import_has_the_name_of_the_module(tmp_path: Path, monkeypatch: pytes
     assert found[0][2] == "importlib.import_module, importing outer_module"
 
 
+def test_an_import_by_a_function_of_a_library_is_at_the_library_s_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+                                                                       ) -> None:
+    found: list[Any] = []
+    packages = tmp_path / "site-packages"
+    (packages / "lazy").mkdir(parents=True)
+    (packages / "lazy" / "__init__.py").write_text("def create():\n    import lazy.slow\n")
+    (packages / "lazy" / "slow.py").write_text("from builtins import look_at_stack\nlook_at_stack()\n")
+    monkeypatch.syspath_prepend(packages)
+    monkeypatch.setattr("builtins.look_at_stack", lambda: found.append(location_of(_getframe(1))), raising=False)
+    lazy = importlib.import_module("lazy")
+    lazy.create()
+    assert found == [("lazy/__init__.py:2", "create", "importing lazy.slow")]
+
+
 def test_nothing_is_looked_for_in_a_backward_or_when_nothing_is_recorded(tmp_path: Path) -> None:
     recorder = SpanRecorder()
     sampler = FrameSampler(recorder, EventLogWriter(tmp_path))

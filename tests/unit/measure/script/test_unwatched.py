@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -93,6 +94,22 @@ def test_messages_have_numbers_and_a_remedy() -> None:
     children, threads = unwatched(3, 2)
     assert children.startswith("3 child processes with PyTorch were not recorded: ")
     assert threads.startswith("training in 2 other threads is not recorded: ")
+
+
+@pytest.mark.parametrize(("module", "num_children"), [
+    ("torch._inductor.cpu_vec_isa", 0), ("triton.runtime.build", 0), ("mine", 1), ("torch.multiprocessing.spawn", 1)])
+def test_processes_that_compilers_start_are_not_counted(
+        module: str, num_children: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as one that imports PyTorch to test an instruction set; its command line may be any."""
+    expected: list[int] = []
+    patches = ChildPatches(PatchContext(SpanRecorder(), lambda *_: None, lambda *_: None))
+    monkeypatch.setattr(patches, "_expect", expected.append)
+    monkeypatch.setattr(subprocess.Popen, "__init__", patches._popen(subprocess.Popen.__init__))
+    code = "import subprocess, sys\ndef check():\n    subprocess.run([sys.executable, '-c', ''], check=True)"
+    names: dict[str, Any] = {"__name__": module}
+    exec(code, names)
+    names["check"]()
+    assert len(expected) == num_children
 
 
 WITH_TORCH = "import torch, time; time.sleep(0.7)"
