@@ -55,7 +55,9 @@ def recorded_parts_s(run: Run, case: str) -> list[Parts]:
     rows = run.iterations[run.iterations["case"] == case]
     sums: list[Parts] = [defaultdict(float) for _ in range(rows["iteration"].nunique())]
     for row in rows.to_dict("records"):
-        part = row["part"].removeprefix("for ").removesuffix("'s update") if isinstance(row["part"], str) else None
+        part = row["part"] if isinstance(row["part"], str) else None
+        for addition in ("for ", "'s update", " without gradients"):  # scripts mark only the model
+            part = part and part.removeprefix(addition).removesuffix(addition)
         sums[row["iteration"]][row["phase"], part] += row["host_s"]
     return sums
 
