@@ -8,9 +8,8 @@ processes.
 
 A finding is acceptable if its identifier is in the truth's `findings`. Its place is right if its line contains a text
 of `lines`, or, unless the finding is a line, its layer, setting or phase is one of `layers`, `settings` or `phases`.
-Its remedy is right if it contains a text of `remedy`. Its range is right if `recoverable_frac` holds the share of the
-loop that the remedy saved, within a factor of 1.5 or 5 percentage points; the ranges of findings about memory are not
-judged.
+Its remedy is right if it contains a text of `remedy`. Its range is right if `recoverable_s` holds the time that the
+remedy saved, within a factor of 1.5 or 5 % of the loop's time; the ranges of findings about memory are not judged.
 
 right:  an acceptable finding is among the first three, and its place, remedy and range are right
 partly: an acceptable finding is reported, but later, or with another place, remedy or range
@@ -71,9 +70,10 @@ class Truth:
 
 @dataclass
 class Saved:
-    """What a remedy gave: a share of the loop's time, and peak memory in MiB."""
+    """Time of a program's loop, and what its remedy saved of it and of the peak memory."""
 
-    time_frac: float
+    loop_s: float
+    saved_s: float
     memory_mib: float
 
 
@@ -128,10 +128,11 @@ def watched_findings(path: Path) -> list[dict[str, Any]] | None:
     """Return the findings of a run under `charact run`, best first, or None if the run or its summary failed."""
     with tempfile.TemporaryDirectory() as runs:
         command = [sys.executable, "-m", "charact"]
-        subprocess.run([*command, "run", "--quiet", "--out", runs, str(path)], stdout=subprocess.DEVNULL, check=False)
+        watched = subprocess.run([*command, "run", "--quiet", "--out", runs, str(path)], capture_output=True, text=True,
+                                 check=False)
         shown = subprocess.run([*command, "show", "--json", runs], capture_output=True, text=True, check=False)
     if shown.returncode:
-        print(shown.stderr.strip(), file=sys.stderr)
+        print(watched.stderr.strip(), shown.stderr.strip(), sep="\n", file=sys.stderr)
         return None
     summary = json.loads(shown.stdout)
     if "findings" not in summary:
@@ -150,7 +151,7 @@ def saved_by_remedy(path: Path, truth: Truth, num_times: int) -> Saved | None:
         remedied.append(loop_and_memory(path, truth.environment))
     (loop_s, memory), (remedied_s, remedied_memory) = (
         [statistics.median(values) for values in zip(*runs, strict=True)] for runs in (faulty, remedied))
-    return Saved(1 - remedied_s / loop_s, (memory - remedied_memory) / 2**20)
+    return Saved(loop_s, loop_s - remedied_s, (memory - remedied_memory) / 2**20)
 
 
 def loop_and_memory(path: Path, environment: Mapping[str, str]) -> tuple[float, int]:
@@ -218,7 +219,7 @@ def mistakes(path: Path, truth: Truth, finding: Mapping[str, Any], saved: Saved 
     remedy = (finding.get("remedy") or "").lower()
     if not any(text.lower() in remedy for text in truth.remedy):
         wrong.append("remedy")
-    if truth.saves == "time" and saved and not holds(finding.get("recoverable_frac"), saved.time_frac):
+    if truth.saves == "time" and saved and not holds(finding.get("recoverable_s"), saved):
         wrong.append("range")
     return wrong
 
@@ -237,21 +238,22 @@ def place_is_right(path: Path, truth: Truth, finding: Mapping[str, Any]) -> bool
     return any(text in setting for text in truth.settings) or finding.get("phase") in truth.phases
 
 
-def holds(recoverable_frac: Sequence[float] | None, saved_frac: float) -> bool:
-    """Return whether a range holds a share, within a factor or a number of percentage points."""
-    if not recoverable_frac:
+def holds(recoverable_s: Sequence[float] | None, saved: Saved) -> bool:
+    """Return whether a range of times holds the saved time, within a factor or a share of the loop's time."""
+    if not recoverable_s:
         return False
-    low, high = recoverable_frac
-    return min(low / FACTOR, low - SLACK_FRAC) <= saved_frac <= max(high * FACTOR, high + SLACK_FRAC)
+    low, high = recoverable_s
+    slack_s = SLACK_FRAC * saved.loop_s
+    return min(low / FACTOR, low - slack_s) <= saved.saved_s <= max(high * FACTOR, high + slack_s)
 
 
 def row(name: str, verdict: str, reason: str, findings: Sequence[Mapping[str, Any]], saved: Saved | None) -> str:
     """Return a program's row: verdict, reason, what its remedy saved, and the first findings with their ranges."""
     texts = []
     for finding in findings[:FIRST]:
-        low, high = finding.get("recoverable_frac") or (0, 0)
-        texts.append(f"{finding['finding']} ({finding['confidence']}, {low:.0%} to {high:.0%})")
-    gain = f"{saved.time_frac:4.0%} {saved.memory_mib:5.0f} MiB" if saved else " " * 14
+        low, high = finding.get("recoverable_s") or (0, 0)
+        texts.append(f"{finding['finding']} ({finding['confidence']}, {low:.1f} to {high:.1f} s)")
+    gain = f"{saved.saved_s:5.1f} of {saved.loop_s:4.1f} s {saved.memory_mib:5.0f} MiB" if saved else " " * 25
     return f"{name:24} {verdict:6} {gain}  {reason}  [{'; '.join(texts)}]"
 
 

@@ -8,13 +8,14 @@ from findings import Saved, Truth, holds, judged, read_truths
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("tests/programs/known_causes", "benchmarks/reported_causes", "tests/programs/well_written")
-SAVED = Saved(0.3, 0)
+SAVED = Saved(10, 3, 0)
 
 
 def finding(name: str = "line", confidence: str = "high", recoverable: tuple[float, float] = (0.25, 0.35),
             **values: Any) -> dict[str, Any]:
     """Return a finding about the second line of the program."""
-    return {"finding": name, "confidence": confidence, "recoverable_frac": list(recoverable), "file": "program.py",
+    return {"finding": name, "confidence": confidence, "recoverable_frac": list(recoverable),
+            "recoverable_s": [10 * share for share in recoverable], "file": "program.py",
             "line": 2, "layer": None, "setting": None, "phase": None, "remedy": "Log less often.", **values}
 
 
@@ -83,8 +84,9 @@ def test_a_program_without_a_fault(program: Path, name: str, confidence: str, re
 
 
 def test_ranges_hold_within_a_factor_or_five_points() -> None:
-    assert holds([0.2, 0.2], 0.3)
-    assert holds([0.3, 0.3], 0.2)
-    assert holds([0.01, 0.02], 0.06)
-    assert not holds([0.2, 0.2], 0.35)
-    assert not holds(None, 0.3)
+    assert holds([2, 2], SAVED)
+    assert holds([4.5, 4.5], SAVED)
+    assert holds([0.01, 0.02], Saved(10, 0.5, 0))
+    assert not holds([1.9, 1.9], SAVED)
+    assert not holds([4.6, 5], SAVED)
+    assert not holds(None, SAVED)
