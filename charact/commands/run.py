@@ -55,7 +55,8 @@ def command(
         show_default=False)] = None,
     budget: Annotated[float | None, typer.Option(
         min=0, max=1000, metavar="SHARE",
-        help="Share of the script's time that the passes may take, but at least 5 s; passes beyond it are skipped. "
+        help="Share of the script's time that the passes' own work may take, but at least 5 s; passes beyond it are "
+             "skipped. "
              "Default: 0.2; without limit if --passes is given.", show_default=False)] = None,
     stop: Annotated[bool, typer.Option("--stop", help="End the script after --iterations and passes.")] = False,
     sample: Annotated[bool, typer.Option(

@@ -36,7 +36,7 @@ class PassScheduler:
         names: returns the program's names for these objects, by owner ID.
         note: writes a note to the event log.
         budget_frac: share of the program's time that the passes may take, or `LEAST_BUDGET_S` if that is more; a pass
-            is skipped if earlier ones have taken it. None: no limit.
+            is skipped if earlier ones have taken it. None: no limit. Processor time of the calling thread counts.
     """
 
     def __init__(self, passes: Sequence[str], directory: Path, recorder: SpanRecorder, objects: Mapping[int, Any],
@@ -47,13 +47,13 @@ class PassScheduler:
         self._objects, self._names = objects, names
         self._began_s, self._budget_frac = time.perf_counter(), budget_frac
         self._spent_s = 0.0
-        """Time that the passes have taken, without that of the program's iterations."""
-        self._acting_s = self._began_s
-        """When a pass began to run code of its own."""
+        """Processor time of the passes, which other programs do not lengthen, without that of the iterations."""
+        self._acting_s = 0.0
+        """Processor time when a pass began to run code of its own."""
         self._typical_s: float | None = None
-        """Time of the last warm-up of a pass."""
-        self._prepared_ns: int | None = None
-        """Start of the warm-up that runs; None while none does."""
+        """Processor time of the last warm-up of a pass."""
+        self._iteration_s: float | None = None
+        """Processor time at the start of the iteration that warms up or is measured; None outside of those."""
         self._begun = False
         self._name = ""
         self._instrument: Instrument | None = None
@@ -94,6 +94,7 @@ class PassScheduler:
             self._note({"note": "timing ended", "time_ns": time.perf_counter_ns()})
         if iteration_ended:
             self._attempt(self._next_iteration)
+            self._iteration_s = time.thread_time()
         else:
             self._attempt(self._look_for_validation)
         return self.needs_more
@@ -122,14 +123,14 @@ class PassScheduler:
         self._waiting.clear()
 
     def _next_iteration(self) -> None:
-        now_ns = time.perf_counter_ns()
         if self._instrument is None:
             self._open_next()
             return
+        iteration_s = None if self._iteration_s is None else self._acting_s - self._iteration_s
         if self._since_ns is not None:
-            window = [self._since_ns, now_ns]
-            if self._typical_s is not None:
-                self._spent_s += max((now_ns - self._since_ns) / 1e9 - self._typical_s, 0)
+            window = [self._since_ns, time.perf_counter_ns()]
+            if iteration_s is not None and self._typical_s is not None:
+                self._spent_s += max(iteration_s - self._typical_s, 0)
             last = len(self._windows) + 1 == self._instrument.num_iterations or (
                 self._instrument.may_end_early and self._spent_s > self._allowed_s() / 2)
             self._instrument.end(last=last)
@@ -139,20 +140,20 @@ class PassScheduler:
                 self._finish(self._instrument)
                 self._open_next()
                 return
-        elif self._prepared_ns is not None:
-            self._typical_s = (now_ns - self._prepared_ns) / 1e9
+        else:
+            self._typical_s = iteration_s
         self._begin(self._instrument)
 
     def _begin(self, instrument: "Instrument") -> None:
-        self._prepared_ns, self._since_ns = None, time.perf_counter_ns()
+        self._since_ns = time.perf_counter_ns()
         instrument.begin()
 
     def _open_next(self) -> None:
         if self._waiting and self._spend() > self._allowed_s():
             for name in self._waiting:
                 self._note({"note": "pass", "pass": name, "status": "skipped", "windows": [],
-                            "reason": f"charact's other passes took {self._spent_s:.1f} s, and {self._allowed_s():.1f} "
-                                      "s were allowed: give a larger --budget"})
+                            "reason": f"charact's other passes took {self._spent_s:.1f} s of processor time, and "
+                                      f"{self._allowed_s():.1f} s were allowed: give a larger --budget"})
             self._waiting.clear()
         if self._waiting:
             from charact.measure.script.pass_instruments import INSTRUMENTS
@@ -162,9 +163,7 @@ class PassScheduler:
             seen = ProgramState(self._objects, self._names)
             self._instrument = INSTRUMENTS[self._name](seen, self._recorder, self._directory)
             self._instrument.prepare()
-            if self._instrument.warms_up:
-                self._prepared_ns = time.perf_counter_ns()
-            else:
+            if not self._instrument.warms_up:
                 self._begin(self._instrument)
 
     def _allowed_s(self) -> float:
@@ -196,15 +195,15 @@ class PassScheduler:
             self._instrument.drop()
 
     def _attempt(self, act: Callable[[], None]) -> None:
-        self._acting_s = time.perf_counter()
+        self._acting_s = time.thread_time()
         try:
             self._guarded(act)
         finally:
             self._spend()
 
     def _spend(self) -> float:
-        """Add the time since the last call to that of the passes; return it (s)."""
-        now_s = time.perf_counter()
+        """Add the processor time since the last call to that of the passes; return it (s)."""
+        now_s = time.thread_time()
         self._spent_s += now_s - self._acting_s
         self._acting_s = now_s
         return self._spent_s
@@ -219,7 +218,7 @@ class PassScheduler:
 
     def _fail(self, reason: str) -> None:
         """Clean up the running pass and record it as failed."""
-        instrument, self._instrument, self._prepared_ns = self._instrument, None, None
+        instrument, self._instrument = self._instrument, None
         since_ns, self._since_ns = self._since_ns, None
         if instrument is not None:
             with contextlib.suppress(Exception):  # an error during clean-up must not hide the reason
