@@ -4,7 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, pairwise
 from statistics import NormalDist
 
 _FEW_ORDERS = 20_000
@@ -35,6 +35,29 @@ def _low_rank(num_values: int, tail: float) -> int:
     while (probability := probability + math.comb(num_values, rank) / 2**num_values) <= tail:
         rank += 1
     return rank
+
+
+_LARGEST_CORRELATION = 0.8
+
+
+def mean_interval_frac(values: Sequence[float]) -> float | None:
+    """Return the half-width of the 95 % interval of the mean of consecutive values, as a share of the mean.
+
+    The standard error is raised by the correlation of consecutive values, corrected to first order and from 0 to 0.8.
+    None with fewer than 3 values or a mean of 0.
+
+    Source: F. H. C. Marriott, J. A. Pope, Bias in the estimation of autocorrelations, Biometrika 41 (1954).
+    """
+    num_values = len(values)
+    mean = sum(values) / max(num_values, 1)
+    if num_values < 3 or not mean:
+        return None
+    rest = [value - mean for value in values]
+    squares = sum(value**2 for value in rest)
+    found = sum(one * other for one, other in pairwise(rest)) / squares if squares else 0.0
+    correlation = min(max(found + (1 + 3 * found) / num_values, 0.0), _LARGEST_CORRELATION)
+    error = math.sqrt(squares / (num_values - 1) / num_values * (1 + correlation) / (1 - correlation))
+    return student_factor(num_values - 1) * error / abs(mean)
 
 
 @dataclass(frozen=True)

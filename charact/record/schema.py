@@ -272,6 +272,8 @@ TABLES: dict[str, tuple[Column, ...]] = {
                                       "has none"),
         Column("num_iterations", "int64", "iterations of the stage; 0 if it has none", least=0),
         Column("num_samples", "int64", "samples of the stage; 0 if it has none", least=0),
+        Column("interval_frac", "float64", "half of the 95 % interval of the mean time of the stage's iterations, as a "
+                                           "share of it; null with fewer than 3 iterations, and for loads", least=0),
     ),
     "metrics": (
         _CASE,
@@ -413,6 +415,7 @@ ADDED_COLUMNS: dict[str, frozenset[str]] = {
     "counters": frozenset({"kernel"}),
     "iterations": frozenset({"part"}),
     "operators": frozenset({"dtype"}),
+    "stages": frozenset({"interval_frac"}),
     "memory": frozenset({"layer", "operator", "moment", "origin"}),
 }
 """Nullable columns that older records of this version lack: they are read as null."""

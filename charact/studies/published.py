@@ -5,11 +5,14 @@ from typing import Any
 
 import pandas as pd
 
-from charact.analysis.training.stages import training_summary
+from charact.analysis.training.stages import rate_intervals, training_summary
 from charact.record.published import published_table
 from charact.record.reader import Run
+from charact.views.tables import format as fmt
 
 _COLUMNS = ["workload", "data", "mode", "num_epochs", "total_s", "accuracy", "set"]
+
+INTERVAL_MEANING = "of the time here: from the scatter of the batches that were run"
 
 
 def published_cases(names: Sequence[str]) -> pd.DataFrame:
@@ -36,19 +39,48 @@ def trainings(runs: Sequence[Run], wanted: pd.DataFrame) -> pd.DataFrame:
         wanted: rows with workload, data, num_epochs and num_samples, the number of training samples.
 
     Returns:
-        the rows with: source, the data that were read, or `not run`; measured_s, the total execution time;
-        samples_per_s of training; modelled_s = num_epochs × num_samples / samples_per_s; accuracy, the best one on
-        real data.
+        the rows with: source, the data that were read, and the other data for which the same training stands, or `not
+        run`; measured_s, the total execution time; samples_per_s of training; modelled_s = num_epochs × num_samples /
+        samples_per_s, and modelled_interval, its 95 % interval as text; accuracy, the best one on real data.
     """
     known = {(row["workload"], row["data"]): row for run in runs for row in _rows(run)}
     found = [known.get((row.workload, row.data)) or known.get((row.workload, "synthetic")) or {}
              for row in wanted.itertuples()]
+    modelled_for: dict[int, list[str]] = {}
+    for row, asked in zip(found, wanted.itertuples(), strict=True):
+        modelled_for.setdefault(id(row), []).append(str(asked.data))
     rate = pd.Series([row.get("samples_per_s") for row in found], wanted.index, dtype="float64")
+    modelled_s = wanted["num_epochs"] * wanted["num_samples"] / rate
     return wanted.assign(
-        source=[row.get("source", "not run") for row in found], samples_per_s=rate,
+        source=[_shared(row, modelled_for[id(row)]) for row in found], samples_per_s=rate,
         measured_s=pd.Series([row.get("total_s") for row in found], wanted.index, dtype="float64"),
         accuracy=pd.Series([row.get("accuracy") for row in found], wanted.index, dtype="float64"),
-        modelled_s=wanted["num_epochs"] * wanted["num_samples"] / rate)
+        modelled_s=modelled_s,
+        modelled_interval=pd.Series([interval_text(seconds, row.get("interval_frac")) for seconds, row in
+                                     zip(modelled_s, found, strict=True)], wanted.index, dtype="object"))
+
+
+def _shared(row: dict[Any, Any], data: list[str]) -> str:
+    """Return the data that a training read, and the data sets that it stands for if there are several."""
+    source = str(row.get("source", "not run"))
+    return f"{source}: one run for {' and '.join(data)}" if row and len(data) > 1 else source
+
+
+def interval_text(seconds: float, interval_frac: float | None, fixed_s: float = 0.0) -> str | None:
+    """Return the 95 % interval of an extrapolated time: 25 h 3 min – 33 h 17 min; None if there is no time.
+
+    Args:
+        seconds: the extrapolated time.
+        interval_frac: half of the interval, as a share of the extrapolated part.
+        fixed_s: the part that is not extrapolated.
+    """
+    if fmt.absent(seconds):
+        return None
+    if fmt.absent(interval_frac):
+        return fmt.missing("fewer than 3 batches, or an older record")
+    assert interval_frac is not None
+    half_s = (seconds - fixed_s) * interval_frac
+    return f"{fmt.duration(max(0.0, seconds - half_s))} – {fmt.duration(seconds + half_s)}"
 
 
 def _rows(run: Run) -> list[dict[Any, Any]]:
@@ -56,8 +88,9 @@ def _rows(run: Run) -> list[dict[Any, Any]]:
     if summary.empty:
         return []
     rows = summary.merge(run.cases[["case", "workload"]], on="case").to_dict("records")
+    intervals = rate_intervals(run, "training")
     return [{"workload": row["workload"], "data": row["data"], "samples_per_s": row["samples_per_s"],
-             "total_s": row["total_s"], "source": _source(row),
+             "interval_frac": intervals.get(row["case"]), "total_s": row["total_s"], "source": _source(row),
              "accuracy": row["best_value"] if row["best_metric"] == "accuracy" and row["data"] != "synthetic" else None}
             for row in rows]
 

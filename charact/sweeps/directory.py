@@ -188,6 +188,14 @@ def succeeded(run: Path) -> bool:
     return any(entry.get("status") == "ok" for entry in manifest["cases"])
 
 
+def failure_of(run: Path) -> str:
+    """Return the status and reason of the first case of a published run that failed; empty if none did."""
+    with reading(run / "run.json"):
+        manifest = msgspec.json.decode((run / "run.json").read_bytes())
+    failed = (entry for entry in manifest["cases"] if entry.get("status") != "ok")
+    return next((": ".join(filter(None, (entry.get("status"), entry.get("reason")))) for entry in failed), "")
+
+
 def run_name(case: SweepCase) -> str:
     """Return the name of a case's run: the values of its options, and its identity."""
     words = re.findall(r"[A-Za-z0-9_.]+", " ".join([case.command, *(value for _, value in case.options)]))

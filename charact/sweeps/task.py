@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 from charact.sweeps.definition import SweepCase
-from charact.sweeps.directory import Outcome, SweepDirectory, host, now, run_name, succeeded
+from charact.sweeps.directory import Outcome, SweepDirectory, failure_of, host, now, run_name, succeeded
 
 TAKEN = 75
 """Exit status if another process runs the case. *Source*: EX_TEMPFAIL of sysexits.h."""
@@ -41,7 +41,8 @@ def run_case(directory: SweepDirectory, case: SweepCase) -> int:
             return status
         directory.write(case, Outcome(
             state="ok" if status == 0 else "failed", exit_status=status,
-            reason="" if status == 0 else last_line(directory.log(case)), run=None if found is None else found.name,
+            reason="" if status == 0 else _reason(found, directory.log(case)),
+            run=None if found is None else found.name,
             seconds=time.monotonic() - begun_s, host=host(), started=started, attempts=attempts))
         return status
 
@@ -54,6 +55,12 @@ def _command(arguments: list[str]) -> int:
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else int(end.code is not None)
     return 0
+
+
+def _reason(run: Path | None, log: Path) -> str:
+    """Return why a case failed: as its run records it, else as its output ends."""
+    recorded = "" if run is None else failure_of(run)
+    return " ".join(recorded.split())[:_LONGEST_REASON] or last_line(log)
 
 
 def last_line(log: Path) -> str:

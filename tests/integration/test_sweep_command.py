@@ -28,6 +28,8 @@ needs_slurm = pytest.mark.skipif(not (_HAS_SLURM and CLUSTER.is_dir()),
 
 
 _SHORT_S = 0.05
+TOO_LARGE = "gemm:4000000x4000000x8"
+"""A product that no memory holds: its case fails."""
 
 
 def sweep_file(folder: Path, num_cases: int, case_s: float = _SHORT_S) -> Path:
@@ -67,11 +69,11 @@ def assert_each_measured_once(out: Path, num_cases: int) -> None:
 
 def test_a_sweep_records_failures_and_runs_the_rest(tmp_path: Path, here: Here) -> None:
     file, out = sweep_file(tmp_path, 1), str(tmp_path / "out")
-    file.write_text(file.read_text().replace("problem: [", 'problem: ["gemm:nonsense", '))
+    file.write_text(file.read_text().replace("problem: [", f'problem: ["{TOO_LARGE}", '))
     done = here("sweep", str(file), "--out", out, cwd=tmp_path)
     assert done.returncode == 1, done.stderr
     assert "2/2 ops problem=gemm:64x8x8" in done.stdout.replace(" max-seconds=0.05", "")
-    assert "failed: error: " in done.stderr
+    assert f"problem={TOO_LARGE}: failed: oom: " in done.stderr
     found = json.loads(here("sweep", "status", out, "--json", cwd=tmp_path).stdout)
     assert found["counts"] == {"ok": 1, "failed": 1, "killed": 0, "running": 0, "waiting": 0}
     ended = (tmp_path / "out" / "cases").stat().st_mtime_ns

@@ -187,6 +187,23 @@ def needed_batches(percentile: str) -> int:
     return 1 if quantile <= 0.5 else round(1 / (1 - quantile))
 
 
+def rate_intervals(run: Run, stage: str) -> dict[str, float]:
+    """Return half of the 95 % interval of a stage's time per sample, as a share of it, by case.
+
+    It is what a time has that is extrapolated from the batches that were run. Several epochs are averaged, as if they
+    were independent. Cases that recorded no interval, such as those with fewer than 3 batches, are left out.
+
+    *Error*: it covers the scatter of the batches, not how the machine changes later.
+    """
+    rows = run.table("stages")
+    rows = rows[(rows["stage"] == stage) & rows["interval_frac"].notna()]
+    stages = rows.groupby(["case", "number"], as_index=False).agg(wall_s=("host_s", "sum"),
+                                                                  interval_frac=("interval_frac", "first"))
+    halves = (stages["wall_s"] * stages["interval_frac"]) ** 2
+    sums = pd.DataFrame({"half": halves, "wall_s": stages["wall_s"]}).groupby(stages["case"]).sum()
+    return {str(case): float(row.half**0.5 / row.wall_s) for case, row in sums.iterrows()}
+
+
 def inference_breakdown(run: Run) -> pd.DataFrame:
     """Return the parts of the total inference time, with a cold and with a warm load.
 

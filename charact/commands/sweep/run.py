@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from charact.commands._shared.print_table import print_table
-from charact.commands.sweep.known import check_cases
+from charact.commands.sweep.known import check_cases, check_possible
 from charact.commands.sweep.live import progress_of
 from charact.commands.sweep.status import plan_rows, plan_summary, summary
 from charact.core.errors import UserError
@@ -46,9 +46,10 @@ def run_sweep(definition: Definition, out: Path | None, slurm: Mapping[str, str]
         quiet: print no progress.
 
     Raises:
-        UserError: a case cannot run so, the directory is not right, or another process runs this sweep.
+        UserError: a case cannot run, the directory is not right, or another process runs this sweep.
     """
     check_cases(definition.cases)
+    check_possible(definition.cases, here=slurm is None and all(case.node is None for case in definition.cases))
     directory = SweepDirectory(out if out is not None else Path("sweeps") / definition.name)
     if dry_run:
         found = statuses(directory, definition.cases)

@@ -12,7 +12,7 @@ from charact.execution.loop import Loop
 from charact.execution.tensor_files import DamagedFileError, outline, read, write_tensors
 from charact.measure.training.weight_files import limit_for
 from charact.record.reader import arrow_schema
-from charact.record.schema import TABLES, Rows
+from charact.record.schema import ADDED_COLUMNS, TABLES, Rows
 
 _DAMAGED = (RuntimeError, ValueError, TypeError, LookupError, AttributeError, OverflowError, pa.ArrowException)
 _COLUMN_TYPES = {"string": (str, type(None)), "int64": (int, type(None)), "float64": (float, int, type(None))}
@@ -117,8 +117,9 @@ def _progress(saved: Any) -> Progress:
     for table, rows in [("stages", progress.stages), ("metrics", progress.metrics),
                         *((table, other[table]) for other in progress.others for table in ("stages", "metrics"))]:
         kinds = {column.name: _COLUMN_TYPES[column.type] for column in TABLES[table]}
+        required = kinds.keys() - {"case"} - ADDED_COLUMNS.get(table, frozenset())
         if not isinstance(rows, list) or not all(
-                isinstance(row, dict) and row.keys() == kinds.keys() - {"case"}
+                isinstance(row, dict) and required <= row.keys() <= kinds.keys() - {"case"}
                 and all(isinstance(value, kinds[name]) for name, value in row.items()) for row in rows):
             raise ValueError(f"invalid row of {table}")
         arrow = pa.Table.from_pylist([{"case": "", **row} for row in rows], schema=arrow_schema(table))

@@ -7,9 +7,11 @@ from time import perf_counter
 
 import torch
 
+from charact.core.statistics import mean_interval_frac
 from charact.execution.batches import Batches
 from charact.execution.loop import Loop
 from charact.measure.passes.phase_timer import phases_for
+from charact.measure.passes.timing import wall_s_of
 from charact.record.schema import Rows
 from charact.workload.metrics import Metric
 
@@ -37,10 +39,11 @@ class InferenceTimes:
             for phase, (host, device) in durations.items():
                 host_s[phase] += host
                 device_s[phase] = None if device is None else (device_s.get(phase) or 0.0) + device
+        interval_frac = mean_interval_frac([wall_s_of(durations) for durations in self.batches])
         host_s["other"] += self.wall_s - sum(host_s.values())
         return [
             {"stage": "prediction", "number": 1, "phase": phase, "host_s": host_s[phase], "device_s": device_s[phase],
-             "num_iterations": len(self.batches), "num_samples": num_samples}
+             "num_iterations": len(self.batches), "num_samples": num_samples, "interval_frac": interval_frac}
             for phase in host_s
         ]
 

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from charact.core.statistics import mean_interval_frac
 from charact.execution.batches import Batches
 from charact.execution.loop import Loop, Step
 from charact.measure.passes.phase_timer import phases_for
@@ -66,7 +67,8 @@ def run_stage(name: str, epoch: int, loop: Loop, batches: Batches, seed: int, me
         loop.close()
     values = totals.values(f"over the {name} of epoch {epoch}")
     where = {"stage": name, "number": epoch}
-    counts = {"num_iterations": len(batches), "num_samples": totals.num_samples}
+    counts = {"num_iterations": len(batches), "num_samples": totals.num_samples,
+              "interval_frac": mean_interval_frac(compile_timer.usual_s)}
     return Stage(
         [where | {"phase": phase, "host_s": host_s, "device_s": device_s} | counts
          for phase, (host_s, device_s) in clock.stop().items()],
@@ -117,7 +119,8 @@ class _CompileTimer:
     def __init__(self, loop: Loop) -> None:
         self._loop = loop
         self._compiling_s: list[float] = []
-        self._usual_s: list[float] = []
+        self.usual_s: list[float] = []
+        """Times of the iterations that did not compile (s)."""
 
     @contextlib.contextmanager
     def iteration(self) -> Iterator[None]:
@@ -125,11 +128,11 @@ class _CompileTimer:
         num_before, begun = self._loop.num_compiled, time.perf_counter()
         yield
         compiled = self._loop.num_compiled > num_before
-        (self._compiling_s if compiled else self._usual_s).append(time.perf_counter() - begun)
+        (self._compiling_s if compiled else self.usual_s).append(time.perf_counter() - begun)
 
     def seconds(self) -> float | None:
         """Return the sum in seconds; None if the model is not compiled."""
-        usual_s = median(self._usual_s) if self._usual_s else 0.0
+        usual_s = median(self.usual_s) if self.usual_s else 0.0
         return sum(max(0.0, wall_s - usual_s) for wall_s in self._compiling_s) if self._loop.case.compiled else None
 
 

@@ -9,9 +9,9 @@ from charact.analysis.efficiency.bottleneck import bottlenecks
 from charact.analysis.memory.composition import is_memory_run
 from charact.analysis.operations.timings import operation_times
 from charact.analysis.profile.case_summary import case_summary
-from charact.analysis.training.stages import inference_summary
+from charact.analysis.training.stages import inference_summary, rate_intervals
 from charact.record.reader import Run
-from charact.studies.published import published_cases, trainings
+from charact.studies.published import INTERVAL_MEANING, interval_text, published_cases, trainings
 from charact.studies.study import Study
 from charact.views.html.elements.blocks import Block, Body
 from charact.views.html.elements.bricks import bars_by_name
@@ -58,6 +58,7 @@ def _training(runs: Sequence[Run]) -> list[Block]:
     found = table(shown, "Total execution time", [
         Column("workload", "Workload"), Column("data", "Data"), Column("num_epochs", "Epochs", fmt.number),
         Column("modelled_s", "Here", fmt.duration, "modelled from the measured samples/s: training alone", _not_run),
+        Column("modelled_interval", "95 % interval", None, INTERVAL_MEANING, _not_run, unbroken=True),
         *columns,
         Column("measured_s", "Measured", fmt.duration, "total execution time of what was run", _not_run),
         Column("source", "Of", None, "the data that were read", unbroken=True)])
@@ -72,19 +73,26 @@ def _not_run(row: object) -> str:
 
 
 def _inference(runs: Sequence[Run]) -> list[Block]:
-    frames = [inference_summary(run).merge(run.cases[["case", "workload"]], on="case") for run in runs]
+    frames = []
+    for run in runs:
+        found = inference_summary(run).merge(run.cases[["case", "workload"]], on="case")
+        frames.append(found.assign(interval_frac=found["case"].map(rate_intervals(run, "prediction")).astype(float)))
     frames = [frame for frame in frames if len(frame)]
     rows, columns = _published("infer", "workload")
     ours = pd.concat(frames) if frames else pd.DataFrame(
-        columns=["workload", "total_cold_s", "total_warm_s", "load_warm_s", "samples_per_s"])
+        columns=["workload", "total_cold_s", "total_warm_s", "load_warm_s", "samples_per_s", "interval_frac"])
     shown = rows.merge(ours.drop(columns=["data"], errors="ignore"), on="workload", how="left")
     predicted_s = _NUM_PREDICTED / shown["samples_per_s"].astype(float)
     shown = shown.assign(modelled_s=shown["load_warm_s"].astype(float) + predicted_s)
+    shown["modelled_interval"] = pd.Series([
+        interval_text(row.modelled_s, row.interval_frac, row.load_warm_s) for row in fmt.rows(shown)],
+        shown.index, dtype="object")
     return [Block(title="Total inference time: load and predict", table=table(
         shown, "Total inference time: load and predict", [
             Column("workload", "Workload"),
             Column("modelled_s", "Here", fmt.duration, "modelled: warm load + 10,000 images at the measured samples/s",
                    _not_run),
+            Column("modelled_interval", "95 % interval", None, INTERVAL_MEANING, _not_run, unbroken=True),
             *columns,
             Column("total_warm_s", "Measured, warm", fmt.duration, "warm load + what was predicted",
                    _not_run),

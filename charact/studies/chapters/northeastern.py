@@ -7,7 +7,7 @@ import pandas as pd
 from charact.analysis.training.stages import learning_curves, training_summary
 from charact.core.units import digits
 from charact.record.reader import Run
-from charact.studies.published import published_cases, trainings
+from charact.studies.published import INTERVAL_MEANING, published_cases, trainings
 from charact.studies.study import Study
 from charact.views.html.elements.blocks import Block, Body
 from charact.views.html.elements.bricks import bars_by_name
@@ -63,6 +63,7 @@ def _times(rows: pd.DataFrame) -> list[Block]:
                 Column("total_s_p100", "P100", fmt.duration, "published"),
                 Column("modelled_s", "Here", fmt.duration, "modelled from the measured samples/s: training alone",
                        _not_run),
+                Column("modelled_interval", "95 % interval", None, INTERVAL_MEANING, _not_run, unbroken=True),
                 Column("measured_s", "Measured", fmt.duration, "total execution time of what was run", _not_run),
                 Column("source", "Of", None, "the data that were read", unbroken=True)])),
             Block(figures=[figure], legend=list(colors.items()))]

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from charact.core.statistics import (
     Line,
     fitted_line,
+    mean_interval_frac,
     sequential_factor,
     sequential_probability,
     student_factor,
@@ -99,3 +100,15 @@ def test_a_trimmed_mean_is_that_worked_out_by_hand() -> None:
 def test_nothing_trimmed_is_the_usual_mean_and_error() -> None:
     assert trimmed_mean([1, 2, 6], 0) == (3, pytest.approx(math.sqrt(7 / 3)), 3)
     assert trimmed_mean([5], 0) == (5, 0, 1)
+
+
+def test_the_interval_of_a_mean_is_students_and_wider_for_correlated_values() -> None:
+    # Deviations of ±1 in turn have no positive correlation: the error is sqrt(8 / 7 / 8), t of 7 degrees is 2.365.
+    assert mean_interval_frac([9.0, 11.0] * 4) == pytest.approx(2.3646 * math.sqrt(8 / 7 / 8) / 10, rel=1e-4)
+    drifting, mixed = [9.0] * 4 + [11.0] * 4, [9.0, 11.0, 11.0, 9.0, 9.0, 11.0, 9.0, 11.0]
+    wide, narrow = mean_interval_frac(drifting), mean_interval_frac(mixed)
+    assert wide is not None
+    assert narrow is not None
+    assert wide > 1.5 * narrow
+    assert mean_interval_frac([1.0, 2.0]) is None
+    assert mean_interval_frac([2.0] * 5) == 0

@@ -547,9 +547,10 @@ def test_a_table_without_a_column_is_refused(record: Path) -> None:
 
 @pytest.mark.parametrize("table", ADDED_COLUMNS)
 def test_a_column_that_was_added_since_is_null_in_older_records(record: Path, tmp_path: Path, table: str) -> None:
-    made = {"bricks": lambda out: infer_run(out, {"00aa": 0.01}), "pieces": three_models}
+    made = {"bricks": lambda out: infer_run(out, {"00aa": 0.01}).path, "pieces": lambda out: three_models(out).path,
+            "stages": records.write_training}
     if table in made:
-        record = made[table](tmp_path / "made").path
+        record = made[table](tmp_path / "made")
     path = record / f"{table}.parquet"
     pq.write_table(pq.ParquetFile(path).read().drop_columns(list(ADDED_COLUMNS[table])), path)
     unseal(record)

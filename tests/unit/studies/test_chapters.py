@@ -97,3 +97,19 @@ def test_a_training_is_extrapolated_to_the_published_epochs(tmp_path: Path) -> N
     assert (row["Workload"], row["Data"], row["Here"]) == ("googlenet", "mnist", "1 h 40 min")
     assert row["P100"] == "15 min 14 s"
     assert cells(block(body, "Speedup"), 1)["Here over P100"] == "× 0.152"  # 914 s / 6,000 s
+
+
+def test_an_extrapolation_has_an_interval_and_names_what_it_stands_for(tmp_path: Path) -> None:
+    run = load_run(write_northeastern(tmp_path, "synthetic", {"googlenet": 80.0}, num_epochs=2))
+    # Half of the interval is 10 % in each of two equal epochs: 7.07 % of both.
+    run._tables["stages"] = run.stages.assign(interval_frac=0.1)
+    found = block(STUDIES["northeastern"].chapter([run]), "Training time of 10 epochs")
+    rows = [cells(found, number) for number in range(6)]
+    ours = {row["Data"]: row for row in rows if row["Workload"] == "googlenet"}
+    assert ours["mnist"]["Here"] == "1 h 40 min"
+    assert ours["mnist"]["95 % interval"] == "1 h 33 min – 1 h 47 min"
+    assert ours["cifar10"]["Of"] == "synthetic, 2 epochs: one run for cifar10 and mnist and kmnist"
+    without = load_run(write_northeastern(tmp_path, "mnist", {"googlenet": 80.0}, num_epochs=2))
+    row = cells(block(STUDIES["northeastern"].chapter([without]), "Training time of 10 epochs"), 1)
+    assert row["95 % interval"] == "n/a (fewer than 3 batches, or an older record)"
+    assert row["Of"] == "mnist, 2 epochs"

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from charact.commands.sweep.known import COMMANDS, check_cases, known_options, problem_of
+from charact.commands.study.data import with_data
+from charact.commands.sweep.known import COMMANDS, check_cases, check_possible, known_options, problem_of
 from charact.commands.sweep.run import run_sweep
 from charact.core.errors import UserError
 from charact.studies.study import SCALES, Scale, Study, all_studies
@@ -160,3 +161,37 @@ def test_a_mistake_is_named_with_its_line(tmp_path: Path, text: str | bytes, mes
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"cannot read .*nothing\.yaml"):
         read_definition(tmp_path / "nothing.yaml", KNOWN)
+
+
+@pytest.mark.parametrize(("text", "message"), [
+    ("command: profile\nmatrix: {workload: [resnet18, resnet50v2], variant: [cifar]}\n",
+     "profile resnet50v2 variant=cifar cannot run: resnet50v2 has no variant 'cifar': choose from imagenet, or leave"),
+    ("command: train\nmatrix: {workload: [vgg16], input-sizes: [8, 16, 32]}\n",
+     "train vgg16 input-sizes=8, and 1 more such cases, cannot run: input size 8 is too small for vgg16"),
+    ("command: infer\nmatrix: {workload: [mlp, rnn_lm]}\noptions: {channels-last: true}\n",
+     "infer rnn_lm channels-last cannot run: --channels-last orders the axes of images"),
+    ("command: profile\nmatrix: {workload: mlp, precision: [fp32, fp16]}\noptions: {device: cpu}\n",
+     "profile mlp device=cpu precision=fp16 cannot run: fp16 is not measured on a CPU"),
+    ("command: profile\nmatrix: {workload: mlp, data: [synthetic, mnist]}\n",
+     "profile mlp data=mnist cannot run: mnist is read from files: name their directory with --data-dir"),
+    ("command: ops\nmatrix: {problem: ['gemm:8x8x8', 'gemm:8x8']}\n", "ops problem=gemm:8x8 cannot run: "),
+])  # fmt: skip
+def test_a_case_that_cannot_be_is_refused_before_the_sweep_starts(tmp_path: Path, text: str, message: str) -> None:
+    out = tmp_path / "out"
+    with pytest.raises(UserError) as raised:
+        run_sweep(read(tmp_path, text), out, None, dry_run=False, retry=False, quiet=True)
+    assert message in str(raised.value)
+    assert "exclude" in str(raised.value)
+    assert "\n" not in str(raised.value)
+    assert not out.exists()
+
+
+def test_a_precision_of_another_machine_is_not_refused(tmp_path: Path) -> None:
+    cases = read(tmp_path, "command: profile\nmatrix: {workload: mlp, precision: fp16}\n").cases
+    check_possible(cases, here=False)
+
+
+@pytest.mark.parametrize("study", all_studies().values(), ids=lambda study: study.name)
+def test_every_case_of_a_quick_study_is_possible(study: Study) -> None:
+    cases = [with_data(case, None) for case in read_definition(study.sweep_file("quick"), KNOWN).cases]
+    check_possible(cases, here=True)

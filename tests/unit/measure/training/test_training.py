@@ -175,6 +175,8 @@ class TestTime:
         of_training = rows["stage"] == "training"
         for stage, count in ((rows[of_training], 5), (rows[~of_training], 3)):
             assert set(stage["num_samples"]) == set(stage["num_iterations"]) == {count}
+            assert stage.groupby("number")["interval_frac"].nunique().tolist() == [1, 1]
+            assert (stage["interval_frac"] > 0).all()
         assert sum(map(sum, sleeps.values())) < rows["host_s"].sum()
 
     def test_every_epoch_has_its_stages_and_checkpointing_takes_time(self, tmp_path: Path) -> None:
