@@ -7,6 +7,7 @@ import time
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from time import monotonic, perf_counter_ns
 from typing import Any
@@ -79,7 +80,8 @@ class Session:
         self._event_log = EventLogWriter(directory)
         self._patches = Patches(self.recorder, self._on_owner, self._on_span_end)
         self._sampler = (None if sample_interval_s is None
-                         else FrameSampler(self.recorder, self._event_log, sample_interval_s))
+                         else FrameSampler(self.recorder, self._event_log, sample_interval_s,
+                                           self._patches.events.memory.sample_workers))
         self.started = False
         """Whether PyTorch has been imported."""
         self._process = os.getpid()
@@ -155,6 +157,7 @@ class Session:
     def stop_in_child(self) -> None:
         """Stop recording in a forked child, but note in the event log if it trains."""
         self._pass_scheduler.stop_in_child()
+        self._patches.stop_in_child()
         if self._sampler is not None:
             self._sampler.restore_switch_interval()
         if self.recorder.on:
@@ -214,6 +217,8 @@ class Session:
         elif kind is Kind.FORWARD and not self.recorder.slices[-1].grad:
             self._steps.infer()
         plan = self._plan
+        if ended or (kind is Kind.FORWARD and self._is_inference()):
+            self._patches.events.memory.sample(self.recorder.progress)
         if plan.iterations is None:
             timed = self._precision is not None and self._precision.is_enough(iteration_ended=ended)
             if not timed:
@@ -232,6 +237,10 @@ class Session:
         if timed and not more:
             self._passes_ended()
         self._stop_if_measured()
+
+    def _is_inference(self) -> bool:
+        """Return whether the forward that has just ended is probably inference; else an update follows."""
+        return bool(slices := self.recorder.slices) and not (slices[-1].grad and slices[-1].training)
 
     def _on_open(self, kind: Kind, owner: int) -> None:
         """End an iteration of a program without an optimizer where the next one begins."""
@@ -294,7 +303,7 @@ class Session:
         if self._flight_recorder is not None:
             self._note_collectives(self._flight_recorder, all_of_them=wait)
         notes, self._notes = self._notes, []
-        events = self._patches.events.notes(last=wait)
+        events = self._patches.notes(last=wait)
         if notes or events:
             self._event_log.notes([*notes, *events, *([self._names()] if notes else [])])
         self._event_log.slices(slices, self._device_ns)
@@ -329,6 +338,8 @@ class Session:
         except Exception as error:
             reason = f"{type(error).__name__}: {error}"
         self.recorder.new_event = self._device_clock.new_event if self._device_clock else None
+        if device.type == "cuda":
+            self._patches.events.memory.allocated_bytes = partial(sys.modules["torch"].cuda.memory_allocated, device)
         self._device = {"note": "device", "device": str(device), "name": device_name(device), "reason": reason}
         self._notes.append(self._device)
 

@@ -7,6 +7,7 @@ from time import perf_counter_ns
 from typing import Any
 
 from charact.measure.script.hooks.patch_context import PatchContext
+from charact.measure.script.hooks.worker_times import WorkerTimes
 from charact.measure.script.spans.recorder import Kind
 
 
@@ -18,17 +19,25 @@ class LoaderPatches:
         self._numbers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         """IDs of the loaders that were started, from 1."""
         self._num_loaders = 0
+        self.worker_times = WorkerTimes()
         self._started: dict[int, tuple[int, int, int]] = {}
         """Loader, and begin and end of the start, of each iterator whose first batch was not fetched, by its `id`."""
 
     def install(self) -> None:
         """Install the patches."""
         from torch.utils.data import dataloader
+        from torch.utils.data._utils import fetch
 
         replace = self._context.replacements.wrap
         replace(dataloader._BaseDataLoaderIter, "__next__", self._fetch)
         replace(dataloader.DataLoader, "__iter__", self._iterate)
         replace(dataloader.DataLoader, "__init__", self._create)
+        for fetcher in (fetch._MapDatasetFetcher, fetch._IterableDatasetFetcher):
+            replace(fetcher, "fetch", self.worker_times.fetch)
+
+    def notes(self) -> list[dict[str, Any]]:
+        """Return notes of the workers' times since the last call."""
+        return self.worker_times.notes(self._num_loaders)
 
     def _create(self, original: Any) -> Any:
         """Wrap the constructor, to note which line calls it."""
@@ -48,14 +57,18 @@ class LoaderPatches:
             if not recorder.on or get_ident() != self._context.thread:
                 return original(loader)
             begin_ns, opens = perf_counter_ns(), self._context.may_open(Kind.FETCH)
+            self.worker_times.starting = number = self._loader_id(loader)
             if opens:
                 recorder.enter(Kind.FETCH)
             try:
                 iterator = original(loader)
             finally:
+                self.worker_times.starting = 0
                 if opens:
                     recorder.leave()
-            self._started[id(iterator)] = self._loader_id(loader), begin_ns, perf_counter_ns()
+            self._started[id(iterator)] = number, begin_ns, perf_counter_ns()
+            workers = getattr(iterator, "_workers", ())
+            self._context.events.memory.watch_workers(worker.pid for worker in workers)
             return iterator
 
         return wrapper

@@ -4,6 +4,7 @@ No span opens while a compiler traces, in other threads, or where its kind may n
 `torch.compiler.is_dynamo_compiling` as a constant, so the check breaks no graph.
 """
 
+import gc
 import inspect
 import sys
 from collections.abc import Callable
@@ -113,6 +114,7 @@ class Patches:
             replace(torch.distributed.Work, "wait", self._context.span(Kind.COMMUNICATION))
             self._stop_waiting = when_imported(_FUNCTIONAL_COLLECTIVES, self._patch_functional_collectives)
         self._context.events.tensor_class = torch.Tensor
+        gc.callbacks.append(self.events.collection)
         self._loaders.install()
         self._methods.install()
         self._functional.install()
@@ -123,8 +125,22 @@ class Patches:
     def remove(self) -> None:
         """Restore all functions, except those that the program has replaced since."""
         self._stop_waiting()
+        self._forget_collections()
         self._context.replacements.undo()
         self._compiling.remove()
+
+    def stop_in_child(self) -> None:
+        """Record nothing any more in a forked child, but the times of a loader's worker."""
+        self._forget_collections()
+        self._loaders.worker_times.in_child = True
+
+    def notes(self, *, last: bool = False) -> list[dict[str, Any]]:
+        """Return notes of the events besides spans since the last call; `last` if watching has ended."""
+        return [*self.events.notes(last=last), *self._loaders.notes()]
+
+    def _forget_collections(self) -> None:
+        if self.events.collection in gc.callbacks:
+            gc.callbacks.remove(self.events.collection)
 
     def _patch_functional_collectives(self) -> None:
         """Patch the function in which the results of functional collectives are awaited."""

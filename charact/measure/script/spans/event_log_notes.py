@@ -214,6 +214,22 @@ class _Settings(Struct):
     settings: ProgramSettings
 
 
+class _Collections(Struct):
+    rows: list[tuple[_Int, _Int]]
+
+
+class _Memory(Struct):
+    rows: list[tuple[_Int, Count, Count | None]]
+
+
+class _WorkersMemory(Struct):
+    rows: list[tuple[_Int, Count]]
+
+
+class _WorkerFetch(Struct):
+    rows: list[tuple[_Count, _Count]]
+
+
 class _Backwards(Struct):
     total: _Count
     anomalous: _Count
@@ -228,7 +244,8 @@ _KINDS: dict[str, type] = {"names": _Names, "end": _End, "rule": _Rule, "frames"
                            "timing resumed": _TimingEnded, "device": _Device,
                            "pass": _Pass, "began": _Began, "started": _Started,
                            "input shapes": _InputShapes, "epochs": _Epochs, "loader": _LoaderNote,
-                           "settings": _Settings, "backwards": _Backwards}
+                           "settings": _Settings, "backwards": _Backwards, "collections": _Collections,
+                           "memory": _Memory, "workers' memory": _WorkersMemory, "worker fetch": _WorkerFetch}
 _TYPES: dict[str, Any] = {"string": str | None, "int64": _Int | None, "float64": float | None}
 _ROWS = {
     table: msgspec.defstruct(table, [(column.name, _TYPES[column.type], None) for column in TABLES[table]

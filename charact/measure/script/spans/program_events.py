@@ -3,15 +3,18 @@
 from time import perf_counter_ns
 from typing import Any
 
+from charact.measure.script.spans.memory_samples import MemorySamples
+
 MAX_EVENTS = 10_000
 """Largest number of events of a kind that are recorded."""
 MAX_LOADERS = 100
+_MIN_COLLECTION_NS = 1_000_000
 _MAX_TENSORS = 32
 """Largest number of tensors whose shapes are compared in a call of a model."""
 
 
 class ProgramEvents:
-    """Changes of the shapes of models' inputs, starts of loaders, and backwards under anomaly detection.
+    """Changes of the shapes of models' inputs, starts of loaders, and the like.
 
     The program waits for all methods, in each iteration: they take a few microseconds.
     """
@@ -27,6 +30,9 @@ class ProgramEvents:
         self._num_epochs = 0
         self._loaders: list[dict[str, Any]] = []
         self._num_loaders = 0
+        self.memory = MemorySamples()
+        self._collections: list[tuple[int, int]] = []
+        self._num_collections = self._collection_ns = 0
         self._num_backwards = self._num_anomalous = self._num_noted = 0
 
     def inputs(self, owner: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -47,6 +53,16 @@ class ProgramEvents:
         """Count a backward, which may run under anomaly detection."""
         self._num_backwards += 1
         self._num_anomalous += is_anomalous
+
+    def collection(self, phase: str, _: dict[str, Any]) -> None:
+        """Record a long collection of the garbage collector; one of `gc.callbacks`, called at its start and its end."""
+        now_ns = perf_counter_ns()
+        if phase == "start":
+            self._collection_ns = now_ns
+        elif now_ns - self._collection_ns >= _MIN_COLLECTION_NS and self._collection_ns \
+                and self._num_collections < MAX_EVENTS:
+            self._num_collections += 1
+            self._collections.append((self._collection_ns, now_ns))
 
     def loader(self, number: int, settings: dict[str, Any]) -> None:
         """Record the settings of a loader."""
@@ -79,6 +95,10 @@ class ProgramEvents:
         if self._shapes:
             notes.append({"note": "input shapes", "rows": self._shapes})
             self._shapes = []
+        if self._collections:
+            notes.append({"note": "collections", "rows": self._collections})
+            self._collections = []
+        notes += self.memory.take()
         if self._epochs:
             notes.append({"note": "epochs", "rows": self._epochs})
             self._epochs = []

@@ -101,6 +101,7 @@ def _use(notes: ProgramNotes, loaders: set[int], totals: SliceTotals) -> dict[st
     starts = [one for one in notes.starts if one.loader in loaders]
     iterators = {one.owner for one in starts}
     wait_ns = sum(one.ready_ns - one.begin_ns for one in starts) + sum(totals.fetch_ns[one] for one in iterators)
+    fetch_ns = sum(notes.worker_fetch_ns.get(loader, 0) for loader in loaders)
     return {"num_iterators": len(starts), "num_batches": sum(totals.fetches[one] for one in iterators),
             "start_s": [max(0, one.end_ns - one.begin_ns) / 1e9 for one in starts[:_MOST_STARTS]],
-            "wait_s": max(0, wait_ns) / 1e9}
+            "wait_s": max(0, wait_ns) / 1e9, "worker_fetch_s": fetch_ns / 1e9 if fetch_ns else None}

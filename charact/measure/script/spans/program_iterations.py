@@ -34,7 +34,8 @@ def program_iteration_rows(notes: ProgramNotes, every: Sequence[Iteration], of_c
             "index": indices[id(one)], "iteration": numbers.get(id(one)),
             "kind": "pass" if id(one) not in without_passes else "warm-up" if is_warmup else "timed",
             "start_s": (one.start_ns - began_ns) / 1e9, "first_of_epoch": int(indices[id(one)] in firsts),
-            "input_shapes": _input_shapes(notes, one), **_times(one),
+            "input_shapes": _input_shapes(notes, one), **_times(one), **_memory(notes, one),
+            "gc_s": _collections_s(notes, one),
         })
     return rows
 
@@ -70,6 +71,29 @@ def _input_shapes(notes: ProgramNotes, iteration: Iteration) -> str | None:
         index = bisect_right(changes, start_ns, key=lambda change: change[0]) - 1
         shapes += changes[index][1] if index >= 0 else []
     return json.dumps(shapes, separators=(",", ":")) if shapes else None
+
+
+def _memory(notes: ProgramNotes, iteration: Iteration) -> dict[str, int | None]:
+    """Return the columns of memory, from the last samples in an iteration."""
+    own, workers = _last_in(notes.memory, iteration), _last_in(notes.workers_memory, iteration)
+    return {"rss_bytes": own and own[1], "allocated_bytes": own and own[2], "workers_bytes": workers and workers[1]}
+
+
+def _last_in(samples: Sequence[Any], iteration: Iteration) -> Any:
+    """Return the last of some samples, which begin with their time, in an iteration; None if it has none."""
+    index = bisect_right(samples, iteration.end_ns, key=lambda sample: sample[0]) - 1
+    return samples[index] if index >= 0 and samples[index][0] > iteration.start_ns else None
+
+
+def _collections_s(notes: ProgramNotes, iteration: Iteration) -> float | None:
+    """Return the time of the garbage collections in an iteration; None without any."""
+    begin = bisect_right(notes.collections, iteration.start_ns, key=lambda collection: collection[1])
+    total_ns = 0
+    for begin_ns, end_ns in notes.collections[begin:]:
+        if begin_ns >= iteration.end_ns:
+            break
+        total_ns += min(end_ns, iteration.end_ns) - max(begin_ns, iteration.start_ns)
+    return total_ns / 1e9 if total_ns > 0 else None
 
 
 def _times(iteration: Iteration) -> dict[str, float | None]:

@@ -32,6 +32,14 @@ class ProgramNotes:
         """Numbers of hooks of each model, at its first use and later, by its owner ID."""
         self.process: dict[str, Any] | None = None
         """Settings of PyTorch in the program's process; None if they were not recorded."""
+        self.collections: list[tuple[int, int]] = []
+        """Start and end of each long collection of the garbage collector."""
+        self.memory: list[tuple[int, int, int | None]] = []
+        """Times, the program's resident set, and the bytes in the CUDA allocator."""
+        self.workers_memory: list[tuple[int, int]] = []
+        """Times, and the unshared memory of the loaders' workers."""
+        self.worker_fetch_ns: dict[int, int] = {}
+        """Time in which forked workers fetched, by the loader's ID."""
         self.num_backwards = self.num_anomalous = 0
 
     def add(self, note: dict[str, Any]) -> None:
@@ -52,5 +60,13 @@ class ProgramNotes:
             self.num_hooks.setdefault(note["owner"], []).append(note["settings"]["num_hooks"])
         elif kind == "settings":
             self.process = note["settings"]
+        elif kind == "collections":
+            self.collections += [(begin_ns, end_ns) for begin_ns, end_ns in note["rows"]]
+        elif kind == "memory":
+            self.memory += [(time_ns, rss, allocated) for time_ns, rss, allocated in note["rows"]]
+        elif kind == "workers' memory":
+            self.workers_memory += [(time_ns, total) for time_ns, total in note["rows"]]
+        elif kind == "worker fetch":
+            self.worker_fetch_ns |= dict(note["rows"])
         elif kind == "backwards":
             self.num_backwards, self.num_anomalous = note["total"], note["anomalous"]

@@ -80,10 +80,13 @@ class FrameSampler:
         recorder: of the program's spans.
         event_log: takes the notes.
         interval_s: time between two samples.
+        each_second: called in the thread once a second.
     """
 
-    def __init__(self, recorder: SpanRecorder, event_log: EventLogWriter, interval_s: float = INTERVAL_S) -> None:
+    def __init__(self, recorder: SpanRecorder, event_log: EventLogWriter, interval_s: float = INTERVAL_S,
+                 each_second: Callable[[], None] = lambda: None) -> None:
         self._recorder, self._event_log, self._interval_s = recorder, event_log, interval_s
+        self._each_second = each_second
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="charact-sampler", daemon=True)
         self._program: threading.Thread | None = None
@@ -136,9 +139,13 @@ class FrameSampler:
                 while due_s < time.monotonic():  # the program kept the GIL at the same line
                     self._add(sample, waiting_frac)
                     due_s += self._next_s()
-                if self._samples and time.monotonic() - written > _WRITE_S:
-                    self._write()
+                if time.monotonic() - written > _WRITE_S:
+                    if self._recorder.on:
+                        self._each_second()
+                    if self._samples:
+                        self._write()
                     written = time.monotonic()
+                    due_s = max(due_s, written + _LEAD_S)
         except Exception as error:  # raised by `check` in the program's thread
             self._error = error
 

@@ -1,0 +1,79 @@
+"""Samples of the memory of a watched program and of its loaders' workers. No torch in here."""
+
+import contextlib
+import os
+from collections.abc import Callable, Iterable
+from time import perf_counter_ns
+
+INTERVAL_NS = 20_000_000
+"""Shortest time between two samples of the program's own memory."""
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
+_MOST_BYTES = 4096
+
+
+class MemorySamples:
+    """Resident set, bytes in the CUDA allocator, and the workers' unshared memory, until they are taken as notes."""
+
+    def __init__(self) -> None:
+        self.allocated_bytes: Callable[[], int] | None = None
+        """Returns the bytes in the allocator of the program's device; None on a CPU."""
+        self._latest_ns = 0
+        self._program: list[tuple[int, int, int | None]] = []
+        self._workers: list[tuple[int, int]] = []
+        self._worker_processes: set[int] = set()
+
+    def sample(self, now_ns: int) -> None:
+        """Sample the program's memory, unless it was sampled shortly before.
+
+        Args:
+            now_ns: a time (ns) that has just passed, on the clock of the spans.
+        """
+        if now_ns - self._latest_ns < INTERVAL_NS:
+            return
+        self._latest_ns = now_ns
+        fields = _read("/proc/self/statm").split()
+        allocated = None
+        if self.allocated_bytes is not None:
+            with contextlib.suppress(Exception):  # no error of the device may reach the program here
+                allocated = self.allocated_bytes()
+        if len(fields) > 1:
+            self._program.append((now_ns, int(fields[1]) * _PAGE_BYTES, allocated))
+
+    def watch_workers(self, processes: Iterable[int]) -> None:
+        """Sample the memory of processes, too, until they end."""
+        self._worker_processes.update(processes)
+
+    def sample_workers(self) -> None:
+        """Sample the memory that the workers share with no other process; another thread may call it."""
+        total = 0
+        for process in list(self._worker_processes):
+            unshared = _unshared_bytes(process)
+            if unshared is None:
+                self._worker_processes.discard(process)
+            else:
+                total += unshared
+        if self._worker_processes:
+            self._workers.append((perf_counter_ns(), total))
+
+    def take(self) -> list[dict[str, object]]:
+        """Return notes of the samples since the last call."""
+        (program, self._program), (workers, self._workers) = (self._program, []), (self._workers, [])
+        return [{"note": name, "rows": rows} for name, rows in (("memory", program), ("workers' memory", workers))
+                if rows]
+
+
+def _unshared_bytes(process: int) -> int | None:
+    """Return the memory that a process shares with no other; None if it has ended or must not be read."""
+    lines = _read(f"/proc/{process}/smaps_rollup").splitlines()
+    sizes = [int(line.split()[1]) * 1024 for line in lines if line.startswith(b"Private_")]
+    return sum(sizes) if sizes else None
+
+
+def _read(path: str) -> bytes:
+    with contextlib.suppress(OSError):
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            return os.read(file, _MOST_BYTES)
+        finally:
+            os.close(file)
+    return b""

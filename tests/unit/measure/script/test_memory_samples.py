@@ -1,0 +1,135 @@
+"""Memory, garbage collections and workers' times of a watched program."""
+
+import gc
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+from charact.measure.script.session import Plan, Session
+from charact.measure.script.spans.event_log_to_record import EventLog, read_event_log, script_cases
+from charact.measure.script.spans.iterations import Iteration
+from charact.measure.script.spans.memory_samples import MemorySamples
+from charact.record.schema import Rows
+
+MIB = 2**20
+
+
+class Slow(Dataset[torch.Tensor]):
+    """Takes 20 ms an item."""
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        time.sleep(0.02)
+        return torch.ones(4)
+
+
+def recorded(directory: Path, program: Callable[[], Any]) -> tuple[dict[str, Any], Rows]:
+    """Facts and iterations of a watched program in this process."""
+    session = Session(directory, Plan())
+    session.start()
+    alive = program()
+    session.close("to its end")
+    del alive
+    (entry, tables), *_ = script_cases(read_event_log(directory), "mine", "mine.py", 0, None)
+    facts: dict[str, Any] = entry["passes"]["timing"]["program"]
+    return facts, tables["program_iterations"]
+
+
+def training(each_step: Callable[[], Any]) -> Callable[[], Any]:
+    def program() -> Any:
+        model = torch.nn.Linear(4, 1)
+        optimizer = torch.optim.SGD(model.parameters())
+        results = []
+        for _ in range(8):
+            results.append(each_step())
+            model(torch.ones(1, 4)).sum().backward()
+            time.sleep(0.025)
+            optimizer.step()
+        return model, optimizer, results
+
+    return program
+
+
+def test_the_resident_set_grows_by_what_an_iteration_keeps(tmp_path: Path) -> None:
+    _, rows = recorded(tmp_path, training(lambda: torch.ones(16 * MIB)))
+    sizes = [row["rss_bytes"] for row in rows if row["rss_bytes"] is not None]
+    assert len(sizes) >= 4
+    growth = (sizes[-1] - sizes[0]) / (len(sizes) - 1)
+    assert 0.7 * 64 * MIB < growth < 1.5 * 64 * MIB * 8 / len(sizes)
+    assert {row["allocated_bytes"] for row in rows} == {None}
+
+
+def test_long_collections_count_in_their_iterations(tmp_path: Path) -> None:
+    garbage = [[number] for number in range(300_000)]
+    _, rows = recorded(tmp_path, training(gc.collect))
+    assert any((row["gc_s"] or 0) >= 0.001 for row in rows)
+    assert all(row["gc_s"] is None or 0.001 <= row["gc_s"] <= row["wall_s"] for row in rows)
+    assert garbage
+    before = len(gc.callbacks)
+    (again := tmp_path / "again").mkdir()
+    recorded(again, training(lambda: None))
+    assert len(gc.callbacks) == before
+
+
+def test_only_the_part_of_a_collection_inside_of_an_iteration_counts() -> None:
+    log = EventLog([Iteration(True, begin, begin + 10, []) for begin in (0, 10, 20)])
+    log.program_notes.add({"note": "collections", "rows": [[3, 5], [8, 12]]})
+    log.program_notes.add({"note": "memory", "rows": [[4, 100, None], [9, 200, 7], [25, 300, None]]})
+    log.program_notes.add({"note": "workers' memory", "rows": [[15, 50]]})
+    ((_, tables),) = script_cases(log, "train", "train.py", 0, None)
+    rows = tables["program_iterations"]
+    assert [row["gc_s"] for row in rows] == [4e-9, 2e-9, None]
+    assert [(row["rss_bytes"], row["allocated_bytes"]) for row in rows] == [(200, 7), (None, None), (300, None)]
+    assert [row["workers_bytes"] for row in rows] == [None, 50, None]
+
+
+def test_time_in_forked_workers_is_what_they_sleep_and_without_workers_it_is_unknown(tmp_path: Path) -> None:
+    def program(num_workers: int) -> Callable[[], Any]:
+        def run() -> Any:
+            model = torch.nn.Linear(4, 1)
+            optimizer = torch.optim.SGD(model.parameters())
+            loader = DataLoader(Slow(), batch_size=2, num_workers=num_workers)
+            for batch in loader:
+                model(batch).sum().backward()
+                optimizer.step()
+            return model, optimizer, loader
+
+        return run
+
+    times = []
+    for num_workers in (0, 2):
+        (directory := tmp_path / str(num_workers)).mkdir()
+        facts, _ = recorded(directory, program(num_workers))
+        times.append(facts["settings"]["loaders"][0]["worker_fetch_s"])
+    assert times[0] is None
+    assert 8 * 0.02 <= times[1] < 5 * 8 * 0.02
+
+
+def test_workers_memory_is_what_they_alone_hold() -> None:
+    context = torch.multiprocessing.get_context("fork")
+    ready, done = context.Event(), context.Event()
+
+    def hold() -> None:
+        held = bytearray(b"1" * (64 * MIB))
+        ready.set()
+        done.wait(60)
+        assert held
+
+    worker = context.Process(target=hold)
+    worker.start()
+    assert ready.wait(60)
+    samples = MemorySamples()
+    samples.watch_workers([worker.pid])
+    samples.sample_workers()
+    done.set()
+    worker.join()
+    samples.sample_workers()  # it has ended
+    (note,) = samples.take()
+    ((_, held_bytes),) = note["rows"]  # type: ignore[misc,attr-defined]
+    assert 64 * MIB <= held_bytes < 160 * MIB
