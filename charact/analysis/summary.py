@@ -7,6 +7,7 @@ import pandas as pd
 from charact.analysis.common.cache import memoize
 from charact.analysis.common.significance import INTERVAL_METHOD
 from charact.analysis.compare.samples import CASE, time_samples
+from charact.analysis.findings import findings
 from charact.analysis.memory.growth import growth_by_case
 from charact.analysis.profile.case_summary import MIN_SPREAD_ITERATIONS, case_summary
 from charact.analysis.profile.core_use import why_unreliable
@@ -60,6 +61,15 @@ COLUMNS: tuple[Column, ...] = (
                                             "a square"),
     Column("memory_square_bytes", "float64", "bytes per squared position, of a square"),
     Column("memory_fixed_bytes", "float64", "bytes at any size, of a line or a square; null if it would be negative"),
+    Column("finding", "string", "ID of the finding about the watched program that costs the most, such as "
+                                "data_loading; null if there is none"),
+    Column("finding_cause", "string", "its cause, a sentence"),
+    Column("finding_file", "string", "file of the line that causes it; null if none does"),
+    Column("finding_line", "int64", "number of that line"),
+    Column("finding_low_s", "float64", "least of the program's time that the remedy saves; null if the cause costs "
+                                       "only memory"),
+    Column("finding_high_s", "float64", "most of it"),
+    Column("finding_remedy", "string", "what to change"),
 )  # fmt: skip
 
 
@@ -71,8 +81,9 @@ def summary(run: Run) -> pd.DataFrame:
     changes between runs.
     """
     cases = case_summary(run).to_dict("records")
-    times, growth = time_samples(run, CASE), _growth(run)
-    rows = [_row(run, case, entry, times.get((case["case"], CASE)), growth.get(case["case"], {}))
+    times, growth, found = time_samples(run, CASE), _growth(run), _findings(run)
+    rows = [_row(run, case, entry, times.get((case["case"], CASE)))
+            | growth.get(case["case"], {}) | found.get(case["case"], {})
             for case, entry in zip(cases, run.manifest["cases"], strict=True)]
     types = {"string": "str", "int64": "Int64", "float64": "float64"}
     frame = pd.DataFrame(rows, columns=[column.name for column in COLUMNS])
@@ -86,12 +97,12 @@ def summary_rows(run: Run) -> list[dict[str, Any]]:
             for row in frame.where(frame.notna(), None).to_dict("records")]
 
 
-def _row(run: Run, case: dict[Any, Any], entry: dict[str, Any], time: Any, growth: dict[str, Any]) -> dict[str, Any]:
+def _row(run: Run, case: dict[Any, Any], entry: dict[str, Any], time: Any) -> dict[str, Any]:
     passes, options = entry.get("passes", {}), run.manifest.get("options", {})
     timing, software = passes.get("timing", {}), run.manifest.get("software", {})
     interval = None if time is None else time.interval
     low_s, high_s = interval or (None, None)
-    return case | growth | {
+    return case | {
         "time_of": None if time is None else _TIME_OF.get(case["kind"]), "time_s": None if time is None else time.value,
         "low_s": low_s, "high_s": high_s, "interval_method": None if interval is None else _method(time),
         "interval_reason": None if time is None or interval else time.reason or "a count: no variation",
@@ -113,6 +124,18 @@ def _num_threads(timing: dict[str, Any], options: dict[str, Any]) -> int | None:
     settings = (timing.get("program") or {}).get("settings") or {}
     found = (settings.get("threads") or {}).get("intra_op") or timing.get("num_threads") or options.get("threads")
     return None if found is None else int(found)
+
+
+def _findings(run: Run) -> dict[str, dict[str, Any]]:
+    """Return the first finding of each case, which costs the most: columns of the summary by case."""
+    found: dict[str, dict[str, Any]] = {}
+    for row in findings(run).to_dict("records"):
+        low_s, high_s = row["recoverable_s"] if isinstance(row["recoverable_s"], list) else (None, None)
+        found.setdefault(str(row["case"]), {
+            "finding": row["finding"], "finding_cause": row["cause"], "finding_file": row["file"],
+            "finding_line": row["line"], "finding_low_s": low_s, "finding_high_s": high_s,
+            "finding_remedy": row["remedy"]})
+    return found
 
 
 _GROWTH = {"shape": "memory_form", "position": "memory_position", "slope_bytes": "memory_slope_bytes",

@@ -127,16 +127,18 @@ def repeated_cases(cases: pd.DataFrame) -> pd.DataFrame:
     """Return one row for each case that several runs of a group have.
 
     Args:
-        cases: rows of `case_summary` of all runs, with the column verdict of `bottlenecks`, and group, a text.
+        cases: rows of `case_summary` of all runs, with the column verdict of `bottlenecks`, unreliable as in the table
+            `summary`, and group, a text.
 
-    Columns: case; group; num_runs with the case; num_ok, those in which it ended well; median_s, the median over these
+    Columns: case; group; num_runs with the case; num_ok, those in which it ended well; num_unreliable, those whose
+    times may be wrong; median_s, the median over these
     of the median iterations, with its 95 % interval low_s to high_s (null below 6 runs); fastest_s and slowest_s of
     them; verdict, the most frequent one (null without any), and num_verdict, the runs with it; flop, flop_per_s and
     peak_bytes, medians over the runs.
     """
     rows = [{"case": case, "group": group, **_over_runs(some)}
             for (case, group), some in cases.groupby(["case", "group"], sort=False) if len(some) > 1]
-    columns = ["case", "group", "num_runs", "num_ok", *_NUMBERS, "verdict", "num_verdict"]
+    columns = ["case", "group", "num_runs", "num_ok", "num_unreliable", *_NUMBERS, "verdict", "num_verdict"]
     return pd.DataFrame(rows, columns=columns).astype(dict.fromkeys(_NUMBERS, "float64"))
 
 
@@ -146,6 +148,7 @@ def _over_runs(runs: pd.DataFrame) -> dict[str, Any]:
     verdicts = runs["verdict"].dropna().value_counts()
     return {
         "num_runs": len(runs), "num_ok": int((runs["status"] == "ok").sum()),
+        "num_unreliable": int(runs["unreliable"].notna().sum()),
         "median_s": times.median(), "low_s": low_s, "high_s": high_s, "fastest_s": times.min(),
         "slowest_s": times.max(), "verdict": verdicts.index[0] if len(verdicts) else None,
         "num_verdict": int(verdicts.iloc[0]) if len(verdicts) else 0,

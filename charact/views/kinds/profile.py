@@ -27,7 +27,7 @@ from charact.analysis.efficiency.utilization import busy, energy, utilization
 from charact.analysis.memory.composition import memory_composition
 from charact.analysis.profile.breakdown import operator_types, phase_breakdown, top_operators
 from charact.analysis.profile.case_summary import MIN_SPREAD_ITERATIONS, case_summary, repeated_cases
-from charact.analysis.profile.core_use import Disturbance, disturbance
+from charact.analysis.profile.core_use import Disturbance, disturbance, why_unreliable
 from charact.analysis.ranks.collectives import collective_summary
 from charact.analysis.ranks.scaling import CAUSES, case_scaling
 from charact.analysis.ranks.stragglers import BALANCED, rank_verdicts
@@ -200,6 +200,8 @@ def _rows(run: Run) -> pd.DataFrame:
     if cases.empty:
         return cases
     found = bottlenecks(run)[["case", "verdict", "share_frac", "reason"]]
+    reasons = {entry["case"]: why_unreliable(entry) for entry in run.manifest["cases"]}
+    cases["unreliable"] = cases["case"].map(reasons).astype("object")
     return cases.merge(found.rename(columns={"reason": "verdict_reason"}), on="case", how="left")
 
 
@@ -211,6 +213,7 @@ def _tables_across(cases: pd.DataFrame) -> list[Table]:
     )  # fmt: skip
     columns = [
         CASE, RUN, STATUS, ITERATION, _INTERVAL, SAMPLES, PEAK, _FLOP_ACROSS, RATE,
+        *([_RELIABILITY] if cases["unreliable"].notna().any() else []),
         Column("bottleneck", "Bottleneck", unbroken=True),  # last: a reason may be long
     ]  # fmt: skip
     every = table(shown, "Every profiled case of every run", columns)
@@ -230,15 +233,22 @@ def _few_runs(row: Any) -> str:
 
 
 _INTERVAL = Column("interval", "95 % interval", meaning="of the median", unbroken=True)
+_RELIABILITY = Column("unreliable", "Reliability", None, "why the times may be wrong",
+                      lambda row: status_reason(row) or "no disturbance recorded")
 _FLOP_ACROSS = Column("flop", "FLOP", fmt.num_flop, "counted per iteration, 1 MAC = 2 FLOP",
                reason=lambda row: status_reason(row) or "not measured")  # fmt: skip
+
+
+def _repeats(row: Any) -> str:
+    """Return the number of runs, and how many of them failed or were disturbed."""
+    succeeded = f"{row.num_runs:,}" if row.num_ok == row.num_runs else f"{row.num_ok:,} of {row.num_runs:,} succeeded"
+    return f"{succeeded}, {row.num_unreliable:,} disturbed by other programs" if row.num_unreliable else succeeded
 
 
 def _repeats_table(repeats: pd.DataFrame) -> Table:
     words = repeats.assign(
         interval=[fmt.interval(row.low_s, row.high_s, _few_runs(row)) for row in fmt.rows(repeats)],
-        runs=[f"{row.num_runs:,}" if row.num_ok == row.num_runs else f"{row.num_ok:,} of {row.num_runs:,} succeeded"
-              for row in fmt.rows(repeats)],
+        runs=[_repeats(row) for row in fmt.rows(repeats)],
         bottleneck=[fmt.missing("no verdict") if not row.num_verdict else
                     row.verdict if row.num_verdict == row.num_ok else f"{row.verdict} in {row.num_verdict} runs"
                     for row in fmt.rows(repeats)],

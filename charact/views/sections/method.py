@@ -46,7 +46,8 @@ def _stops(run: Run) -> Block:
         return pass_reason(run, row.case, "operators")
 
     precision = [
-        Column("interval_frac", "± interval", fmt.share, "half of the 95 % interval over the median", untimed),
+        Column("interval_frac", "± interval", fmt.share, "half of the interval of order statistics over the median, "
+               "by which measuring ended", untimed),
         Column("precision_target_frac", "Target", fmt.share, "requested half interval", untimed),
     ]  # fmt: skip
     first = "first iteration minus the median iteration"

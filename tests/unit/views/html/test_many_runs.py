@@ -9,6 +9,7 @@ import pytest
 from many_runs import write_copies
 from matplotlib.figure import Figure
 from support import records
+from support.known_times import HELD, write_known
 
 from charact import cli
 from charact.analysis.compare import Group
@@ -104,6 +105,17 @@ def test_cases_over_their_runs_come_first(tmp_path: Path, small: Path) -> None:
     assert (over_runs.caption, every.caption) == ("Cases over their runs", "Every profiled case of every run")
     assert (len(over_runs.rows), len(every.rows)) == (1, 7)
     assert [cell.text for cell in over_runs.rows[0].cells][:2] == [CASE, "7"]
+
+
+def test_disturbed_runs_are_named(tmp_path: Path) -> None:
+    found = Summary()
+    for name in ("slow", "fast", "other"):
+        found.add(load_run(write_known(tmp_path, name=name, is_slow=name == "slow")))
+    over_runs, every = found.tables()
+    assert [cell.text for cell in over_runs.rows[0].cells][1] == "3, 1 disturbed by other programs"
+    position = [column.title for column in every.columns].index("Reliability")
+    assert [row.cells[position].text for row in every.rows] == [
+        f"unreliable: {HELD}", *["n/a (no disturbance recorded)"] * 2]
 
 
 def test_a_sweep_has_one_row_a_case(tmp_path: Path, small: Path) -> None:
