@@ -42,7 +42,8 @@ COLUMNS: tuple[Column, ...] = (
     Column("num_iterations", "int64", "timed iterations"),
     Column("p5_s", "float64", f"5 % of the iterations were faster; null below {MIN_SPREAD_ITERATIONS} iterations"),
     Column("p95_s", "float64", f"5 % of the iterations were slower; null below {MIN_SPREAD_ITERATIONS} iterations"),
-    Column("samples_per_s", "float64", "samples in an iteration / time_s; null if not known"),
+    Column("samples_per_s", "float64", "batch size / time_s; of a watched program, the samples of all timed "
+                                       "iterations / their time; null if not known"),
     Column("peak_bytes", "float64", "measured peak in PyTorch's allocator; null if not measured"),
     Column("unreliable", "string", "why the times may be wrong, such as other programs on the cores; null if nothing "
                                    "is known against them"),
