@@ -184,7 +184,7 @@ def test_rounds_and_latencies_are_scalars(tmp_path: Path) -> None:
 
 def test_exports_hold_the_tables(tmp_path: Path) -> None:
     names = export(made.three_models(tmp_path / "runs"), "csv", tmp_path / "out")
-    assert {"pieces.csv", "constructions.csv", "bricks.csv", "brick_times.csv"} <= set(names)
+    assert {"pieces.csv", "constructions.csv", "summary.csv"} <= set(names)
     lines = (tmp_path / "out" / "constructions.csv").read_text().splitlines()
     assert len(lines) == 1 + 3 * 3
 
