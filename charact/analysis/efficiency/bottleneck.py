@@ -31,8 +31,7 @@ VERDICTS = {
     "data": "data-bound", "communication": "communication-bound", "host": "host-bound", "compute": "compute-bound",
     "bandwidth": "memory-bandwidth-bound",
 }  # fmt: skip
-"""Verdicts by the limit of most of the time; `memory-capacity-bound`, `straggler-bound` and
-`balanced` are the others."""
+"""Verdicts by the limit of most of the time; `memory-capacity-bound` and `straggler-bound` are the others."""
 _CAPACITY = "memory-capacity-bound"
 _STRAGGLER = "straggler-bound"
 _LATE_FRAC = 0.5
@@ -63,17 +62,17 @@ def bottlenecks(run: Run) -> pd.DataFrame:
     5. The limit is communication, and at least half of it is waiting for a later rank: straggler-bound.
     6. There is a limit: bound by it.
     7. `BOUND_FRAC` or more of the time has an unknown limit: no verdict.
-    8. Otherwise: balanced.
+    8. Otherwise: no verdict, but advice.
 
     Columns:
 
     - case
     - verdict: 'data-bound', 'communication-bound', 'straggler-bound', 'host-bound', 'compute-bound',
-      'memory-bandwidth-bound', 'memory-capacity-bound', 'balanced', or null.
+      'memory-bandwidth-bound', 'memory-capacity-bound', or null.
     - share_frac: share of the limit in the median iteration (of all communication if straggler-bound).
     - threshold_frac: the threshold that it reached (`MEMORY_FRAC` for a full memory; null after running out of memory).
     - prize_s, prize_frac: the most that removing the bottleneck could save of an iteration, in s and as a share. Null
-      for capacity and balance, and if work is faster than its ceiling.
+      for capacity, without a verdict, and if work is faster than its ceiling.
     - prize: a sentence with this saving; for data, it adds the saving of more loader processes.
     - evidence, advice: sentences with numbers and thresholds, and with one thing to try.
     - reason: why there is no verdict.
@@ -112,9 +111,9 @@ def _judged(case: Situation) -> dict[str, Any]:
         return _bound_by(case, limit, threshold_frac)
     if case.share("other") >= BOUND_FRAC:
         return {"reason": f"the limit of {share(case.share('other'))} of the iteration is unknown: {_why_other(case)}"}
-    evidence = (f"{words.shares(case)}; a bottleneck is data, communication or host from {share(BOUND_FRAC)} of the "
-                f"iteration, compute or bandwidth from {share(WORK_FRAC)}")
-    return {"verdict": "balanced", "evidence": evidence, "advice": words.largest(case)}
+    evidence = (f"a bottleneck is data, communication or host from {share(BOUND_FRAC)} of the iteration, compute or "
+                f"bandwidth from {share(WORK_FRAC)}")
+    return {"reason": f"no limit takes most {words.shares(case)}", "evidence": evidence, "advice": words.largest(case)}
 
 
 def _bound(case: Situation) -> tuple[str | None, float]:

@@ -335,7 +335,8 @@ def _compute_less(case: Situation) -> str:
         lower = "--precision bf16" if case.is_ours else "torch.autocast with bfloat16"
         return f"use {lower}: its ceiling is {gain:.2g} times that of fp32"
     if near:
-        return "this is nearly all that the device can do: less work (a smaller model or input), or a faster device"
+        return ("products run near the ceiling: leave out work (layers that run twice, gradients that nothing uses, "
+                "padding), or use a faster device")
     if _most(case, "compute", "operator_type") == "convolution" and case.option("channels_last") is False:
         return "store images as NHWC (--channels-last), with which convolutions are fastest on most devices"
     compiling = "" if case.is_compiled else f", or {_compiling(case)}"
@@ -364,8 +365,8 @@ def largest(case: Situation) -> str:
     """Return what to try if nothing bounds: where to begin, and what helps against the largest limit."""
     first = max(LIMITS, key=case.share)
     if first == "other":
-        return f"no limit takes most of the iteration, and that of {share(case.share(first))} is not known"
-    where = f"no limit takes most of the iteration; {first} takes {share(case.share(first))}"
+        return f"the limit of {share(case.share(first))} of the iteration is not known"
+    where = f"{first} takes {share(case.share(first))}"
     if first in ("compute", "bandwidth"):
         where += (f", mostly {_most(case, first, 'operator_type')} in {_most(case, first, 'phase')}, at "
                   f"{share(case.reached_frac(first))} of its ceiling{_slowest_layer(case)}")

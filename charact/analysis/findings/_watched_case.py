@@ -11,6 +11,7 @@ import pandas as pd
 from charact.analysis.findings._finding import Basis, Place, Saving
 from charact.analysis.findings._slow_groups import SlowGroup, slow_groups
 from charact.analysis.profile.breakdown import operator_times, phase_breakdown
+from charact.analysis.profile.core_use import disturbance
 from charact.record.reader import Run
 from charact.record.schema import SAMPLED_PHASES
 
@@ -64,6 +65,12 @@ class WatchedCase:
     def on_cpu(self) -> bool:
         """Whether the case computes on the CPU."""
         return bool(self.entry["device"] == "cpu")
+
+    @cached_property
+    def is_disturbed(self) -> bool:
+        """Whether other programs took so much of the cores that the shares of phases may be wrong."""
+        disturbed = disturbance(self.run, self.name)
+        return disturbed is not None and disturbed.is_unreliable
 
     @cached_property
     def program(self) -> dict[str, Any]:

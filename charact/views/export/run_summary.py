@@ -9,7 +9,7 @@ import pandas as pd
 from charact.analysis.common.pass_status import pass_reason, passes_taken
 from charact.analysis.efficiency.counters import counter_sources, missing_counters
 from charact.analysis.efficiency.utilization import energy_reason
-from charact.analysis.findings import findings
+from charact.analysis.findings import findings, program_time
 from charact.analysis.profile.case_summary import case_summary
 from charact.record.presentable import presentable, redacted
 from charact.record.reader import Run
@@ -45,7 +45,8 @@ def run_summary(run: Run) -> Data:
     Numbers are in base units. A number that was not measured is null.
     """
     run = shareable(run)
-    return run_facts(run) | {"findings": finding_facts(run), "cases": [case.data for case in described_cases(run)]}
+    return run_facts(run) | {"findings": finding_facts(run), "program_time": program_time(run).to_dict("records"),
+                             "cases": [case.data for case in described_cases(run)]}
 
 
 def finding_facts(run: Run) -> list[Data]:

@@ -24,6 +24,7 @@ from charact.analysis.efficiency.kernels import top_kernels
 from charact.analysis.efficiency.layers import top_layers
 from charact.analysis.efficiency.time_bounds import time_limits
 from charact.analysis.efficiency.utilization import busy, energy, utilization
+from charact.analysis.findings import findings, has_findings
 from charact.analysis.memory.composition import memory_composition
 from charact.analysis.profile.breakdown import operator_types, phase_breakdown, top_operators
 from charact.analysis.profile.case_summary import MIN_SPREAD_ITERATIONS, case_summary, repeated_cases
@@ -51,7 +52,7 @@ from charact.views.html.elements.blocks import (
     status_reason,
 )
 from charact.views.section import all_sections
-from charact.views.tables import counter_text, palette, rank_text
+from charact.views.tables import counter_text, finding_text, palette, rank_text
 from charact.views.tables import format as fmt
 from charact.views.tables.model import Column, Table, table
 from charact.views.terminal.case_lines import Hanging, case_block, headline_table
@@ -112,10 +113,20 @@ def _card(run: Run, case: "pd.Series[Any]", verdict: Any, of_ranks: Any) -> Card
         strips=_strips(run, name),
         meters=_meters(run, name),
         verdict=_verdict(verdict, disturbed) if of_ranks is None else rank_text.verdict(of_ranks),
-        advice=[text[0].upper() + text[1:] for text in (
-            (verdict.prize, verdict.advice) if of_ranks is None else (of_ranks.evidence, of_ranks.advice))
-            if isinstance(text, str)],
+        advice=[finding_text.sentence(text) for text in _advice(run, name, verdict, of_ranks)],
     )
+
+
+def _advice(run: Run, case: str, verdict: Any, of_ranks: Any) -> list[str]:
+    """Return the sentences below the verdict of a card: of a watched program, its first finding about the case."""
+    if of_ranks is not None:
+        texts = of_ranks.evidence, of_ranks.advice
+    elif has_findings(run):
+        rows = findings(run).query("case == @case").head(1)
+        texts = next(((row.cause, row.remedy) for row in fmt.rows(rows)), (None, None))
+    else:
+        texts = verdict.prize, verdict.advice
+    return [text for text in texts if isinstance(text, str)]
 
 
 def _verdict(row: Any, disturbed: Disturbance | None) -> str:

@@ -2,27 +2,31 @@
 
 from typing import Any
 
-from charact.analysis.findings import findings, has_findings
+from charact.analysis.findings import findings, has_findings, program_time
 from charact.record.reader import Run
 from charact.views.html.elements.blocks import Block, Body
 from charact.views.section import Section
 from charact.views.tables import finding_text
 from charact.views.tables import format as fmt
+from charact.views.tables.model import Column, share_column, table
 
 _LEAD = (
     "Causes of lost time and memory, the largest recoverable time first. A range is an estimate of what the remedy "
     "saves of the whole program, without charact’s own time; charact compare --ab measures it."
 )
+_COLUMNS = [Column("part", "Part"), Column("time_s", "Time", fmt.seconds, "host time"),
+            share_column("share_frac", "Share", "part of the program’s wall time")]
 
 
 def section_body(run: Run) -> Body:
     """Build the section: each finding with its remedy, place, saving and evidence."""
-    rows = findings(run)
-    if rows.empty:
-        return Body(lead=finding_text.sentence(f"{finding_text.NOTHING}."))
+    rows, parts = findings(run), program_time(run)
     several = rows["case"].nunique() > 1
-    return Body(lead=_LEAD, blocks=[_block(number, row, several=several)
-                                    for number, row in enumerate(fmt.rows(rows), 1)])
+    blocks = [_block(number, row, several=several) for number, row in enumerate(fmt.rows(rows), 1)]
+    if len(parts):
+        parts_table = table(parts, "Time of the program by part; the parts sum to its wall time", _COLUMNS)
+        blocks.append(Block(title="Time of the program by part", folded=True, table=parts_table))
+    return Body(lead=_LEAD if len(rows) else finding_text.sentence(f"{finding_text.NOTHING}."), blocks=blocks)
 
 
 def _block(number: int, row: Any, *, several: bool) -> Block:

@@ -5,6 +5,7 @@ from typing import Any
 import pandas as pd
 
 from charact.core.units import quantity, share
+from charact.views.tables.format import rows as rows_of
 
 NUM_FIRST = 3
 """Number of findings on the first screen."""
@@ -33,6 +34,13 @@ def place(row: Any) -> str:
         return f"{row.file}:{row.line:.0f}{text}"
     names = {"layer": row.layer, "operator": row.operator, "setting": row.setting, "phase": row.phase}
     return next((f"{name} {value}" for name, value in names.items() if isinstance(value, str)), "")
+
+
+def program_parts(rows: pd.DataFrame) -> str:
+    """Return the rows of `program_time` as text: of 17.7 s: training 57.1 %, start 8.0 %, ..."""
+    largest_first = rows.sort_values("time_s", ascending=False)
+    parts = ", ".join(f"{row.part} {share(row.share_frac)}" for row in rows_of(largest_first))
+    return f"of the {quantity(float(rows['time_s'].sum()), 's')} of the program: {parts}"
 
 
 def sentence(text: str) -> str:

@@ -3,7 +3,7 @@
 from rich.console import RenderableType
 from rich.text import Text
 
-from charact.analysis.findings import findings, has_findings
+from charact.analysis.findings import findings, has_findings, program_time
 from charact.record.reader import Run
 from charact.views.tables import finding_text
 from charact.views.tables import format as fmt
@@ -14,10 +14,10 @@ def finding_lines(run: Run) -> list[RenderableType]:
     """Return the first findings about a watched program as lines; none for other runs and for older records."""
     if not has_findings(run):
         return []
-    rows = findings(run)
-    if rows.empty:
-        return [Hanging(Text(finding_text.sentence(finding_text.NOTHING), style="dim")), Text()]
+    rows, parts = findings(run), program_time(run)
     lines: list[RenderableType] = []
+    if rows.empty:
+        lines = [Hanging(Text(finding_text.sentence(finding_text.NOTHING), style="dim"))]
     for number, row in enumerate(fmt.rows(rows.head(finding_text.NUM_FIRST)), 1):
         lines += [
             Hanging(Text.assemble(f"{number}. ", (finding_text.sentence(row.cause), "bold"))),
@@ -29,4 +29,6 @@ def finding_lines(run: Run) -> list[RenderableType]:
         ]  # fmt: skip
     if len(rows) > finding_text.NUM_FIRST:
         lines.append(Text(f"   {len(rows) - finding_text.NUM_FIRST} more in the report", style="dim"))
+    if len(parts):
+        lines.append(Hanging(Text(finding_text.sentence(finding_text.program_parts(parts)), style="dim")))
     return [*lines, Text()]

@@ -9,6 +9,7 @@ from rich.text import Text
 
 from charact.analysis.efficiency.bottleneck import bottlenecks
 from charact.analysis.efficiency.time_bounds import time_limits
+from charact.analysis.findings import has_findings
 from charact.analysis.ranks.stragglers import rank_verdicts
 from charact.record.reader import Run
 from charact.views.html.elements import bars
@@ -32,9 +33,11 @@ def bottleneck(run: Run) -> Body:
     if verdicts.empty:
         return Body(lead=fmt.no_cases(run.partial))
     blocks = [_shares(run)] if len(time_limits(run)) else []
-    missing = [(row.case, "; ".join(filter(None, (fmt.missing(row.reason), row.advice))))
+    missing = [(row.case, "; ".join(filter(None, (fmt.missing(row.reason), None if has_findings(run) else row.advice))))
                for row in fmt.rows(verdicts) if pd.isna(row.verdict)]
-    return Body(lead=_LEAD, blocks=[*blocks, *(_verdict(row) for row in fmt.rows(verdicts) if pd.notna(row.verdict)),
+    advises = not has_findings(run)
+    return Body(lead=_LEAD, blocks=[*blocks, *(_verdict(row, advises) for row in fmt.rows(verdicts)
+                                               if pd.notna(row.verdict)),
                                     *([Block(title="Without a verdict", missing=missing)] if missing else [])])
 
 
@@ -49,18 +52,19 @@ def _shares(run: Run) -> Block:
                  table=table(limits, "Time of an iteration by what limits it", columns))  # fmt: skip
 
 
-def _verdict(row: Any) -> Block:
-    titles = {"evidence": "Evidence", "prize": "Potential speedup", "advice": "To try"}
+def _verdict(row: Any, advises: bool) -> Block:
+    """Return the block of a verdict, without what to do if findings say it."""
+    titles = {"evidence": "Evidence"} | ({"prize": "Potential speedup", "advice": "To try"} if advises else {})
     points = [(title, getattr(row, name)) for name, title in titles.items() if isinstance(getattr(row, name), str)]
     return Block(title=f"{row.case}: {fmt.verdict(row)}", case=row.case, points=points)
 
 
-def _verdict_lines(row: Any) -> RenderableType:
-    """Return the verdict, potential speedup and advice of a row of `bottlenecks` as text."""
+def _verdict_lines(row: Any, advises: bool) -> RenderableType:
+    """Return the verdict of a row of `bottlenecks` as text, with saving and advice unless findings say it."""
     if pd.isna(row.verdict):
-        advice = sentence_lines(row.advice, "bold") if isinstance(row.advice, str) else []
+        advice = sentence_lines(row.advice, "bold") if advises and isinstance(row.advice, str) else []
         return Group(Hanging(Text.assemble("bottleneck  ", (fmt.missing(row.reason), "dim"))), *advice)
-    return verdict_lines("bottleneck", fmt.verdict(row), (row.prize, row.advice))
+    return verdict_lines("bottleneck", fmt.verdict(row), (row.prize, row.advice) if advises else ())
 
 
 def _terminal(run: Run, case: Any) -> list[RenderableType]:
@@ -68,7 +72,7 @@ def _terminal(run: Run, case: Any) -> list[RenderableType]:
     found, of_ranks = bottlenecks(run), rank_verdicts(run)
     explained = of_ranks.loc[of_ranks["verdict"].notna(), "case"]
     rows = found[(found["case"] == case["case"]) & (found["verdict"].notna() | ~found["case"].isin(explained))]
-    return [_verdict_lines(row) for row in fmt.rows(rows)]
+    return [_verdict_lines(row, not has_findings(run)) for row in fmt.rows(rows)]
 
 
 SECTION = Section("bottleneck", "Bottleneck", 20, bottleneck, shows=is_timed, terminal=_terminal, terminal_order=1000)
