@@ -1,49 +1,38 @@
 """The optimizer goes through its parameters one by one."""
 
 from collections.abc import Iterator
-from typing import Any
 
 from charact.analysis.findings._finding import Finding, Place
 from charact.analysis.findings._watched_case import WatchedCase
 from charact.core.units import quantity, share
 
-FUSED = ("Adam", "AdamW", "SGD", "Adagrad")
-"""Optimizers of PyTorch with a fused implementation, on a CPU too."""
-_CALL_S = (2e-6, 15e-6)
-"""Least and most time of a fused or foreach step for each parameter tensor."""
-_BYTES_PER_S = (1e9, 40e9)
-"""Range of the memory bandwidth of CPUs if no ceiling was measured."""
-_PASSES = {"SGD": 3, "Adagrad": 5}
-"""Times that a fused step reads or writes each parameter's size; 7 for Adam's two moments."""
+_SAVED_FRAC = {"Adam": (0.4, 0.93), "AdamW": (0.4, 0.93), "Adagrad": (0.3, 0.9)}
+"""Least and largest share of the update that a fused step saved: of many small tensors, and of few large ones.
+
+*Source*: on 2 cores, PyTorch 2.13: 77 % for 600 tensors of 272 values, 87 % for 6 tensors of 1 million values.
+"""
+_SAVED_S = (2e-6, 12e-6)
+"""Least and most time that a fused step of SGD saves for each tensor: its loop reads and writes no more than that."""
 
 
 def find(case: WatchedCase) -> Iterator[Finding]:
     """Yield a finding for the for-loop optimizer with most parameters, if its update takes much time."""
     loops = [each for each in case.settings.get("optimizers", [])
-             if each.get("implementation") == "for-loop" and each.get("class") in FUSED]
+             if each.get("implementation") == "for-loop" and each.get("class") in ("SGD", *_SAVED_FRAC)]
     if not loops or not case.trains:
         return
     optimizer = max(loops, key=lambda each: each.get("num_tensors") or 0)
     update_s = case.phase_s["update"]
-    fastest_s, slowest_s = (sum(_fused_s(each, *rates) for each in loops)
-                            for rates in ((_CALL_S[0], _BYTES_PER_S[1]), (_CALL_S[1], _BYTES_PER_S[0])))
-    saving = case.saving(update_s - min(slowest_s, 0.9 * update_s), update_s - min(fastest_s, update_s), "modelled")
+    num_tensors = optimizer.get("num_tensors") or 0
+    low_s, high_s = ((min(each * num_tensors, 0.8 * update_s) for each in _SAVED_S) if optimizer["class"] == "SGD" else
+                     (frac * update_s for frac in _SAVED_FRAC[optimizer["class"]]))
+    saving = case.saving(low_s, high_s, "modelled")
     if saving is None:
         return
-    iteration_s = case.iteration_s
     yield Finding(
-        f"{optimizer['class']} updates its {optimizer['num_tensors']:,} tensors one by one (for-loop implementation)",
+        f"{optimizer['class']} updates its {num_tensors:,} tensors one by one (for-loop implementation)",
         f"pass fused=True to {optimizer['class']} (foreach=True where a parameter group cannot be fused)", saving,
-        (f"update takes {quantity(update_s, 's')}, {share(update_s / iteration_s)} of a typical iteration",
-         f"a fused update of {optimizer['num_parameters']:,} parameters reads and writes "
-         f"{quantity(_bytes(optimizer), 'B')}"),
+        (f"update takes {quantity(update_s, 's')}, {share(update_s / case.iteration_s)} of a typical iteration, for "
+         f"{optimizer['num_parameters']:,} parameters in {num_tensors:,} tensors",),
         place=Place(optimizer["file"], optimizer["line"]) if optimizer.get("file") else None, phase="update",
         setting=f"{optimizer['class']}(fused=False)")
-
-
-def _bytes(optimizer: dict[str, Any]) -> float:
-    return 4.0 * _PASSES.get(optimizer["class"], 7) * (optimizer.get("num_parameters") or 0)
-
-
-def _fused_s(optimizer: dict[str, Any], call_s: float, bytes_per_s: float) -> float:
-    return (optimizer.get("num_tensors") or 0) * call_s + _bytes(optimizer) / bytes_per_s
