@@ -160,6 +160,8 @@ class WatchedCase:
         count, frames = SAMPLED_PHASES.get(phase, ("", ""))
         merged: dict[tuple[str, str], list[dict[str, Any]]] = {}
         for frame in facts.get(frames, []):
+            if not frame["place"].rpartition(":")[2].isdecimal():
+                continue
             merged.setdefault((frame["place"], frame["function"]), []).append(frame)
         lines = [_line(group, facts[count]) for group in merged.values()]
         lines = [line for line in lines if line.num_samples >= _MANY_SAMPLES]

@@ -26,7 +26,7 @@ _FACTS = (
 )  # fmt: skip
 _PASSES = ("timing", "operators", "memory", "flop", "counters")
 """Passes of a profiled case; the reason is given for each that was not taken."""
-_COUNTS = ("batch_size", "input_size", "epoch", "number", "value")
+_COUNTS = ("batch_size", "input_size", "epoch", "line", "number", "value")
 
 Data = dict[str, Any]
 """A JSON object."""

@@ -1,0 +1,152 @@
+"""Findings about programs whose cause is known: the cause, its place, its remedy, and a range that holds the truth."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support.watched_programs import operator, sampled, watched_program
+
+from charact.analysis.findings import findings, has_findings, program_time
+from charact.record.reader import Run
+
+TYPICAL = {"data": 0.002, "forward": 0.02, "loss": 0.002, "backward": 0.04, "update": 0.006, "other": 0.0}
+ADAM = {"name": "optimizer", "class": "Adam", "implementation": "for-loop", "num_tensors": 600,
+        "num_parameters": 45_000, "device": "cpu", "file": "train.py", "line": 9, "models": ["model"]}
+THREADS = {"intra_op": 2, "inter_op": 1, "num_usable_cores": 2}
+LOADER = {"class": "DataLoader", "dataset": "Images", "in_memory": False, "num_items": 1000, "batch_size": 8,
+          "num_workers": 2, "persistent_workers": False, "num_iterators": 5, "num_batches": 100, "wait_s": 3.0,
+          "worker_fetch_s": 0.1, "file": "train.py", "line": 5}
+MODEL = {"name": "model", "class": "Net", "num_parameters": 1000, "dtypes": {"float32": 1000}, "num_hooks_first": 0,
+         "num_hooks_last": 0, "calls": 100, "inference_with_grad": 0}
+
+
+def inspected(**facts: Any) -> dict[str, Any]:
+    return {"inspection": {"status": "ok", "reason": None, **facts}}
+
+
+def first(run: Run) -> dict[str, Any]:
+    rows = findings(run)
+    assert len(rows), "nothing was found"
+    facts: dict[str, Any] = rows.iloc[0].to_dict()
+    return facts
+
+
+def holds(finding: dict[str, Any], saved_s: float) -> bool:
+    low_s, high_s = finding["recoverable_s"]
+    return bool(low_s <= saved_s <= high_s)
+
+
+def test_a_program_without_a_fault(tmp_path: Path) -> None:
+    run = watched_program(tmp_path, TYPICAL, settings={
+        "threads": THREADS, "optimizers": [ADAM | {"implementation": "fused"}], "models": [MODEL]})
+    assert has_findings(run)
+    assert findings(run).empty
+
+
+def test_a_workload_of_charact_has_none(tmp_path: Path) -> None:
+    run = watched_program(tmp_path, TYPICAL)
+    del run.manifest["options"]["script"]
+    assert not has_findings(run)
+    assert findings(run).empty
+    assert program_time(run).empty
+
+
+@pytest.mark.parametrize(("cause", "phases", "facts", "place", "words", "saved_s"), [
+    ("optimizer_loop", {"update": 0.034}, {"settings": {"optimizers": [ADAM]}}, "train.py:9", "fused=True", 2.6),
+    ("threads", {}, {"settings": {"threads": THREADS | {"intra_op": 16}}}, None, "set_num_threads(2)", 3.5),
+    ("loader_workers", {"data": 0.03}, {"settings": {"loaders": [LOADER], "threads": THREADS}}, "train.py:5",
+     "num_workers=0", 2.9),
+    ("recomputation", {}, {"passes": inspected(recompute={"time_s": 0.02, "backward_s": 0.04, "layers": ["block"]})},
+     None, "torch.utils.checkpoint", 2.0),
+    ("unused_gradients", {}, {"passes": inspected(unused_gradients=[
+        {"model": "generator", "optimizer": "critic", "time_s": 0.015, "backward_s": 0.04}])}, None, "detach", 1.5),
+    ("denormals", {"update": 0.05}, {"passes": inspected(denormals=[
+        {"optimizer": "optimizer", "state": "exp_avg_sq", "denormal_frac": 0.97, "num_elements": 10**6}])}, None,
+     "set_flush_denormal", 3.0),
+    ("dense_embedding", {}, {"passes": inspected(embeddings=[
+        {"layer": "words", "num_rows": 400_000, "num_used_rows": 160, "gradient_bytes": 160e6, "sparse": False}])},
+     None, "sparse=True", 4.0),
+    ("padding", {}, {"passes": inspected(padding=[{"name": "attention_mask", "padding_frac": 0.83}])}, None, "length",
+     4.0),
+    ("small_calls", {}, {"passes": inspected(layer_calls=[
+        {"layer": "cell", "layer_type": "LSTMCell", "num_calls": 120, "time_s": 0.02}])}, None, "nn.LSTM", 5.0),
+    ("anomaly_detection", {}, {"settings": {"anomaly_frac": 1.0}, "operators": [
+        operator("backward", "aten::isnan", 0.01), operator("forward", "aten::mm", 0.02, num_calls=100.0)]}, None,
+     "set_detect_anomaly", 2.0),
+    ("float64", {}, {"operators": [operator("forward", "aten::mm", 0.018, dtype="float64", layer="head")]}, None,
+     "float32", 1.0),
+    ("line", {"other": 0.03}, {"passes": sampled("other", "train.py:7", "log", 98, waiting_frac=0.98,
+                                                 text="time.sleep(0.03)")}, "train.py:7", "background", 2.9),
+    ("data_loading", {"data": 0.06}, {"passes": sampled("data", "data.py:4", "decode", 90, text="np.load(path)"),
+                                      "settings": {"threads": THREADS}}, "data.py:4", "num_workers", 3.0),
+])
+def test_a_cause(tmp_path: Path, cause: str, phases: dict[str, float], facts: dict[str, Any], place: str | None,
+                 words: str, saved_s: float) -> None:
+    finding = first(watched_program(tmp_path, TYPICAL | phases, **facts))
+    assert finding["finding"] == cause
+    if place is not None:
+        assert f"{finding['file']}:{finding['line']}" == place
+    assert words in finding["remedy"]
+    assert holds(finding, saved_s), finding["recoverable_s"]
+    assert finding["evidence"]
+
+
+def test_workers_that_start_in_every_epoch(tmp_path: Path) -> None:
+    starts = [int(number % 20 == 0) for number in range(100)]
+    run = watched_program(tmp_path, TYPICAL | {"data": [0.4 if each else 0.002 for each in starts]},
+                          settings={"loaders": [LOADER | {"worker_fetch_s": 0.2}]}, columns={"first_of_epoch": starts})
+    finding = first(run)
+    assert (finding["finding"], finding["setting"]) == ("epoch_start", "persistent_workers=False")
+    assert "persistent_workers=True" in finding["remedy"]
+    assert holds(finding, 4 * 0.398)
+
+
+def test_a_phase_that_grows_and_its_hooks(tmp_path: Path) -> None:
+    run = watched_program(tmp_path, TYPICAL | {"forward": list(np.linspace(0.005, 0.013, 400))}, num=400,
+                          settings={"models": [MODEL | {"num_hooks_first": 1, "num_hooks_last": 400}]})
+    finding = first(run)
+    assert (finding["finding"], finding["phase"]) == ("time_trend", "forward")
+    assert "once" in finding["remedy"]
+    assert holds(finding, 400 * 0.004)
+
+
+def test_memory_that_grows_and_what_holds_it(tmp_path: Path) -> None:
+    held = {"shape": [128, 2000], "num_tensors": 150, "bytes": 150 * 2**20, "has_graph": True, "variable": "outputs",
+            "function": "AddmmBackward0", "file": "train.py", "line": 12, "text": "outputs.append(logits)"}
+    run = watched_program(tmp_path, TYPICAL, num=150, settings={"held_tensors": [held]},
+                          columns={"rss_bytes": [300e6 + number * 2**20 for number in range(150)]})
+    finding = first(run)
+    assert finding["finding"] == "memory_growth"
+    assert (finding["file"], finding["line"], finding["text"]) == ("train.py", 12, "outputs.append(logits)")
+    assert finding["recoverable_s"] is None
+    assert finding["recoverable_bytes"] == pytest.approx(147 * 2**20, rel=0.05)
+    assert "outputs" in finding["cause"]
+
+
+def test_the_larger_saving_comes_first(tmp_path: Path) -> None:
+    run = watched_program(tmp_path, TYPICAL | {"update": 0.012, "other": 0.06}, settings={"optimizers": [ADAM]},
+                          passes=sampled("other", "train.py:7", "log", 98, text="sleep(1)"))
+    assert list(findings(run)["finding"]) == ["line", "optimizer_loop"]
+
+
+def test_what_other_programs_can_cause_is_withheld_on_a_busy_machine(tmp_path: Path) -> None:
+    slow = TYPICAL | {"other": [0.5 if number in (11, 30, 31, 77) else 0.001 for number in range(100)]}
+    run = watched_program(tmp_path, slow)
+    assert list(findings(run)["finding"]) == ["slow_iterations"]
+    run = watched_program(tmp_path, slow)
+    run.manifest["cases"][0]["passes"]["timing"]["core_use"] = {
+        "length_s": 10.0, "num_usable_cores": 2, "processor_s": 8.0, "others_s": 10.0, "waiting_s": 8.0}
+    assert findings(run).empty
+
+
+def test_the_parts_of_the_program_sum_to_its_wall_time(tmp_path: Path) -> None:
+    starts = [int(number % 20 == 0) for number in range(100)]
+    run = watched_program(tmp_path, TYPICAL | {"data": [0.4 if each else 0.002 for each in starts]},
+                          columns={"first_of_epoch": starts})
+    program = run.manifest["cases"][0]["passes"]["timing"]["program"]
+    parts = program_time(run).set_index("part")["time_s"]
+    assert parts.sum() == pytest.approx(program["duration_s"] + 0.5)
+    assert parts["first batches of epochs"] == pytest.approx(5 * 0.398, rel=0.05)
+    assert parts["start"] == 1.0
+    assert parts["charact"] == pytest.approx(0.5)
