@@ -8,6 +8,7 @@ from charact.analysis.common.cache import memoize
 from charact.analysis.common.significance import INTERVAL_METHOD
 from charact.analysis.compare.samples import CASE, time_samples
 from charact.analysis.findings import findings
+from charact.analysis.memory.composition import memory_composition
 from charact.analysis.memory.growth import growth_by_case
 from charact.analysis.profile.case_summary import MIN_SPREAD_ITERATIONS, case_summary
 from charact.analysis.profile.core_use import why_unreliable
@@ -149,9 +150,11 @@ _MIN_SIZES = 3
 
 def _growth(run: Run) -> dict[str, dict[str, Any]]:
     """Return how the peak of each case's series grows: columns of the summary by case; measured if available."""
+    sizes = {entry.get("input_size") for entry in run.manifest["cases"]}
+    if len(sizes) < _MIN_SIZES:  # most runs; spares the fits
+        return {str(case): {"memory_form": "none"} for case in memory_composition(run)["case"].unique()}
     rows = growth_by_case(run).sort_values("method").drop_duplicates("case")  # 'measured' before 'predicted'
-    few = rows["num_sizes"] < _MIN_SIZES
     rows = rows.assign(slope_bytes=rows["slope_bytes"].fillna(rows["linear_bytes"]),
-                       shape=rows["shape"].astype(object).mask(few & (rows["shape"] != "constant"), "none"))
+                       shape=rows["shape"].astype(object).mask(rows["num_sizes"] < _MIN_SIZES, "none"))
     found = rows.reindex(columns=["case", *_GROWTH]).rename(columns=_GROWTH)
     return {str(row["case"]): {str(name): value for name, value in row.items()} for row in found.to_dict("records")}
