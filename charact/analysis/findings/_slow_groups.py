@@ -17,6 +17,11 @@ _QUANTILE = 0.9
 _FEWEST = 2
 _MOST_PERIOD = 8
 """Longest period for which every class of iterations is tried; longer ones are seen in the slow iterations alone."""
+_MOST_SLOW = 40
+"""Number of slowest iterations whose distances are tried as periods."""
+_REGULAR_FRAC = 0.8
+_EXPLAINED_FRAC = 0.4
+"""Shares of a period's iterations that are slow, and of the slow iterations' extra time that they have."""
 _PHASES = ("data", "forward", "loss", "backward", "update", "communication", "other")
 
 _Mask = npt.NDArray[np.bool_]
@@ -73,13 +78,14 @@ def _candidates(rows: pd.DataFrame, left: _Mask) -> Iterator[tuple[str, _Mask, i
     numels = shapes.map(_num_elements).to_numpy(dtype=float)
     if shapes.nunique() > 1:
         yield "long_inputs", numels > 1.5 * np.nanmedian(numels), None
-    is_slow = _is_slow(walls, left)
-    period = _period(np.flatnonzero(is_slow))
-    if period is not None:
-        yield "periodic_work", is_slow, period
+    left[_mask(rows["kind"] == "warm-up")] = False  # lazy imports, first allocations
+    positions = rows["position"].to_numpy()
+    periodic = _periodic(positions, walls, left)
+    if periodic is not None:
+        yield "periodic_work", *periodic
     for short in range(2, _MOST_PERIOD + 1):
         for rest in range(short):
-            yield "periodic_work", np.arange(len(rows)) % short == rest, short
+            yield "periodic_work", positions % short == rest, short
     yield "slow_iterations", _is_slow(walls, left), None
 
 
@@ -111,13 +117,33 @@ def _is_slow(walls: npt.NDArray[np.float64], left: _Mask) -> _Mask:
     return is_slow
 
 
-def _period(indices: npt.NDArray[np.intp]) -> int | None:
-    """Return the period of positions of which nearly all follow each other by the same number; None without one."""
-    distances = np.diff(indices)
-    if len(distances) < 2 or np.median(distances) < 2:
+def _periodic(positions: npt.NDArray[np.intp], walls: npt.NDArray[np.float64], left: _Mask
+              ) -> tuple[_Mask, int] | None:
+    """Return the iterations of the period that explains most of the slow iterations' extra time, and the period.
+
+    Nearly all iterations of the period are slow; other slow iterations may lie between them. None without a period.
+    """
+    is_slow = _is_slow(walls, left)
+    if is_slow.sum() < 3:
         return None
-    typical = int(np.median(distances))
-    return typical if np.mean(np.abs(distances - typical) <= max(1, typical // 20)) >= 0.8 else None
+    extra = np.where(is_slow, walls - np.median(walls[left]), 0.0)
+    slowest = np.sort(positions[np.argsort(-extra)[:min(_MOST_SLOW, int(is_slow.sum()))]])
+    classes = {(int(after - before), int(before % (after - before)))
+               for number, before in enumerate(slowest) for after in slowest[number + 1:] if after - before > 1}
+    explained = {each: extra[left & (positions % each[0] == each[1])].sum() for each in classes
+                 if _is_regular(positions % each[0] == each[1], is_slow, left)}
+    if not explained:
+        return None
+    period, rest = max(explained, key=lambda each: (explained[each], -each[0]))
+    if explained[period, rest] < _EXPLAINED_FRAC * extra.sum():
+        return None
+    return positions % period == rest, period
+
+
+def _is_regular(in_class: _Mask, is_slow: _Mask, left: _Mask) -> bool:
+    """Return whether a class of iterations has three or more, nearly all of them slow."""
+    members = in_class & left
+    return bool(members.sum() >= 3 and is_slow[members].mean() >= _REGULAR_FRAC)
 
 
 def _group(rows: pd.DataFrame, mask: _Mask, left: _Mask, period: int | None) -> SlowGroup | None:

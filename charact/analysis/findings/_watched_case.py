@@ -91,10 +91,14 @@ class WatchedCase:
 
     @cached_property
     def iterations(self) -> pd.DataFrame:
-        """Rows of `program_iterations` in which no pass but the timing ran, in order."""
+        """Rows of `program_iterations` in which no pass but the timing ran, in order.
+
+        `position` is the index among all iterations of the case, with those of passes.
+        """
         rows = self.run.program_iterations
-        rows = rows[(rows["case"] == self.name) & (rows["kind"] != "pass")]
-        return rows.sort_values("index").reset_index(drop=True)
+        rows = rows[rows["case"] == self.name].sort_values("index")
+        rows = rows.assign(position=range(len(rows)))
+        return rows[rows["kind"] != "pass"].reset_index(drop=True)
 
     @cached_property
     def num_iterations(self) -> int:

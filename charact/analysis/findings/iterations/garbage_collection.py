@@ -9,7 +9,7 @@ from charact.core.units import quantity, share
 
 def find(case: WatchedCase) -> Iterator[Finding]:
     """Yield a finding if collections take time that can be seen."""
-    rows = case.iterations
+    rows = case.iterations[case.iterations["kind"] == "timed"]
     spent_s = float(rows["gc_s"].sum()) * case.num_iterations / max(len(rows), 1)
     saving = case.saving_in_all(0.7 * spent_s, spent_s)
     if saving is None:

@@ -20,7 +20,8 @@ def iterations(num: int, slow: list[int], phase: str = "other", **columns: Any) 
     phases["forward_s"] = np.full(num, TYPICAL_S / 2)
     phases[f"{phase}_s"] = walls - TYPICAL_S / 2
     facts = {"compile_s": np.nan, "gc_s": np.nan, "first_of_epoch": 0, "input_shapes": "[[8,3]]"} | columns
-    return pd.DataFrame({"index": range(num), "wall_s": walls, **phases, **facts})
+    places = {"index": range(num), "position": range(num), "kind": "timed"}
+    return pd.DataFrame({**places, "wall_s": walls, **phases, **facts})
 
 
 def only(rows: pd.DataFrame) -> tuple[str, SlowGroup]:
@@ -70,6 +71,18 @@ def test_periodic_work(period: int) -> None:
     slow = list(range(period - 1, 200, period))
     reason, group = only(iterations(200, slow))
     assert (reason, group.indices, group.period) == ("periodic_work", slow, period)
+
+
+def test_periodic_work_among_other_slow_iterations() -> None:
+    saved = list(range(24, 200, 25))
+    groups = slow_groups(iterations(200, sorted([*saved, 30, 95, 96, 142])))
+    assert (groups["periodic_work"].indices, groups["periodic_work"].period) == (saved, 25)
+    assert groups["slow_iterations"].indices == [30, 95, 96, 142]
+
+
+def test_slow_warm_up_is_no_group() -> None:
+    kinds = ["warm-up"] * 3 + ["timed"] * 97
+    assert slow_groups(iterations(100, [0, 1], kind=kinds)) == {}
 
 
 def test_garbage_collections() -> None:
