@@ -134,6 +134,34 @@ class LayerCalls(Struct):
     time_s: Amount
 
 
+class Held(Struct, kw_only=True):
+    """The variable that holds tensors, and the line that adds to it; None if not known."""
+
+    variable: str | None = None
+    file: str | None = None
+    line: Count | None = None
+    text: str | None = None
+
+
+class HeldTensors(Held):
+    """Live tensors of one shape that are neither parameters nor gradients nor optimizer state.
+
+    `function` computed the last of them; None if it has no graph.
+    """
+
+    shape: list[Count]
+    num_tensors: Count
+    bytes: Amount
+    has_graph: bool
+    function: str | None = None
+
+
+class HeldGraph(Held):
+    """A live tensor with a large graph."""
+
+    num_nodes: Count
+
+
 class InspectionPass(Pass):
     """Facts of the pass `inspection`: gradients, optimizer state, inputs and module calls of an iteration."""
 
@@ -148,6 +176,9 @@ class InspectionPass(Pass):
     """Masks and identifiers with padding."""
     layer_calls: list[LayerCalls] = []
     """Modules that are called often."""
+    held_tensors: list[HeldTensors] = []
+    held_graphs: list[HeldGraph] = []
+    """Tensors that are alive at the end of the iteration, those that hold most memory, and the largest graphs."""
     missing: dict[str, str] = {}
     """Facts that are empty because they could not be read, with the reason."""
 

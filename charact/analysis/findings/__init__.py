@@ -18,7 +18,7 @@ from charact.record.reader import Run
 __all__ = ["findings", "has_findings", "program_time"]
 
 _BY_TIME_ALONE = ("slow_iterations", "time_trend", "long_inputs")
-"""Findings that other programs on the machine can cause."""
+"""Findings that other programs on the machine can cause, unless a line or a setting explains them."""
 _COLUMNS = ["finding", "case", "cause", "file", "line", "text", "phase", "layer", "operator", "setting", "evidence",
             "recoverable_s", "recoverable_frac", "recoverable_bytes", "basis", "remedy", "confidence"]
 
@@ -57,7 +57,8 @@ def _of_case(case: WatchedCase) -> list[tuple[str, Finding]]:
     if not case.is_disturbed:
         return named
     # Other programs lengthen some iterations and phases more than others.
-    return [(name, finding) for name, finding in named if name not in _BY_TIME_ALONE]
+    return [(name, finding) for name, finding in named
+            if name not in _BY_TIME_ALONE or finding.place is not None or finding.setting is not None]
 
 
 def _uncovered(named: list[tuple[str, Finding]]) -> list[tuple[str, Finding]]:

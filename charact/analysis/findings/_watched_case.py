@@ -159,12 +159,12 @@ class WatchedCase:
         return Saving(max(low_s, 0.0), high_s, basis)
 
     def lines(self, phase: str) -> list[SampledLine]:
-        """Return the sampled lines of a phase, or of `slow` iterations, most samples first."""
+        """Return the sampled lines of a phase, or of `slow` iterations, most samples first, without imports."""
         facts = self.entry.get("passes", {}).get("frames", {})
         count, frames = SAMPLED_PHASES.get(phase, ("", ""))
         merged: dict[tuple[str, str], list[dict[str, Any]]] = {}
         for frame in facts.get(frames, []):
-            if not frame["place"].rpartition(":")[2].isdecimal():
+            if "importing " in (frame.get("library") or "") or not frame["place"].rpartition(":")[2].isdecimal():
                 continue
             merged.setdefault((frame["place"], frame["function"]), []).append(frame)
         lines = [_line(group, facts[count]) for group in merged.values()]

@@ -17,8 +17,8 @@ from charact.machine.core_use import CoreUse
 from charact.machine.facts import torch_facts
 from charact.measure.script.hooks.patches import Patches
 from charact.measure.script.hooks.variable_names import variable_name
-from charact.measure.script.owner_facts import owner_facts
 from charact.measure.script.pass_scheduler import PassScheduler
+from charact.measure.script.program.owner_facts import owner_facts
 from charact.measure.script.ranks.flight_recorder import FlightRecorder
 from charact.measure.script.ranks.hang_watch import HangWatch
 from charact.measure.script.spans.cycles import StepCounter
@@ -184,7 +184,7 @@ class Session:
 
     def _settings(self) -> dict[str, Any]:
         """Return a note with PyTorch's settings of the process."""
-        from charact.measure.script.program_settings import process_settings
+        from charact.measure.script.program.settings import process_settings
 
         return {"note": "settings", "settings": process_settings()}
 

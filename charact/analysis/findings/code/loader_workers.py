@@ -6,6 +6,9 @@ from charact.analysis.findings._finding import Finding, Place
 from charact.analysis.findings._watched_case import WatchedCase
 from charact.core.units import quantity
 
+_IN_PROCESS_FRAC = 0.6
+"""Least time of making a batch in the program's own process, over that in a worker."""
+
 
 def find(case: WatchedCase) -> Iterator[Finding]:
     """Yield a finding for a loader whose batches take longer to arrive than to make."""
@@ -15,14 +18,10 @@ def find(case: WatchedCase) -> Iterator[Finding]:
             continue
         wait_s, own_s = case.phase_s["data"], fetch_s / num_batches
         cores = (case.settings.get("threads") or {}).get("num_usable_cores") or 1
-        rest_s = case.iteration_s - wait_s
-        # With workers on all cores, the program's own operators get slower, too.
-        slowed_s = rest_s * min(loader["num_workers"] / cores, 1.0) / 2 if case.on_cpu else 0.0
-        saved_s = wait_s - own_s
-        if saved_s <= 0:
-            continue
-        saving = case.saving(0.4 * saved_s, saved_s + slowed_s, "modelled")
-        if saving is None or own_s > 0.7 * wait_s:
+        # Workers on all cores slow the program's own operators by their processor time.
+        slowed_s = own_s if case.on_cpu and loader["num_workers"] >= cores else 0.0
+        saving = case.saving(0.7 * (wait_s - own_s), wait_s - _IN_PROCESS_FRAC * own_s + slowed_s, "modelled")
+        if saving is None or own_s >= wait_s:
             continue
         whole = (", or index whole batches of the tensors yourself" if loader.get("in_memory") else "")
         yield Finding(

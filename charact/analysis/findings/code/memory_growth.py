@@ -40,7 +40,7 @@ def _finding(case: WatchedCase, name: str, slope: float, growth: float, series: 
     if name == _SERIES["workers_bytes"]:
         remedy = ("keep the data set's items in one NumPy array or tensor instead of many Python objects, whose "
                   "reference counts copy shared pages in each worker")
-    elif (holder := _holder(case, growth)) is not None:
+    elif (holder := _holder(case, slope)) is not None:
         cause += f": {holder['cause']}"
         evidence.append(holder["evidence"])
         place = holder["place"]
@@ -48,20 +48,25 @@ def _finding(case: WatchedCase, name: str, slope: float, growth: float, series: 
                    place=place, memory_frac=min(growth / largest, 1.0))
 
 
-def _holder(case: WatchedCase, growth: float) -> dict[str, Any] | None:
-    """Return what holds the memory: many live tensors of one shape, or a large graph; None if neither is known."""
-    tensors = [each for each in case.settings.get("held_tensors") or [] if each["bytes"] > growth / 4]
+def _holder(case: WatchedCase, slope: float) -> dict[str, Any] | None:
+    """Return what held memory at the inspection: many tensors of one shape, or a large graph; None if not known."""
+    num_before = max(case.inspection.get("iterations") or [0]) + 1
+    tensors = [each for each in case.inspection.get("held_tensors") or []
+               if each["bytes"] > slope * num_before / 4 and each["num_tensors"] >= num_before / 4]
+    tensors.sort(key=lambda each: (each.get("variable") is None, -each["bytes"]))
     for held in tensors[:1]:
         variable = f" in {held['variable']}" if held.get("variable") else ""
         graph = ", with the graphs that computed them" if held.get("has_graph") else ""
         function = f", results of {held['function']}" if held.get("function") else ""
-        return {"cause": f"{held['num_tensors']:,} tensors of {held['shape']} are kept{variable}{graph}",
-                "evidence": f"{held['num_tensors']:,} live tensors of shape {held['shape']} hold "
-                            f"{quantity(held['bytes'], 'B')}{function}", "place": _place(held)}
-    for held in (case.settings.get("held_graphs") or [])[:1]:
+        return {"cause": f"tensors of shape {held['shape']} are kept{variable}{graph}",
+                "evidence": f"after {num_before} iterations, {held['num_tensors']:,} tensors of shape {held['shape']} "
+                            f"held {quantity(held['bytes'], 'B')}{function}", "place": _place(held)}
+    graphs = [each for each in case.inspection.get("held_graphs") or [] if each["num_nodes"] > 3 * num_before]
+    for held in graphs[:1]:
         variable = held.get("variable") or "a tensor"
         return {"cause": f"{variable} keeps the graph of earlier iterations",
-                "evidence": f"the graph of {variable} has {held['num_nodes']:,} nodes", "place": _place(held)}
+                "evidence": f"after {num_before} iterations, the graph of {variable} had {held['num_nodes']:,} nodes",
+                "place": _place(held)}
     return None
 
 

@@ -76,7 +76,7 @@ class LoaderPatches:
     def _loader_id(self, loader: Any) -> int:
         """Return the ID of a loader; its first start records its settings."""
         if loader not in self._numbers:
-            from charact.measure.script.program_settings import loader_settings
+            from charact.measure.script.program.settings import loader_settings
 
             self._num_loaders += 1
             self._numbers[loader] = self._num_loaders

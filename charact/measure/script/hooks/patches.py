@@ -21,7 +21,7 @@ from charact.measure.script.hooks.loader_patches import LoaderPatches
 from charact.measure.script.hooks.method_patches import MethodPatches
 from charact.measure.script.hooks.optimizer_patches import OptimizerPatches
 from charact.measure.script.hooks.patch_context import PatchContext, subclasses
-from charact.measure.script.spans.program_events import ProgramEvents
+from charact.measure.script.program.events import ProgramEvents
 from charact.measure.script.spans.recorder import ZEROED, Kind, SpanRecorder
 
 COLLECTIVES = (

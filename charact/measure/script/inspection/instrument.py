@@ -11,6 +11,7 @@ from torch import nn
 from charact.measure.script.inspection.clock import Clock, Moment
 from charact.measure.script.inspection.gradient_use import GradientUse
 from charact.measure.script.inspection.module_calls import ModuleCalls
+from charact.measure.script.inspection.tensor_census import tensor_census
 from charact.measure.script.inspection.tensor_contents import (
     denormal_frac,
     gradient_bytes,
@@ -56,6 +57,7 @@ class InspectionInstrument:
 
     def _forget(self) -> None:
         self._is_measured = False
+        self._held: dict[str, Any] = {}
         self._backwards: list[tuple[Moment, Moment]] = []
         self._embeddings: dict[str, dict[str, Any]] = {}
         self._padding: dict[str, list[float]] = {}
@@ -76,10 +78,12 @@ class InspectionInstrument:
         self._attempt("layer_calls", self._calls.start)
 
     def end(self, *, last: bool) -> None:
-        """Read gradients that no step has used, and the optimizers' state."""
+        """Read gradients that no step has used, and what the program holds."""
         self._calls.stop()
         self._recorder.on_change = None
         self._attempt("embeddings", self._look_at_embeddings)
+        self._held = self._attempt("held_tensors", lambda: tensor_census(
+            list(self._models.values()), list(self._optimizers.values()))) or {}
         self._is_measured = False
 
     def drop(self) -> None:
@@ -99,6 +103,7 @@ class InspectionInstrument:
             "padding": [{"name": name, "padding_frac": padded / elements}
                         for name, (padded, elements) in self._padding.items() if padded],
             "layer_calls": self._attempt("layer_calls", self._calls.frequent) or [],
+            **self._held,
         }
         return {}, facts | {"num_iterations": 1, "missing": self._missing}
 

@@ -11,6 +11,9 @@ import msgspec
 from msgspec import Meta
 
 from charact.core.errors import UserError
+from charact.measure.script.program.facts import program_times, settings_facts
+from charact.measure.script.program.iterations import program_iteration_rows
+from charact.measure.script.program.notes import ProgramNotes
 from charact.measure.script.spans.blind_spots import NO_DEVICE_TIMES, blind_spots, is_compiled_whole, unwatched
 from charact.measure.script.spans.collectives import Arrival, Arrivals, collective_rows, with_waiting
 from charact.measure.script.spans.cycles import join_cycles
@@ -18,9 +21,6 @@ from charact.measure.script.spans.event_log import Damage, EventLogReader, num_s
 from charact.measure.script.spans.frame_samples import Samples
 from charact.measure.script.spans.iterations import Interval, Iteration, Mode
 from charact.measure.script.spans.pass_results import Passes
-from charact.measure.script.spans.program_facts import program_times, settings_facts
-from charact.measure.script.spans.program_iterations import program_iteration_rows
-from charact.measure.script.spans.program_notes import ProgramNotes
 from charact.measure.script.spans.recorder import Kind, Slice
 from charact.measure.script.spans.segmenter import Segmenter
 from charact.measure.script.spans.slice_totals import SliceTotals

@@ -114,7 +114,7 @@ def test_a_phase_that_grows_and_its_hooks(tmp_path: Path) -> None:
 def test_memory_that_grows_and_what_holds_it(tmp_path: Path) -> None:
     held = {"shape": [128, 2000], "num_tensors": 150, "bytes": 150 * 2**20, "has_graph": True, "variable": "outputs",
             "function": "AddmmBackward0", "file": "train.py", "line": 12, "text": "outputs.append(logits)"}
-    run = watched_program(tmp_path, TYPICAL, num=150, settings={"held_tensors": [held]},
+    run = watched_program(tmp_path, TYPICAL, num=150, passes=inspected(held_tensors=[held], iterations=[149]),
                           columns={"rss_bytes": [300e6 + number * 2**20 for number in range(150)]})
     finding = first(run)
     assert finding["finding"] == "memory_growth"

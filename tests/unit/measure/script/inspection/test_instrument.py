@@ -78,6 +78,8 @@ def test_a_plain_training_has_no_findings_and_keeps_no_hooks() -> None:
     optimizer = torch.optim.SGD(model.parameters())
     facts = Program(model=model, optimizer=optimizer).train(model, optimizer, torch.ones(3, 2))
     assert facts.pop("recompute")["time_s"] == 0
+    assert isinstance(facts.pop("held_tensors"), list)  # of other tests
+    assert isinstance(facts.pop("held_graphs"), list)
     assert facts == {"embeddings": [], "denormals": [], "unused_gradients": [], "padding": [], "layer_calls": [],
                      "num_iterations": 1, "missing": {}}
     assert not model[0].weight._post_accumulate_grad_hooks  # type: ignore[attr-defined]

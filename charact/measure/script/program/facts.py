@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
 
+from charact.measure.script.program.notes import ProgramNotes
 from charact.measure.script.spans.iterations import Iteration
 from charact.measure.script.spans.pass_results import Passes
-from charact.measure.script.spans.program_notes import ProgramNotes
 from charact.measure.script.spans.slice_totals import SliceTotals
 
 _MOST = 20

@@ -3,7 +3,7 @@
 from time import perf_counter_ns
 from typing import Any
 
-from charact.measure.script.spans.memory_samples import MemorySamples
+from charact.measure.script.program.memory_samples import MemorySamples
 
 MAX_EVENTS = 10_000
 """Largest number of events of a kind that are recorded."""

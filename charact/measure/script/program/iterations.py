@@ -6,8 +6,8 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
+from charact.measure.script.program.notes import ProgramNotes
 from charact.measure.script.spans.iterations import Iteration
-from charact.measure.script.spans.program_notes import ProgramNotes
 from charact.record.schema import PHASES, Rows
 
 

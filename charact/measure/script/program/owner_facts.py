@@ -16,7 +16,7 @@ def owner_facts(number: int, objects: Mapping[int, Any], variable: str | None, p
         variable: name of the variable that holds it.
         places: lines that created the optimizers.
     """
-    from charact.measure.script.program_settings import model_settings, optimizer_settings
+    from charact.measure.script.program.settings import model_settings, optimizer_settings
 
     obj = objects[number]
     facts: dict[str, Any] = {"note": "owner", "owner": number, "class": type(obj).__name__, "variable": variable}

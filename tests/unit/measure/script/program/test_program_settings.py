@@ -12,7 +12,7 @@ import torch
 from msgspec import convert
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset, TensorDataset
 
-from charact.measure.script.program_settings import (
+from charact.measure.script.program.settings import (
     loader_settings,
     model_settings,
     optimizer_settings,

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, Dataset
 
+from charact.measure.script.program.memory_samples import MemorySamples
 from charact.measure.script.session import Plan, Session
 from charact.measure.script.spans.event_log_to_record import EventLog, read_event_log, script_cases
 from charact.measure.script.spans.iterations import Iteration
-from charact.measure.script.spans.memory_samples import MemorySamples
 from charact.record.schema import Rows
 
 MIB = 2**20

@@ -7,11 +7,11 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
+from charact.measure.script.program import events as program_events
+from charact.measure.script.program.events import ProgramEvents
 from charact.measure.script.session import Plan, Session
-from charact.measure.script.spans import program_events
 from charact.measure.script.spans.event_log_to_record import EventLog, read_event_log, script_cases
 from charact.measure.script.spans.iterations import Interval, Iteration
-from charact.measure.script.spans.program_events import ProgramEvents
 from charact.record.schema import PHASES, Rows
 
 SECOND = 10**9

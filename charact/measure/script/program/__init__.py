@@ -1,0 +1,1 @@
+"""Facts of a whole watched program: settings, events besides spans, and every iteration."""
