@@ -250,6 +250,8 @@ class Frame(Struct):
     """Share of the samples' time in which the program's thread used no processor; None if unknown."""
     text: str | None = None
     """The line's text; None if its file could not be read."""
+    in_loop: bool | None = None
+    """Whether the line is in a loop of its function, or in a comprehension; None if not known."""
 
 
 class FramesPass(Pass):

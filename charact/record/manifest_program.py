@@ -57,6 +57,7 @@ class OptimizerSettings(Struct):
     class_: str | None = field(name="class", default=None)
     implementation: str | None = None
     num_tensors: Count | None = None
+    num_groups: Count | None = None
     num_parameters: Count | None = None
     device: str | None = None
     file: str | None = None

@@ -13,6 +13,8 @@ class LineAdvice(NamedTuple):
     remedy: str
 
 
+_VECTORIZE = ("vectorize it: index and compute on whole tensors at once (torch._foreach_... on lists of tensors, in "
+              "place where possible) instead of a Python loop; compute once what does not change, and keep it")
 _PATTERNS: tuple[tuple[str, str, str], ...] = (
     (r"torch\.(tensor|as_tensor|FloatTensor|LongTensor)\(|np\.array\(|\.tolist\(\)",
      "copies values one by one between Python and arrays",
@@ -31,8 +33,7 @@ _PATTERNS: tuple[tuple[str, str, str], ...] = (
     (r"\bopen\(|\.read\(|np\.load|imread|Image\.open|torch\.load|json\.load|read_csv",
      "reads files", "read them once and keep the result, or read them in the DataLoader's workers"),
     (r"gc\.collect|empty_cache", "frees memory that would be reused", "remove the call"),
-    (r"\bfor\b.*\bin\b|\bwhile\b|\bappend\(", "computes in a Python loop",
-     "use operators on whole tensors instead of the loop"),
+    (r"\bfor\b.*\bin\b|\bwhile\b|\bappend\(", "computes in a Python loop", _VECTORIZE),
     (r"shuffle\(|permutation|randperm|random\.sample", "shuffles",
      "shuffle indices as one tensor (torch.randperm) instead of a Python list"),
     (r"sorted\(|\.sort\(", "sorts", "sort once, in advance"),
@@ -51,5 +52,8 @@ def advice_for(line: SampledLine) -> LineAdvice:
                 return LineAdvice(does, remedy)
     if line.library:
         return LineAdvice(f"calls {line.library}", "do it less often, or on whole tensors at once")
-    return LineAdvice("computes in Python",
-                      "use operators on whole tensors, and compute only once what does not change")
+    if line.in_loop:
+        return LineAdvice("computes in a Python loop", _VECTORIZE)
+    return LineAdvice("computes outside of the model",
+                      "do it less often or at the end, vectorize it (torch.bincount, indexing), or keep what does not "
+                      "change")

@@ -53,9 +53,8 @@ def _blocks(values: "pd.Series[float]") -> tuple[npt.NDArray[np.float64], npt.ND
 
 
 def grows_throughout(series: "pd.Series[float]", trend_of_all: Trend) -> bool:
-    """Return whether a series grows in each third, by a quarter of the whole slope or more: not only at its start."""
+    """Return whether the medians of thirds grow, each by a quarter of what the whole slope says or more."""
     values = series.dropna()
-    thirds = np.array_split(np.arange(len(values)), 3)
-    slopes = [trend(values.iloc[part]) for part in thirds]
-    known = [each.slope for each in slopes if each is not None]
-    return bool(known) and all(slope >= trend_of_all.slope / 4 for slope in known[-2:])
+    thirds = [values.iloc[part] for part in np.array_split(np.arange(len(values)), 3)]
+    first, second, third = (part.median() for part in thirds)
+    return bool(min(second - first, third - second) >= trend_of_all.growth / 12)

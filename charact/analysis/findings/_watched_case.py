@@ -34,6 +34,8 @@ class SampledLine:
     """Share of the phase's samples."""
     waiting_frac: float | None
     """Share of the line's time in which the program's main thread used no processor; None if not known."""
+    in_loop: bool
+    """Whether the line is in a loop of its function."""
 
 
 @dataclass(frozen=True)
@@ -182,7 +184,7 @@ def _line(frames: list[dict[str, Any]], num_samples: int) -> SampledLine:
     return SampledLine(
         Place(file, int(line), first.get("text")), first["function"], ", ".join(list(libraries)[:2]) or None, total,
         total / num_samples, sum(frac * count for frac, count in waits) / sum(count for _, count in waits) if waits
-        else None)
+        else None, bool(first.get("in_loop")))
 
 
 def watched_cases(run: Run) -> list[WatchedCase]:

@@ -22,10 +22,11 @@ def find(case: WatchedCase) -> Iterator[Finding]:
 
 
 def _is_own(line: SampledLine) -> bool:
-    """Return whether a line in a forward or a loss computes in Python or waits, rather than in PyTorch's layers."""
+    """Return whether a line in a forward or a loss waits, reads values or runs in a loop, outside of layers."""
     text = line.place.text or ""
     waits = line.waiting_frac is not None and line.waiting_frac > 0.5
-    return waits or any(part in text for part in ("for ", ".item()", ".tolist()", "append(", "np.", "sleep(", "print("))
+    reads = any(part in text for part in (".item()", ".tolist()", ".numpy()", "np.", "sleep(", "print("))
+    return waits or reads or (line.in_loop and line.library is None)
 
 
 def _of_function(case: WatchedCase, phase: str, lines: list[SampledLine]) -> Iterator[Finding]:

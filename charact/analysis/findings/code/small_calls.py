@@ -25,7 +25,8 @@ def find(case: WatchedCase) -> Iterator[Finding]:
         if saving is None:
             continue
         remedy = (f"use {whole}, which computes all time steps in one call" if whole else
-                  "call it once with all inputs stacked into one tensor (torch.stack, reshape)")
+                  "call it once with all inputs stacked into one tensor (torch.stack, reshape); for time steps of a "
+                  "recurrence, use nn.LSTM or nn.GRU, which compute the whole sequence in one call")
         yield Finding(
             f"{facts['layer']} ({facts['layer_type']}) is called {facts['num_calls']:,} times in an iteration",
             remedy, saving,

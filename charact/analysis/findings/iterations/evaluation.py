@@ -6,11 +6,11 @@ from charact.analysis.findings._finding import Finding
 from charact.analysis.findings._watched_case import WatchedCase
 from charact.core.units import quantity, share
 
-_MUCH_FRAC = 0.25
+_MUCH_FRAC = 0.1
 
 
 def find(case: WatchedCase) -> Iterator[Finding]:
-    """Yield a finding if the program trains, and inference takes a quarter of the loop or more."""
+    """Yield a finding if the program trains, and inference takes a tenth of the loop or more."""
     rows = case.run.program_iterations
     trainings = {entry["case"] for entry in case.run.manifest["cases"] if entry["mode"] == "train"}
     if case.trains or not set(rows["case"]) & trainings:

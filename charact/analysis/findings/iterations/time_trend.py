@@ -7,7 +7,7 @@ from charact.analysis.findings._trend import Trend, grows_throughout, trend
 from charact.analysis.findings._watched_case import WatchedCase
 from charact.core.units import quantity
 
-_LEAST_GROWTH_FRAC = 0.2
+_LEAST_GROWTH_FRAC = 0.4
 """Least growth of a phase from the first iteration to the last, as a share of its first value."""
 _PHASES = ("data", "forward", "loss", "backward", "update", "communication", "other")
 

@@ -71,6 +71,7 @@ def optimizer_settings(optimizer: Any) -> dict[str, Any]:
     devices = Counter(str(parameter.device) for parameter in parameters)
     group: dict[str, Any] = max(optimizer.param_groups, key=lambda group: len(group["params"]), default={})
     return {"implementation": _implementation(optimizer, group), "num_tensors": len(parameters),
+            "num_groups": len(optimizer.param_groups),
             "num_parameters": sum(sizes), "device": devices.most_common(1)[0][0] if devices else None}
 
 

@@ -129,6 +129,7 @@ class _Frames(Struct):
     places: list[tuple[str, str, str | None]]
     samples: list[tuple[_Int, _Count]]
     texts: list[str | None] | UnsetType = UNSET
+    loops: list[bool | None] | UnsetType = UNSET
     waiting: list[Share | None] | UnsetType = UNSET
     interval_s: _Seconds | UnsetType = UNSET
     delay_s: _Seconds | UnsetType = UNSET

@@ -26,6 +26,7 @@ class Samples:
         """Time between two samples; None if no sampler ran."""
         self._locations: list[CodeLocation] = []
         self._texts: list[str | None] = []
+        self._loops: list[bool | None] = []
         self._samples: list[tuple[int, int]] = []
         self._waiting: list[float | None] = []
         self._delays_s: list[float] = []
@@ -36,6 +37,7 @@ class Samples:
         self._locations += [(location, function, library) for location, function, library in note["places"]]
         self._samples += [(time_ns, number) for time_ns, number in note["samples"]]
         for values, added, total in ((self._texts, note.get("texts", []), len(self._locations)),
+                                     (self._loops, note.get("loops", []), len(self._locations)),
                                      (self._waiting, note.get("waiting", []), len(self._samples))):
             num_added = total - len(values)
             values += [*added, *[None] * num_added][:num_added]
@@ -109,6 +111,7 @@ class Samples:
         return [
             dict(zip(("place", "function", "library"), self._locations[number], strict=True)) | {
                 "num_samples": len(indices), "text": self._texts[number],
+                "in_loop": self._loops[number],
                 "waiting_frac": mean(known) if (known := [share for index in indices
                                                           if (share := self._waiting[index]) is not None]) else None}
             for number, indices in most

@@ -1,6 +1,7 @@
 """Stack sampler: a thread samples the line that the program runs. No torch in here."""
 
 import ctypes
+import dis
 import linecache
 import operator
 import os
@@ -96,6 +97,8 @@ class FrameSampler:
         self._new: list[CodeLocation] = []
         self._texts: list[str | None] = []
         """Texts of the new locations' lines."""
+        self._loops: list[bool | None] = []
+        """Whether the new locations' lines are in a loop of their function."""
         self._samples: list[tuple[int, int]] = []
         self._waiting: list[float | None] = []
         """Share of the time before each sample in which the program's thread waited."""
@@ -164,7 +167,9 @@ class FrameSampler:
         if location not in self._numbers:
             self._numbers[location] = len(self._numbers)
             self._new.append(location)
-            self._texts.append(_text_of(frame, location))
+            text, in_loop = _text_of(frame, location)
+            self._texts.append(text)
+            self._loops.append(in_loop)
         self._add(self._numbers[location], waiting_frac, now_ns)
         return self._numbers[location]
 
@@ -225,8 +230,9 @@ class FrameSampler:
     def _write(self) -> None:
         locations, samples = self._new, self._samples
         delay = {"delay_s": median(self._delays_s)} if self._delays_s else {}
-        more = {"texts": self._texts, "waiting": self._waiting}
-        self._new, self._samples, self._delays_s, self._texts, self._waiting = [], [], [], [], []
+        more = {"texts": self._texts, "loops": self._loops, "waiting": self._waiting}
+        self._new, self._samples, self._delays_s = [], [], []
+        self._texts, self._loops, self._waiting = [], [], []
         self._event_log.notes([{"note": "frames", "places": locations, "samples": samples, **more,
                                 "interval_s": self._interval_s, **delay}])
 
@@ -273,16 +279,27 @@ def location_of(frame: FrameType) -> CodeLocation | None:
     return None
 
 
-def _text_of(frame: FrameType, location: CodeLocation) -> str | None:
-    """Return the text of the line of a location, that an outer or the same frame runs; None if it cannot be read."""
+def _text_of(frame: FrameType, location: CodeLocation) -> tuple[str | None, bool | None]:
+    """Return the text of the line of a location, that an outer or the same frame runs, and whether it is in a loop.
+
+    Each is None if it cannot be read.
+    """
     place = location[0].rpartition(":")
     current: FrameType | None = frame
     while current is not None:
         path = current.f_code.co_filename
         if path.endswith(place[0]) and current.f_code.co_qualname == location[1]:
-            return linecache.getline(path, int(place[2])).strip()[:_MAX_TEXT] or None
+            line = int(place[2])
+            return linecache.getline(path, line).strip()[:_MAX_TEXT] or None, _is_in_loop(current.f_code, line)
         current = current.f_back
-    return None
+    return None, None
+
+
+def _is_in_loop(code: CodeType, line: int) -> bool:
+    """Return whether a line of a function is in a loop of it, or in a comprehension."""
+    loops = [(jump.argval, jump.offset) for jump in dis.get_instructions(code) if "JUMP_BACKWARD" in jump.opname]
+    starts = [start for start, _, number in code.co_lines() if number == line]
+    return any(begin <= start <= end for begin, end in loops for start in starts)
 
 
 def _is_library(path: str) -> bool:

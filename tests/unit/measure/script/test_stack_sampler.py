@@ -24,6 +24,7 @@ from charact.measure.script.spans.stack_sampler import (
     INTERVAL_S,
     SPARSE_INTERVAL_S,
     FrameSampler,
+    _is_in_loop,
     location_of,
 )
 
@@ -274,7 +275,7 @@ def test_only_what_lies_in_an_iteration_and_in_no_phase_is_other() -> None:
     assert facts is not None
     assert facts["interval_s"] == INTERVAL_S
     assert facts["num_samples"] == 5  # 100, 101, 151, 199 and 321
-    unknown = {"text": None, "waiting_frac": None}
+    unknown = {"text": None, "in_loop": None, "waiting_frac": None}
     assert facts["frames"] == [
         {"place": "a.py:2", "function": "f", "library": "library.g", "num_samples": 4, **unknown},
         {"place": "a.py:1", "function": "f", "library": None, "num_samples": 1, **unknown},
@@ -340,3 +341,21 @@ def test_samples_that_nobody_asked_for_are_shown_where_other_is_large(
     assert (facts["interval_s"], facts["num_data_samples"]) == (SPARSE_INTERVAL_S, 0)
     assert bool(facts.get("frames")) == is_shown
     assert facts.get("num_samples") == (num_samples if other_frac > 0.1 else None)
+
+
+def straight(values: list[float]) -> float:
+    total = sum(values)
+    return total
+
+
+def looping(values: list[float]) -> float:
+    total = 0.0
+    for value in values:
+        total += value
+    return total
+
+
+@pytest.mark.parametrize(("function", "offset", "expected"), [
+    (straight, 1, False), (looping, 1, False), (looping, 3, True), (looping, 4, False)])
+def test_lines_in_a_loop_are_told_apart(function: Any, offset: int, expected: bool) -> None:
+    assert _is_in_loop(function.__code__, function.__code__.co_firstlineno + offset) is expected

@@ -63,7 +63,8 @@ class Slow(Dataset[torch.Tensor]):
 def test_implementation_is_that_of_the_step(create: Callable[[Any], Any], implementation: str | None) -> None:
     optimizer = create(torch.nn.Linear(4, 3).parameters())
     assert optimizer_settings(optimizer) == {
-        "implementation": implementation, "num_tensors": 2, "num_parameters": 15, "device": "cpu"}
+        "implementation": implementation, "num_tensors": 2, "num_groups": 1,
+        "num_parameters": 15, "device": "cpu"}
 
 
 def test_on_a_gpu_the_default_is_foreach(monkeypatch: pytest.MonkeyPatch) -> None:
