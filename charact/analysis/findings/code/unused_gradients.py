@@ -14,7 +14,7 @@ def find(case: WatchedCase) -> Iterator[Finding]:
             continue
         scale = min(case.phase_s["backward"] / facts["backward_s"], 1.0) if facts.get("backward_s") else 1.0
         spent_s = facts["time_s"] * scale
-        saving = case.saving(0.5 * spent_s, 1.3 * spent_s)
+        saving = case.saving(0.5 * spent_s, 1.5 * spent_s)
         if saving is None:
             continue
         yield Finding(
