@@ -18,7 +18,7 @@ from charact.record.reader import Run
 __all__ = ["findings", "has_findings", "program_time"]
 
 _BY_TIME_ALONE = ("slow_iterations", "time_trend", "long_inputs")
-"""Findings that other programs on the machine can cause, unless a line or a setting explains them."""
+"""Findings from times alone, which other programs on the machine can cause if no line or setting explains them."""
 _COLUMNS = ["finding", "case", "cause", "file", "line", "text", "phase", "layer", "operator", "setting", "evidence",
             "recoverable_s", "recoverable_frac", "recoverable_bytes", "basis", "remedy", "confidence"]
 
@@ -27,16 +27,17 @@ _COLUMNS = ["finding", "case", "cause", "file", "line", "text", "phase", "layer"
 def findings(run: Run) -> pd.DataFrame:
     """Return the findings about a watched program, ranked: the largest recoverable time first.
 
-    The order weighs recoverable time by confidence; memory counts half of its share of the process's memory.
+    Findings are ranked by the recoverable share of the program's time, times a factor for confidence. A finding about
+    memory counts half of its share of the process's memory.
 
     Columns: finding, an ID such as 'data_loading'; case; cause, a sentence; place: file, line and its text, phase,
     layer, operator, setting (each null if it does not apply); evidence, a list of sentences; recoverable_s and
-    recoverable_frac, [low, high] of the whole program's time without charact's own, null if the cause costs memory
-    only; recoverable_bytes; basis, how the range was obtained: 'measured share', 'modelled' or 'bound'; remedy;
+    recoverable_frac, [low, high] of the time that the remedy saves, without charact's own time, null if the cause costs
+    memory only; recoverable_bytes; basis, how the range was obtained: 'measured share', 'modelled' or 'bound'; remedy;
     confidence: 'high', 'medium' or 'low'.
 
-    *Error*: ranges are not confidence intervals. `benchmarks/findings.py` counts how often they contain what the
-    remedy gave.
+    *Error*: ranges are estimates, not confidence intervals. `benchmarks/findings.py` counts how often they contain the
+    time that the remedy saved.
     """
     ranked: list[tuple[float, dict[str, Any]]] = []
     for case in watched_cases(run):
@@ -62,7 +63,7 @@ def _of_case(case: WatchedCase) -> list[tuple[str, Finding]]:
 
 
 def _uncovered(named: list[tuple[str, Finding]]) -> list[tuple[str, Finding]]:
-    """Return findings without those that another one of the same phase, or of no phase, explains."""
+    """Return the findings that no other finding of the same phase, or of no phase, explains."""
     def is_covered(name: str, finding: Finding) -> bool:
         return any(name in other.covers and other.phase in (None, finding.phase) for _, other in named
                    if other is not finding)

@@ -6,7 +6,7 @@ from typing import Any, Literal, NamedTuple
 Basis = Literal["measured share", "modelled", "bound"]
 Confidence = Literal["high", "medium", "low"]
 _WEIGHTS: dict[Confidence, float] = {"high": 1.0, "medium": 0.8, "low": 0.3}
-"""Weight of a finding's recoverable time in the order of findings, by its confidence."""
+"""Factor of the recoverable share in the ranking, by confidence."""
 
 
 class Place(NamedTuple):
@@ -23,9 +23,9 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True)
 class Saving:
-    """Time (s) that a remedy recovers of the whole program, as a range, and how it was obtained.
+    """Range of the time (s) that a remedy saves in the whole program, and how the range was obtained.
 
-    `basis`: 'measured share' (the time of the cause itself, which the remedy removes), 'modelled' (estimated from other
+    `basis`: 'measured share' (the remedy removes the measured time of the cause), 'modelled' (estimated from other
     measurements), or 'bound' (at most this much).
     """
 
@@ -62,10 +62,10 @@ class Finding:
     operator: str | None = None
     setting: str | None = None
     covers: frozenset[str] = field(default_factory=frozenset)
-    """Findings, by ID, that this one explains: they are left out for the same case and phase."""
+    """IDs of findings that this one explains: they are not reported for the same case and phase."""
 
     def weight(self, program_s: float) -> float:
-        """Return the position of the finding in the order of findings: a larger weight comes first."""
+        """Return the weight of the finding in the ranking: the finding with the largest weight comes first."""
         recovered_frac = 0.0 if self.saving is None else self.saving.middle_s / program_s
         return max(recovered_frac, self.memory_frac / 2) * _WEIGHTS[self.confidence]
 

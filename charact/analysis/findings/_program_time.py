@@ -1,4 +1,4 @@
-"""Time of a whole watched program by what it was spent on."""
+"""Time of a whole watched program by part."""
 
 import pandas as pd
 
@@ -17,12 +17,12 @@ _NAMES = {
 def program_time(run: Run) -> pd.DataFrame:
     """Return the time of a watched program by part; the parts sum to its wall time.
 
-    Columns: part: 'start' (before the first iteration), 'training' and 'evaluation' (iterations as long as the typical
-    one, and what faster and slower ones differ by), for slow iterations what they take beyond that: 'warm-up' and one
-    part for each reason, 'between iterations', 'end' (after the last iteration), 'charact' (its passes and start);
-    time_s; share_frac. A program that was not recorded to its end has no rows.
+    Columns: part; time_s; share_frac. Parts are 'start' (before the first iteration); 'training' and 'evaluation'
+    (iterations without the extra time of slow ones); the extra time of slow iterations: 'warm-up', 'periodic work' and
+    others by reason; 'between iterations'; 'end' (after the last iteration); 'charact' (its passes and its start). A
+    program that was not recorded to its end has no rows.
 
-    *Error*: iterations that charact's passes measured count as typical ones; the rest of their time is charact's.
+    *Error*: an iteration of a pass counts as long as a typical one; the rest of its time counts as charact's.
     """
     cases = watched_cases(run)
     program = cases[0].program if cases else {}
@@ -44,7 +44,7 @@ def program_time(run: Run) -> pd.DataFrame:
 
 
 def _iterations(case: WatchedCase) -> dict[str, float]:
-    """Return the time (s) of a case's iterations, apart for slow ones what they take beyond a typical one."""
+    """Return the time (s) of a case's iterations by part: the extra time of slow ones is in parts of its own."""
     extra = {_NAMES[reason]: group.extra_s for reason, group in case.slow_groups.items()}
     claimed = {index for group in case.slow_groups.values() for index in group.indices}
     warmup = case.iterations[case.iterations["kind"] == "warm-up"]

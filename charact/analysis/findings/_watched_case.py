@@ -1,4 +1,4 @@
-"""A case of a watched program, as findings read it."""
+"""A case of a watched program, with the facts that findings need."""
 
 import math
 from collections.abc import Mapping
@@ -16,14 +16,14 @@ from charact.record.reader import Run
 from charact.record.schema import SAMPLED_PHASES
 
 LEAST_FRAC = 0.03
-"""Least share of the loop's time that a finding costs."""
+"""Minimum share of the loop's time that a reported cause takes."""
 _MANY_SAMPLES = 5
-"""Number of samples from which a line is named."""
+"""Minimum number of samples of a line that a finding names."""
 
 
 @dataclass(frozen=True)
 class SampledLine:
-    """A line of the program in which the sampler saw it, in one phase."""
+    """A source line that the program ran when it was sampled, in one phase."""
 
     place: Place
     function: str
@@ -33,16 +33,16 @@ class SampledLine:
     share_frac: float
     """Share of the phase's samples."""
     waiting_frac: float | None
-    """Share of the line's time in which the program's main thread used no processor; None if not known."""
+    """Share of the line's time in which the main thread used no processor time; None if not known."""
     in_loop: bool
     """Whether the line is in a loop of its function."""
 
 
 @dataclass(frozen=True)
 class WatchedCase:
-    """A case whose iterations were timed, and the program that it belongs to.
+    """A case whose iterations were timed, and its program.
 
-    Times of an iteration are those of a typical one: the slow iterations have findings of their own.
+    Phases are those of a typical iteration: slow iterations are left out, since they have findings of their own.
     """
 
     run: Run
@@ -76,7 +76,7 @@ class WatchedCase:
 
     @cached_property
     def program(self) -> dict[str, Any]:
-        """Facts of the whole program, which the record has with its first case."""
+        """Facts of the whole program, which are recorded with its first case."""
         facts = (entry.get("passes", {}).get("timing", {}).get("program") for entry in self.run.manifest["cases"])
         return next((each for each in facts if each), {})
 
@@ -93,9 +93,9 @@ class WatchedCase:
 
     @cached_property
     def iterations(self) -> pd.DataFrame:
-        """Rows of `program_iterations` in which no pass but the timing ran, in order.
+        """Rows of `program_iterations` in order, without the iterations of passes.
 
-        `position` is the index among all iterations of the case, with those of passes.
+        `position` is the index among all iterations of the case, including those of passes.
         """
         rows = self.run.program_iterations
         rows = rows[rows["case"] == self.name].sort_values("index")
@@ -104,7 +104,7 @@ class WatchedCase:
 
     @cached_property
     def num_iterations(self) -> int:
-        """Number of iterations of the whole program, with those that passes measured."""
+        """Number of the case's iterations in the whole program, including those of passes."""
         rows = self.run.program_iterations
         return int((rows["case"] == self.name).sum())
 
@@ -115,7 +115,7 @@ class WatchedCase:
 
     @cached_property
     def program_s(self) -> float:
-        """Time (s) of the whole program without charact's own; without a recorded end, that of all iterations."""
+        """Time (s) of the whole program without charact's own; the time of all iterations if its end is not known."""
         return float(self.program.get("duration_s") or self.run.program_iterations["wall_s"].sum())
 
     @cached_property
@@ -151,17 +151,17 @@ class WatchedCase:
         return rows
 
     def saving(self, low_s: float, high_s: float, basis: Basis = "measured share") -> Saving | None:
-        """Return the saving of a remedy that saves so much of each iteration; None if it is too little to report."""
+        """Return the saving of a remedy that saves `low_s` to `high_s` of each iteration; None if it is negligible."""
         return self.saving_in_all(low_s * self.num_iterations, high_s * self.num_iterations, basis)
 
     def saving_in_all(self, low_s: float, high_s: float, basis: Basis = "measured share") -> Saving | None:
-        """Return the saving of a remedy that saves so much of the whole program; None if it is too little to report."""
+        """Return the saving of a remedy that saves `low_s` to `high_s` of the program; None if it is negligible."""
         if not math.isfinite(high_s) or high_s < LEAST_FRAC * self.loop_s:
             return None
         return Saving(max(low_s, 0.0), high_s, basis)
 
     def lines(self, phase: str) -> list[SampledLine]:
-        """Return the sampled lines of a phase, or of `slow` iterations, most samples first, without imports."""
+        """Return the lines sampled in a phase, or in 'slow' iterations: most samples first, without imports."""
         facts = self.entry.get("passes", {}).get("frames", {})
         count, frames = SAMPLED_PHASES.get(phase, ("", ""))
         merged: dict[tuple[str, str], list[dict[str, Any]]] = {}
@@ -175,7 +175,7 @@ class WatchedCase:
 
 
 def _line(frames: list[dict[str, Any]], num_samples: int) -> SampledLine:
-    """Return the sum of frames of one line, which called different library functions."""
+    """Merge the frames of one line; each frame calls another library function."""
     first = frames[0]
     total = sum(frame["num_samples"] for frame in frames)
     waits = [(frame["waiting_frac"], frame["num_samples"]) for frame in frames if frame.get("waiting_frac") is not None]

@@ -1,1 +1,1 @@
-"""Findings about what the code of the program and its model does."""
+"""Findings about the code of the program and of its model."""

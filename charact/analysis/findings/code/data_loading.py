@@ -35,23 +35,24 @@ def find(case: WatchedCase) -> Iterator[Finding]:
 
 def _remedy(case: WatchedCase, loader: dict[str, Any], line: SampledLine | None, *, waits: bool
             ) -> tuple[float, float, str]:
-    """Return the least and most time (s) that a remedy saves of an iteration, and the remedy."""
+    """Return the minimum and maximum time (s) that a remedy saves in an iteration, and the remedy."""
     data_s = case.phase_s["data"]
     rest_s = case.iteration_s - data_s
     cores = (case.settings.get("threads") or {}).get("num_usable_cores") or 1
     workers = loader.get("num_workers") or 0
-    cheaper = "make samples cheaper to load" + (f" at {line.place}: {advice_for(line).remedy}" if line else "")
+    cheaper = ("make samples cheaper to load" if line is None else f"shorten the wait at {line.place}" if waits else
+               f"make samples cheaper to load at {line.place}: {advice_for(line).remedy}")
     if loader.get("in_memory") and not workers:
-        return 0.4 * data_s, 0.95 * data_s, ("index whole batches: take rows of the tensors by one tensor of indices, "
-                                             "instead of collating samples")
+        return 0.4 * data_s, 0.95 * data_s, ("index whole batches of the tensors (images[indices]) instead of "
+                                             "collating single samples")
     if workers:
         more = workers + max(math.ceil(workers * data_s / max(rest_s, 1e-9)), 1)
         if workers < cores:
-            return 0.2 * data_s, data_s, f"use num_workers={min(more, cores)} of the DataLoader; or {cheaper}"
-        return 0.2 * data_s, data_s, (f"{cheaper}, such as by decoding it once, in advance: {workers} workers use all "
-                                      f"{cores} cores")
+            return 0.2 * data_s, data_s, f"pass num_workers={min(more, cores)} to the DataLoader; or {cheaper}"
+        return 0.2 * data_s, data_s, (f"{cheaper}, such as by decoding them once, in advance: {workers} workers use "
+                                      f"all {cores} cores")
     needed = max(min(math.ceil(data_s / max(rest_s, 1e-9)), 16 if waits else cores), 1)
-    parallel = f"load in parallel: num_workers={needed}, persistent_workers=True of the DataLoader"
+    parallel = f"load in parallel: pass num_workers={needed}, persistent_workers=True to the DataLoader"
     if waits:
         return 0.5 * min(data_s, rest_s), 0.98 * data_s, f"{parallel}; or {cheaper}"
     hidden_s = min(data_s, max(data_s + rest_s - (data_s + rest_s) / cores, 0.0))

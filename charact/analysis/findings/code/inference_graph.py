@@ -1,4 +1,4 @@
-"""Inference records a graph: torch.no_grad() is missing."""
+"""Inference records an autograd graph: torch.no_grad() is missing."""
 
 from collections.abc import Iterator
 
@@ -19,19 +19,19 @@ def find(case: WatchedCase) -> Iterator[Finding]:
     evidence = [f"{model['name']} was called {model['inference_with_grad']:,} times in evaluation mode with gradients "
                 "enabled, and no backward followed"]
     if grown:
-        evidence.append(f"the process grew by {quantity(grown, 'B')} during these calls: the activations of all calls "
-                        "stay alive as long as a result of theirs is kept")
+        evidence.append(f"the process grew by {quantity(grown, 'B')} during these calls: activations stay in memory "
+                        "as long as a result of their call is kept")
     saving = None if case.trains else Saving(0.0, 0.3 * spent_s, "modelled")
     line = next(iter(case.lines("forward") or case.lines("other")), None)
     yield Finding(
-        f"inference of {model['name']} records the graph of a backward that never comes",
-        "wrap it in torch.no_grad() or torch.inference_mode(), and keep numbers (.item()) instead of tensors",
+        f"inference of {model['name']} records an autograd graph, although no backward follows",
+        "run inference under torch.no_grad() or torch.inference_mode(), and keep numbers (.item()) instead of tensors",
         saving, tuple(evidence), memory_bytes=grown or None, memory_frac=grown / _largest_bytes(case) if grown else 0.2,
         place=line.place if line else None, phase="forward", setting="grad mode", covers=frozenset({"memory_growth"}))
 
 
 def _inference_case(case: WatchedCase) -> str | None:
-    """Return the name of the program's inference case, which has the finding; else that of the training."""
+    """Return the name of the case that reports the finding: the inference case, or this case if there is none."""
     recorded = set(case.run.program_iterations["case"])
     named = [str(entry["case"]) for entry in case.run.manifest["cases"] if entry["case"] in recorded]
     return next((str(entry["case"]) for entry in case.run.manifest["cases"] if entry["mode"] == "infer"
@@ -39,15 +39,15 @@ def _inference_case(case: WatchedCase) -> str | None:
 
 
 def _grown_bytes(case: WatchedCase) -> float:
-    """Return how much the resident set grew from the first to the last call within runs of inference iterations."""
+    """Return the largest growth (bytes) of the resident set over consecutive inference iterations."""
     rows = case.run.program_iterations.sort_values("start_s")
     rows = rows[rows["rss_bytes"].notna()]
     is_own = rows["case"] == case.name
     if case.trains or is_own.sum() < 2:
         return 0.0
-    stretches = (is_own != is_own.shift()).cumsum()
+    intervals = (is_own != is_own.shift()).cumsum()
     growths = [float(part["rss_bytes"].iloc[-1] - part["rss_bytes"].iloc[0])
-               for _, part in rows[is_own].groupby(stretches[is_own])]
+               for _, part in rows[is_own].groupby(intervals[is_own])]
     return max(max(growths, default=0.0), 0.0)
 
 

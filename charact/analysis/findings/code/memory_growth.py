@@ -12,13 +12,13 @@ from charact.core.units import quantity
 
 _LEAST_BYTES = 16 * 2**20
 _LEAST_FRAC = 0.03
-"""Least growth over the run, in bytes and as a share of the memory at the end."""
+"""Minimum growth over the run, in bytes and as a share of the largest memory."""
 _SERIES = {"allocated_bytes": "memory of the device", "rss_bytes": "memory of the process",
            "workers_bytes": "memory of the loader's workers"}
 
 
 def find(case: WatchedCase) -> Iterator[Finding]:
-    """Yield a finding if memory grows steadily, with what holds it if that is known."""
+    """Yield a finding if memory grows steadily, with the variable that holds it if it is known."""
     rows = case.iterations.set_index("index").iloc[3:]
     for column, name in _SERIES.items():
         series = rows[column]
@@ -33,13 +33,13 @@ def find(case: WatchedCase) -> Iterator[Finding]:
 
 def _finding(case: WatchedCase, name: str, slope: float, growth: float, series: "pd.Series[float]") -> Finding:
     largest = float(series.max())
-    evidence = [f"{quantity(slope, 'B')} an iteration over {len(series)} iterations: {quantity(growth, 'B')} in all, "
-                f"to {quantity(largest, 'B')}"]
+    evidence = [f"it grows by {quantity(slope, 'B')} an iteration over {len(series)} iterations, by "
+                f"{quantity(growth, 'B')} in all, to {quantity(largest, 'B')}"]
     cause, place = f"the {name} grows by {quantity(slope, 'B')} an iteration", None
-    remedy = "keep numbers (loss.item()) or detached tensors of earlier iterations, not outputs with their graph"
+    remedy = "keep only numbers (loss.item()) or detached tensors (output.detach()) of earlier iterations"
     if name == _SERIES["workers_bytes"]:
-        remedy = ("keep the data set's items in one NumPy array or tensor instead of many Python objects, whose "
-                  "reference counts copy shared pages in each worker")
+        remedy = ("keep the data set's items in one NumPy array or tensor: reading many Python objects "
+                  "changes their reference counts, which copies the shared memory into each worker")
     elif (holder := _holder(case, slope)) is not None:
         cause += f": {holder['cause']}"
         evidence.append(holder["evidence"])
@@ -49,23 +49,24 @@ def _finding(case: WatchedCase, name: str, slope: float, growth: float, series: 
 
 
 def _holder(case: WatchedCase, slope: float) -> dict[str, Any] | None:
-    """Return what held memory at the inspection: many tensors of one shape, or a large graph; None if not known."""
+    """Return cause, evidence and place of memory held by many tensors of one shape or by a large graph, or None."""
     num_before = max(case.inspection.get("iterations") or [0]) + 1
     tensors = [each for each in case.inspection.get("held_tensors") or []
                if each["bytes"] > slope * num_before / 4 and each["num_tensors"] >= num_before / 4]
     tensors.sort(key=lambda each: (each.get("variable") is None, -each["bytes"]))
     for held in tensors[:1]:
         variable = f" in {held['variable']}" if held.get("variable") else ""
-        graph = ", with the graphs that computed them" if held.get("has_graph") else ""
-        function = f", results of {held['function']}" if held.get("function") else ""
-        return {"cause": f"tensors of shape {held['shape']} are kept{variable}{graph}",
+        graph = ", with their autograd graphs" if held.get("has_graph") else ""
+        function = f" (grad_fn {held['function']})" if held.get("function") else ""
+        return {"cause": f"tensors of shape {held['shape']} accumulate{variable}{graph}",
                 "evidence": f"after {num_before} iterations, {held['num_tensors']:,} tensors of shape {held['shape']} "
                             f"held {quantity(held['bytes'], 'B')}{function}", "place": _place(held)}
     graphs = [each for each in case.inspection.get("held_graphs") or [] if each["num_nodes"] > 3 * num_before]
     for held in graphs[:1]:
         variable = held.get("variable") or "a tensor"
-        return {"cause": f"{variable} keeps the graph of earlier iterations",
-                "evidence": f"after {num_before} iterations, the graph of {variable} had {held['num_nodes']:,} nodes",
+        return {"cause": f"{variable} keeps the autograd graph of earlier iterations",
+                "evidence": f"after {num_before} iterations, the autograd graph of {variable} had "
+                            f"{held['num_nodes']:,} nodes",
                 "place": _place(held)}
     return None
 

@@ -20,7 +20,7 @@ def find(case: WatchedCase) -> Iterator[Finding]:
     if saving is None:
         return
     yield Finding(
-        f"{share(padded['padding_frac'])} of {padded['name']} is padding, which is computed like data",
-        "put samples of similar length into a batch (sort or bucket them), and pad each batch only to its longest one",
-        saving, (f"{share(padded['padding_frac'])} of the elements of {padded['name']} in one iteration",), "medium",
-        phase="forward", setting="padding")
+        f"{share(padded['padding_frac'])} of {padded['name']} is padding, and the model computes padding like data",
+        "batch samples of similar length (sort or bucket them), and pad each batch only to its longest sample",
+        saving, (f"{share(padded['padding_frac'])} of the elements of {padded['name']} in one iteration are padding",),
+        "medium", phase="forward", setting="padding")

@@ -9,7 +9,7 @@ from charact.core.units import quantity, share
 _CELLS = {"LSTMCell": "nn.LSTM", "GRUCell": "nn.GRU", "RNNCell": "nn.RNN"}
 """Layers that compute one time step, and the layer that computes all of them."""
 _SMALL_S = 300e-6
-"""Time of a call below which most of it is the call, not the work."""
+"""Time of a call (s) below which most of it is overhead."""
 
 
 def find(case: WatchedCase) -> Iterator[Finding]:
@@ -30,8 +30,8 @@ def find(case: WatchedCase) -> Iterator[Finding]:
         yield Finding(
             f"{facts['layer']} ({facts['layer_type']}) is called {facts['num_calls']:,} times in an iteration",
             remedy, saving,
-            (f"its calls take {quantity(facts['time_s'], 's')} of the forward, "
-             f"{quantity(facts['time_s'] / facts['num_calls'], 's')} each, "
-             f"{share(spent_s / case.iteration_s)} of a typical iteration with their backward",),
+            (f"its calls take {quantity(facts['time_s'], 's')} of forward, "
+             f"{quantity(facts['time_s'] / facts['num_calls'], 's')} each; with their backward, "
+             f"{share(spent_s / case.iteration_s)} of a typical iteration",),
             "high" if whole else "medium", phase="forward", layer=facts["layer"])
         return

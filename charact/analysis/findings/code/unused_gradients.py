@@ -8,7 +8,7 @@ from charact.core.units import quantity, share
 
 
 def find(case: WatchedCase) -> Iterator[Finding]:
-    """Yield a finding for each model whose gradients another optimizer's backward computes in vain."""
+    """Yield a finding for each model whose gradients a backward for another optimizer computes, and nothing uses."""
     for facts in case.inspection.get("unused_gradients") or []:
         if not facts.get("time_s"):
             continue
@@ -18,10 +18,9 @@ def find(case: WatchedCase) -> Iterator[Finding]:
         if saving is None:
             continue
         yield Finding(
-            f"backward for {facts['optimizer']}'s update also goes through {facts['model']}, whose gradients are "
-            "deleted unused",
-            f"detach what {facts['model']} gives to the other model in that step (output.detach(), or compute it under "
-            "torch.no_grad())", saving,
-            (f"it takes {quantity(spent_s, 's')}, {share(spent_s / case.iteration_s)} of a typical "
-             f"iteration; zero_grad deletes these gradients before {facts['model']}'s own optimizer steps",),
+            f"the backward for {facts['optimizer']} also computes gradients of {facts['model']}, which are never used",
+            f"detach the output of {facts['model']} in that step: pass output.detach(), or compute it under "
+            "torch.no_grad()", saving,
+            (f"these gradients take {quantity(spent_s, 's')}, {share(spent_s / case.iteration_s)} of a typical "
+             "iteration, and are deleted before an optimizer uses them",),
             phase="backward", layer=facts["model"])

@@ -1,1 +1,1 @@
-"""Findings about iterations that are slow, get slower, or are many."""
+"""Findings about slow iterations, iterations that get longer, and evaluation."""

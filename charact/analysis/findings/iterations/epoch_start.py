@@ -1,4 +1,4 @@
-"""The first iteration of each epoch takes long: workers start again, or a sampler or data set does."""
+"""The first iteration of each epoch takes long, because workers, a sampler or a data set start again."""
 
 from collections.abc import Iterator
 
@@ -17,7 +17,7 @@ def find(case: WatchedCase) -> Iterator[Finding]:
     saving = case.saving_in_all(group.extra_s * (count - 1) / count * 0.8, group.extra_s)
     if saving is None:
         return
-    evidence = (f"the first of {count} epochs' iterations take {quantity(group.slow_s, 's')}, the others "
+    evidence = (f"the first iterations of {count} epochs take {quantity(group.slow_s, 's')}, the others "
                 f"{quantity(group.typical_s, 's')}; most of the difference is in {group.phase}")
     loader = next((each for each in case.settings.get("loaders", [])
                    if each.get("num_workers") and not each.get("persistent_workers")
@@ -30,9 +30,9 @@ def find(case: WatchedCase) -> Iterator[Finding]:
             place=place, phase="data", setting="persistent_workers=False")
         return
     line = slow_line(case, group)
-    where = "" if line is None else f"; most samples in them are at {line.place} in {line.function}"
+    where = "" if line is None else f"; most of their samples are at {line.place} in {line.function}"
     yield Finding(
         "the first iteration of every epoch takes much longer than the others",
-        "do the work at the start of an epoch once, in advance: shuffle indices as one tensor, keep opened files and "
-        "decoded data", saving, (evidence + where,), "high" if line else "medium", place=line.place if line else None,
-        phase=group.phase)
+        "do the work of an epoch's start once, in advance: keep open files and decoded data in memory, and shuffle a "
+        "tensor of indices, torch.randperm(n), instead of Python objects", saving, (evidence + where,),
+        "high" if line else "medium", place=line.place if line else None, phase=group.phase)

@@ -1,4 +1,4 @@
-"""Evaluation takes much of the loop."""
+"""Evaluation takes much of the time."""
 
 from collections.abc import Iterator
 
@@ -10,7 +10,7 @@ _MUCH_FRAC = 0.1
 
 
 def find(case: WatchedCase) -> Iterator[Finding]:
-    """Yield a finding if the program trains, and inference takes a tenth of the loop or more."""
+    """Yield a finding if the program trains, and inference takes a tenth or more of its loop."""
     rows = case.run.program_iterations
     trainings = {entry["case"] for entry in case.run.manifest["cases"] if entry["mode"] == "train"}
     if case.trains or not set(rows["case"]) & trainings:
@@ -24,6 +24,6 @@ def find(case: WatchedCase) -> Iterator[Finding]:
     line = next(iter(case.lines("other") + case.lines("forward")), None)
     yield Finding(
         f"evaluation takes {share(spent_s / case.loop_s)} of the loop",
-        "evaluate less often, or on a part of the data, with larger batches", saving,
+        "evaluate less often, on a part of the data, or with larger batches", saving,
         (f"{case.num_iterations:,} evaluation batches take {quantity(spent_s, 's')} of {quantity(case.loop_s, 's')}",),
         "medium", place=line.place if line else None, phase="forward", setting="evaluation")

@@ -8,7 +8,7 @@ from charact.core.units import quantity, share
 
 
 def find(case: WatchedCase) -> Iterator[Finding]:
-    """Yield a finding if collections take time that can be seen."""
+    """Yield a finding if garbage collections of at least 1 ms take much of the time."""
     rows = case.iterations[case.iterations["kind"] == "timed"]
     spent_s = float(rows["gc_s"].sum()) * case.num_iterations / max(len(rows), 1)
     saving = case.saving_in_all(0.7 * spent_s, spent_s)
@@ -17,8 +17,8 @@ def find(case: WatchedCase) -> Iterator[Finding]:
     count = int(rows["gc_s"].notna().sum())
     yield Finding(
         "Python's garbage collector runs often and long",
-        "call gc.freeze() after the set-up, or gc.disable() and gc.collect() at the end of an epoch; remove calls of "
-        "gc.collect() from the loop",
+        "remove calls of gc.collect() from the loop; call gc.freeze() once before it, or gc.disable() before it and "
+        "gc.collect() after each epoch",
         saving, (f"collections take {quantity(float(rows['gc_s'].sum()), 's')}, "
-                 f"{share(float(rows['gc_s'].sum() / rows['wall_s'].sum()))} of the iterations; "
-                 f"{count} of {len(rows)} iterations have one of at least 1 ms",), setting="gc")
+                 f"{share(float(rows['gc_s'].sum() / rows['wall_s'].sum()))} of the iterations' time; "
+                 f"{count} of {len(rows)} iterations have a collection of at least 1 ms",), setting="gc")

@@ -1,4 +1,4 @@
-"""Few iterations with large inputs take much of the time."""
+"""A few iterations with large inputs take much of the time."""
 
 from collections.abc import Iterator
 
@@ -19,6 +19,6 @@ def find(case: WatchedCase) -> Iterator[Finding]:
     evidence = (f"{count} of {num_all} iterations ({share(count / num_all)}) have inputs of more than 1.5 times the "
                 f"median size; they take {quantity(group.slow_s, 's')}, the others {quantity(group.typical_s, 's')}")
     yield Finding(
-        "few batches of long inputs take much of the time",
-        "cut or split the longest inputs, and put inputs of similar length into a batch of a fixed number of elements "
-        "(bucketing)", saving, (evidence,), "medium", phase=group.phase, setting="input shapes")
+        "a few batches of long inputs take much of the time",
+        "truncate or split the longest inputs, and bucket the others: batch inputs of similar length, up to a fixed "
+        "number of elements", saving, (evidence,), "medium", phase=group.phase, setting="input shapes")

@@ -19,13 +19,13 @@ def find(case: WatchedCase) -> Iterator[Finding]:
     line = slow_line(case, group)
     num_shapes = case.iterations["input_shapes"].nunique()
     places = ", ".join(str(index) for index in group.indices[:6])
-    evidence = [f"inputs have {num_shapes} different shapes; the {len(group.indices)} iterations in which one is new "
+    evidence = [f"inputs have {num_shapes} different shapes; the {len(group.indices)} iterations with a new shape "
                 f"(iterations {places}) take {quantity(group.slow_s, 's')}, the others "
                 f"{quantity(group.typical_s, 's')}"]
     if line is not None:
-        evidence.append(f"most samples in them are at {line.place} in {line.function}")
+        evidence.append(f"most of their samples are at {line.place} in {line.function}")
     yield Finding(
         "the first iteration with each new input shape is slow: kernels are tuned or compiled for it",
-        "use few fixed shapes: pad or bucket the inputs, drop_last=True in the DataLoader, and "
-        "torch.backends.cudnn.benchmark = False or torch.compile(dynamic=True) where they apply",
+        "use few fixed shapes: pad or bucket the inputs, and pass drop_last=True to the DataLoader; or set "
+        "torch.backends.cudnn.benchmark = False, or torch.compile(model, dynamic=True), where the program uses them",
         saving, tuple(evidence), place=line.place if line else None, phase=group.phase, setting="input shapes")

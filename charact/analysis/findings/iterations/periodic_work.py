@@ -19,11 +19,19 @@ def find(case: WatchedCase) -> Iterator[Finding]:
         return
     line = slow_line(case, group)
     does = f"does extra work in {group.phase}" if line is None else f"{advice_for(line).does} at {line.place}"
-    remedy = "do it less often, or in the background" if line is None else advice_for(line).remedy
+    remedy = "do this less often, or in a background thread" if line is None else advice_for(line).remedy
     if group.period and "less often" not in remedy:
-        remedy = f"do it less often than every {group.period} iterations; or {remedy}"
-    evidence = (f"every {group.period}th of {len(case.iterations)} iterations takes {quantity(group.slow_s, 's')} "
-                f"instead of {quantity(group.typical_s, 's')}, in all "
-                f"{share(group.extra_s / float(case.iterations['wall_s'].sum()))} of the iterations' time",)
-    yield Finding(f"every {group.period}th iteration {does}", remedy, saving, evidence,
+        remedy = f"do this less often than every {group.period} iterations; or {remedy}"
+    evidence = (f"every {_ordinal(group.period)} of {len(case.iterations)} iterations takes "
+                f"{quantity(group.slow_s, 's')} instead of {quantity(group.typical_s, 's')}; the difference "
+                f"is {share(group.extra_s / float(case.iterations['wall_s'].sum()))} of the time of all iterations",)
+    yield Finding(f"every {_ordinal(group.period)} iteration {does}", remedy, saving, evidence,
                   "high" if line else "medium", place=line.place if line else None, phase=group.phase)
+
+
+def _ordinal(number: int | None) -> str:
+    """Return a number as 2nd, 3rd or 4th; an empty text for None."""
+    if number is None:
+        return ""
+    ending = "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number}{ending}"

@@ -24,8 +24,8 @@ def find(case: WatchedCase) -> Iterator[Finding]:
                 f"in {group.phase}",)
     if line is None:
         yield Finding(
-            f"some iterations take much longer than the others, without a pattern, in {group.phase}",
-            "see what these iterations do: charact run --sample names their lines", saving, evidence, "low",
+            f"some iterations take much longer in {group.phase} than the others, without a pattern",
+            "look at the lines of these iterations: charact run --sample names them", saving, evidence, "low",
             phase=group.phase)
         return
     advice = advice_for(line)

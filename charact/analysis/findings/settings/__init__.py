@@ -1,1 +1,1 @@
-"""Findings about settings: of threads, optimizers, types and layers."""
+"""Findings about settings of threads, optimizers, types and layers."""

@@ -7,7 +7,7 @@ from charact.analysis.findings._watched_case import WatchedCase
 from charact.core.units import quantity, share
 
 _TRACE_S = 150e-6
-"""Largest time of recording a Python stack for a forward operator."""
+"""Maximum time (s) to record the Python stack of a forward operator."""
 
 
 def find(case: WatchedCase) -> Iterator[Finding]:
@@ -25,10 +25,10 @@ def find(case: WatchedCase) -> Iterator[Finding]:
     saving = case.saving(on_frac * max(checks_s, 0.1 * high_s), on_frac * high_s, "modelled")
     if saving is None:
         return
-    evidence = [f"{share(on_frac)} of the backwards ran under it"]
+    evidence = [f"{share(on_frac)} of the backwards ran under anomaly detection"]
     if checks_s:
         evidence.append(f"looking for NaN takes {quantity(checks_s, 's')} of each backward")
     yield Finding(
-        "autograd's anomaly detection is on: it records a stack for each operator and looks for NaN in each gradient",
-        "remove torch.autograd.set_detect_anomaly(True), or use it only to look for a NaN", saving, tuple(evidence),
-        phase="backward", setting="detect_anomaly")
+        "autograd's anomaly detection is on: it records a stack trace of each operator and looks for NaN in gradients",
+        "remove torch.autograd.set_detect_anomaly(True), or enable it only while you look for a NaN", saving,
+        tuple(evidence), phase="backward", setting="detect_anomaly")

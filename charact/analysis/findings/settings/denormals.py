@@ -1,4 +1,4 @@
-"""The optimizer's state is full of denormal numbers, with which processors are slow."""
+"""Much of the optimizer's state is denormal numbers, with which processors compute slowly."""
 
 from collections.abc import Iterator
 
@@ -20,9 +20,9 @@ def find(case: WatchedCase) -> Iterator[Finding]:
     if saving is None:
         return
     yield Finding(
-        f"{share(state['denormal_frac'])} of {state['optimizer']}'s {state['state']} is denormal (below 1.2e-38), "
-        "which processors compute many times slower",
-        "call torch.set_flush_denormal(True) before the loop; fused=True of the optimizer computes fewer of them",
+        f"{share(state['denormal_frac'])} of {state['optimizer']}'s {state['state']} are denormal numbers (below "
+        "1.2e-38), with which processors compute many times slower",
+        "call torch.set_flush_denormal(True) before the loop; or pass fused=True to the optimizer",
         saving, (f"update takes {quantity(update_s, 's')}, "
                  f"{share(update_s / case.iteration_s)} of a typical iteration",),
         phase="update", setting="set_flush_denormal(False)")

@@ -8,12 +8,13 @@ from charact.core.units import quantity, share
 
 _USED_FRAC = 0.1
 _PASSES = (4, 12)
-"""Fewest and most times that backward, zero_grad and an update read or write a dense gradient's size."""
+"""Minimum and maximum number of times that backward, zero_grad and an update read or write a dense gradient."""
 _BYTES_PER_S = (2e9, 20e9)
+"""Minimum and maximum memory bandwidth."""
 
 
 def find(case: WatchedCase) -> Iterator[Finding]:
-    """Yield a finding for each embedding of which an iteration uses few rows, with a dense gradient."""
+    """Yield a finding for each embedding with a dense gradient of which an iteration uses few rows."""
     for facts in case.inspection.get("embeddings") or []:
         if facts.get("sparse") or facts["num_used_rows"] > _USED_FRAC * facts["num_rows"]:
             continue
@@ -26,9 +27,9 @@ def find(case: WatchedCase) -> Iterator[Finding]:
         if saving is None:
             continue
         yield Finding(
-            f"the gradient of {facts['layer']} is dense, and nearly all of it is zero",
-            "pass sparse=True to the embedding, with an optimizer for sparse gradients (SparseAdam, or SGD without "
-            "momentum)", saving,
+            f"the gradient of the embedding {facts['layer']} is dense, but nearly all of it is zero",
+            "pass sparse=True to nn.Embedding, and use an optimizer for sparse gradients (torch.optim.SparseAdam, or "
+            "SGD without momentum)", saving,
             (f"an iteration uses {facts['num_used_rows']:,} of {facts['num_rows']:,} rows "
-             f"({share(facts['num_used_rows'] / facts['num_rows'])}); zeroing, filling and updating all of them moves "
-             f"{quantity(size, 'B')} several times",), phase="backward", layer=facts["layer"], setting="sparse=False")
+             f"({share(facts['num_used_rows'] / facts['num_rows'])}); zero_grad, backward and the update go through "
+             f"all {quantity(size, 'B')}",), phase="backward", layer=facts["layer"], setting="sparse=False")

@@ -25,8 +25,8 @@ def find(case: WatchedCase) -> Iterator[Finding]:
     evidence += [f"{model['name']} has {model['dtypes']['float64']:,} float64 values among its parameters and buffers"
                  for model in models]
     yield Finding(
-        "part of the model computes in float64: a float64 tensor promotes what it meets",
-        "convert it to float32 where it is created (.float() or dtype=torch.float32; NumPy's default "
+        "part of the model computes in float64: with one float64 input, an operator's result is float64",
+        "convert the float64 tensor to float32 where it is created: .float() or dtype=torch.float32 (NumPy's default "
         "is float64)",
         saving, tuple(evidence), phase=str(doubles.groupby("phase")["time_s"].sum().idxmax()),
         layer=first["layer"] if isinstance(first["layer"], str) else None, operator=str(first["operator"]),

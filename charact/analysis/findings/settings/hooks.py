@@ -1,4 +1,4 @@
-"""Hooks on modules pile up."""
+"""Hooks on modules accumulate."""
 
 from collections.abc import Iterator
 
@@ -15,7 +15,7 @@ def find(case: WatchedCase) -> Iterator[Finding]:
         saving = case.saving(0.0, 0.5 * case.phase_s["forward"], "bound")
         if saving is None:
             continue
-        yield Finding(f"hooks pile up on {model['name']}: each iteration registers more",
-                      "register each hook once, before the loop, or remove it with its handle", saving,
+        yield Finding(f"hooks accumulate on {model['name']}: the loop registers more and removes none",
+                      "register each hook once, before the loop, or remove it: handle.remove()", saving,
                       (f"{first} hooks at its first call, {last} at the end",), "medium", phase="forward",
                       layer=model["name"], setting="hooks")

@@ -1,4 +1,4 @@
-"""More threads than cores."""
+"""PyTorch computes with more threads than cores."""
 
 from collections.abc import Iterator
 
@@ -7,7 +7,7 @@ from charact.analysis.findings._watched_case import WatchedCase
 
 
 def find(case: WatchedCase) -> Iterator[Finding]:
-    """Yield a finding if PyTorch's threads, or those of all loader workers, are more than the usable cores."""
+    """Yield a finding if PyTorch has more threads than the process has usable cores."""
     threads = case.settings.get("threads") or {}
     num_threads, num_cores = threads.get("intra_op"), threads.get("num_usable_cores")
     if not num_threads or not num_cores or num_threads <= num_cores or not case.on_cpu:
