@@ -3,11 +3,13 @@
 from collections.abc import Sequence
 from typing import Any
 
+from charact.analysis.findings import findings, has_findings, program_time
 from charact.analysis.profile.case_summary import case_summary
 from charact.record.reader import Run
 from charact.views.case_kind import by_kind
 from charact.views.export.markdown import escaped, table_lines
 from charact.views.export.run_summary import Data, Described, described_cases, run_facts, shareable
+from charact.views.tables import finding_text
 from charact.views.tables import format as fmt
 from charact.views.tables.counter_text import counter_name, counter_value
 from charact.views.tables.model import Cell, Column, Row, Table, limited
@@ -19,6 +21,8 @@ _NUM_ITEMS = 12
 """Largest number of items of a line."""
 _NUM_HEADLINES = 30
 """Largest number of rows of the table of headline numbers."""
+_NUM_FINDINGS = 10
+"""Largest number of findings."""
 _HEADINGS = 12
 """Lines that are kept for the headings and the notes."""
 _HIDDEN = ("headline", "not_measured", "warnings", "left_out")
@@ -28,7 +32,7 @@ def summary_markdown(run: Run) -> str:
     """Return the summary of a run in at most `MAX_LINES` lines of Markdown."""
     run = shareable(run)
     facts, cases = run_facts(run), described_cases(run)
-    head = [f"# {escaped(run.run_id)}", "", *_facts(facts), *_headlines(run)]
+    head = [f"# {escaped(run.run_id)}", "", *_facts(facts), *_findings(run), *_headlines(run)]
     room = MAX_LINES - len(head) - _HEADINGS
     for num_rows in _NUM_ROWS:
         sections = [_case(case, num_rows) for case in cases]
@@ -53,6 +57,23 @@ def _facts(facts: Data) -> list[str]:
         "Software": ", ".join(f"{name} {version}" for name, version in software.items() if version is not None),
     }  # fmt: skip
     return [*(f"- {title}: {escaped(text)}" for title, text in lines.items() if text), ""]
+
+
+def _findings(run: Run) -> list[str]:
+    """Return the section of findings: a numbered cause, and below it saving, place, evidence and remedy."""
+    if not has_findings(run):
+        return []
+    rows, parts = findings(run), program_time(run)
+    lines = ["## Findings", ""] if len(rows) else [f"{finding_text.sentence(finding_text.NOTHING)}.", ""]
+    for number, row in enumerate(fmt.rows(rows.head(_NUM_FINDINGS)), 1):
+        basis = f" ({row.basis}, confidence {row.confidence})" if row.basis else ""
+        points = {"to do": row.remedy, "saves": f"{finding_text.saving(row)}{basis}", "where": finding_text.place(row),
+                  "evidence": "; ".join(row.evidence)}
+        lines += [f"{number}. {escaped(f'{finding_text.sentence(row.cause)} [{row.finding}, case {row.case}]')}",
+                  *(f"   - {title}: {escaped(text)}" for title, text in points.items() if text)]
+    lines += [""] if len(rows) else []
+    lines += [f"{escaped(finding_text.sentence(finding_text.program_parts(parts)))}.", ""] if len(parts) else []
+    return lines
 
 
 def _headlines(run: Run) -> list[str]:

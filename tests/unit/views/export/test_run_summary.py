@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from support import brick_records, counter_records, memory_records, operation_records, records
+from support.watched_programs import watched_program
 
 from charact import cli
 from charact.record.reader import load_run
@@ -108,6 +109,16 @@ def test_a_verdict_has_its_evidence_and_the_potential_saving(tmp_path: Path) -> 
     assert verdict["potential_saving"].endswith("60.0 % of the iteration, 60.0 ms")
     assert "counts as a bottleneck if it takes 30.0 % of the iteration or more" in verdict["evidence"]
     assert f"  - evidence: {verdict['evidence'][:20]}" in summary_markdown(run)
+
+
+def test_findings_come_first_with_their_remedy(tmp_path: Path) -> None:
+    text = summary_markdown(watched_program(tmp_path, {"forward": 0.02, "backward": 0.02}, settings={
+        "threads": {"intra_op": 16, "inter_op": 1, "num_usable_cores": 2}}))
+    findings, _, others = text.partition("## Headline numbers")
+    assert "1. PyTorch computes with 16 threads on 2 cores" in findings
+    assert "to do: call torch.set\\_num\\_threads(2)" in findings
+    assert "of the program: training" in findings
+    assert "threads" not in others
 
 
 def test_the_newest_run_of_a_directory_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
