@@ -2,13 +2,13 @@
 
 import json
 import re
-import sys
 from pathlib import Path
 
 import pytest
 from support import records
 from support.damage import change_manifest
 from support.event_files import read
+from support.plugins import add
 from support.terminal import shown
 
 from charact.commands import export as export_command
@@ -51,16 +51,6 @@ def a_section(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def a_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     add(tmp_path / "more_kinds" / "weighing.py", KIND, kinds, monkeypatch)
-
-
-def add(path: Path, source: str, package: object, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Write a file into a folder that belongs to a package while the test runs."""
-    path.parent.mkdir()
-    path.write_text(source, encoding="utf-8")
-    monkeypatch.setattr(package, "__path__", [*package.__path__, str(path.parent)])  # type: ignore[attr-defined]
-    name = f"{package.__name__}.{path.stem}"  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, name, None)  # removed after the test
-    monkeypatch.delitem(sys.modules, name)
 
 
 @pytest.mark.usefixtures("a_section")

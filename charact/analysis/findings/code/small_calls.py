@@ -28,8 +28,8 @@ def find(case: WatchedCase) -> Iterator[Finding]:
                   "call it once with all inputs stacked into one tensor (torch.stack, reshape); for time steps of a "
                   "recurrence, use nn.LSTM or nn.GRU, which compute the whole sequence in one call")
         yield Finding(
-            f"{facts['layer']} ({facts['layer_type']}) is called {facts['num_calls']:,} times in an iteration",
-            remedy, saving,
+            f"the layer {facts['layer']} ({facts['layer_type']}) is called {facts['num_calls']:,} times in "
+            "an iteration", remedy, saving,
             (f"its calls take {quantity(facts['time_s'], 's')} of forward, "
              f"{quantity(facts['time_s'] / facts['num_calls'], 's')} each; with their backward, "
              f"{share(spent_s / case.iteration_s)} of a typical iteration",),

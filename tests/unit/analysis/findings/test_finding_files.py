@@ -1,0 +1,25 @@
+"""The example of a finding in the document about extending: one file, found by scanning."""
+
+import re
+from pathlib import Path
+
+import pytest
+from support.plugins import add
+from support.watched_programs import watched_program
+
+from charact.analysis.findings import findings, settings
+
+EXTENDING = Path(__file__).parents[4] / "docs" / "extending.md"
+TIMES = {"forward": 0.02, "backward": 0.04, "update": 0.006}
+
+
+@pytest.mark.parametrize("is_on", [True, False])
+def test_a_finding_is_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_on: bool) -> None:
+    example = re.search(r"## A finding\n.*?```python\n(.*?)```", EXTENDING.read_text(encoding="utf-8"), re.DOTALL)
+    assert example is not None
+    add(tmp_path / "more_findings" / "deterministic.py", example[1], settings, monkeypatch)
+    rows = findings(watched_program(tmp_path / "runs", TIMES, settings={"deterministic": is_on}))
+    assert list(rows["finding"]) == ["deterministic"] * is_on
+    if is_on:
+        assert rows["recoverable_s"].item()[0] == 0.0
+        assert rows["recoverable_s"].item()[1] == pytest.approx(100 * 0.3 * 0.04, rel=0.02)
