@@ -1,4 +1,4 @@
-"""The example of a finding in the document about extending: one file, found by scanning."""
+"""A finding is one file, found by scanning, and the documents name all."""
 
 import re
 from pathlib import Path
@@ -9,8 +9,16 @@ from support.watched_programs import watched_program
 
 from charact.analysis.findings import findings, settings
 
-EXTENDING = Path(__file__).parents[4] / "docs" / "extending.md"
+ROOT = Path(__file__).parents[4]
+EXTENDING, GUIDE = (ROOT / "docs" / name for name in ("extending.md", "guides/slow-training.md"))
 TIMES = {"forward": 0.02, "backward": 0.04, "update": 0.006}
+
+
+def test_the_guide_names_every_finding() -> None:
+    names = {path.stem for path in (ROOT / "charact" / "analysis" / "findings").glob("*/[!_]*.py")}
+    assert len(names) > 20
+    words = set(re.findall(r"`(\w+)`", GUIDE.read_text(encoding="utf-8")))
+    assert sorted(names - words) == []
 
 
 @pytest.mark.parametrize("is_on", [True, False])
