@@ -11,17 +11,17 @@ from charact.measure.script.spans.device_clock import is_capturing
 
 @dataclass(frozen=True, order=True)
 class Moment:
-    """A time on the host, and the device's event that was recorded there; None on a CPU."""
+    """A time on the host, and the event recorded on the device at that time; None on a CPU."""
 
     host_ns: int
     event: Any = field(default=None, compare=False)
 
 
 class Clock:
-    """Returns moments, and the time between them.
+    """Records moments, and computes the time between them.
 
     Args:
-        device: on which the program computes.
+        device: the device on which the program computes.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -36,7 +36,7 @@ class Clock:
         return Moment(perf_counter_ns(), event)
 
     def seconds(self, start: Moment, end: Moment) -> float:
-        """Return the time from one moment to another, on the device if it has events of both."""
+        """Return the time (s) between two moments: on the device if both have an event, else on the host."""
         if start.event is None or end.event is None:
             return (end.host_ns - start.host_ns) / 1e9
         end.event.synchronize()

@@ -12,7 +12,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from charact.measure.script.inspection.clock import Clock, Moment
 
 _COMPARED = 8
-"""Parameters of which the first elements are compared, to find out whether the program updates them by hand."""
+"""Number of a group's parameters whose first elements are compared, to detect updates without an optimizer."""
 
 
 @dataclass(eq=False)
@@ -32,6 +32,8 @@ class _Group:
 
 @dataclass(eq=False)
 class _Backward:
+    """A backward, the groups whose gradients it computed, and the optimizer that used some of them."""
+
     start: Moment
     end: Moment | None = None
     last: dict[_Group, Moment] = field(default_factory=dict)
@@ -44,17 +46,18 @@ class _Backward:
 
 
 class GradientUse:
-    """Finds unused gradients, between `start` and `stop`.
+    """Detects gradients that backwards compute between `start` and `stop`, and that nothing uses.
 
-    A hook of each parameter notes when its gradient is ready. Gradients are unused if they are gone before an optimizer
-    of the parameter steps, or if the parameter has no optimizer and keeps its value.
+    A hook on each parameter records when its gradient is ready. A gradient is unused if it is deleted before an
+    optimizer of the parameter steps, or if the parameter has no optimizer and its value does not change.
 
-    *Error*: only time after the last gradient that is used counts, because earlier work may serve both.
+    *Error*: only the time after a backward's last used gradient counts, because earlier work may be needed for used
+    gradients, too.
 
     Args:
-        models: by the prefix of their layers' names.
-        optimizers: by name.
-        clock: for times on the device.
+        models: the models by the prefix of their layers' names.
+        optimizers: the optimizers by name.
+        clock: the clock that times gradients.
     """
 
     def __init__(self, models: Mapping[str, nn.Module], optimizers: Mapping[str, torch.optim.Optimizer],
@@ -73,7 +76,7 @@ class GradientUse:
                 group.samples = [_sample(parameter) for parameter in group.parameters[:_COMPARED]]
             hook = self._hook(group)
             add = torch.Tensor.register_post_accumulate_grad_hook
-            self._handles += [add(one, hook) for one in group.parameters]  # type: ignore[no-untyped-call]
+            self._handles += [add(parameter, hook) for parameter in group.parameters]  # type: ignore[no-untyped-call]
         self._handles += [register_optimizer_step_pre_hook(self._step), register_optimizer_step_post_hook(self._step)]
 
     def stop(self) -> None:
@@ -83,21 +86,22 @@ class GradientUse:
         self._handles.clear()
 
     def backward_begins(self) -> None:
-        """Note the begin of a backward, after looking for deleted gradients."""
+        """Record the start of a backward, and the gradients that were deleted before it."""
         self._look_for_deleted()
         self._current = _Backward(self._clock.now())
 
     def backward_ends(self) -> None:
-        """Note the end of a backward."""
+        """Record the end of a backward."""
         if self._current is not None:
             self._current.end = self._clock.now()
             self._backwards.append(self._current)
             self._current = None
 
     def unused(self, num_iterations: int) -> list[dict[str, Any]]:
-        """Return models and the optimizers whose backwards computed unused gradients, with times per iteration (s).
+        """Return the models with unused gradients, each with the optimizer whose backwards computed them.
 
-        Gradients that may still be used after the end count if they were unused before.
+        `time_s` is the time of the unused gradients and `backward_s` that of the backwards, per iteration. Gradients
+        that are neither used nor deleted at the end count as unused if those of an earlier backward were.
         """
         self._look_for_deleted()
         by_hand = {group for group in self._groups if not group.optimizers and group.has_changed()}
@@ -105,12 +109,13 @@ class GradientUse:
             backward.unused |= {group for group in backward.pending if not group.optimizers}
             backward.unused -= by_hand
             backward.pending -= backward.unused | by_hand
-        often = {(group, backward.optimizer) for backward in self._backwards for group in backward.unused}
+        unused_before = {(group, backward.optimizer) for backward in self._backwards for group in backward.unused}
         totals: dict[tuple[str, str], list[float]] = {}
         for backward in self._backwards:
             if backward.optimizer is None or backward.end is None:
                 continue
-            unused = backward.unused | {one for one in backward.pending if (one, backward.optimizer) in often}
+            unused = backward.unused | {group for group in backward.pending
+                                        if (group, backward.optimizer) in unused_before}
             for group, time_s in self._late(backward, unused):
                 total = totals.setdefault((group.name, backward.optimizer), [0.0, 0.0])
                 total[0] += time_s / num_iterations
@@ -119,7 +124,7 @@ class GradientUse:
                 for (model, optimizer), (time_s, backward_s) in totals.items()]
 
     def _late(self, backward: _Backward, unused: set[_Group]) -> list[tuple[_Group, float]]:
-        """Return the unused groups with gradients after the last used one, and the time (s) of those."""
+        """Return the unused groups whose gradients come after the last used one, each with its time (s)."""
         since = max((last for group, last in backward.last.items() if group not in unused), default=backward.start)
         late = []
         for group in sorted(unused, key=lambda group: backward.last[group]):
@@ -137,11 +142,11 @@ class GradientUse:
         return ready
 
     def _step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        """Note before and after a step that it uses its gradients; a closure computes them inside."""
+        """Mark an optimizer's gradients as used, before and after its step: a closure computes them inside the step."""
         name = self._names.get(id(optimizer))
         backwards = self._backwards if self._current is None else [*self._backwards, self._current]
         for backward in backwards:
-            for group in [one for one in backward.pending if name in one.optimizers and not _is_deleted(one)]:
+            for group in [group for group in backward.pending if name in group.optimizers and not _is_deleted(group)]:
                 backward.pending.discard(group)
                 backward.optimizer = backward.optimizer or name
 

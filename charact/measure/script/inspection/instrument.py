@@ -24,16 +24,16 @@ from charact.measure.script.spans.recorder import Kind, SpanRecorder
 from charact.record.schema import Rows
 
 _INSIDE_BACKWARD = {Kind.BACKWARD, Kind.COMMUNICATION, Kind.COMPILE, Kind.STEP}
-"""Innermost spans while a backward is open."""
+"""Kinds of the innermost span while a backward runs."""
 _COMPILED = "hooks would break the graphs of compiled code"
 _FAST = "a GPU computes with denormal numbers at full speed"
 
 
 class InspectionInstrument:
-    """Gradients, optimizer state, inputs and module calls of one iteration.
+    """Instrument that reads gradients, optimizer state, inputs and module calls of one iteration.
 
-    Each fact that cannot be read is empty, and `missing` has its reason. Gradients are also followed in the iteration
-    before, because a later iteration may delete them.
+    A fact that cannot be read is empty, and `missing` has the reason. Gradients are also followed in the iteration
+    before, because the next iteration may delete the gradients of the last one.
 
     *Error*: hooks add some microseconds to each module's call and each parameter's gradient.
     """
@@ -72,13 +72,13 @@ class InspectionInstrument:
         self._recorder.on_change = self._changed
 
     def begin(self) -> None:
-        """Start to look at the iteration."""
+        """Start the measured iteration."""
         self._is_measured = True
         self._num_iterations += 1
         self._attempt("layer_calls", self._calls.start)
 
     def end(self, *, last: bool) -> None:
-        """Read gradients that no step has used, and what the program holds."""
+        """Read the gradients that are left, and take the census of live tensors."""
         self._calls.stop()
         self._recorder.on_change = None
         self._attempt("embeddings", self._look_at_embeddings)
@@ -114,7 +114,7 @@ class InspectionInstrument:
         self._gradients.stop()
 
     def _attempt(self, fact: str, act: Callable[[], Any]) -> Any:
-        """Return the result of a part that reads a fact; an error is the reason why the fact is missing."""
+        """Call a function that reads a fact, and return its result; an error becomes the reason of a missing fact."""
         if fact not in self._missing:
             try:
                 with torch.no_grad():
@@ -124,7 +124,11 @@ class InspectionInstrument:
         return None
 
     def _changed(self, kind: Kind | None) -> None:
-        """Follow the begins and ends of backwards, and look at gradients when an optimizer steps."""
+        """Record starts and ends of backwards, and read gradients when an optimizer steps.
+
+        Args:
+            kind: kind of the innermost span, which has just changed; None without a span.
+        """
         if kind is Kind.BACKWARD and self._backward is None:
             self._attempt("unused_gradients", self._gradients.backward_begins)
             self._backward = self._clock.now()
@@ -139,7 +143,7 @@ class InspectionInstrument:
             self._attempt("embeddings", self._look_at_embeddings)
 
     def _look_at_embeddings(self) -> None:
-        """Record the rows of each embedding's gradient; a gradient that was already read is not read again."""
+        """Record the used rows of each embedding's gradient, once for each embedding."""
         if not self._is_measured or (self._device.type == "cuda" and is_capturing(self._device)):
             return
         for prefix, model in self._models.items():
@@ -167,7 +171,7 @@ class InspectionInstrument:
         return rows
 
     def _recompute(self) -> dict[str, Any] | None:
-        """Return the time (s) of modules inside backwards and of the backwards; None if none ran."""
+        """Return the time (s) of modules inside backwards and that of the backwards; None without a backward."""
         if not self._backwards:
             return None
         time_s, layers = self._calls.recomputed()
@@ -199,7 +203,7 @@ def _positional(module: nn.Module, args: Sequence[Any]) -> dict[str, Any]:
 
 
 def _tensors(inputs: Mapping[str, Any]) -> Iterator[tuple[str, torch.Tensor]]:
-    """Return the plain tensors among a call's arguments, also those in mappings."""
+    """Yield the plain tensors among a call's arguments, including those in mappings."""
     for name, value in inputs.items():
         if isinstance(value, Mapping):
             yield from _tensors({str(key): inner for key, inner in value.items()})

@@ -1,4 +1,4 @@
-"""Calls of a program's modules: how often, how long, and which of them inside a backward."""
+"""Calls of a program's modules: their number and time, and which of them run inside a backward."""
 
 from collections import defaultdict
 from collections.abc import Callable
@@ -13,11 +13,13 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 from charact.measure.script.inspection.clock import Clock, Moment
 
 _FEWEST_CALLS, _MOST_LAYERS, _MOST_RECOMPUTED = 20, 20, 5
-"""Calls in an iteration from which a module is recorded; most modules that are; most recomputed ones."""
+"""Minimum number of calls of a reported module; maximum numbers of reported and of recomputed modules."""
 
 
 @dataclass(slots=True)
 class _Call:
+    """An open call of a module, and whether a backward runs it."""
+
     module: nn.Module
     recomputes: bool
     start: Moment
@@ -28,9 +30,9 @@ class ModuleCalls:
 
     Args:
         names: names of the layers by the module's `id`.
-        clock: for times on the device; the host's times of calls in a forward.
+        clock: the clock that times calls inside a backward; other calls are timed on the host.
         in_backward: returns whether a backward runs.
-        on_inputs: called after each outermost call outside of a backward, with module, arguments and keyword arguments.
+        on_inputs: called with module, arguments and keyword arguments after each outermost call outside of a backward.
     """
 
     def __init__(self, names: dict[int, str], clock: Clock, in_backward: Callable[[], bool],
@@ -60,13 +62,13 @@ class ModuleCalls:
 
     def frequent(self) -> list[dict[str, Any]]:
         """Return the modules that were called often outside of backwards, slowest first, with the host's time (s)."""
-        often = {layer: times_ns for layer, times_ns in self._forward_ns.items() if len(times_ns) >= _FEWEST_CALLS}
-        slowest = sorted(often, key=lambda layer: -sum(often[layer]))[:_MOST_LAYERS]
-        return [{"layer": name, "layer_type": kind, "num_calls": len(often[name, kind]),
-                 "time_s": sum(often[name, kind]) / 1e9} for name, kind in slowest]
+        frequent = {layer: times_ns for layer, times_ns in self._forward_ns.items() if len(times_ns) >= _FEWEST_CALLS}
+        slowest = sorted(frequent, key=lambda layer: -sum(frequent[layer]))[:_MOST_LAYERS]
+        return [{"layer": name, "layer_type": kind, "num_calls": len(frequent[name, kind]),
+                 "time_s": sum(frequent[name, kind]) / 1e9} for name, kind in slowest]
 
     def recomputed(self) -> tuple[float, list[str]]:
-        """Return the time (s) of outermost calls inside backwards, and the modules, slowest first."""
+        """Return the time (s) of outermost calls inside backwards, and the names of their modules, slowest first."""
         totals: dict[str, float] = defaultdict(float)
         for name, start, end in self._recomputed:
             totals[name] += self._clock.seconds(start, end)
@@ -78,8 +80,8 @@ class ModuleCalls:
         outermost = recomputes and not (stack and stack[-1].recomputes)
         stack.append(_Call(module, recomputes, self._clock.now() if outermost else Moment(perf_counter_ns())))
 
-    def _end(self, module: nn.Module, args: Any, *rest: Any) -> None:
-        """Note the end of a call; after an error in its forward, PyTorch leaves out the keyword arguments."""
+    def _end(self, module: nn.Module, args: Any, *more: Any) -> None:
+        """Record the end of a call. After an error in the forward, PyTorch passes no keyword arguments."""
         stack = self._stacks[get_ident()]
         while stack:
             call = stack.pop()
@@ -91,6 +93,6 @@ class ModuleCalls:
         if not call.recomputes:
             self._forward_ns[name, type(module).__name__].append(perf_counter_ns() - call.start.host_ns)
             if not stack:
-                self._on_inputs(module, args, rest[0] if len(rest) == 2 else {})
+                self._on_inputs(module, args, more[0] if len(more) == 2 else {})
         elif not (stack and stack[-1].recomputes):
             self._recomputed.append((name, call.start, self._clock.now()))

@@ -14,24 +14,25 @@ from charact.measure.script.hooks.variable_names import variable_name
 
 _MOST_GROUPS = 3
 _FEWEST_TENSORS = 8
-"""Number of live tensors of one shape from which they are listed, unless they are parameters."""
+"""Minimum number of live tensors of one shape that are listed."""
 _MOST_NODES = 20_000
-"""Number of nodes at which the walk through a graph ends."""
+"""Maximum number of nodes of a graph that are counted."""
 _FEWEST_NODES = 50
+"""Minimum number of nodes of a graph that is listed."""
 _CONTAINERS = (list, dict, tuple, set)
 _ADDS = r"\b{0}\b\s*(\+=|\.(append|extend|add|update|insert|appendleft)\(|\[[^\]]*\]\s*=)|\b{0}\s*=\s*.*\b{0}\b"
 """Pattern of a line that adds to a variable."""
 
 
 def tensor_census(models: list[Any], optimizers: list[Any]) -> dict[str, list[dict[str, Any]]]:
-    """Return groups of live tensors that hold most memory, and variables with large graphs.
+    """Return the groups of live tensors that hold the most memory, and the tensors with the largest graphs.
 
     Parameters, buffers, gradients and optimizer state are left out. It takes some 10 ms for 100,000 Python objects.
 
     Returns:
         `held_tensors`: groups of at least 8 tensors of one shape: shape, num_tensors, bytes, has_graph, function (that
-        computed the last of them), variable and place (file, line, text) of what holds it. `held_graphs`: tensors whose
-        graph has at least 50 nodes: num_nodes, variable, place. Each with null where not known.
+        computed the last tensor), variable that holds them, and the line that adds to it (file, line, text).
+        `held_graphs`: tensors whose graph has at least 50 nodes: num_nodes, variable and line. Unknown values are None.
     """
     known = {id(tensor) for tensor in _known_tensors(models, optimizers)}
     # A loop over the objects would let the collector see them change.
@@ -77,12 +78,12 @@ def _graphs(tensors: list[Any]) -> list[dict[str, Any]]:
 
 def _num_nodes(root: Any) -> int:
     """Return the number of nodes of a graph, at most `_MOST_NODES`."""
-    seen, left = {root}, [root]
-    while left and len(seen) < _MOST_NODES:
-        for following, _ in left.pop().next_functions:
+    seen, pending = {root}, [root]
+    while pending and len(seen) < _MOST_NODES:
+        for following, _ in pending.pop().next_functions:
             if following is not None and following not in seen:
                 seen.add(following)
-                left.append(following)
+                pending.append(following)
     return len(seen)
 
 

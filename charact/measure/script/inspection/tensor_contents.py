@@ -5,12 +5,13 @@ from collections.abc import Sequence
 import torch
 
 _CHUNK_ELEMENTS = 1 << 22
-"""Elements that are read at once; temporary memory is limited by it."""
+"""Number of elements that are read at once, which limits temporary memory."""
 _MOST_ELEMENTS = 1 << 28
-"""Elements of a gradient that are read; of a larger one, evenly spaced rows are."""
+"""Maximum number of elements of a gradient that are read; of a larger gradient, evenly spaced rows are read."""
 _SAMPLED_ELEMENTS = 1 << 20
-"""Elements of a state that are read."""
+"""Number of elements of an optimizer state that are read."""
 _MOST_PADDING_ELEMENTS = 1 << 24
+"""Maximum number of elements of an input that is searched for padding."""
 
 
 def num_used_rows(gradient: torch.Tensor) -> int:
@@ -52,8 +53,8 @@ def padding_frac(name: str, tensor: torch.Tensor) -> float | None:
     """Return the padded share of a mask or of padded identifiers; None if the tensor is neither.
 
     Args:
-        name: of the argument; a mask's name contains "mask".
-        tensor: whose last dimension is the sequence.
+        name: name of the argument; that of a mask contains "mask".
+        tensor: the argument, whose last dimension is the sequence.
     """
     rows = tensor.detach().squeeze()
     rows = rows[None] if rows.dim() == 1 else rows
@@ -67,8 +68,8 @@ def padding_frac(name: str, tensor: torch.Tensor) -> float | None:
 
 
 def _masked_frac(name: str, rows: torch.Tensor) -> float | None:
-    """Return the padded share of a mask whose rows change their value once at most; None for others."""
-    if rows.is_floating_point():  # added to scores: negative where nothing is seen
+    """Return the padded share of a mask; None if a row changes its value more than once, or if the mask is causal."""
+    if rows.is_floating_point():  # an additive mask, negative where it masks
         rows = rows >= 0 if bool((rows < 0).any()) else rows != 0
     elif rows.dtype is not torch.bool and not bool(((rows == 0) | (rows == 1)).all()):
         return None
@@ -91,10 +92,10 @@ def _masked_frac(name: str, rows: torch.Tensor) -> float | None:
 
 
 def _padded_frac(rows: torch.Tensor) -> float:
-    """Return the share of the ends of rows that one identifier fills, which occurs nowhere else; 0 if none does."""
+    """Return the share of elements at the ends of rows that repeat one identifier which occurs nowhere else."""
     pad = rows[:, -1].mode().values
     is_pad = rows == pad
-    run = is_pad.flip(1).long().cumprod(1).sum(1)
-    if int(is_pad.sum()) != int(run.sum()) or int(run.max()) < 2 or bool(is_pad.all()):
+    trailing = is_pad.flip(1).long().cumprod(1).sum(1)
+    if int(is_pad.sum()) != int(trailing.sum()) or int(trailing.max()) < 2 or bool(is_pad.all()):
         return 0.0
-    return float(run.sum()) / rows.numel()
+    return float(trailing.sum()) / rows.numel()
