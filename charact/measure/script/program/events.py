@@ -1,4 +1,4 @@
-"""Events in a watched program's iterations that are no spans, until they are written as notes. No torch in here."""
+"""Buffer of a watched program's events that are not spans, until they are written as notes. No torch in here."""
 
 from time import perf_counter_ns
 from typing import Any
@@ -14,9 +14,9 @@ _MAX_TENSORS = 32
 
 
 class ProgramEvents:
-    """Changes of the shapes of models' inputs, starts of loaders, and the like.
+    """Buffer of changed input shapes, starts of loaders, garbage collections and other events.
 
-    The program waits for all methods, in each iteration: they take a few microseconds.
+    The methods run inside the program's iterations, and take a few microseconds.
     """
 
     def __init__(self) -> None:
@@ -36,7 +36,7 @@ class ProgramEvents:
         self._num_backwards = self._num_anomalous = self._num_noted = 0
 
     def inputs(self, owner: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Record the shapes of the tensors with which a model is called, if they differ from those of its last call."""
+        """Record the shapes of a model's input tensors if they differ from those of its last call."""
         if self._num_shapes >= MAX_EVENTS:
             return
         try:
@@ -50,12 +50,12 @@ class ProgramEvents:
         self._shapes.append((perf_counter_ns(), owner, shapes))
 
     def backward(self, is_anomalous: bool) -> None:
-        """Count a backward, which may run under anomaly detection."""
+        """Count a backward, and whether it runs under anomaly detection."""
         self._num_backwards += 1
         self._num_anomalous += is_anomalous
 
     def collection(self, phase: str, _: dict[str, Any]) -> None:
-        """Record a long collection of the garbage collector; one of `gc.callbacks`, called at its start and its end."""
+        """Record a long garbage collection. `gc.callbacks` call this at the start and the end of each collection."""
         now_ns = perf_counter_ns()
         if phase == "start":
             self._collection_ns = now_ns
@@ -71,7 +71,7 @@ class ProgramEvents:
             self._loaders.append({"note": "loader", "loader": number, "settings": settings})
 
     def epoch(self, loader: int, begin_ns: int, ready_ns: int, owner: int, fetch_ns: int, end_ns: int) -> None:
-        """Record that a loader was started.
+        """Record the start of a loader.
 
         Args:
             loader: ID of the loader.
@@ -86,10 +86,11 @@ class ProgramEvents:
             self._epochs.append((loader, begin_ns, ready_ns, owner, fetch_ns, end_ns))
 
     def notes(self, *, last: bool = False) -> list[dict[str, Any]]:
-        """Return notes of the events since the last call.
+        """Return the events since the last call as notes.
 
         Args:
-            last: whether these are the last ones; before, the number of backwards is noted only if it is news.
+            last: whether the program ends. Before, the number of backwards is returned only the first time, or if any
+                ran under anomaly detection.
         """
         notes, self._loaders = self._loaders, []
         if self._shapes:
@@ -108,22 +109,22 @@ class ProgramEvents:
         return notes
 
     def _shapes_of(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
-        """Return the shapes of the tensors among arguments, also of those in their lists, tuples and dictionaries."""
+        """Return the shapes of the tensors among arguments, including those in lists, tuples and dictionaries."""
         tensor, tensors = self.tensor_class, []
         for value in (*args, *kwargs.values()) if kwargs else args:
             if isinstance(value, tensor):
                 tensors.append(value)
             elif isinstance(value, (list, tuple, dict)):
                 inner = value.values() if isinstance(value, dict) else value
-                tensors += [one for one in list(inner)[:_MAX_TENSORS] if isinstance(one, tensor)]
-        return [one.shape if type(one) is tensor else _known(one.shape) for one in tensors[:_MAX_TENSORS]]
+                tensors += [each for each in list(inner)[:_MAX_TENSORS] if isinstance(each, tensor)]
+        return [each.shape if type(each) is tensor else _concrete(each.shape) for each in tensors[:_MAX_TENSORS]]
 
 
-def _known(shape: Any) -> Any:
-    """Return the shape of a tensor of a class of its own.
+def _concrete(shape: Any) -> Any:
+    """Return the shape of a tensor of a subclass.
 
     Raises:
-        ValueError: a length is symbolic: a comparison would fix it while the program is exported.
+        ValueError: a length is symbolic. During an export, comparing it would fix its value.
     """
     if any(type(length) is not int for length in shape):
         raise ValueError("symbolic shape")

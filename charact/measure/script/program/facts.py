@@ -1,4 +1,4 @@
-"""The times and settings of a whole watched program, as run.json records them. No torch in here."""
+"""Times and settings of a whole watched program, for run.json. No torch in here."""
 
 from collections.abc import Mapping, Sequence
 from statistics import median
@@ -12,20 +12,21 @@ from charact.measure.script.spans.slice_totals import SliceTotals
 _MOST = 20
 """Largest number of models, optimizers and loaders that are recorded, each."""
 _MOST_STARTS = 50
+"""Largest number of starts of a loader whose times are recorded."""
 
 
 def program_times(notes: ProgramNotes, span_ns: tuple[int, int] | None, iterations: Sequence[Iteration], passes: Passes
                   ) -> dict[str, Any]:
-    """Return the times (s) of a program, see `ProgramFacts`; only charact's own if it was not recorded to its end.
+    """Return the times (s) of a program, see `ProgramFacts`; only charact's own time if its end was not recorded.
 
-    Charact's own time is left out of the others: that of its start, and that of the passes, of which each iteration
-    counts as long as the median one.
+    Charact's own time is that of its start, and that of its passes less a median iteration for each of theirs. Other
+    times do not contain it.
 
     Args:
-        notes: of its event log.
-        span_ns: its start and end; None if not known.
-        iterations: all of them.
-        passes: results of its passes.
+        notes: notes of the program's event log.
+        span_ns: start and end of the program; None if not known.
+        iterations: all iterations.
+        passes: results of the passes.
     """
     own_ns = {"start": notes.own_start_ns, "passes": 0.0}
     times: dict[str, float] = {}
@@ -39,11 +40,10 @@ def program_times(notes: ProgramNotes, span_ns: tuple[int, int] | None, iteratio
             timed = passes.timed(iterations)
             walls_ns = [one.end_ns - one.start_ns for one in timed]
             typical_ns = (len(iterations) - len(timed)) * median(walls_ns) if timed else 0
-            # The program as it would have been: what follows the passes begins where they began, but for their
-            # iterations.
-            saved_ns = passes_end_ns - passes_begin_ns - typical_ns
-            own_ns["passes"] = max(0, saved_ns)
-            last_ns, end_ns = max(last_ns, passes_end_ns) - saved_ns, end_ns - saved_ns
+            # Without charact, all that follows the passes would have happened earlier, by their own time.
+            passes_own_ns = passes_end_ns - passes_begin_ns - typical_ns
+            own_ns["passes"] = max(0, passes_own_ns)
+            last_ns, end_ns = max(last_ns, passes_end_ns) - passes_own_ns, end_ns - passes_own_ns
             inside_ns = sum(walls_ns) + typical_ns
         times = {"duration_s": end_ns - begin_ns, "before_s": max(first.start_ns - begin_ns, 0),
                  "between_s": max(last_ns - first.start_ns - inside_ns, 0), "after_s": max(end_ns - last_ns, 0)}
@@ -55,10 +55,10 @@ def settings_facts(notes: ProgramNotes, owners: Mapping[int, dict[str, Any]], na
     """Return the settings of a program, see `ProgramSettings`; None if its log has none.
 
     Args:
-        notes: of its event log.
+        notes: notes of the program's event log.
         owners: facts of its models and optimizers, by owner ID.
-        names: their names.
-        totals: of its spans.
+        names: names of the owners, by owner ID.
+        totals: totals of its spans.
     """
     if notes.process is None:
         return None
@@ -85,7 +85,7 @@ def _optimizer(facts: dict[str, Any], name: str, models: list[str]) -> dict[str,
 
 
 def _loaders(notes: ProgramNotes, totals: SliceTotals) -> list[dict[str, Any]]:
-    """Return the settings of the loaders, those that the same line created alike together."""
+    """Return the settings of the loaders; loaders with equal settings from the same line are one entry."""
     groups: list[tuple[dict[str, Any], set[int]]] = []
     for number, settings in notes.loaders.items():
         group = next((group for known, group in groups if known == settings), None)

@@ -16,11 +16,11 @@ def program_iteration_rows(notes: ProgramNotes, every: Sequence[Iteration], of_c
     """Return the rows of a case.
 
     Args:
-        notes: of the program's event log.
+        notes: notes of the program's event log.
         every: all iterations of the program, in order.
-        of_case: those of the case.
-        timed: those of them in the table `iterations`; at least one.
-        undisturbed: those of the case in which no other pass measured.
+        of_case: the iterations of the case.
+        timed: the case's iterations in the table `iterations`; at least one.
+        undisturbed: the case's iterations in which no other pass measured.
     """
     began_ns = every[0].start_ns if notes.began_ns is None else notes.began_ns
     indices = {id(one): index for index, one in enumerate(every)}
@@ -43,19 +43,19 @@ def program_iteration_rows(notes: ProgramNotes, every: Sequence[Iteration], of_c
 def _firsts_of_epochs(notes: ProgramNotes, every: Sequence[Iteration]) -> set[int]:
     """Return the indices of the iterations whose first batch is the first since its loader was started.
 
-    Starts are not known of the batches of `Profiler.iterate`, nor in the logs of older versions: there, the first batch
-    of an iterator counts.
+    Logs of older versions, and those of `Profiler.iterate`, have no starts of loaders: there, the first batch of each
+    iterator counts.
     """
     starts = {(one.owner, one.fetch_ns) for one in notes.starts}
     firsts: set[int] = set()
-    known: set[int] = set()
+    seen_owners: set[int] = set()
     for index, iteration in enumerate(every):
         fetches = [one for one in iteration.intervals if one.phase == "data" and one.owner]
         for first in fetches[:1]:
             has_starts = first.owner > 0 and bool(starts)
-            if (first.owner, first.start_ns) in starts if has_starts else first.owner not in known:
+            if (first.owner, first.start_ns) in starts if has_starts else first.owner not in seen_owners:
                 firsts.add(index)
-        known |= {one.owner for one in fetches}
+        seen_owners |= {one.owner for one in fetches}
     return firsts
 
 
@@ -80,7 +80,7 @@ def _memory(notes: ProgramNotes, iteration: Iteration) -> dict[str, int | None]:
 
 
 def _last_in(samples: Sequence[Any], iteration: Iteration) -> Any:
-    """Return the last of some samples, which begin with their time, in an iteration; None if it has none."""
+    """Return the last sample taken in an iteration, or None. Each sample begins with its time."""
     index = bisect_right(samples, iteration.end_ns, key=lambda sample: sample[0]) - 1
     return samples[index] if index >= 0 and samples[index][0] > iteration.start_ns else None
 

@@ -9,10 +9,15 @@ INTERVAL_NS = 20_000_000
 """Shortest time between two samples of the program's own memory."""
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 _MOST_BYTES = 4096
+"""Largest number of bytes that are read of a file."""
 
 
 class MemorySamples:
-    """Resident set, bytes in the CUDA allocator, and the workers' unshared memory, until they are taken as notes."""
+    """Buffer of samples of the program's and its workers' memory, until they are written as notes.
+
+    A sample of the program has its resident set and the bytes in the CUDA allocator; one of the workers has the memory
+    that they do not share.
+    """
 
     def __init__(self) -> None:
         self.allocated_bytes: Callable[[], int] | None = None
@@ -26,7 +31,7 @@ class MemorySamples:
         """Sample the program's memory, unless it was sampled shortly before.
 
         Args:
-            now_ns: a time (ns) that has just passed, on the clock of the spans.
+            now_ns: the current time (ns) on the clock of the spans.
         """
         if now_ns - self._latest_ns < INTERVAL_NS:
             return
@@ -40,11 +45,11 @@ class MemorySamples:
             self._program.append((now_ns, int(fields[1]) * _PAGE_BYTES, allocated))
 
     def watch_workers(self, processes: Iterable[int]) -> None:
-        """Sample the memory of processes, too, until they end."""
+        """Add processes whose memory is sampled until they end."""
         self._worker_processes.update(processes)
 
     def sample_workers(self) -> None:
-        """Sample the memory that the workers share with no other process; another thread may call it."""
+        """Sample the memory that the workers share with no other process. Another thread may call this."""
         total = 0
         for process in list(self._worker_processes):
             unshared = _unshared_bytes(process)
@@ -56,7 +61,7 @@ class MemorySamples:
             self._workers.append((perf_counter_ns(), total))
 
     def take(self) -> list[dict[str, object]]:
-        """Return notes of the samples since the last call."""
+        """Return the samples since the last call as notes."""
         (program, self._program), (workers, self._workers) = (self._program, []), (self._workers, [])
         return [{"note": name, "rows": rows} for name, rows in (("memory", program), ("workers' memory", workers))
                 if rows]

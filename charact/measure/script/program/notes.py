@@ -1,11 +1,11 @@
-"""Notes of an event log on a watched program's settings, and on what happened besides spans. No torch in here."""
+"""Reader of an event log's notes about a program's settings and its events that are not spans. No torch in here."""
 
 from collections import defaultdict
 from typing import Any, NamedTuple
 
 
 class LoaderStart(NamedTuple):
-    """Start of a loader: its ID, begin and end of the call for an iterator, and the iterator's first fetch."""
+    """Start of a loader: its ID, the time at which the program asked for and got its iterator, and the first fetch."""
 
     loader: int
     begin_ns: int
@@ -16,7 +16,7 @@ class LoaderStart(NamedTuple):
 
 
 class ProgramNotes:
-    """Contents of these notes."""
+    """Contents of the notes about settings and events."""
 
     def __init__(self) -> None:
         self.began_ns: int | None = None
@@ -43,7 +43,7 @@ class ProgramNotes:
         self.num_backwards = self.num_anomalous = 0
 
     def add(self, note: dict[str, Any]) -> None:
-        """Add a note of the event log if it is one of these."""
+        """Add a note of the event log; notes of other kinds are ignored."""
         kind = note["note"]
         if kind == "began":
             self.began_ns = note["time_ns"]

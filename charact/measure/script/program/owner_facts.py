@@ -8,12 +8,12 @@ from charact.measure.script.hooks.creation_places import CreationPlaces
 
 def owner_facts(number: int, objects: Mapping[int, Any], variable: str | None, places: CreationPlaces
                 ) -> dict[str, Any]:
-    """Return a note with the facts of an owner, as they are now.
+    """Return a note with the current facts of an owner.
 
     Args:
         number: owner ID.
-        objects: all owners that live, by owner ID.
-        variable: name of the variable that holds it.
+        objects: all live owners, by owner ID.
+        variable: name of the variable that holds the owner.
         places: lines that created the optimizers.
     """
     from charact.measure.script.program.settings import model_settings, optimizer_settings
@@ -39,7 +39,7 @@ def owner_facts(number: int, objects: Mapping[int, Any], variable: str | None, p
 
 
 def _settings(read: Callable[[Any], dict[str, Any]], obj: Any, place: dict[str, Any]) -> dict[str, Any]:
-    """Return the settings as part of a note; empty if the program's own class lacks what is read."""
+    """Return the settings as part of a note; empty if a class of the program lacks an attribute."""
     try:
         return {"settings": read(obj) | place}
     except Exception:

@@ -22,7 +22,7 @@ _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_
 
 
 def model_settings(model: Any) -> dict[str, Any]:
-    """Return the settings of a model, see `ModelSettings`; for the number of hooks `num_hooks`."""
+    """Return the settings of a model, see `ModelSettings`, with its current number of hooks as `num_hooks`."""
     tensors = [*model.parameters(), *model.buffers()]
     dtypes: Counter[str] = Counter()
     for tensor in tensors:
@@ -36,7 +36,7 @@ def model_settings(model: Any) -> dict[str, Any]:
 
 
 def _unwrapped(model: Any) -> tuple[str, str | None]:
-    """Return the classes of a model without wrappers, and of the wrapper by which ranks share it, or None."""
+    """Return the class name of a model without its wrappers, and that of its parallel wrapper, or None."""
     parallel = None
     for _ in range(3):  # compiled, and parallel
         name = type(model).__name__
@@ -52,12 +52,14 @@ def _unwrapped(model: Any) -> tuple[str, str | None]:
 def _are_channels_last(weights: list[Any]) -> bool | None:
     """Return whether all convolutions' weights have the memory format channels-last.
 
-    None if that cannot be seen, as in the weights of 1 x 1 convolutions.
+    None if the format is ambiguous, as that of weights of 1 x 1 convolutions.
     """
     formats = {4: torch.channels_last, 5: torch.channels_last_3d}
-    seen = [weight for weight in weights if weight.dim() in formats and not is_lazy(weight)
-            and not (weight.is_contiguous() and weight.is_contiguous(memory_format=formats[weight.dim()]))]
-    return all(weight.is_contiguous(memory_format=formats[weight.dim()]) for weight in seen) if seen else None
+    unambiguous = [weight for weight in weights if weight.dim() in formats and not is_lazy(weight)
+                   and not (weight.is_contiguous() and weight.is_contiguous(memory_format=formats[weight.dim()]))]
+    if not unambiguous:
+        return None
+    return all(weight.is_contiguous(memory_format=formats[weight.dim()]) for weight in unambiguous)
 
 
 def _num_hooks(model: Any) -> int:
@@ -156,9 +158,9 @@ def _read(read: Callable[[], Any]) -> Any:
 
 
 def _compile_settings() -> dict[str, Any] | None:
-    """Return numbers of compilations, see `CompileSettings`; None if nothing was compiled.
+    """Return the numbers of compilations, see `CompileSettings`; None if nothing was compiled.
 
-    A place where graphs break counts once, although each recompilation breaks there again.
+    A graph break counts once, although each recompilation breaks the graph there again.
     """
     dynamo = sys.modules.get("torch._dynamo.utils")
     if dynamo is None:
