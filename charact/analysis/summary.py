@@ -1,4 +1,4 @@
-"""The table `summary`: what the first screen says about each case of a run, a row a case."""
+"""The table `summary`: the headline numbers of each case of a run, one row a case."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ TABLE = "summary"
 """Name of the table in exports and queries."""
 _TIME_OF = {"profile": "iteration", "inference": "batch", "training": "epoch", "operation": "call in every direction",
             "bricks": "every brick once", "construction": "constructed iteration"}
-"""What takes the time of a case, by its kind."""
+"""What `time_s` is the time of, by kind of case."""
 
 COLUMNS: tuple[Column, ...] = (
     Column("case", "string", "identifier of the case, as in run.json", nullable=False),
@@ -46,8 +46,8 @@ COLUMNS: tuple[Column, ...] = (
     Column("samples_per_s", "float64", "batch size / time_s; of a watched program, the samples of all timed "
                                        "iterations / their time; null if not known"),
     Column("peak_bytes", "float64", "measured peak in PyTorch's allocator; null if not measured"),
-    Column("unreliable", "string", "why the times may be wrong, such as other programs on the cores; null if nothing "
-                                   "is known against them"),
+    Column("unreliable", "string", "why the times may be wrong, such as other programs on the cores; null if no "
+                                   "reason is known"),
     Column("num_warmup_iterations", "int64", "iterations before the timed ones"),
     Column("warmup_ended_by", "string", "stable: three iterations agreed within 10 %; max_iterations or max_seconds: "
                                         "the limit came first; number: a set number; program or trace: it decided"),
@@ -67,10 +67,10 @@ COLUMNS: tuple[Column, ...] = (
                                 "data_loading; null if there is none"),
     Column("finding_cause", "string", "its cause, a sentence"),
     Column("finding_file", "string", "file of the line that causes it; null if none does"),
-    Column("finding_line", "int64", "number of that line"),
-    Column("finding_low_s", "float64", "least of the program's time that the remedy saves; null if the cause costs "
-                                       "only memory"),
-    Column("finding_high_s", "float64", "most of it"),
+    Column("finding_line", "int64", "line number in that file"),
+    Column("finding_low_s", "float64", "lower end of the estimate of the program's time that the remedy saves; null "
+                                       "if the cause costs only memory"),
+    Column("finding_high_s", "float64", "its upper end"),
     Column("finding_remedy", "string", "what to change"),
 )  # fmt: skip
 
@@ -83,9 +83,9 @@ def summary(run: Run) -> pd.DataFrame:
     changes between runs.
     """
     cases = case_summary(run).to_dict("records")
-    times, growth, found = time_samples(run, CASE), _growth(run), _findings(run)
+    times, growth, findings_by_case = time_samples(run, CASE), _growth(run), _findings(run)
     rows = [_row(run, case, entry, times.get((case["case"], CASE)))
-            | growth.get(case["case"], {}) | found.get(case["case"], {})
+            | growth.get(case["case"], {}) | findings_by_case.get(case["case"], {})
             for case, entry in zip(cases, run.manifest["cases"], strict=True)]
     types = {"string": "str", "int64": "Int64", "float64": "float64"}
     frame = pd.DataFrame(rows, columns=[column.name for column in COLUMNS])
@@ -124,20 +124,20 @@ def _method(time: Any) -> str:
 def _num_threads(timing: dict[str, Any], options: dict[str, Any]) -> int | None:
     """Return the number of threads: of a watched program, of a rank, or of the run's options."""
     settings = (timing.get("program") or {}).get("settings") or {}
-    found = (settings.get("threads") or {}).get("intra_op") or timing.get("num_threads") or options.get("threads")
-    return None if found is None else int(found)
+    num_threads = (settings.get("threads") or {}).get("intra_op") or timing.get("num_threads") or options.get("threads")
+    return None if num_threads is None else int(num_threads)
 
 
 def _findings(run: Run) -> dict[str, dict[str, Any]]:
-    """Return the first finding of each case, which costs the most: columns of the summary by case."""
-    found: dict[str, dict[str, Any]] = {}
+    """Return the columns about the first finding of each case, by case."""
+    columns: dict[str, dict[str, Any]] = {}
     for row in findings(run).to_dict("records"):
         low_s, high_s = row["recoverable_s"] if isinstance(row["recoverable_s"], list) else (None, None)
-        found.setdefault(str(row["case"]), {
+        columns.setdefault(str(row["case"]), {
             "finding": row["finding"], "finding_cause": row["cause"], "finding_file": row["file"],
             "finding_line": row["line"], "finding_low_s": low_s, "finding_high_s": high_s,
             "finding_remedy": row["remedy"]})
-    return found
+    return columns
 
 
 _GROWTH = {"shape": "memory_form", "position": "memory_position", "slope_bytes": "memory_slope_bytes",
@@ -149,12 +149,12 @@ _MIN_SIZES = 3
 
 
 def _growth(run: Run) -> dict[str, dict[str, Any]]:
-    """Return how the peak of each case's series grows: columns of the summary by case; measured if available."""
+    """Return the columns about growing memory, by case: of measured peaks if there are any, else of estimates."""
     sizes = {entry.get("input_size") for entry in run.manifest["cases"]}
     if len(sizes) < _MIN_SIZES:  # most runs; spares the fits
         return {str(case): {"memory_form": "none"} for case in memory_composition(run)["case"].unique()}
     rows = growth_by_case(run).sort_values("method").drop_duplicates("case")  # 'measured' before 'predicted'
     rows = rows.assign(slope_bytes=rows["slope_bytes"].fillna(rows["linear_bytes"]),
                        shape=rows["shape"].astype(object).mask(rows["num_sizes"] < _MIN_SIZES, "none"))
-    found = rows.reindex(columns=["case", *_GROWTH]).rename(columns=_GROWTH)
-    return {str(row["case"]): {str(name): value for name, value in row.items()} for row in found.to_dict("records")}
+    columns = rows.reindex(columns=["case", *_GROWTH]).rename(columns=_GROWTH)
+    return {str(row["case"]): {str(name): value for name, value in row.items()} for row in columns.to_dict("records")}
