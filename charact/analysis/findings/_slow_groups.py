@@ -1,4 +1,4 @@
-"""Groups of slow iterations by what they have in common, disjoint and in the order in which causes are tried."""
+"""Disjoint groups of slow iterations, each with the reason why its iterations are slow."""
 
 import json
 import math
@@ -10,18 +10,19 @@ import numpy.typing as npt
 import pandas as pd
 
 _SLOWER = 1.2
-"""Least ratio of the median of a group's iterations to that of the others."""
+"""Minimum ratio of the median time of a group to that of the other iterations."""
 _DISTINCT_FRAC = 0.7
-"""Share of a group's iterations that are slower than nearly all others."""
 _QUANTILE = 0.9
+"""Minimum share of a group's iterations that are slower than this quantile of the others."""
 _FEWEST = 2
+"""Minimum number of iterations of a group."""
 _MOST_PERIOD = 8
-"""Longest period for which every class of iterations is tried; longer ones are seen in the slow iterations alone."""
+"""Longest period of which every offset is tried; longer periods are searched among the slow iterations only."""
 _MOST_SLOW = 40
 """Number of slowest iterations whose distances are tried as periods."""
 _REGULAR_FRAC = 0.8
 _EXPLAINED_FRAC = 0.4
-"""Shares of a period's iterations that are slow, and of the slow iterations' extra time that they have."""
+"""Minimum shares of a period's iterations that are slow, and of the slow iterations' extra time that it explains."""
 _PHASES = ("data", "forward", "loss", "backward", "update", "communication", "other")
 
 _Mask = npt.NDArray[np.bool_]
@@ -41,14 +42,14 @@ class SlowGroup:
     phase: str
     """Phase with most of the extra time."""
     period: int | None = None
-    """Every so many iterations; None without a period."""
+    """Distance of the iterations; None without a period."""
 
 
 def slow_groups(rows: pd.DataFrame) -> dict[str, SlowGroup]:
     """Return the groups of slow iterations by reason: each iteration is in the first group that claims it.
 
     Args:
-        rows: of `program_iterations`, of one case and in order.
+        rows: rows of `program_iterations` of one case, in order.
 
     Reasons: 'compilation', 'garbage_collection', 'epoch_start', 'new_input_shapes', 'long_inputs', 'periodic_work',
     'slow_iterations' (no pattern).
@@ -83,9 +84,9 @@ def _candidates(rows: pd.DataFrame, left: _Mask) -> Iterator[tuple[str, _Mask, i
     periodic = _periodic(positions, walls, left)
     if periodic is not None:
         yield "periodic_work", *periodic
-    for short in range(2, _MOST_PERIOD + 1):
-        for rest in range(short):
-            yield "periodic_work", positions % short == rest, short
+    for period in range(2, _MOST_PERIOD + 1):
+        for offset in range(period):
+            yield "periodic_work", positions % period == offset, period
     yield "slow_iterations", _is_slow(walls, left), None
 
 
@@ -95,7 +96,7 @@ def _mask(values: "pd.Series[bool]") -> _Mask:
 
 
 def _without_fast_first(mask: _Mask, walls: npt.NDArray[np.float64]) -> _Mask:
-    """Return flags without that of the first iteration, unless it is slow like the others: it is always new."""
+    """Clear the flag of the first iteration, which is always new, unless it is as slow as the other flagged ones."""
     later = mask.copy()
     later[:1] = False
     return later if later.any() and walls[0] < np.median(walls[later]) / 2 else mask
@@ -134,10 +135,10 @@ def _periodic(positions: npt.NDArray[np.intp], walls: npt.NDArray[np.float64], l
                  if _is_regular(positions % each[0] == each[1], is_slow, left)}
     if not explained:
         return None
-    period, rest = max(explained, key=lambda each: (explained[each], -each[0]))
-    if explained[period, rest] < _EXPLAINED_FRAC * extra.sum():
+    period, offset = max(explained, key=lambda each: (explained[each], -each[0]))
+    if explained[period, offset] < _EXPLAINED_FRAC * extra.sum():
         return None
-    return positions % period == rest, period
+    return positions % period == offset, period
 
 
 def _is_regular(in_class: _Mask, is_slow: _Mask, left: _Mask) -> bool:

@@ -28,8 +28,8 @@ class Trend(NamedTuple):
 def trend(series: "pd.Series[float]") -> Trend | None:
     """Return the Theil-Sen slope of a series over the iterations (its index); None for fewer than 12 values.
 
-    The interval is widened to that of independent values: neighbouring iterations are first replaced by the medians of
-    blocks, of which there are at most 200.
+    Neighbouring iterations resemble each other, which would make the interval too narrow. So the slope is that of the
+    medians of blocks of neighbours, at most 200.
 
     *Source*: P. K. Sen, Estimates of the regression coefficient based on Kendall's tau, JASA 63 (1968).
     """
@@ -39,8 +39,8 @@ def trend(series: "pd.Series[float]") -> Trend | None:
     if len(values) < _FEWEST_POINTS:
         return None
     xs, ys = _blocks(values)
-    found = theilslopes(ys, xs, alpha=0.95)
-    return Trend(float(found.slope), float(found.low_slope), float(found.high_slope), float(found.intercept),
+    fit = theilslopes(ys, xs, alpha=0.95)
+    return Trend(float(fit.slope), float(fit.low_slope), float(fit.high_slope), float(fit.intercept),
                  int(series.index.max() - series.index.min() + 1))
 
 

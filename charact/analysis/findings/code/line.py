@@ -11,7 +11,7 @@ _PHASES = ("other", "forward", "loss")
 
 
 def find(case: WatchedCase) -> Iterator[Finding]:
-    """Yield a finding for each function of the program that takes much time in lines of its own."""
+    """Yield a finding for each function of the program whose own lines take much time."""
     for phase in _PHASES:
         functions: dict[tuple[str, str], list[SampledLine]] = {}
         for line in case.lines(phase):
@@ -37,8 +37,8 @@ def _of_function(case: WatchedCase, phase: str, lines: list[SampledLine]) -> Ite
     top = lines[0]
     advice = advice_for(top)
     places = str(top.place) if len(lines) == 1 else f"{top.place} and {len(lines) - 1} more lines"
-    evidence = (f"{quantity(spent_s, 's')}, {share(spent_s / case.iteration_s)} of a typical iteration, in "
-                f"{phase}, by {sum(line.num_samples for line in lines)} samples at {places}",)
+    evidence = (f"it takes {quantity(spent_s, 's')}, {share(spent_s / case.iteration_s)} of a typical iteration, in "
+                f"{phase}: {sum(line.num_samples for line in lines)} samples at {places}",)
     name = top.place.file if top.function == "<module>" else top.function
-    yield Finding(f"{name} {advice.does} at line {top.place.line}", advice.remedy, saving, evidence,
+    yield Finding(f"line {top.place.line} in {name} {advice.does}", advice.remedy, saving, evidence,
                   "high" if top.waiting_frac is not None else "medium", place=top.place, phase=phase)

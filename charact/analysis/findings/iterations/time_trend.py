@@ -13,7 +13,7 @@ _PHASES = ("data", "forward", "loss", "backward", "update", "communication", "ot
 
 
 def find(case: WatchedCase) -> Iterator[Finding]:
-    """Yield a finding for the phase whose growth costs most."""
+    """Yield a finding for the phase that grows most."""
     rows = case.iterations
     rows = rows[rows["kind"] == "timed"].set_index("index")
     grown: list[tuple[float, str, Trend]] = []
@@ -46,21 +46,23 @@ def _finding(case: WatchedCase, phase: str, saving: Saving, evidence: list[str])
         model = max(hooked, key=lambda each: each["num_hooks_last"])
         evidence.append(f"{model['name']} had {model['num_hooks_first']} hooks at its first call and has "
                         f"{model['num_hooks_last']} at the end")
-        return Finding(f"hooks pile up on {model['name']}, so that {phase} gets longer with every iteration",
-                       "register each hook once, before the loop, or remove it with its handle", saving,
+        return Finding(f"{phase} gets longer with every iteration: hooks accumulate on {model['name']}",
+                       "register each hook once, before the loop, or remove it: handle.remove()", saving,
                        tuple(evidence), phase=phase, layer=model["name"], setting="hooks",
                        covers=frozenset({"hooks"}))
     causes = {
-        "backward": ("the graph of earlier iterations is kept and gone through again",
-                     "detach what is carried over from one iteration to the next (hidden.detach(), loss.item())"),
-        "forward": ("something that the forward goes through grows, such as a list, a cache, hooks or a graph",
-                    "bound what each iteration adds to, and detach what is carried over"),
-        "update": ("the optimizer has more and more to update",
+        "backward": ("it goes through the autograd graph of earlier iterations again",
+                     "detach tensors that are carried over to the next iteration: hidden.detach(), loss.item()"),
+        "forward": ("it reads something that grows, such as a list, a cache or an autograd graph",
+                    "limit the size of lists and caches that iterations add to, and detach carried-over tensors"),
+        "update": ("the optimizer gets more and more parameters or groups",
                    "add parameters and parameter groups once, before the loop"),
-        "data": ("each fetch has more to go through", "index the data instead of searching it from its start"),
+        "data": ("each fetch searches or copies more data",
+                 "index the data instead of searching or copying all of it"),
     }  # fmt: skip
-    cause, remedy = causes.get(phase, ("something that each iteration goes through grows, such as a list of results",
-                                       "bound what each iteration adds to, and compute from it once at the end"))
+    cause, remedy = causes.get(phase, ("iterations read something that grows, such as a list of results",
+                                       "limit the size of lists that iterations add to, and compute results once, at "
+                                       "the end"))
     place = next((line.place for line in case.lines(phase)), None)
     return Finding(f"{phase} gets longer with every iteration: {cause}", remedy, saving,
                    tuple(evidence), place=place, phase=phase)
