@@ -76,7 +76,7 @@ def _candidates(rows: pd.DataFrame, left: _Mask) -> Iterator[tuple[str, _Mask, i
     if shapes.nunique() <= len(rows) / 4:
         slower = max((is_new, before_new), key=lambda mask: float(walls[mask & left].sum()))
         yield "new_input_shapes", _without_fast_first(slower, walls), None
-    numels = shapes.map(_num_elements).to_numpy(dtype=float)
+    numels = shapes.map(num_elements).to_numpy(dtype=float)
     if shapes.nunique() > 1:
         yield "long_inputs", numels > 1.5 * np.nanmedian(numels), None
     left[_mask(rows["kind"] == "warm-up")] = False  # lazy imports, first allocations
@@ -102,7 +102,7 @@ def _without_fast_first(mask: _Mask, walls: npt.NDArray[np.float64]) -> _Mask:
     return later if later.any() and walls[0] < np.median(walls[later]) / 2 else mask
 
 
-def _num_elements(shapes: str | None) -> float:
+def num_elements(shapes: str | None) -> float:
     """Return the number of elements of tensors of given shapes, as JSON; NaN if not known."""
     if not isinstance(shapes, str):
         return float("nan")

@@ -53,8 +53,8 @@ def _blocks(values: "pd.Series[float]") -> tuple[npt.NDArray[np.float64], npt.ND
 
 
 def grows_throughout(series: "pd.Series[float]", trend_of_all: Trend) -> bool:
-    """Return whether the medians of thirds grow, each by a quarter of what the whole slope says or more."""
+    """Return whether the medians of thirds grow, each by 5 % of the growth over all iterations or more."""
     values = series.dropna()
     thirds = [values.iloc[part] for part in np.array_split(np.arange(len(values)), 3)]
     first, second, third = (part.median() for part in thirds)
-    return bool(min(second - first, third - second) >= trend_of_all.growth / 12)
+    return bool(min(second - first, third - second) >= trend_of_all.growth / 20)

@@ -8,6 +8,8 @@ from charact.analysis.findings._watched_case import SampledLine, WatchedCase
 from charact.core.units import quantity, share
 
 _PHASES = ("other", "forward", "loss")
+_LONG_LOSS_FRAC = 0.1
+"""Share of the iteration from which a line of a loss is reported."""
 
 
 def find(case: WatchedCase) -> Iterator[Finding]:
@@ -15,7 +17,7 @@ def find(case: WatchedCase) -> Iterator[Finding]:
     for phase in _PHASES:
         functions: dict[tuple[str, str], list[SampledLine]] = {}
         for line in case.lines(phase):
-            if phase == "other" or _is_own(line):
+            if phase == "other" or _is_own(line) or (phase == "loss" and _is_long_loss(case, line)):
                 functions.setdefault((line.place.file, line.function), []).append(line)
         for lines in functions.values():
             yield from _of_function(case, phase, lines)
@@ -27,6 +29,12 @@ def _is_own(line: SampledLine) -> bool:
     waits = line.waiting_frac is not None and line.waiting_frac > 0.5
     reads = any(part in text for part in (".item()", ".tolist()", ".numpy()", "np.", "sleep(", "print("))
     return waits or reads or (line.in_loop and line.library is None)
+
+
+def _is_long_loss(case: WatchedCase, line: SampledLine) -> bool:
+    """Return whether a line of a loss outside of layers takes much of the iteration: losses usually take little."""
+    spent_s = line.share_frac * case.phase_s["loss"]
+    return line.library is None and spent_s > _LONG_LOSS_FRAC * case.iteration_s
 
 
 def _of_function(case: WatchedCase, phase: str, lines: list[SampledLine]) -> Iterator[Finding]:

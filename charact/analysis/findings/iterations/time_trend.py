@@ -3,11 +3,12 @@
 from collections.abc import Iterator
 
 from charact.analysis.findings._finding import Finding, Saving
+from charact.analysis.findings._slow_groups import num_elements
 from charact.analysis.findings._trend import Trend, grows_throughout, trend
 from charact.analysis.findings._watched_case import WatchedCase
 from charact.core.units import quantity
 
-_LEAST_GROWTH_FRAC = 0.4
+_LEAST_GROWTH_FRAC = 0.5
 """Least growth of a phase from the first iteration to the last, as a share of its first value."""
 _PHASES = ("data", "forward", "loss", "backward", "update", "communication", "other")
 
@@ -24,7 +25,7 @@ def find(case: WatchedCase) -> Iterator[Finding]:
             continue
         if grows_throughout(series, line):
             grown.append((line.growth / 2, phase, line))
-    if not grown:
+    if not grown or _inputs_grow(case):
         return
     mean_growth_s, phase, line = max(grown)
     total_s = sum(each for each, _, _ in grown)
@@ -37,6 +38,13 @@ def find(case: WatchedCase) -> Iterator[Finding]:
                 f"{quantity(line.start + line.growth, 's')} over {line.num_iterations} iterations"
                 + (f"; so do {others}" if others else "")]
     yield _finding(case, phase, saving, evidence)
+
+
+def _inputs_grow(case: WatchedCase) -> bool:
+    """Return whether later inputs are larger: then later iterations have more to do."""
+    numels = case.iterations["input_shapes"].map(num_elements).dropna()
+    halves = numels.iloc[:len(numels) // 2], numels.iloc[len(numels) // 2:]
+    return len(numels) > 1 and halves[1].median() > 1.2 * halves[0].median()
 
 
 def _finding(case: WatchedCase, phase: str, saving: Saving, evidence: list[str]) -> Finding:

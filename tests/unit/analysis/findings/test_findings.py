@@ -111,6 +111,12 @@ def test_a_phase_that_grows_and_its_hooks(tmp_path: Path) -> None:
     assert holds(finding, 400 * 0.004)
 
 
+def test_inputs_that_grow_are_no_trend(tmp_path: Path) -> None:
+    run = watched_program(tmp_path, TYPICAL | {"forward": list(np.linspace(0.005, 0.013, 400))}, num=400,
+                          columns={"input_shapes": [f"[[8,{100 + number}]]" for number in range(400)]})
+    assert "time_trend" not in list(findings(run)["finding"])
+
+
 def test_memory_that_grows_and_what_holds_it(tmp_path: Path) -> None:
     held = {"shape": [128, 2000], "num_tensors": 150, "bytes": 150 * 2**20, "has_graph": True, "variable": "outputs",
             "function": "AddmmBackward0", "file": "train.py", "line": 12, "text": "outputs.append(logits)"}
