@@ -5,15 +5,27 @@ The three programs without a fault get no finding that promises much. What a rem
 """
 
 import json
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from findings import FIRST, judged, read_truths, row
-from support.programs import charact
+from support.programs import run_watched
 
 PROGRAMS = Path(__file__).parents[1] / "programs"
 KNOWN = read_truths(PROGRAMS / "known_causes")
 QUICK = {"adam_many_tensors", "remote_log", "workers_for_tensors"}
+
+
+def summary_of(path: Path, directory: Path) -> dict[str, Any]:
+    """Return the summary of a program that ran under charact."""
+    assert run_watched([str(path)], directory).status == 0
+    shown = subprocess.run([sys.executable, "-m", "charact", "show", "--json", "runs"], cwd=directory, check=True,
+                           capture_output=True, text=True)
+    summary: dict[str, Any] = json.loads(shown.stdout)
+    return summary
 
 
 @pytest.mark.clock
@@ -21,8 +33,7 @@ QUICK = {"adam_many_tensors", "remote_log", "workers_for_tensors"}
                                   for name in sorted(KNOWN)])
 def test_a_known_cause_is_named(tmp_path: Path, name: str) -> None:
     path = PROGRAMS / "known_causes" / f"{name}.py"
-    charact("run", "--quiet", "--out", str(tmp_path), str(path))
-    summary = json.loads(charact("show", "--json", str(tmp_path)).stdout)
+    summary = summary_of(path, tmp_path)
     verdict, reason = judged(path, KNOWN[name], summary["findings"], None)
     assert verdict == "right", row(name, verdict, reason, summary["findings"], None)
     assert len(summary["findings"]) <= 2 * FIRST
@@ -35,8 +46,7 @@ def test_a_known_cause_is_named(tmp_path: Path, name: str) -> None:
 @pytest.mark.clock
 @pytest.mark.parametrize("path", sorted((PROGRAMS / "well_written").glob("*.py")), ids=lambda path: path.stem)
 def test_a_well_written_program_gets_no_false_advice(tmp_path: Path, path: Path) -> None:
-    charact("run", "--quiet", "--out", str(tmp_path), str(path))
-    findings = json.loads(charact("show", "--json", str(tmp_path)).stdout)["findings"]
+    findings = summary_of(path, tmp_path)["findings"]
     truth = read_truths(path.parent)[path.stem]
     verdict, reason = judged(path, truth, findings, None)
     assert verdict in ("right", "partly"), row(path.stem, verdict, reason, findings, None)

@@ -47,8 +47,8 @@ def bare_and_watched(tmp_path: Path, script: str, *arguments: str, options: tupl
     """Outcomes of a script, alone and under charact, in processes of their own."""
     program = [str(SCRIPTS / f"{script}.py"), *arguments]
     alone = started(program, tmp_path / "bare", TRUTH="../unread.json")
-    watched = started(["-m", "charact", "run", "--skip", "0", "--out", str(tmp_path / "runs"), *options, *program],
-                      tmp_path / "watched", TRUTH=str(tmp_path / "truth.json"))
+    watched = started(["-m", "charact", "run", "--skip", "0", "--passes", "timing", "--out", str(tmp_path / "runs"),
+                       *options, *program], tmp_path / "watched", TRUTH=str(tmp_path / "truth.json"))
     return outcome(alone), outcome(watched)
 
 

@@ -22,7 +22,8 @@ def forked_bare_and_watched(server: Server, tmp_path: Path, script: str, *argume
                             ) -> tuple[Outcome, Outcome]:
     """Outcomes of a script, alone and under charact; both run at once, each in a directory of its own."""
     program = [str(SCRIPTS / f"{script}.py"), *arguments]
-    commands = {"bare": program, "watched": ["run", "--skip", "0", "--out", str(tmp_path / "runs"), *program]}
+    watching = ["run", "--skip", "0", "--passes", "timing", "--out", str(tmp_path / "runs")]
+    commands = {"bare": program, "watched": [*watching, *program]}
     truths = {"bare": "../unread.json", "watched": str(tmp_path / "truth.json")}
     for name in commands:
         (tmp_path / name).mkdir()

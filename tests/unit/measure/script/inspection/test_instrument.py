@@ -19,6 +19,12 @@ from charact.measure.script.spans.recorder import Kind, SpanRecorder
 pytestmark = pytest.mark.clock
 
 
+@pytest.fixture(autouse=True)
+def nothing_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forget what other tests have compiled."""
+    monkeypatch.setattr(instrument, "compiles", lambda: False)
+
+
 class Slow(nn.Module):
     """A layer whose forward and backward take known times."""
 
