@@ -119,7 +119,17 @@ def redacted(facts: dict[str, Any]) -> dict[str, Any]:
 
     If the manifest has `arguments_kept`, its command line and the program's arguments are unchanged.
     """
-    redactor, keep = _here(), bool(facts.get("arguments_kept"))
+    return redacted_notes([facts])[0]
+
+
+def redacted_notes(notes: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return notes as `redacted` does; the environment, which takes longest to read, is read once."""
+    redactor = _here()
+    return [_redacted(note, redactor) for note in notes]
+
+
+def _redacted(facts: dict[str, Any], redactor: "_Redactor") -> dict[str, Any]:
+    keep = bool(facts.get("arguments_kept"))
     # The top-level names are charact's own: none is that of a secret.
     return {name: redactor.text(value) if isinstance(value, str) and name not in _FIXED | _IDENTIFIERS
             else redactor.facts(value, name, keep_arguments=keep) for name, value in facts.items()}

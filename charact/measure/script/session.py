@@ -1,6 +1,7 @@
 """Profiling session of a program: installs the patches, writes the event log, counts iterations."""
 
 import contextlib
+import importlib
 import os
 import sys
 import time
@@ -125,6 +126,7 @@ class Session:
         begin_ns = perf_counter_ns()
         self.started = True
         self._num_threads = sys.modules["torch"].get_num_threads()
+        importlib.import_module("charact.measure.script.program.settings")  # takes milliseconds, here in no iteration
         self._try(self._patches.install)
         self._try(self._look_for_device)
         if self._sampler is not None:

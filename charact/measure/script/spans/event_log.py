@@ -18,7 +18,7 @@ from charact.core.bounded_reading import check_declared
 from charact.core.files import writing
 from charact.measure.script.spans.recorder import Kind, Slice
 from charact.record.in_progress import NOTES, PANEL, SLICES
-from charact.record.redaction import redacted
+from charact.record.redaction import redacted_notes
 from charact.record.schema import PHASES
 
 _RECORD = struct.Struct("<BBBqqqqq")
@@ -77,7 +77,7 @@ class EventLogWriter:
     def notes(self, notes: list[dict[str, Any]]) -> None:
         """Append notes, with secrets redacted."""
         self._append(NOTES, b"".join(
-            json.dumps(redacted(note), ensure_ascii=False).encode("utf-8", "replace") + b"\n" for note in notes))
+            json.dumps(note, ensure_ascii=False).encode("utf-8", "replace") + b"\n" for note in redacted_notes(notes)))
 
     def _append(self, name: str, content: bytes | bytearray, flags: int = 0) -> None:
         """Append to a file, and close it at once.
