@@ -52,9 +52,18 @@ def _blocks(values: "pd.Series[float]") -> tuple[npt.NDArray[np.float64], npt.ND
     return np.array([block.mean() for block in xs]), np.array([np.median(block) for block in ys])
 
 
-def grows_throughout(series: "pd.Series[float]", trend_of_all: Trend) -> bool:
-    """Return whether the medians of thirds grow, each by 5 % of the growth over all iterations or more."""
+def steady_growth(series: "pd.Series[float]", least: float) -> Trend | None:
+    """Return the trend of a series that grows throughout by an amount or more; None for any other series.
+
+    It grows throughout if the medians of its thirds do, each by 5 % of the whole growth or more.
+    """
     values = series.dropna()
-    thirds = [values.iloc[part] for part in np.array_split(np.arange(len(values)), 3)]
-    first, second, third = (part.median() for part in thirds)
-    return bool(min(second - first, third - second) >= trend_of_all.growth / 20)
+    if len(values) < _FEWEST_POINTS:
+        return None
+    first, second, third = (values.iloc[part].median() for part in np.array_split(np.arange(len(values)), 3))
+    if min(second - first, third - second) <= 0 or third - first < least / 3:
+        return None  # most series: they need no SciPy, which takes a second to import
+    line = trend(values)
+    if line is None or line.low <= 0 or line.growth < least:
+        return None
+    return line if min(second - first, third - second) >= line.growth / 20 else None

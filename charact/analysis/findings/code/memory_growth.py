@@ -6,7 +6,7 @@ from typing import Any
 import pandas as pd
 
 from charact.analysis.findings._finding import Finding, Place
-from charact.analysis.findings._trend import grows_throughout, trend
+from charact.analysis.findings._trend import steady_growth
 from charact.analysis.findings._watched_case import WatchedCase
 from charact.core.units import quantity
 
@@ -22,13 +22,10 @@ def find(case: WatchedCase) -> Iterator[Finding]:
     rows = case.iterations.set_index("index").iloc[3:]
     for column, name in _SERIES.items():
         series = rows[column]
-        line = trend(series)
-        if line is None or line.low <= 0 or line.growth < max(_LEAST_BYTES, _LEAST_FRAC * series.max()):
-            continue
-        if not grows_throughout(series, line):
-            continue
-        yield _finding(case, name, line.slope, line.growth, series)
-        return
+        line = steady_growth(series, max(_LEAST_BYTES, _LEAST_FRAC * series.max()))
+        if line is not None:
+            yield _finding(case, name, line.slope, line.growth, series)
+            return
 
 
 def _finding(case: WatchedCase, name: str, slope: float, growth: float, series: "pd.Series[float]") -> Finding:

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 from charact.analysis.findings._finding import Finding, Saving
 from charact.analysis.findings._slow_groups import num_elements
-from charact.analysis.findings._trend import Trend, grows_throughout, trend
-from charact.analysis.findings._watched_case import WatchedCase
+from charact.analysis.findings._trend import Trend, steady_growth
+from charact.analysis.findings._watched_case import LEAST_FRAC, WatchedCase
 from charact.core.units import quantity
 
 _LEAST_GROWTH_FRAC = 0.5
@@ -19,11 +19,8 @@ def find(case: WatchedCase) -> Iterator[Finding]:
     rows = rows[rows["kind"] == "timed"].set_index("index")
     grown: list[tuple[float, str, Trend]] = []
     for phase in _PHASES:
-        series = rows[f"{phase}_s"].fillna(0.0)
-        line = trend(series)
-        if line is None or line.low <= 0 or line.growth < _LEAST_GROWTH_FRAC * max(line.start, 1e-9):
-            continue
-        if grows_throughout(series, line):
+        line = steady_growth(rows[f"{phase}_s"].fillna(0.0), LEAST_FRAC * case.iteration_s)
+        if line is not None and line.growth >= _LEAST_GROWTH_FRAC * line.start:
             grown.append((line.growth / 2, phase, line))
     if not grown or _inputs_grow(case):
         return

@@ -1,10 +1,13 @@
 """Slopes of series: known ones are within the interval, and noise has none."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pandas as pd
 import pytest
 
-from charact.analysis.findings._trend import grows_throughout, trend
+from charact.analysis.findings._trend import steady_growth, trend
 
 
 def series(slope: float, num: int = 300, noise: float = 0.1, seed: int = 0) -> "pd.Series[float]":
@@ -38,13 +41,20 @@ def test_few_values_have_no_trend() -> None:
     assert trend(series(1.0, num=11)) is None
 
 
-def test_growth_at_the_start_alone_does_not_go_on() -> None:
-    values = series(0.0, noise=0.001)
-    values[:100] = np.linspace(0.0, 5.0, 100)
-    line = trend(values)
-    assert line is not None
-    assert not grows_throughout(values, line)
-    steady = series(0.01)
-    line = trend(steady)
-    assert line is not None
-    assert grows_throughout(steady, line)
+def test_only_a_series_that_grows_throughout_grows_steadily() -> None:
+    at_first = series(0.0, noise=0.001)
+    at_first[:100] = np.linspace(0.0, 5.0, 100)
+    assert trend(at_first) is not None
+    assert steady_growth(at_first, 1.0) is None
+    steady = steady_growth(series(0.01), 2.0)
+    assert steady is not None
+    assert steady.growth == pytest.approx(3.0, rel=0.1)
+    assert steady_growth(series(0.01), 4.0) is None
+    assert steady_growth(series(-0.01), 1.0) is None
+
+
+def test_most_records_are_read_without_scipy() -> None:
+    code = ("import sys, numpy, pandas; from charact.analysis.findings._trend import steady_growth; "
+            "steady_growth(pandas.Series(numpy.random.default_rng(1).normal(5, 1, 300)), 3.0); "
+            "assert 'scipy' not in sys.modules")
+    subprocess.run([sys.executable, "-c", code], check=True)
