@@ -49,6 +49,7 @@ def test_commands_and_options_of_checks_exist() -> None:
     assert [words for words in known if unknown_option(root, words) is not None] == []
 
 
+@pytest.mark.slow
 def test_every_check_runs_or_needs_a_device(tmp_path: Path) -> None:
     """As `--device cpu` does, in which times are not held."""
     done = subprocess.run([sys.executable, str(HERE / "acceptance.py"), "--device", "cpu", "--out", str(tmp_path)],

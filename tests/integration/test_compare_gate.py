@@ -131,6 +131,7 @@ def test_turns_end_once_the_times_differ_clearly(here: Callable, stand_in: Path,
         {"case": CASE, "side": "b", "decision": "slower", "separation": "slower"}]}
 
 
+@pytest.mark.slow
 def test_equal_programs_end_with_the_largest_possible_difference(
         here: Callable, stand_in: Path, tmp_path: Path) -> None:
     command = f"{shlex.quote(str(stand_in))} profile resnet50"
@@ -144,6 +145,7 @@ def test_equal_programs_end_with_the_largest_possible_difference(
     assert "no difference above 3 %" in (directory / "comparison.html").read_text()
 
 
+@pytest.mark.slow
 def test_the_time_is_a_limit(here: Callable, stand_in: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NOISE", "2")
     command = f"{shlex.quote(str(stand_in))} profile resnet50"
@@ -152,6 +154,7 @@ def test_the_time_is_a_limit(here: Callable, stand_in: Path, tmp_path: Path, mon
     assert "Stopped after 4 turns, one run of each in a turn, undecided: the time was up" in done.stdout
 
 
+@pytest.mark.slow
 def test_an_interrupted_comparison_answers_from_its_finished_turns(stand_in: Path, tmp_path: Path) -> None:
     command = f"{shlex.quote(str(stand_in))} profile resnet50 --interrupt"
     done = subprocess.run([sys.executable, "-m", "charact", "compare", "--ab", command, f"{command} --slow", "--repeat",

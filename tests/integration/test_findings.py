@@ -16,7 +16,7 @@ from support.programs import run_watched
 
 PROGRAMS = Path(__file__).parents[1] / "programs"
 KNOWN = read_truths(PROGRAMS / "known_causes")
-QUICK = {"adam_many_tensors", "remote_log", "workers_for_tensors"}
+QUICK = {"workers_for_tensors"}
 
 
 def summary_of(path: Path, directory: Path) -> dict[str, Any]:

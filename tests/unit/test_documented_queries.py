@@ -124,7 +124,8 @@ def _cases(found: pd.DataFrame, run: Run) -> None:
 
 
 EXPRESSIONS: dict[str, Callable[[Any, Run], None]] = {
-    'run.summary()[["case", "time_s", "low_s", "high_s"]]': _summary_of_one,
+    'run.summary()[["case", "time_s", "low_s", "high_s", "finding_cause"]]': _summary_of_one,
+    'run.summary()[["case", "time_s", "low_s", "high_s", "finding_cause", "finding_remedy"]]': _summary_of_one,
     'run.summary()["time_s"]': lambda found, run: _summary_of_one(found.to_frame(), run),
     'runs.summary()[["run", "case", "time_s", "low_s", "high_s", "unreliable"]]': _summary_of_all,
     'run.iterations.groupby(["case", "iteration"])["host_s"].sum().groupby("case").median()': _sums,

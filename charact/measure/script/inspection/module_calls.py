@@ -45,6 +45,7 @@ class ModuleCalls:
 
     def start(self) -> None:
         """Add hooks to all modules."""
+        self.stop()
         self._handles = [register_module_forward_pre_hook(self._begin),
                          register_module_forward_hook(self._end, with_kwargs=True, always_call=True)]
 
