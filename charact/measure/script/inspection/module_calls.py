@@ -8,6 +8,7 @@ from time import perf_counter_ns
 from typing import Any
 
 from torch import nn
+from torch.nn.modules import module as modules
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
 from charact.measure.script.inspection.clock import Clock, Moment
@@ -53,6 +54,8 @@ class ModuleCalls:
         """Remove the hooks."""
         for handle in self._handles:
             handle.remove()
+            # PyTorch 2.13 leaves it, and then warns whenever the program compiles a module.
+            modules._global_forward_hooks_with_kwargs.pop(handle.id, None)
         self._handles.clear()
         self._stacks.clear()
 

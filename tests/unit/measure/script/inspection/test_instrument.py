@@ -91,6 +91,7 @@ def test_a_plain_training_has_no_findings_and_keeps_no_hooks() -> None:
     assert not model[0].weight._post_accumulate_grad_hooks  # type: ignore[attr-defined]
     assert not nn.modules.module._global_forward_pre_hooks
     assert not nn.modules.module._global_forward_hooks
+    assert not nn.modules.module._global_forward_hooks_with_kwargs
     assert not _global_optimizer_pre_hooks
 
 
