@@ -16,6 +16,7 @@ import pytest
 from support import brick_records, counter_records, memory_records, operation_records, rank_records, records
 from support.pages import Page
 from support.terminal import shown
+from support.watched_programs import watched_program
 
 import charact.analysis
 from charact.record.reader import Run, load_run
@@ -31,6 +32,8 @@ RUNS: dict[str, Callable[[Path], Path]] = {
     "training": records.write_training,
     "inference": records.write_inference,
     "watched": records.write_watched,
+    "slow program": lambda out: watched_program(out, {"data": 0.03, "forward": 0.02}, settings={
+        "threads": {"intra_op": 16, "num_usable_cores": 2}}).path,
     "memory": memory_records.write_memory,
     "gpu counters": counter_records.write_gpu,
     "cpu counters": counter_records.write_cpu,
