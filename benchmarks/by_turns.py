@@ -117,7 +117,7 @@ def outcome(base: Values, new: Values, judge: Judge) -> tuple[str, int]:
     return "undecided", MAX_TURNS
 
 
-def tell(name: str, draw: Callable[[np.random.Generator], tuple[Values, Values]], num_pairs: int) -> None:
+def print_rates(name: str, draw: Callable[[np.random.Generator], tuple[Values, Values]], num_pairs: int) -> None:
     """Print the rates for a kind of noise, for each true ratio."""
     cells = []
     for ratio in RATIOS:
@@ -149,10 +149,10 @@ def main() -> None:
     for program, kinds in json.loads(RECORD.read_text(encoding="utf-8")).items():
         for kind, times in kinds.items():
             spread = np.log(times).std(ddof=1)
-            tell(f"{program}, {kind}, {len(times)} runs, {100 * spread:.1f} %", partial(drawn, np.array(times)),
+            print_rates(f"{program}, {kind}, {len(times)} runs, {100 * spread:.1f} %", partial(drawn, np.array(times)),
                  options.pairs)  # fmt: skip
     for name in SYNTHETIC:
-        tell(f"synthetic: {name}", partial(synthetic, name), options.pairs)
+        print_rates(f"synthetic: {name}", partial(synthetic, name), options.pairs)
 
 
 if __name__ == "__main__":
