@@ -1,6 +1,7 @@
 """The type of a finding: a cause of lost time or memory, its place, what it costs and its remedy."""
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 Basis = Literal["measured share", "modelled", "bound"]
@@ -19,6 +20,11 @@ class Place(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line}"
+
+    @classmethod
+    def of(cls, facts: Mapping[str, Any]) -> "Place | None":
+        """Return the place in recorded facts with the keys file, line and perhaps text; None if it is not known."""
+        return cls(facts["file"], facts["line"], facts.get("text")) if facts.get("file") else None
 
 
 @dataclass(frozen=True)
@@ -61,7 +67,7 @@ class Finding:
     layer: str | None = None
     operator: str | None = None
     setting: str | None = None
-    covers: frozenset[str] = field(default_factory=frozenset)
+    covers: frozenset[str] = frozenset()
     """IDs of findings that this one explains: they are not reported for the same case and phase."""
 
     def weight(self, program_s: float) -> float:

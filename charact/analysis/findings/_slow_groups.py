@@ -9,6 +9,9 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from charact.core.slow_iterations import slow_limit_s
+from charact.record.schema import PHASES
+
 _SLOWER = 1.2
 """Minimum ratio of the median time of a group to that of the other iterations."""
 _DISTINCT_FRAC = 0.7
@@ -23,7 +26,6 @@ _MOST_SLOW = 40
 _REGULAR_FRAC = 0.8
 _EXPLAINED_FRAC = 0.4
 """Minimum shares of a period's iterations that are slow, and of the slow iterations' extra time that it explains."""
-_PHASES = ("data", "forward", "loss", "backward", "update", "communication", "other")
 
 _Mask = npt.NDArray[np.bool_]
 
@@ -111,10 +113,7 @@ def num_elements(shapes: str | None) -> float:
 
 def _is_slow(walls: npt.NDArray[np.float64], left: _Mask) -> _Mask:
     """Return which of the unclaimed iterations are slow by the rule of `core.slow_iterations`."""
-    if left.sum() < 6:
-        return np.zeros(len(walls), dtype=bool)
-    low, median, high = np.quantile(walls[left], [0.25, 0.5, 0.75])
-    is_slow: _Mask = left & (walls > 1.5 * median) & (walls > high + 3 * (high - low))
+    is_slow: _Mask = left & (walls > slow_limit_s(walls[left].tolist()))
     return is_slow
 
 
@@ -158,7 +157,7 @@ def _group(rows: pd.DataFrame, mask: _Mask, left: _Mask, period: int | None) -> 
     if slow_s < _SLOWER * typical_s or not is_distinct:
         return None
     extra = {phase: float((column[mask] - np.median(column[others])).sum())
-             for phase in _PHASES for column in [rows[f"{phase}_s"].fillna(0.0).to_numpy()]}
+             for phase in PHASES for column in [rows[f"{phase}_s"].fillna(0.0).to_numpy()]}
     return SlowGroup([int(index) for index in np.flatnonzero(mask)],
                      float(np.maximum(walls[mask] - typical_s, 0.0).sum()), typical_s, slow_s,
                      max(extra, key=extra.__getitem__), period)

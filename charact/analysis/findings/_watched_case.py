@@ -13,7 +13,7 @@ from charact.analysis.findings._slow_groups import SlowGroup, slow_groups
 from charact.analysis.profile.breakdown import operator_times, phase_breakdown
 from charact.analysis.profile.core_use import disturbance
 from charact.record.reader import Run
-from charact.record.schema import SAMPLED_PHASES
+from charact.record.schema import PHASES, SAMPLED_PHASES
 
 LEAST_FRAC = 0.03
 """Minimum share of the loop's time that a reported cause takes."""
@@ -136,8 +136,7 @@ class WatchedCase:
         rows = phase_breakdown(self.run)
         rows = rows[rows["case"] == self.name]
         times = dict(zip(rows["phase"], rows["time_s"], strict=True))
-        return {phase: times.get(phase, 0.0)
-                for phase in ("data", "forward", "loss", "backward", "update", "communication", "other")}
+        return {phase: times.get(phase, 0.0) for phase in PHASES}
 
     @cached_property
     def operators(self) -> pd.DataFrame:

@@ -27,7 +27,7 @@ def find(case: WatchedCase) -> Iterator[Finding]:
     if line is not None:
         evidence.append(f"{share(line.share_frac)} of it at {line.place} in {line.function}, which "
                         f"{advice_for(line).does}")
-    place = line.place if line else Place(loader["file"], loader["line"]) if loader.get("file") else None
+    place = line.place if line else Place.of(loader)
     yield Finding("the loop waits for batches" + (f": {line.function} {advice_for(line).does}" if line else ""),
                   remedy, saving, tuple(evidence), "high" if line or workers else "medium", place=place, phase="data",
                   setting=f"num_workers={workers}" if loader else None)

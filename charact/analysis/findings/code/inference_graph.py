@@ -3,15 +3,15 @@
 from collections.abc import Iterator
 
 from charact.analysis.findings._finding import Finding, Saving
-from charact.analysis.findings._watched_case import WatchedCase
+from charact.analysis.findings._watched_case import WatchedCase, watched_cases
 from charact.core.units import quantity
 
 
 def find(case: WatchedCase) -> Iterator[Finding]:
     """Yield a finding if a model ran in evaluation mode with gradients enabled and without a backward."""
     models = [model for model in case.settings.get("models", []) if (model.get("inference_with_grad") or 0) >= 2]
-    if not models or (case.trains and case.name != _inference_case(case)):
-        return
+    if not models or (case.trains and not all(other.trains for other in watched_cases(case.run))):
+        return  # the inference case has the finding
     model = max(models, key=lambda each: each["inference_with_grad"])
     rows = case.iterations
     spent_s = float(rows["forward_s"].fillna(0.0).sum())
@@ -28,14 +28,6 @@ def find(case: WatchedCase) -> Iterator[Finding]:
         "run inference under torch.no_grad() or torch.inference_mode(), and keep numbers (.item()) instead of tensors",
         saving, tuple(evidence), memory_bytes=grown or None, memory_frac=grown / _largest_bytes(case) if grown else 0.2,
         place=line.place if line else None, phase="forward", setting="grad mode", covers=frozenset({"memory_growth"}))
-
-
-def _inference_case(case: WatchedCase) -> str | None:
-    """Return the name of the case that reports the finding: the inference case, or this case if there is none."""
-    recorded = set(case.run.program_iterations["case"])
-    named = [str(entry["case"]) for entry in case.run.manifest["cases"] if entry["case"] in recorded]
-    return next((str(entry["case"]) for entry in case.run.manifest["cases"] if entry["mode"] == "infer"
-                 and entry["case"] in named), case.name)
 
 
 def _grown_bytes(case: WatchedCase) -> float:

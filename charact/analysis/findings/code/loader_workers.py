@@ -39,6 +39,6 @@ def find(case: WatchedCase) -> Iterator[Finding]:
             f"pass num_workers=0 to the DataLoader{whole}", saving,
             (f"the loop waits {quantity(wait_s, 's')} for each batch, which a worker makes in "
              f"{quantity(make_s, 's')}; passing it between processes takes the rest",),
-            place=Place(loader["file"], loader["line"]) if loader.get("file") else None, phase="data",
+            place=Place.of(loader), phase="data",
             setting=f"num_workers={loader['num_workers']}", covers=frozenset({"data_loading"}))
         return

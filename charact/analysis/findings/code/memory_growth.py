@@ -57,16 +57,12 @@ def _holder(case: WatchedCase, slope: float) -> dict[str, Any] | None:
         function = f" (grad_fn {held['function']})" if held.get("function") else ""
         return {"cause": f"tensors of shape {held['shape']} accumulate{variable}{graph}",
                 "evidence": f"after {num_before} iterations, {held['num_tensors']:,} tensors of shape {held['shape']} "
-                            f"held {quantity(held['bytes'], 'B')}{function}", "place": _place(held)}
+                            f"held {quantity(held['bytes'], 'B')}{function}", "place": Place.of(held)}
     graphs = [each for each in case.inspection.get("held_graphs") or [] if each["num_nodes"] > 3 * num_before]
     for held in graphs[:1]:
         variable = held.get("variable") or "a tensor"
         return {"cause": f"{variable} keeps the autograd graph of earlier iterations",
                 "evidence": f"after {num_before} iterations, the autograd graph of {variable} had "
                             f"{held['num_nodes']:,} nodes",
-                "place": _place(held)}
+                "place": Place.of(held)}
     return None
-
-
-def _place(held: dict[str, Any]) -> Place | None:
-    return Place(held["file"], held["line"], held.get("text")) if held.get("file") else None

@@ -23,7 +23,7 @@ def find(case: WatchedCase) -> Iterator[Finding]:
                    if each.get("num_workers") and not each.get("persistent_workers")
                    and (each.get("num_iterators") or 0) > 1), None)
     if loader is not None and group.phase == "data":
-        place = Place(loader["file"], loader["line"]) if loader.get("file") else None
+        place = Place.of(loader)
         yield Finding(
             f"the DataLoader starts its {loader['num_workers']} worker processes again in every epoch",
             "pass persistent_workers=True to the DataLoader, or make epochs longer", saving, (evidence,),

@@ -7,10 +7,10 @@ from charact.analysis.findings._slow_groups import num_elements
 from charact.analysis.findings._trend import Trend, steady_growth
 from charact.analysis.findings._watched_case import LEAST_FRAC, WatchedCase
 from charact.core.units import quantity
+from charact.record.schema import PHASES
 
 _LEAST_GROWTH_FRAC = 0.5
 """Least growth of a phase from the first iteration to the last, as a share of its first value."""
-_PHASES = ("data", "forward", "loss", "backward", "update", "communication", "other")
 
 
 def find(case: WatchedCase) -> Iterator[Finding]:
@@ -18,7 +18,7 @@ def find(case: WatchedCase) -> Iterator[Finding]:
     rows = case.iterations
     rows = rows[rows["kind"] == "timed"].set_index("index")
     grown: list[tuple[float, str, Trend]] = []
-    for phase in _PHASES:
+    for phase in PHASES:
         line = steady_growth(rows[f"{phase}_s"].fillna(0.0), LEAST_FRAC * case.iteration_s)
         if line is not None and line.growth >= _LEAST_GROWTH_FRAC * line.start:
             grown.append((line.growth / 2, phase, line))

@@ -35,7 +35,7 @@ def find(case: WatchedCase) -> Iterator[Finding]:
         f"pass fused=True to {optimizer['class']} (foreach=True where a parameter group cannot be fused)", saving,
         (f"update takes {quantity(update_s, 's')}, {share(update_s / case.iteration_s)} of a typical iteration, for "
          f"{optimizer['num_parameters']:,} parameters in {num_tensors:,} tensors",),
-        place=Place(optimizer["file"], optimizer["line"]) if optimizer.get("file") else None, phase="update",
+        place=Place.of(optimizer), phase="update",
         setting=f"{optimizer['class']}(fused=False)")
 
 
@@ -54,5 +54,5 @@ def _groups(case: WatchedCase) -> Iterator[Finding]:
                 "put parameters with equal settings into one group: a step updates all tensors of a group at once",
                 saving, (f"update takes {quantity(update_s, 's')}, {share(update_s / case.iteration_s)} of a typical "
                          "iteration",),
-                place=Place(optimizer["file"], optimizer["line"]) if optimizer.get("file") else None, phase="update",
+                place=Place.of(optimizer), phase="update",
                 setting="parameter groups")
