@@ -20,9 +20,10 @@ def command(
 ) -> None:
     """Print the summary of a run, for people and for scripts.
 
-    Of each case: the verdict with its evidence and the potential saving, the time with its interval, phases, memory,
-    the slowest operators and layers, the use of the device, counters, and what was not measured and why. JSON has
-    numbers in base units, and null for what was not measured.
+    Of a watched program: what costs it time and memory, where, and what to do. Of each case: the verdict with its
+    evidence and the potential saving, the time with its interval, phases, memory, the slowest operators and layers, the
+    use of the device, counters, and what was not measured and why. JSON has numbers in base units, and null for what
+    was not measured.
 
     \b
       charact show runs
