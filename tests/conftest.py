@@ -24,15 +24,21 @@ NEEDS = {"browser tests": "Chromium", "tests of real data and traces": "../share
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Choose how many examples Hypothesis tries, let the collector wait for more objects, and let signals end programs.
+    """Prepare Hypothesis, the collector, signals and the cache of PyTorch's compiler.
 
-    Tests leave many objects, and programs that they start inherit which signals are ignored.
+    Tests leave many objects, so the collector waits for more of them. Programs that tests start inherit which signals
+    are ignored, so none is.
     """
     gc.set_threshold(20_000, 20, 50)
     for number in (signal.SIGINT, signal.SIGHUP) if sys.platform != "win32" else ():
         if signal.getsignal(number) is signal.SIG_IGN:  # by `nohup`, or a shell that runs the tests in the background
             signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
     hypothesis.settings.load_profile("quick" if config.getoption("markexpr") == "not slow" else "all")
+    if limit := os.environ.get("ATEN_CPU_CAPABILITY"):
+        # Before PyTorch's compiler is imported, which sets this variable. With one cache for all, PyTorch would reuse
+        # code for other instructions, which does not compile or aborts.
+        os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(Path(tempfile.gettempdir())
+                                                             / f"torchinductor-{getpass.getuser()}-{limit}"))
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
@@ -73,10 +79,6 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
     os.environ.setdefault("MPLCONFIGDIR", str(Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser()
                                               / "matplotlib"))
     os.environ["XDG_CACHE_HOME"] = str(tmp_path_factory.mktemp("cache"))
-    if limit := os.environ.get("ATEN_CPU_CAPABILITY"):
-        # PyTorch would reuse kernels that were compiled with other instructions, and abort.
-        os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(Path(tempfile.gettempdir())
-                                                             / f"torchinductor-{getpass.getuser()}-{limit}"))
     keep_made_up()
 
 

@@ -41,8 +41,8 @@ def failure(error: Exception, precision: str | None = None) -> dict[str, Any]:
 def one_line(error: BaseException, precision: str | None = None) -> str:
     """Return an error as one line: its type, except of `UserError`, and the first line of its message.
 
-    Where that line ends with a colon, as in "backend='inductor' raised:", the line that follows is added. A missing
-    kernel is reported as such.
+    Where that line ends with a colon, as in "backend='inductor' raised:", the line that follows is added, and of a C++
+    compiler its first error. A missing kernel is reported as such.
 
     Args:
         error: the error.
@@ -50,6 +50,8 @@ def one_line(error: BaseException, precision: str | None = None) -> str:
     """
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [""]
     first = " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]
+    if first.endswith("C++ compile error"):
+        first += next((f": {line.partition('error: ')[2]}" for line in lines if "error: " in line), "")
     if isinstance(error, UserError):
         return first
     if isinstance(error, RuntimeError) and (missing := missing_kernel(first, precision)):

@@ -44,7 +44,9 @@ def test_an_operator_without_a_dtype_in_words() -> None:
 
 
 def test_a_line_that_announces_the_cause_is_followed_by_the_cause() -> None:
-    error = RuntimeError("backend='inductor' raised:\nCppCompileError: C++ compile error\n\nCommand:\ng++ x.cpp")
-    assert one_line(error) == "RuntimeError: backend='inductor' raised: CppCompileError: C++ compile error"
+    error = RuntimeError("backend='inductor' raised:\nCppCompileError: C++ compile error\n\nCommand:\ng++ x.cpp\n"
+                         "Output:\nx.cpp: In function 'f':\nx.cpp:2:4: error: 'at' is not a name\n  2 | at")
+    assert one_line(error) == ("RuntimeError: backend='inductor' raised: CppCompileError: C++ compile error: "
+                               "'at' is not a name")
     assert one_line(RuntimeError("it failed:")) == "RuntimeError: it failed:"
     assert one_line(RuntimeError("")) == "RuntimeError"

@@ -7,6 +7,10 @@ from time import perf_counter_ns
 
 INTERVAL_NS = 20_000_000
 """Shortest time between two samples of the program's own memory."""
+_WORKERS_INTERVAL_NS = 100_000_000
+"""Shortest time between two samples of the workers' memory."""
+_COST_FACTOR = 100
+"""Time between two samples of the workers' memory, in times of what one takes."""
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 _MOST_BYTES = 4096
 """Largest number of bytes that are read of a file."""
@@ -26,6 +30,7 @@ class MemorySamples:
         self._program: list[tuple[int, int, int | None]] = []
         self._workers: list[tuple[int, int]] = []
         self._worker_processes: set[int] = set()
+        self._workers_due_ns = 0
 
     def sample(self, now_ns: int) -> None:
         """Sample the program's memory, unless it was sampled shortly before.
@@ -48,8 +53,15 @@ class MemorySamples:
         """Add processes whose memory is sampled until they end."""
         self._worker_processes.update(processes)
 
-    def sample_workers(self) -> None:
-        """Sample the memory that the workers share with no other process. Another thread may call this."""
+    def sample_workers(self) -> bool:
+        """Sample the memory that the workers share with no other process, and return True, unless it is too early.
+
+        The kernel walks all pages of a process for it, some milliseconds, so samples take 1 % of a core at most.
+        Another thread may call this.
+        """
+        begin_ns = perf_counter_ns()
+        if not self._worker_processes or begin_ns < self._workers_due_ns:
+            return False
         total = 0
         for process in list(self._worker_processes):
             unshared = _unshared_bytes(process)
@@ -57,8 +69,11 @@ class MemorySamples:
                 self._worker_processes.discard(process)
             else:
                 total += unshared
+        end_ns = perf_counter_ns()
         if self._worker_processes:
-            self._workers.append((perf_counter_ns(), total))
+            self._workers.append((end_ns, total))
+        self._workers_due_ns = end_ns + max(_WORKERS_INTERVAL_NS, _COST_FACTOR * (end_ns - begin_ns))
+        return True
 
     def take(self) -> list[dict[str, object]]:
         """Return the samples since the last call as notes."""

@@ -81,13 +81,13 @@ class FrameSampler:
         recorder: of the program's spans.
         event_log: takes the notes.
         interval_s: time between two samples.
-        each_second: called in the thread once a second.
+        between_samples: called in the thread after each sample; returns whether it did something.
     """
 
     def __init__(self, recorder: SpanRecorder, event_log: EventLogWriter, interval_s: float = INTERVAL_S,
-                 each_second: Callable[[], None] = lambda: None) -> None:
+                 between_samples: Callable[[], bool] = lambda: False) -> None:
         self._recorder, self._event_log, self._interval_s = recorder, event_log, interval_s
-        self._each_second = each_second
+        self._between_samples = between_samples
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="charact-sampler", daemon=True)
         self._program: threading.Thread | None = None
@@ -142,13 +142,13 @@ class FrameSampler:
                 while due_s < time.monotonic():  # the program kept the GIL at the same line
                     self._add(sample, waiting_frac)
                     due_s += self._next_s()
+                took_time = self._recorder.on and self._between_samples()
                 if time.monotonic() - written > _WRITE_S:
-                    if self._recorder.on:
-                        self._each_second()
                     if self._samples:
                         self._write()
-                    written = time.monotonic()
-                    due_s = max(due_s, written + _LEAD_S)
+                    written, took_time = time.monotonic(), True
+                if took_time:
+                    due_s = max(due_s, time.monotonic() + _LEAD_S)
         except Exception as error:  # raised by `check` in the program's thread
             self._error = error
 

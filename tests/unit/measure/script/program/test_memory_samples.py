@@ -126,10 +126,15 @@ def test_workers_memory_is_what_they_alone_hold() -> None:
     assert ready.wait(60)
     samples = MemorySamples()
     samples.watch_workers([worker.pid])
-    samples.sample_workers()
+    assert samples.sample_workers()
+    assert not samples.sample_workers()  # too early
     done.set()
     worker.join()
-    samples.sample_workers()  # it has ended
+    deadline = time.monotonic() + 60
+    while not samples.sample_workers():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert not samples.sample_workers()  # no worker is left
     (note,) = samples.take()
     ((_, held_bytes),) = note["rows"]  # type: ignore[misc,attr-defined]
     assert 64 * MIB <= held_bytes < 160 * MIB
