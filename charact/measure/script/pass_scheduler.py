@@ -55,6 +55,8 @@ class PassScheduler:
         self._iteration_s: float | None = None
         """Processor time at the start of the iteration that warms up or is measured; None outside of those."""
         self._begun = False
+        self._mode = "train"
+        """Mode of the case that the passes measure."""
         self._name = ""
         self._instrument: Instrument | None = None
         self._windows: list[list[int]] = []
@@ -99,15 +101,21 @@ class PassScheduler:
             self._attempt(self._look_for_validation)
         return self.needs_more
 
+    def continue_with(self, passes: Sequence[str]) -> None:
+        """Run passes on the evaluation, after all others have ended."""
+        self._waiting, self._mode, self._iteration_s = list(passes), "infer", None
+
+    def interrupt(self) -> None:
+        """Discard the iteration that is measured now: the program does something else."""
+        self._attempt(self._drop)
+        self._iteration_s = None
+
     def stop(self) -> None:
         """Record the running pass as failed and the waiting passes as skipped."""
         if self._instrument is not None:
             self._fail("the program ended before it had run enough iterations for this pass")
-        for name in self._waiting:
-            self._note({"note": "pass", "pass": name, "status": "skipped", "windows": [],
-                        "reason": "the program ended before this pass could begin: give --passes, and fewer "
-                                  "--iterations"})
-        self._waiting.clear()
+        self._skip_waiting("the program ended before this pass could begin"
+                           + (": give --passes, and fewer --iterations" if self._mode == "train" else ""))
 
     def stop_in_child(self) -> None:
         """Stop all instruments in a forked child, also if the fork happened within an iteration."""
@@ -150,11 +158,8 @@ class PassScheduler:
 
     def _open_next(self) -> None:
         if self._waiting and self._spend() > self._allowed_s():
-            for name in self._waiting:
-                self._note({"note": "pass", "pass": name, "status": "skipped", "windows": [],
-                            "reason": f"charact's other passes took {self._spent_s:.1f} s of processor time, and "
-                                      f"{self._allowed_s():.1f} s were allowed: give a larger --budget"})
-            self._waiting.clear()
+            self._skip_waiting(f"charact's other passes took {self._spent_s:.1f} s of processor time, and "
+                               f"{self._allowed_s():.1f} s were allowed: give a larger --budget")
         if self._waiting:
             from charact.measure.script.pass_instruments import INSTRUMENTS
             from charact.measure.script.program_state import ProgramState
@@ -163,8 +168,14 @@ class PassScheduler:
             seen = ProgramState(self._objects, self._names)
             self._instrument = INSTRUMENTS[self._name](seen, self._recorder, self._directory)
             self._instrument.prepare()
-            if not self._instrument.warms_up:
+            if not self._instrument.warms_up and self._mode == "train":
                 self._begin(self._instrument)
+
+    def _skip_waiting(self, reason: str) -> None:
+        for name in self._waiting:
+            self._note({"note": "pass", "pass": name, "mode": self._mode, "status": "skipped", "windows": [],
+                        "reason": reason})
+        self._waiting.clear()
 
     def _allowed_s(self) -> float:
         """Return the time that the passes may take, from the program's time so far."""
@@ -178,8 +189,8 @@ class PassScheduler:
         instrument.clean()
         self._instrument = None
         self._peak_after_bytes = resident_peak_bytes()
-        self._note({"note": "pass", "pass": self._name, "status": "ok", "reason": None, "windows": self._windows,
-                    "facts": facts, "tables": tables})
+        self._note({"note": "pass", "pass": self._name, "mode": self._mode, "status": "ok", "reason": None,
+                    "windows": self._windows, "facts": facts, "tables": tables})
 
     def _look_for_validation(self) -> None:
         """Discard the current iteration if a trained model runs inference, because that is a validation."""
@@ -191,6 +202,10 @@ class PassScheduler:
         elif self._instrument is not None and self._since_ns is not None and last.owner in self._trained \
                 and self._num_discarded < MAX_DISCARDED:
             self._num_discarded += 1
+            self._drop()
+
+    def _drop(self) -> None:
+        if self._instrument is not None and self._since_ns is not None:
             self._since_ns = None
             self._instrument.drop()
 
@@ -227,4 +242,5 @@ class PassScheduler:
             with contextlib.suppress(Exception):
                 instrument.clean()
         self._peak_after_bytes = resident_peak_bytes()
-        self._note({"note": "pass", "pass": self._name, "status": "failed", "reason": reason, "windows": self._windows})
+        self._note({"note": "pass", "pass": self._name, "mode": self._mode, "status": "failed", "reason": reason,
+                    "windows": self._windows})

@@ -16,6 +16,7 @@ from typing import Any
 from charact.core.errors import UserError
 from charact.machine.core_use import CoreUse
 from charact.machine.facts import torch_facts
+from charact.measure.script.evaluation_passes import EvaluationPasses
 from charact.measure.script.hooks.patches import Patches
 from charact.measure.script.hooks.variable_names import variable_name
 from charact.measure.script.pass_scheduler import PassScheduler
@@ -114,6 +115,8 @@ class Session:
         """Notes to write with the next slices."""
         self._pass_scheduler = PassScheduler(plan.passes, directory, self.recorder, self._objects,
                                              lambda: self._names()["names"], self.note, plan.budget_frac)
+        self._evaluation: EvaluationPasses | None = None
+        """Passes on evaluations; None before those of the training have ended."""
         _SESSIONS.add(self)
 
     @property
@@ -145,6 +148,8 @@ class Session:
         """
         self._closed = True
         watched_to_the_end = self.recorder.on
+        if self._evaluation is not None:
+            self._evaluation.stop()
         self._pass_scheduler.stop()
         self._end_watching()
         if self.recorder.slices:  # a graph was captured when watching ended
@@ -206,6 +211,8 @@ class Session:
         ended = False
         if kind is Kind.FETCH:
             self._steps.fetch()
+            if self._evaluation is not None:
+                self._evaluation.fetched(owner)
             self.flush_if_due()
             self._stop_if_measured()
             return
@@ -214,10 +221,14 @@ class Session:
                 self._counted, self._num_iterations = (kind, owner), 0
             ended = self._counted == (kind, owner) and (kind is Kind.FORWARD or self._steps.step())
             self._num_iterations += ended
+            if self._evaluation is not None:
+                self._evaluation.trained()
             if self._num_iterations == self._plan.skip + 1 and self._core_use is None:
                 self._try(self._watch_cores)
         elif kind is Kind.FORWARD and not self.recorder.slices[-1].grad:
             self._steps.infer()
+            if self._evaluation is not None:
+                self._evaluation.inferred()
         plan = self._plan
         if ended or (kind is Kind.FORWARD and self._is_inference()):
             self._patches.events.memory.sample(self.recorder.progress)
@@ -258,6 +269,8 @@ class Session:
         else:
             self._precision = None
             self.note({"note": "timing resumed", "time_ns": perf_counter_ns()})
+            if self._patches.optimizer_created and self._flight_recorder is None:
+                self._evaluation = EvaluationPasses(self._pass_scheduler, self.recorder, self.note, self._plan.passes)
 
     def _stop_if_measured(self) -> None:
         if self._plan.stop and not self.recorder.on and self.problem is None:

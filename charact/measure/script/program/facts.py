@@ -35,19 +35,28 @@ def program_times(notes: ProgramNotes, span_ns: tuple[int, int] | None, iteratio
         end_ns: float = span_ns[1]
         last_ns: float = iterations[-1].end_ns
         inside_ns: float = sum(one.end_ns - one.start_ns for one in iterations)
-        if passes.span_ns is not None:
-            passes_begin_ns, passes_end_ns = passes.span_ns
+        if spans := passes.spans_ns:
             timed = passes.timed(iterations)
             walls_ns = [one.end_ns - one.start_ns for one in timed]
-            typical_ns = (len(iterations) - len(timed)) * median(walls_ns) if timed else 0
+            typical_ns = _typical_ns(timed, iterations)
             # Without charact, all that follows the passes would have happened earlier, by their own time.
-            passes_own_ns = passes_end_ns - passes_begin_ns - typical_ns
+            passes_own_ns = sum(end - begin for begin, end in spans) - typical_ns
             own_ns["passes"] = max(0, passes_own_ns)
-            last_ns, end_ns = max(last_ns, passes_end_ns) - passes_own_ns, end_ns - passes_own_ns
+            last_ns, end_ns = max(last_ns, *(end for _, end in spans)) - passes_own_ns, end_ns - passes_own_ns
             inside_ns = sum(walls_ns) + typical_ns
         times = {"duration_s": end_ns - begin_ns, "before_s": max(first.start_ns - begin_ns, 0),
                  "between_s": max(last_ns - first.start_ns - inside_ns, 0), "after_s": max(end_ns - last_ns, 0)}
     return {"own_s": {name: ns / 1e9 for name, ns in own_ns.items()}, **{name: ns / 1e9 for name, ns in times.items()}}
+
+
+def _typical_ns(timed: Sequence[Iteration], every: Sequence[Iteration]) -> float:
+    """Return the time that the iterations of passes would have taken: for each, the median of its mode."""
+    total_ns = 0.0
+    for training in (True, False):
+        walls_ns = [one.end_ns - one.start_ns for one in timed if one.training == training]
+        num_in_passes = sum(one.training == training for one in every) - len(walls_ns)
+        total_ns += num_in_passes * median(walls_ns) if walls_ns else 0
+    return total_ns
 
 
 def settings_facts(notes: ProgramNotes, owners: Mapping[int, dict[str, Any]], names: Mapping[int, str],

@@ -183,11 +183,16 @@ class _Pass(Struct):
     status: Literal["ok", "failed", "skipped"]
     reason: str | None
     windows: list[_Window]
+    mode: Literal["train", "infer"] = "train"
     facts: dict[str, Any] | UnsetType = UNSET
     tables: dict[str, list[dict[str, Any]]] | UnsetType = UNSET
 
 
 _Length = Annotated[int, Meta(ge=0, le=2**53)]
+
+
+class _EvaluationMeasured(Struct):
+    span_ns: _Window
 
 
 class _Began(Struct):
@@ -243,7 +248,8 @@ _KINDS: dict[str, type] = {"names": _Names, "end": _End, "rule": _Rule, "frames"
                            "collectives": _Collectives, "no collectives": _NoCollectives, "hung": _Hung,
                            "torch": _Torch, "unwatched": _Unwatched, "timing ended": _TimingEnded,
                            "timing resumed": _TimingEnded, "device": _Device,
-                           "pass": _Pass, "began": _Began, "started": _Started,
+                           "pass": _Pass, "evaluation measured": _EvaluationMeasured,
+                           "began": _Began, "started": _Started,
                            "input shapes": _InputShapes, "epochs": _Epochs, "loader": _LoaderNote,
                            "settings": _Settings, "backwards": _Backwards, "collections": _Collections,
                            "memory": _Memory, "workers' memory": _WorkersMemory, "worker fetch": _WorkerFetch}

@@ -182,7 +182,7 @@ def script_cases(log: EventLog, name: str, source: str, skip: int | None, limit:
         source: path of the program.
         skip: iterations to leave out at the start; None for a warm-up.
         limit: maximum number of iterations; None for all.
-        passes: requested passes after the timing; they belong to the first case.
+        passes: requested passes after the timing; the first case has all of them.
     """
     cases: list[tuple[dict[str, Any], dict[str, Rows]]] = []
     for training in (True, False):
@@ -200,7 +200,9 @@ def script_cases(log: EventLog, name: str, source: str, skip: int | None, limit:
             case[0]["passes"]["timing"]["num_pass_iterations"] = len(of_mode) - len(log.passes.timed(of_mode))
             case[1]["program_iterations"] = program_iteration_rows(
                 log.program_notes, log.iterations, of_mode, iterations, log.passes.timed(of_mode))
-            if not cases:
+            if cases:
+                log.passes.add_to_evaluation(*case, of_mode)
+            else:
                 log.passes.add_to(*case, passes, of_mode)
             cases.append(case)
     return cases

@@ -22,6 +22,10 @@ class Passes:
     """End of the last pass, if iterations after it were timed again."""
     notes: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Result of each pass, by name."""
+    evaluation_notes: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Result of each pass on an evaluation inside of a training, by name."""
+    evaluation_spans_ns: list[tuple[int, int]] = field(default_factory=list)
+    """Starts and ends of what these passes measured."""
     damaged: bool = False
     """Whether the event log is damaged, so that notes may be missing."""
 
@@ -31,24 +35,29 @@ class Passes:
             self.timing_ended_ns = note["time_ns"]
         elif note["note"] == "timing resumed":
             self.timing_resumed_ns = note["time_ns"]
+        elif note["note"] == "evaluation measured":
+            begin_ns, end_ns = note["span_ns"]
+            self.evaluation_spans_ns.append((begin_ns, end_ns))
         elif note["note"] == "pass":
-            self.notes[note["pass"]] = note
+            (self.evaluation_notes if note.get("mode") == "infer" else self.notes)[note["pass"]] = note
 
     @property
-    def span_ns(self) -> tuple[int, int] | None:
-        """Start of the first pass and end of the last one; None without passes, or if they did not end."""
+    def spans_ns(self) -> list[tuple[int, int]]:
+        """Starts and ends of all that passes measured; empty without passes, or if they did not end."""
         if self.timing_ended_ns is None:
-            return None
+            return []
         ends = [end_ns for note in self.notes.values() for _, end_ns in note["windows"]]
         end_ns = max(ends, default=None) if self.timing_resumed_ns is None else self.timing_resumed_ns
-        return None if end_ns is None else (self.timing_ended_ns, end_ns)
+        return [] if end_ns is None else [(self.timing_ended_ns, end_ns), *self.evaluation_spans_ns]
 
     def timed(self, iterations: Sequence[Iteration]) -> list[Iteration]:
-        """Return the iterations before the first and after the last pass, recorded without other instruments."""
+        """Return the iterations in which no pass measured."""
         if self.timing_ended_ns is None:
             return list(iterations)
-        return [one for one in iterations if one.end_ns <= self.timing_ended_ns
-                or (self.timing_resumed_ns is not None and one.start_ns >= self.timing_resumed_ns)]
+        return [one for one in iterations if (one.end_ns <= self.timing_ended_ns
+                or (self.timing_resumed_ns is not None and one.start_ns >= self.timing_resumed_ns))
+                and not any(one.start_ns < end_ns and begin_ns < one.end_ns
+                            for begin_ns, end_ns in self.evaluation_spans_ns)]
 
     def add_to(self, entry: dict[str, Any], tables: dict[str, Rows], asked_for: Sequence[str],
                iterations: Sequence[Iteration]) -> None:
@@ -66,15 +75,28 @@ class Passes:
             if note is None:
                 reason = "its event log is damaged" if self.damaged else "the program was killed"
                 passes[name] = {"status": "failed", "reason": f"{reason} before this pass had ended"}
-                continue
-            passes[name] = {"status": note["status"], "reason": note["reason"],
-                            "iterations": _served(note["windows"], iterations), **note.get("facts", {})}
-            for table, rows in note.get("tables", {}).items():
-                tables[table] = [*tables.get(table, []), *rows]
+            else:
+                _add(note, entry, tables, iterations)
         if "operators" in asked_for:
             _add_to_operators(entry)
         if "counters" in asked_for and passes["counters"]["status"] == "ok":
             _add_to_counters(entry, tables)
+
+    def add_to_evaluation(self, entry: dict[str, Any], tables: dict[str, Rows],
+                          iterations: Sequence[Iteration]) -> None:
+        """Add the results of the passes on an evaluation to its case; see `add_to`."""
+        for note in self.evaluation_notes.values():
+            _add(note, entry, tables, iterations)
+        if "operators" in self.evaluation_notes:
+            _add_to_operators(entry)
+
+
+def _add(note: dict[str, Any], entry: dict[str, Any], tables: dict[str, Rows], iterations: Sequence[Iteration]) -> None:
+    """Add a pass's status, iterations and tables to a case."""
+    entry["passes"][note["pass"]] = {"status": note["status"], "reason": note["reason"],
+                                     "iterations": _served(note["windows"], iterations), **note.get("facts", {})}
+    for table, rows in note.get("tables", {}).items():
+        tables[table] = [*tables.get(table, []), *rows]
 
 
 def _add_to_operators(entry: dict[str, Any]) -> None:
