@@ -272,6 +272,9 @@ class FramesPass(Pass):
     num_outside_samples: Count = 0
     outside_frames: list[Frame] = []
     """Outside of all iterations of the program."""
+    num_between_samples: Count = 0
+    between_frames: list[Frame] = []
+    """Outside of all iterations, since the first one began."""
     num_slow_samples: Count = 0
     slow_frames: list[Frame] = []
     """In slow iterations."""

@@ -160,7 +160,7 @@ class WatchedCase:
         return Saving(max(low_s, 0.0), high_s, basis)
 
     def lines(self, phase: str) -> list[SampledLine]:
-        """Return the lines sampled in a phase, or in 'slow' iterations: most samples first, without imports."""
+        """Return the lines of one of `SAMPLED_PHASES`: most samples first, without imports."""
         facts = self.entry.get("passes", {}).get("frames", {})
         count, frames = SAMPLED_PHASES.get(phase, ("", ""))
         merged: dict[tuple[str, str], list[dict[str, Any]]] = {}

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from charact.analysis.findings._finding import Finding
+from charact.analysis.findings._finding import Finding, Saving
 from charact.analysis.findings._line_text import advice_for
 from charact.analysis.findings._watched_case import SampledLine, WatchedCase
 from charact.core.units import quantity, share
@@ -15,12 +15,21 @@ _LONG_LOSS_FRAC = 0.1
 def find(case: WatchedCase) -> Iterator[Finding]:
     """Yield a finding for each function of the program whose own lines take much time."""
     for phase in _PHASES:
-        functions: dict[tuple[str, str], list[SampledLine]] = {}
-        for line in case.lines(phase):
-            if phase == "other" or _is_own(line) or (phase == "loss" and _is_long_loss(case, line)):
-                functions.setdefault((line.place.file, line.function), []).append(line)
-        for lines in functions.values():
-            yield from _of_function(case, phase, lines)
+        lines = [line for line in case.lines(phase)
+                 if phase == "other" or _is_own(line) or (phase == "loss" and _is_long_loss(case, line))]
+        for group in _by_function(lines):
+            spent_s = sum(line.share_frac for line in group) * case.phase_s[phase]
+            saving = case.saving(0.4 * spent_s, spent_s)
+            if saving is not None:
+                yield _of_function(group, phase, saving, f"{share(spent_s / case.iteration_s)} of a typical iteration, "
+                                                         f"in {phase}", spent_s)
+    between_s = (case.program.get("between_s") or 0.0) + (case.program.get("after_s") or 0.0)
+    for group in _by_function(case.lines("between")):
+        spent_s = sum(line.share_frac for line in group) * between_s
+        saving = case.saving_in_all(0.4 * spent_s, spent_s)
+        if saving is not None:
+            yield _of_function(group, None, saving, f"{share(spent_s / case.program_s)} of the program, between "
+                                                    "iterations or after them", spent_s)
 
 
 def _is_own(line: SampledLine) -> bool:
@@ -37,16 +46,19 @@ def _is_long_loss(case: WatchedCase, line: SampledLine) -> bool:
     return line.library is None and spent_s > _LONG_LOSS_FRAC * case.iteration_s
 
 
-def _of_function(case: WatchedCase, phase: str, lines: list[SampledLine]) -> Iterator[Finding]:
-    spent_s = sum(line.share_frac for line in lines) * case.phase_s[phase]
-    saving = case.saving(0.4 * spent_s, spent_s)
-    if saving is None:
-        return
+def _by_function(lines: list[SampledLine]) -> list[list[SampledLine]]:
+    functions: dict[tuple[str, str], list[SampledLine]] = {}
+    for line in lines:
+        functions.setdefault((line.place.file, line.function), []).append(line)
+    return list(functions.values())
+
+
+def _of_function(lines: list[SampledLine], phase: str | None, saving: Saving, where: str, spent_s: float) -> Finding:
     top = lines[0]
     advice = advice_for(top)
     places = str(top.place) if len(lines) == 1 else f"{top.place} and {len(lines) - 1} more lines"
-    evidence = (f"it takes {quantity(spent_s, 's')}, {share(spent_s / case.iteration_s)} of a typical iteration, in "
-                f"{phase}: {sum(line.num_samples for line in lines)} samples at {places}",)
+    evidence = (f"it takes {quantity(spent_s, 's')}, {where}: {sum(line.num_samples for line in lines)} samples at "
+                f"{places}",)
     name = top.place.file if top.function == "<module>" else top.function
-    yield Finding(f"line {top.place.line} in {name} {advice.does}", advice.remedy, saving, evidence,
-                  "high" if top.waiting_frac is not None else "medium", place=top.place, phase=phase)
+    return Finding(f"line {top.place.line} in {name} {advice.does}", advice.remedy, saving, evidence,
+                   "high" if top.waiting_frac is not None else "medium", place=top.place, phase=phase)

@@ -268,7 +268,7 @@ def _case(log: EventLog, name: str, source: str, training: bool, iterations: lis
             outside_s = program["before_s"] + program["between_s"] + program["after_s"]
             shares["outside"] = outside_s / program["duration_s"]
     of_mode = [one for one in log.passes.timed(log.iterations) if one.training == training]
-    frames = log.samples.facts(iterations, log.iterations, shares, of_mode)
+    frames = log.samples.facts(iterations, log.iterations, shares, of_mode, log.passes.spans_ns)
     if frames is not None:
         entry["passes"]["frames"] = frames
     tables = {"iterations": rows}

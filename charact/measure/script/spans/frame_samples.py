@@ -44,36 +44,40 @@ class Samples:
         self._delays_s += [note["delay_s"]] if "delay_s" in note else []
 
     def facts(self, iterations: Sequence[Iteration], every: Sequence[Iteration], phase_fracs: Mapping[str, float],
-              undisturbed: Sequence[Iteration] = ()) -> dict[str, Any] | None:
+              undisturbed: Sequence[Iteration] = (), passes_ns: Sequence[tuple[int, int]] = ()
+              ) -> dict[str, Any] | None:
         """Return the facts of the pass `frames` of a case: for each phase, the lines with most samples.
 
         Each of `SAMPLED_PHASES` with a known share has its number of samples and at most `NUM_KEPT` lines. Without
         `--sample`, phases that take at most 10 % of the time are left out, and lines of a phase with fewer than 5
-        samples are not named. Slow iterations have lines if there are 5 samples. None if no sampler ran, or if no phase
-        is left.
+        samples are not named. Slow iterations, and the time between iterations, have lines if there are 5 samples. None
+        if no sampler ran, or if no phase is left.
 
         Args:
             iterations: those of the case, in order.
             every: all iterations of the program, in order; a sample in none of them counts as `outside`.
             phase_fracs: share (0 to 1) of the time in each phase; for `outside`, of the program's time.
             undisturbed: iterations of the case, also of its warm-up, in order; some of them may be slow.
+            passes_ns: starts and ends of what other passes measured; it is not between iterations.
         """
         if self.interval_s is None:
             return None
         chosen = {phase: list[int]() for phase in SAMPLED_PHASES if phase in phase_fracs}
-        slow, in_slow = _slow(undisturbed), list[int]()
+        slow, in_slow, between = _slow(undisturbed), list[int](), list[int]()
         for index, (time_ns, number) in enumerate(self._samples):
             phase = _phase_at(time_ns, iterations) or ("outside" if _at(time_ns, every) is None else None)
             if number < len(self._locations):
                 if phase in chosen:
                     chosen[phase].append(index)
+                    if phase == "outside" and time_ns > every[0].start_ns and not _is_in(time_ns, passes_ns):
+                        between.append(index)
                 if slow and _at(time_ns, slow) is not None:
                     in_slow.append(index)
         sparse = self.interval_s > INTERVAL_S
         if sparse:
             chosen = {phase: samples for phase, samples in chosen.items() if phase_fracs[phase] > _MUCH_FRAC}
-        if len(in_slow) >= _MIN_SPARSE:
-            chosen["slow"] = in_slow
+        chosen |= {phase: samples for phase, samples in (("between", between), ("slow", in_slow))
+                   if len(samples) >= _MIN_SPARSE}
         if not chosen:
             return None
         facts: dict[str, Any] = {"status": "ok", "reason": None, "interval_s": self.interval_s,
@@ -116,6 +120,10 @@ class Samples:
                                                           if (share := self._waiting[index]) is not None]) else None}
             for number, indices in most
         ]
+
+
+def _is_in(time_ns: int, spans: Sequence[tuple[int, int]]) -> bool:
+    return any(begin_ns <= time_ns < end_ns for begin_ns, end_ns in spans)
 
 
 def _slow(iterations: Sequence[Iteration]) -> list[Iteration]:

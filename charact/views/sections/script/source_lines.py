@@ -29,8 +29,9 @@ _FEWEST = 5
 """Number of samples from which lines are shown in the terminal."""
 _FEW = 100
 """Number of samples below which shares are so uncertain that more are advised."""
-_TITLES = {phase: f"Lines of “{phase}”" for phase in SAMPLED_PHASES} | {
+_TITLES = {phase: f"Lines of “{phase}”" for phase in SAMPLED_PHASES if phase != "between"} | {
     "outside": "Lines outside of iterations", "slow": "Lines of slow iterations"}
+"""Titles of the tables; the lines between iterations are among those outside of them."""
 
 _NO_PHASES = {"outside": "outside of iterations", "slow": "of slow iterations"}
 

@@ -78,6 +78,8 @@ def test_a_workload_of_charact_has_none(tmp_path: Path) -> None:
      "float32", 1.0),
     ("line", {"other": 0.03}, {"passes": sampled("other", "train.py:7", "log", 98, waiting_frac=0.98,
                                                  text="time.sleep(0.03)")}, "train.py:7", "background", 2.9),
+    ("line", {}, {"passes": sampled("between", "train.py:30", "main", 90, text="torch.save(state, path)")},
+     "train.py:30", "save less often", 0.9),  # after the iterations is 1 s
     ("data_loading", {"data": 0.06}, {"passes": sampled("data", "data.py:4", "decode", 90, text="np.load(path)"),
                                       "settings": {"threads": THREADS}}, "data.py:4", "num_workers", 3.0),
 ])

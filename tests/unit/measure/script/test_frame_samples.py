@@ -40,6 +40,19 @@ def test_slow_iterations_have_lines_of_all_phases() -> None:
     assert "slow_frames" not in facts_of(samples, iterations_of([10] * 13), forward=1.0)
 
 
+def test_lines_between_iterations_begin_with_the_first_and_are_of_no_pass() -> None:
+    samples = Samples()
+    samples.add({"places": [["a.py:1", "f", None], ["a.py:2", "g", None], ["a.py:3", "h", None]], "interval_s": 0.1,
+                 "samples": [*([time_ns, 0] for time_ns in range(6)), *([time_ns, 1] for time_ns in range(30, 37)),
+                             [45, 2], [46, 2], [61, 1]]})
+    every = [Iteration(True, start, start + 10, []) for start in (10, 20, 50)]
+    facts = samples.facts(every, every, {"other": 1.0, "outside": 0.5}, every, [(44, 49)])
+    assert facts is not None
+    convert(facts, FramesPass)
+    assert facts["num_outside_samples"] == 16
+    assert [(frame["place"], frame["num_samples"]) for frame in facts["between_frames"]] == [("a.py:2", 8)]
+
+
 def test_waiting_is_the_mean_of_the_known_shares_and_texts_belong_to_the_lines() -> None:
     samples = Samples()
     samples.add({"places": [["a.py:1", "f", None]], "samples": [[1, 0], [2, 0]]})  # of an older version
