@@ -25,8 +25,8 @@ class Trend(NamedTuple):
         return self.slope * self.num_iterations
 
 
-def trend(series: "pd.Series[float]") -> Trend | None:
-    """Return the Theil-Sen slope of a series over the iterations (its index); None for fewer than 12 values.
+def trend(series: "pd.Series[float]", fewest: int = _FEWEST_POINTS) -> Trend | None:
+    """Return the Theil-Sen slope of a series over the iterations (its index); None for fewer than `fewest` values.
 
     Neighbouring iterations resemble each other, which would make the interval too narrow. So the slope is that of the
     medians of blocks of neighbours, at most 200.
@@ -36,7 +36,7 @@ def trend(series: "pd.Series[float]") -> Trend | None:
     from scipy.stats import theilslopes
 
     values = series.dropna()
-    if len(values) < _FEWEST_POINTS:
+    if len(values) < fewest:
         return None
     xs, ys = _blocks(values)
     fit = theilslopes(ys, xs, alpha=0.95)
@@ -46,24 +46,25 @@ def trend(series: "pd.Series[float]") -> Trend | None:
 
 def _blocks(values: "pd.Series[float]") -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
     """Return means of positions and medians of values of neighbouring blocks."""
-    num_blocks = min(_MOST_POINTS, max(_FEWEST_POINTS, len(values) // 5))
+    num_blocks = min(_MOST_POINTS, max(min(_FEWEST_POINTS, len(values)), len(values) // 5))
     xs, ys = (np.array_split(column, num_blocks) for column in
               (values.index.to_numpy(dtype=float), values.to_numpy(dtype=float)))
     return np.array([block.mean() for block in xs]), np.array([np.median(block) for block in ys])
 
 
-def steady_growth(series: "pd.Series[float]", least: float) -> Trend | None:
+def steady_growth(series: "pd.Series[float]", least: float, fewest: int = _FEWEST_POINTS) -> Trend | None:
     """Return the trend of a series that grows throughout by an amount or more; None for any other series.
 
-    It grows throughout if the medians of its thirds do, each by 5 % of the whole growth or more.
+    It grows throughout if the medians of its thirds do, each by 5 % of the whole growth or more. It needs `fewest`
+    values.
     """
     values = series.dropna()
-    if len(values) < _FEWEST_POINTS:
+    if len(values) < fewest:
         return None
     first, second, third = (values.iloc[part].median() for part in np.array_split(np.arange(len(values)), 3))
     if min(second - first, third - second) <= 0 or third - first < least / 3:
         return None  # most series: they need no SciPy, which takes a second to import
-    line = trend(values)
+    line = trend(values, fewest)
     if line is None or line.low <= 0 or line.growth < least:
         return None
     return line if min(second - first, third - second) >= line.growth / 20 else None

@@ -13,6 +13,8 @@ from charact.core.units import quantity
 _LEAST_BYTES = 16 * 2**20
 _LEAST_FRAC = 0.03
 """Minimum growth over the run, in bytes and as a share of the largest memory."""
+_FEWEST_SAMPLES = 6
+"""Samples of memory vary less than times, and those of workers are rare."""
 _SERIES = {"allocated_bytes": "memory of the device", "rss_bytes": "memory of the process",
            "workers_bytes": "memory of the loader's workers"}
 
@@ -22,7 +24,7 @@ def find(case: WatchedCase) -> Iterator[Finding]:
     rows = case.iterations.set_index("index").iloc[3:]
     for column, name in _SERIES.items():
         series = rows[column]
-        line = steady_growth(series, max(_LEAST_BYTES, _LEAST_FRAC * series.max()))
+        line = steady_growth(series, max(_LEAST_BYTES, _LEAST_FRAC * series.max()), _FEWEST_SAMPLES)
         if line is not None:
             yield _finding(case, name, line.slope, line.growth, series)
             return

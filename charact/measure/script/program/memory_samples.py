@@ -3,14 +3,14 @@
 import contextlib
 import os
 from collections.abc import Callable, Iterable
-from time import perf_counter_ns
+from time import perf_counter_ns, thread_time_ns
 
 INTERVAL_NS = 20_000_000
 """Shortest time between two samples of the program's own memory."""
 _WORKERS_INTERVAL_NS = 100_000_000
 """Shortest time between two samples of the workers' memory."""
 _COST_FACTOR = 100
-"""Time between two samples of the workers' memory, in times of what one takes."""
+"""Time between two samples of the workers' memory, in times of the processor time of one."""
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 _MOST_BYTES = 4096
 """Largest number of bytes that are read of a file."""
@@ -59,9 +59,9 @@ class MemorySamples:
         The kernel walks all pages of a process for it, some milliseconds, so samples take 1 % of a core at most.
         Another thread may call this.
         """
-        begin_ns = perf_counter_ns()
-        if not self._worker_processes or begin_ns < self._workers_due_ns:
+        if not self._worker_processes or perf_counter_ns() < self._workers_due_ns:
             return False
+        begin_ns = thread_time_ns()
         total = 0
         for process in list(self._worker_processes):
             unshared = _unshared_bytes(process)
@@ -69,10 +69,10 @@ class MemorySamples:
                 self._worker_processes.discard(process)
             else:
                 total += unshared
-        end_ns = perf_counter_ns()
+        now_ns = perf_counter_ns()
         if self._worker_processes:
-            self._workers.append((end_ns, total))
-        self._workers_due_ns = end_ns + max(_WORKERS_INTERVAL_NS, _COST_FACTOR * (end_ns - begin_ns))
+            self._workers.append((now_ns, total))
+        self._workers_due_ns = now_ns + max(_WORKERS_INTERVAL_NS, _COST_FACTOR * (thread_time_ns() - begin_ns))
         return True
 
     def take(self) -> list[dict[str, object]]:
