@@ -17,8 +17,8 @@ Row = dict[str, Any]
 
 def watched_program(out: Path, phases: Mapping[str, float | Sequence[float]], *, num: int = 100,
                     settings: Row | None = None, passes: Row | None = None, columns: Mapping[str, Any] | None = None,
-                    operators: Sequence[Row] = (), num_warmup: int = 3) -> Run:
-    """Write and read the record of a program with one training, and 1 s before and after its iterations.
+                    operators: Sequence[Row] = (), num_warmup: int = 3, mode: str = "train") -> Run:
+    """Write and read the record of a program with one case, and 1 s before and after its iterations.
 
     Args:
         out: directory of the run.
@@ -29,6 +29,7 @@ def watched_program(out: Path, phases: Mapping[str, float | Sequence[float]], *,
         columns: further columns of `program_iterations`: a value, or one for each iteration.
         operators: rows of `operators`.
         num_warmup: number of iterations of warm-up.
+        mode: of the case.
     """
     noise = np.random.default_rng(0).uniform(0.99, 1.01, num)
     times = {phase: np.broadcast_to(np.asarray(value, dtype=float), num) * noise for phase, value in phases.items()}
@@ -46,7 +47,7 @@ def watched_program(out: Path, phases: Mapping[str, float | Sequence[float]], *,
         if timed is not None:
             iterations += [{"iteration": timed, "phase": phase, "part": None, "host_s": float(values[index]),
                             "device_s": None} for phase, values in times.items()]
-    entry = watched_entry("train.py")
+    entry = watched_entry("train.py", mode=mode)
     timing = entry["passes"]["timing"] | {"num_iterations": num - num_warmup, "program": {
         "duration_s": start_s + 1.0, "before_s": 1.0, "between_s": 0.0, "after_s": 1.0,
         "own_s": {"start": 0.1, "passes": 0.4}, "settings": settings}}

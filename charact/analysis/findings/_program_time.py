@@ -18,9 +18,9 @@ def program_time(run: Run) -> pd.DataFrame:
     """Return the time of a watched program by part; the parts sum to its wall time.
 
     Columns: part; time_s; share_frac. Parts are 'start' (before the first iteration); 'training' and 'evaluation'
-    (iterations without the extra time of slow ones); the extra time of slow iterations: 'warm-up', 'periodic work' and
-    others by reason; 'between iterations'; 'end' (after the last iteration); 'charact' (its passes and its start). A
-    program that was not recorded to its end has no rows.
+    (iterations without the extra time of slow ones; 'inference' in a program that does not train); the extra time of
+    slow iterations: 'warm-up', 'periodic work' and others by reason; 'between iterations'; 'end' (after the last
+    iteration); 'charact' (its passes and its start). A program that was not recorded to its end has no rows.
 
     *Error*: an iteration of a pass counts as long as a typical one; the rest of its time counts as charact's.
     """
@@ -35,8 +35,10 @@ def program_time(run: Run) -> pd.DataFrame:
     parts |= {"between iterations": program["between_s"], "end": program["after_s"]}
     inside_s = program["duration_s"] - program["before_s"] - program["between_s"] - program["after_s"]
     named_s = sum(time_s for name, time_s in parts.items() if name not in ("start", "between iterations", "end"))
-    main = "training" if "training" in parts else "evaluation"
-    parts[main] = parts.get(main, 0.0) + inside_s - named_s
+    if not any(case.trains for case in cases):
+        parts["inference"] = parts.pop("evaluation")
+    main = "training" if "training" in parts else "inference"
+    parts[main] += inside_s - named_s
     parts["charact"] = sum((program.get("own_s") or {}).values())
     rows = pd.DataFrame({"part": list(parts), "time_s": list(parts.values())})
     rows = rows[rows["time_s"] > 0].reset_index(drop=True)

@@ -119,6 +119,17 @@ def test_inputs_that_grow_are_no_trend(tmp_path: Path) -> None:
     assert "time_trend" not in list(findings(run)["finding"])
 
 
+def test_generation_without_a_cache(tmp_path: Path) -> None:
+    lengths = [10 + number % 50 for number in range(200)]
+    run = watched_program(tmp_path, {"forward": [0.0002 * each for each in lengths]}, num=200, mode="infer",
+                          columns={"input_shapes": [f"[[1,{each}]]" for each in lengths]})
+    finding = first(run)
+    assert finding["finding"] == "repeated_inputs"
+    assert "use_cache=True" in finding["remedy"]
+    assert holds(finding, sum(0.0002 * each for each in lengths) - 200 * 0.002)  # with a cache, all take as the first
+    assert set(findings(run)["finding"]) == {"repeated_inputs"}
+
+
 def test_memory_that_grows_and_what_holds_it(tmp_path: Path) -> None:
     held = {"shape": [128, 2000], "num_tensors": 150, "bytes": 150 * 2**20, "has_graph": True, "variable": "outputs",
             "function": "AddmmBackward0", "file": "train.py", "line": 12, "text": "outputs.append(logits)"}
