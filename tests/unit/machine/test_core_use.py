@@ -8,9 +8,10 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import psutil
 import pytest
 
-from charact.machine.core_use import CoreUse
+from charact.machine.core_use import CoreUse, _descendants
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="waiting for a core is counted by Linux")
 alone = pytest.mark.fresh_process
@@ -87,3 +88,16 @@ def test_other_programs_hold_what_this_one_waits_for() -> None:
 
 def test_a_short_interval_has_no_facts() -> None:
     assert CoreUse().facts() is None
+
+
+def test_descendants_are_those_of_psutil() -> None:
+    with subprocess.Popen(["sh", "-c", "sleep 60 & sleep 60 & echo; wait"], stdout=subprocess.PIPE) as parent:
+        assert parent.stdout is not None
+        parent.stdout.readline()
+        try:
+            expected = {child.pid for child in psutil.Process().children(recursive=True)}
+            assert set(_descendants(os.getpid())) == expected
+            assert len(_descendants(parent.pid)) == 2
+        finally:
+            for child in _descendants(parent.pid):
+                os.kill(child, signal.SIGKILL)
