@@ -75,8 +75,10 @@ def check_case(run: Run, tmp_path: Path, mode: str) -> None:
     # Where the last iteration ends, nothing tells: the script goes on alone.
     for record, wall_s in list(zip(recorded, walls_s, strict=True))[:-1]:
         assert sum(record.values()) == pytest.approx(wall_s, rel=TOLERANCE_FRAC, abs=TOLERANCE_S)
-    true_other_s = sum(one.get(("other", None), 0.0) for one in true_parts_s(true))
-    assert timing["attributed_frac"] >= 0.95 - true_other_s / sum(walls_s)
+    # Of most iterations: in the others, the process may wait for a core between two phases.
+    unattributed = [(record["other", None] - parts.get(("other", None), 0.0)) / wall_s
+                    for record, parts, wall_s in zip(recorded, true_parts_s(true), walls_s, strict=True)]
+    assert median(unattributed) <= 0.03
     assert sum(record["other", None] for record in recorded) >= 0
 
 
