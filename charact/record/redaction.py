@@ -74,6 +74,7 @@ _SIGNS = tuple(sign.encode() for sign in re.findall(r"\S+", r"""
     sas= sas: sas" sas\ dsn= dsn: dsn" dsn\ otp= otp: otp" otp\ pw= pw: pw" pw\ pass= pass: pass" pass\
 """))
 """Substrings of secrets, in lower case: only parts of a trace with one of them are searched for secrets."""
+_DIGIT_OR_END = re.compile(rb"[\d\r\n]")
 
 _FIXED = {"run_id", "status", "started", "ended", "commit", "fingerprint", "schema_version", "suite_digest", "mode",
           "precision", "phase"}  # fmt: skip
@@ -164,15 +165,24 @@ def speed_variables(environment: Mapping[str, str]) -> dict[str, str]:
 def redact_chunks(chunks: Iterable[bytes]) -> Iterator[bytes]:
     """Yield a JSON file of torch.profiler, given as whole lines, without secrets and names of user and host."""
     redactor = _here()
-    suspects = redactor.suspects()
+    signs = redactor.suspects()
     for chunk in chunks:
-        lower = chunk.lower()
-        if not any(sign in lower for sign in suspects):  # regular expressions take as long as compression
+        if not _has_sign(chunk, signs):  # regular expressions take as long as compression
             yield chunk
             continue
         lines = chunk.decode("utf-8", "surrogateescape").splitlines(keepends=True)
         whole = "".join(_HOST_LINE.sub(rf'\1"{HOST}"', redactor.text(line)) for line in lines)
         yield whole.encode("utf-8", "surrogateescape")
+
+
+def _has_sign(chunk: bytes, signs: Sequence[bytes]) -> bool:
+    """Return whether a part of a trace contains one of the signs, in lower case, of what must be replaced."""
+    lower = chunk.lower()
+    if any(sign in lower for sign in signs if _DIGIT_OR_END.search(sign)):
+        return True
+    # Without digits most lines are the same, and few are left to search.
+    distinct = b"\n".join(set(lower.translate(None, b"0123456789").splitlines()))
+    return any(sign in distinct for sign in signs)
 
 
 def expanded_path(text: str) -> Path:
@@ -427,6 +437,8 @@ def _names_a_secret(found: re.Match[str]) -> bool:
             words[-1:] in (["error"], ["exception"]) or (len(words) == 1 and words[0] in _AMBIGUOUS)):
         return False
     bare = value.strip("\\\"'")
+    if ":" in between and name.endswith(".py") and _NUMBER.match(bare):
+        return False  # a line of a source file
     if len(words) == 1 and words[0] in _AMBIGUOUS and _NUMBER.match(bare):
         return False
     return value[0] not in "=:" and is_secret_name(name) and bare != REDACTED and _is_secret_value(name, bare)

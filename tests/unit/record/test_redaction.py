@@ -239,3 +239,8 @@ def test_what_is_a_secret_in_a_text_is_one_in_a_trace(text: str) -> None:
     assert redacted_text(text) != text
     chunk = json.dumps({"name": text}).encode()
     assert b"".join(redact_chunks([chunk])) != chunk
+
+
+def test_lines_of_files_are_no_secrets() -> None:
+    assert redacted_text("class_token_views.py:36 in extract") == "class_token_views.py:36 in extract"
+    assert redacted_text("token_views.py: abc123def") != "token_views.py: abc123def"

@@ -50,7 +50,9 @@ class Segmenter:
         self._grouping = Grouping(self._models)
         self._any_step = self._any_window = False
         self._manual_update = False
-        """Whether weights are updated without an optimizer: then a backward ends an iteration."""
+        """Whether weights are updated without an optimizer: then a forward's first backward ends an iteration."""
+        self._any_graph = self._is_new_graph = False
+        """Whether any forward with gradients was recorded, and one since the last backward."""
         self._num_backwards = self._num_forwards = 0
 
     def feed(self, slices: Iterable[Slice]) -> list[Iteration]:
@@ -93,7 +95,8 @@ class Segmenter:
         return deepcopy(self).finish()
 
     def _take(self, one: Slice) -> list[Iteration]:
-        if self._begin is None and self._stepped and one.kind in _BEGINS and one.begins:
+        goes_on = self._manual_update and one.kind is Kind.BACKWARD and self._any_graph and not self._is_new_graph
+        if self._begin is None and self._stepped and one.kind in _BEGINS and one.begins and not goes_on:
             self._begin = len(self._pending)
             if one.kind in (Kind.LOSS, Kind.BACKWARD):  # its forward was not recorded: it ran since the last slice
                 last = self._pending[-1]
@@ -105,9 +108,12 @@ class Segmenter:
         if one.kind is Kind.FORWARD:
             self._num_forwards += one.ends and not (one.grad and one.training)
             self._models.take(one)
+            if one.grad:
+                self._any_graph = self._is_new_graph = True
         elif one.kind is Kind.BACKWARD and one.ends:
             self._num_backwards += 1
-            if self._manual_update:
+            self._is_new_graph = False
+            if self._manual_update and not goes_on:
                 return self._step(0)
         elif one.kind is Kind.STEP and one.ends:
             self._any_step, self._manual_update = True, False

@@ -169,6 +169,12 @@ class TestUpdatesByHand:
         assert phases_ns(found(3 * "loss . bwd . ")[1]) == {"loss": 10, "backward": 10, "other": 6}
         assert phases_ns(found(3 * "data . bwd . ")[1]) == {"data": 10, "forward": 3, "backward": 10, "update": 3}
 
+    def test_backwards_of_one_forward_are_one_iteration_without_an_optimizer(self) -> None:
+        iterations = found("fwd bwd . bwd . bwd . " * 5)
+        assert modes(iterations) == "t" * 5
+        assert phases_ns(iterations[1])["backward"] == 3 * LONG_NS
+        assert modes(found("bwd . bwd . bwd . ")) == "ttt"  # their forwards were not recorded
+
     def test_it_is_known_long_before_the_end(self) -> None:
         slices = tape("fwd bwd " * (UNDECIDED + 10))
         assert len(Segmenter().feed(slices)) > UNDECIDED
