@@ -93,12 +93,13 @@ class EmbeddingGradient(Struct):
 
 
 class DenormalState(Struct):
-    """Share of denormal numbers in one state of an optimizer, such as `exp_avg_sq`."""
+    """Share of denormal numbers in one state of an optimizer, such as `exp_avg_sq`, or in a layer's parameters."""
 
-    optimizer: str
-    state: str
     denormal_frac: Share
     num_elements: Count
+    optimizer: str | None = None
+    state: str | None = None
+    layer: str | None = None
 
 
 class Recompute(Struct):
@@ -168,7 +169,7 @@ class InspectionPass(Pass):
     num_iterations: Count | None = None
     embeddings: list[EmbeddingGradient] = []
     denormals: list[DenormalState] = []
-    """Of the optimizers' state in a CPU's memory."""
+    """Of the optimizers' state and the layers' parameters in a CPU's memory; layers with few are left out."""
     recompute: Recompute | None = None
     """None without a backward."""
     unused_gradients: list[UnusedGradients] = []

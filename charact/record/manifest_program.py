@@ -106,10 +106,12 @@ class ProgramSettings(Struct):
     """What a program chose that affects its speed.
 
     `anomaly_frac`: share of the backwards that ran under anomaly detection; None without backwards.
+    `num_backwards`: of the whole program.
     """
 
     threads: Threads | None = None
     anomaly_frac: Share | None = None
+    num_backwards: Count | None = None
     deterministic: bool | None = None
     matmul_precision: str | None = None
     cudnn_benchmark: bool | None = None

@@ -62,12 +62,12 @@ def watched_program(out: Path, phases: Mapping[str, float | Sequence[float]], *,
 
 
 def sampled(phase: str, place: str, function: str, num_samples: int, *, of: int = 100, waiting_frac: float = 0.0,
-            text: str | None = None, library: str | None = None) -> Row:
+            text: str | None = None, library: str | None = None, in_loop: bool | None = None) -> Row:
     """The pass `frames` with one line of a phase."""
     count = {"other": "num_samples"}.get(phase, f"num_{phase}_samples")
     frames = {"other": "frames"}.get(phase, f"{phase}_frames")
     frame = {"place": place, "function": function, "library": library, "num_samples": num_samples,
-             "waiting_frac": waiting_frac, "text": text}
+             "waiting_frac": waiting_frac, "text": text, "in_loop": in_loop}
     return {"frames": {"status": "ok", "reason": None, "interval_s": 0.1, count: of, frames: [frame]}}
 
 

@@ -21,6 +21,13 @@ _PATTERNS: tuple[tuple[str, str, str], ...] = (
      "keep the data in one NumPy array or tensor, and convert it at once: torch.from_numpy(array) or indexing"),
     (r"\btorch\.save\(|\.save\(|save_checkpoint|pickle\.dump|save_pretrained|np\.save",
      "saves to disk", "save less often, or in a background thread or process"),
+    (r"(\S+) = (torch\.(cat|vstack|hstack|concat)|np\.(append|concatenate|vstack|hstack))\(.*\1",
+     "adds to a tensor by copying all of it",
+     "append to a list, and call torch.cat or torch.stack once, after the loop; or write into a tensor that is large "
+     "enough from the start"),
+    (r"torch\.(arange|zeros|ones|eye|tril|triu|full|linspace|meshgrid|sparse_\w+)\(",
+     "creates tensors",
+     "if they do not depend on the batch, create them once, before the loop, and keep them (register_buffer)"),
     (r"deepcopy\(", "makes deep copies",
      "copy only values that change, in place: tensor.copy_(other), or torch._foreach_lerp_ for averages of weights"),
     (r"\.item\(\)|float\(|\.cpu\(\)|\.numpy\(\)",

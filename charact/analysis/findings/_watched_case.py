@@ -18,7 +18,9 @@ from charact.record.schema import PHASES, SAMPLED_PHASES
 LEAST_FRAC = 0.03
 """Minimum share of the loop's time that a reported cause takes."""
 _MANY_SAMPLES = 5
-"""Minimum number of samples of a line that a finding names."""
+"""Minimum number of samples of a line that a finding names..."""
+_LARGE_FRAC, _FEW_SAMPLES = 0.4, 3
+"""... and of a line with such a share of the phase's samples."""
 
 
 @dataclass(frozen=True)
@@ -169,7 +171,8 @@ class WatchedCase:
                 continue
             merged.setdefault((frame["place"], frame["function"]), []).append(frame)
         lines = [_line(group, facts[count]) for group in merged.values()]
-        lines = [line for line in lines if line.num_samples >= _MANY_SAMPLES]
+        lines = [line for line in lines if line.num_samples >= _MANY_SAMPLES
+                 or (line.share_frac >= _LARGE_FRAC and line.num_samples >= _FEW_SAMPLES)]
         return sorted(lines, key=lambda line: -line.num_samples)
 
 

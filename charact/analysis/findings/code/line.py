@@ -1,5 +1,6 @@
 """A line of the program's own code takes much of the time outside of PyTorch's calls."""
 
+import re
 from collections.abc import Iterator
 
 from charact.analysis.findings._finding import Finding, Saving
@@ -8,6 +9,9 @@ from charact.analysis.findings._watched_case import SampledLine, WatchedCase
 from charact.core.units import quantity, share
 
 _PHASES = ("other", "forward", "loss")
+_CREATES = re.compile(
+    r"torch\.(arange|zeros|ones|eye|tril|triu|full|linspace|meshgrid|sparse_\w+|rand\w*|normal|tensor)\(|one_hot\(")
+"""Calls that create tensors; in a forward, those that do not depend on the input can be made once."""
 _LONG_LOSS_FRAC = 0.1
 """Share of the iteration from which a line of a loss is reported."""
 
@@ -33,8 +37,10 @@ def find(case: WatchedCase) -> Iterator[Finding]:
 
 
 def _is_own(line: SampledLine) -> bool:
-    """Return whether a line in a forward or a loss waits, reads values or runs in a loop, outside of layers."""
+    """Return whether a line outside of layers waits, reads or creates values, or runs in a loop."""
     text = line.place.text or ""
+    if line.library is None and _CREATES.search(text):
+        return True
     waits = line.waiting_frac is not None and line.waiting_frac > 0.5
     reads = any(part in text for part in (".item()", ".tolist()", ".numpy()", "np.", "sleep(", "print("))
     return waits or reads or (line.in_loop and line.library is None)

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from charact.analysis.findings._finding import Finding, Place
@@ -13,21 +14,42 @@ from charact.core.units import quantity
 _LEAST_BYTES = 16 * 2**20
 _LEAST_FRAC = 0.03
 """Minimum growth over the run, in bytes and as a share of the largest memory."""
-_FEWEST_SAMPLES = 6
+_FEWEST_SAMPLES = 5
 """Samples of memory vary less than times, and those of workers are rare."""
+_DROPS_FRAC = 0.25
+"""Maximum sum of all drops over that of all rises: memory that is freed again and again is no growth."""
+_LATE_FRAC = 0.5
+"""Minimum growth in the last quarter of the iterations, over a quarter of the whole: caches fill, and stop to grow."""
 _SERIES = {"allocated_bytes": "memory of the device", "rss_bytes": "memory of the process",
            "workers_bytes": "memory of the loader's workers"}
 
 
 def find(case: WatchedCase) -> Iterator[Finding]:
     """Yield a finding if memory grows steadily, with the variable that holds it if it is known."""
-    rows = case.iterations.set_index("index").iloc[3:]
+    rows = case.iterations.set_index("index")
+    rows = rows.assign(num_passes=rows["position"] - np.arange(len(rows)))
+    rows = rows.iloc[min(3, len(rows) // 6):]
     for column, name in _SERIES.items():
-        series = rows[column]
-        line = steady_growth(series, max(_LEAST_BYTES, _LEAST_FRAC * series.max()), _FEWEST_SAMPLES)
-        if line is not None:
-            yield _finding(case, name, line.slope, line.growth, series)
+        series = _without_passes(rows, column)
+        line = steady_growth(series, max(_LEAST_BYTES, _LEAST_FRAC * rows[column].max()), _FEWEST_SAMPLES)
+        if line is not None and (column == "workers_bytes" or _lasts(series)):
+            yield _finding(case, name, line.slope, line.growth, rows[column])
             return
+
+
+def _without_passes(rows: pd.DataFrame, column: str) -> "pd.Series[float]":
+    """Return a column without what it grew by while charact's passes ran."""
+    rows = rows[rows[column].notna()]
+    grown: pd.Series[float] = rows[column].diff().where(rows["num_passes"].diff() == 0, 0.0)
+    return grown.cumsum() + (rows[column].iloc[0] if len(rows) else 0.0)
+
+
+def _lasts(series: "pd.Series[float]") -> bool:
+    """Return whether a series grows until its end, and hardly falls."""
+    changes = series.diff()
+    late = series.iloc[-1] - series.iloc[len(series) * 3 // 4]
+    return bool(-changes[changes < 0].sum() <= _DROPS_FRAC * changes[changes > 0].sum()
+                and late >= _LATE_FRAC / 4 * (series.iloc[-1] - series.iloc[0]))
 
 
 def _finding(case: WatchedCase, name: str, slope: float, growth: float, series: "pd.Series[float]") -> Finding:
@@ -36,6 +58,9 @@ def _finding(case: WatchedCase, name: str, slope: float, growth: float, series: 
                 f"{quantity(growth, 'B')} in all, to {quantity(largest, 'B')}"]
     cause, place = f"the {name} grows by {quantity(slope, 'B')} an iteration", None
     remedy = "keep only numbers (loss.item()) or detached tensors (output.detach()) of earlier iterations"
+    if not case.trains:
+        remedy = ("keep copies of the parts that are needed (output[:, 0].clone()): a part of a tensor keeps all of "
+                  "its memory; or write results to disk")
     if name == _SERIES["workers_bytes"]:
         remedy = ("keep the data set's items in one NumPy array or tensor: reading many Python objects "
                   "changes their reference counts, which copies the shared memory into each worker")
@@ -60,7 +85,7 @@ def _holder(case: WatchedCase, slope: float) -> dict[str, Any] | None:
         return {"cause": f"tensors of shape {held['shape']} accumulate{variable}{graph}",
                 "evidence": f"after {num_before} iterations, {held['num_tensors']:,} tensors of shape {held['shape']} "
                             f"held {quantity(held['bytes'], 'B')}{function}", "place": Place.of(held)}
-    graphs = [each for each in case.inspection.get("held_graphs") or [] if each["num_nodes"] > 3 * num_before]
+    graphs = [each for each in case.inspection.get("held_graphs") or [] if each["num_nodes"] > 10 * num_before]
     for held in graphs[:1]:
         variable = held.get("variable") or "a tensor"
         return {"cause": f"{variable} keeps the autograd graph of earlier iterations",

@@ -8,12 +8,15 @@ from charact.core.units import quantity, share
 
 _CELLS = {"LSTMCell": "nn.LSTM", "GRUCell": "nn.GRU", "RNNCell": "nn.RNN"}
 """Layers that compute one time step, and the layer that computes all of them."""
+_MANY_BACKWARDS, _LONG_BACKWARD_S = 16, 5e-3
+"""Fewest backwards in an iteration that are reported, and the time of one from which they are not."""
 _SMALL_S = 300e-6
 """Time of a call (s) below which most of it is overhead."""
 
 
 def find(case: WatchedCase) -> Iterator[Finding]:
     """Yield a finding for the layers that are called most often, if their calls take much of the time."""
+    yield from _backwards(case)
     forward_s = case.phase_s["forward"]
     for facts in case.inspection.get("layer_calls") or []:
         whole = _CELLS.get(facts["layer_type"])
@@ -35,3 +38,19 @@ def find(case: WatchedCase) -> Iterator[Finding]:
              f"{share(spent_s / case.iteration_s)} of a typical iteration",),
             "high" if whole else "medium", phase="forward", layer=facts["layer"])
         return
+
+
+def _backwards(case: WatchedCase) -> Iterator[Finding]:
+    """Yield a finding if an iteration has many backwards, such as one for each sample."""
+    num_calls = (case.settings.get("num_backwards") or 0) / max(case.num_iterations, 1)
+    backward_s = case.phase_s["backward"]
+    if not case.trains or num_calls < _MANY_BACKWARDS or backward_s / num_calls > _LONG_BACKWARD_S:
+        return
+    saving = case.saving(0.4 * backward_s, 0.97 * backward_s, "modelled")
+    if saving is not None:
+        yield Finding(
+            f"an iteration calls backward {num_calls:,.0f} times",
+            "compute all gradients at once: call backward for the sum of the losses; for a gradient of each, use "
+            "torch.func.vmap(torch.func.grad(f)), or torch.autograd.grad(..., is_grads_batched=True)", saving,
+            (f"{num_calls:,.0f} backwards take {quantity(backward_s, 's')}, {quantity(backward_s / num_calls, 's')} "
+             f"each: {share(backward_s / case.iteration_s)} of a typical iteration",), phase="backward")

@@ -1,6 +1,7 @@
 """Much of the optimizer's state is denormal numbers, with which processors compute slowly."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from charact.analysis.findings._finding import Finding
 from charact.analysis.findings._watched_case import WatchedCase
@@ -10,19 +11,31 @@ _MANY_FRAC = 0.1
 
 
 def find(case: WatchedCase) -> Iterator[Finding]:
-    """Yield a finding for the optimizer state with most denormal numbers."""
-    states = [each for each in case.inspection.get("denormals") or [] if each["denormal_frac"] >= _MANY_FRAC]
-    if not states or not case.on_cpu:
+    """Yield a finding for the optimizer state with most denormal numbers, and one for layers of such weights."""
+    if not case.on_cpu:
         return
-    state = max(states, key=lambda each: each["denormal_frac"] * each["num_elements"])
-    update_s = case.phase_s["update"]
-    saving = case.saving(0.3 * update_s, 0.97 * update_s, "modelled")
-    if saving is None:
-        return
-    yield Finding(
-        f"{share(state['denormal_frac'])} of {state['optimizer']}'s {state['state']} are denormal numbers (below "
-        "1.2e-38), with which processors compute many times slower",
-        "call torch.set_flush_denormal(True) before the loop; or pass fused=True to the optimizer",
-        saving, (f"update takes {quantity(update_s, 's')}, "
-                 f"{share(update_s / case.iteration_s)} of a typical iteration",),
-        phase="update", setting="set_flush_denormal(False)")
+    found = sorted(case.inspection.get("denormals") or [],
+                   key=lambda each: -each["denormal_frac"] * each["num_elements"])
+    states = [each for each in found if each.get("state") and each["denormal_frac"] >= _MANY_FRAC]
+    layers = [each for each in found if each.get("layer")]
+    for state in states[:1]:
+        yield from _finding(case, f"{state['optimizer']}'s {state['state']}", state, ("update",), None)
+    for layer in layers[:1]:
+        others = f" and {len(layers) - 1} more layers" if len(layers) > 1 else ""
+        yield from _finding(case, f"the weights of {layer['layer']}{others}", layer, ("forward", "backward"),
+                            layer["layer"])
+
+
+def _finding(case: WatchedCase, what: str, facts: Mapping[str, Any], phases: tuple[str, ...], layer: str | None
+             ) -> Iterator[Finding]:
+    spent_s = sum(case.phase_s[phase] for phase in phases)
+    saving = case.saving(0.3 * spent_s, 0.97 * spent_s, "modelled")
+    if saving is not None:
+        yield Finding(
+            f"{share(facts['denormal_frac'])} of {what} are denormal numbers (below 1.2e-38), with which processors "
+            "compute many times slower",
+            "call torch.set_flush_denormal(True) before the loop"
+            + ("; or pass fused=True to the optimizer" if layer is None else ""),
+            saving, (f"{' and '.join(phases)} {'takes' if len(phases) == 1 else 'take'} {quantity(spent_s, 's')}, "
+                     f"{share(spent_s / case.iteration_s)} of a typical iteration",),
+            phase=phases[0], layer=layer, setting="set_flush_denormal(False)")

@@ -26,6 +26,8 @@ from charact.record.schema import Rows
 _INSIDE_BACKWARD = {Kind.BACKWARD, Kind.COMMUNICATION, Kind.COMPILE, Kind.STEP}
 """Kinds of the innermost span while a backward runs."""
 _COMPILED = "hooks would break the graphs of compiled code"
+_FEW_FRAC, _MANY_FRAC = 0.01, 0.05
+"""Share of denormal numbers in a model's parameters below which its layers are not looked at, and in a layer's own."""
 _FAST = "a GPU computes with denormal numbers at full speed"
 
 
@@ -158,8 +160,8 @@ class InspectionInstrument:
                         "gradient_bytes": gradient_bytes(gradient), "sparse": gradient.is_sparse}
 
     def _denormals(self) -> list[dict[str, Any]]:
-        """Return the share of denormal numbers in each state of each optimizer."""
-        rows = []
+        """Return the share of denormal numbers in each state of each optimizer, and in layers with many of them."""
+        rows = self._denormal_layers()
         for name, optimizer in self._optimizers.items():
             states: dict[str, list[torch.Tensor]] = {}
             for state in list(optimizer.state.values()):
@@ -168,6 +170,18 @@ class InspectionInstrument:
                         states.setdefault(str(key), []).append(value)
             rows += [{"optimizer": name, "state": key, "denormal_frac": denormal_frac(tensors),
                       "num_elements": sum(tensor.numel() for tensor in tensors)} for key, tensors in states.items()]
+        return rows
+
+    def _denormal_layers(self) -> list[dict[str, Any]]:
+        rows: list[dict[str, Any]] = []
+        for prefix, model in self._models.items():
+            if denormal_frac([each for each in model.parameters() if each.is_floating_point()]) < _FEW_FRAC:
+                continue
+            for name, module in model.named_modules():
+                own = [each for each in module.parameters(recurse=False) if each.is_floating_point()]
+                if (frac := denormal_frac(own)) >= _MANY_FRAC:
+                    rows.append({"layer": prefix + name or type(module).__name__, "denormal_frac": frac,
+                                 "num_elements": sum(each.numel() for each in own)})
         return rows
 
     def _recompute(self) -> dict[str, Any] | None:

@@ -64,6 +64,18 @@ def test_a_workload_of_charact_has_none(tmp_path: Path) -> None:
     ("denormals", {"update": 0.05}, {"passes": inspected(denormals=[
         {"optimizer": "optimizer", "state": "exp_avg_sq", "denormal_frac": 0.97, "num_elements": 10**6}])}, None,
      "set_flush_denormal", 3.0),
+    ("denormals", {}, {"passes": inspected(denormals=[
+        {"layer": "body.2", "denormal_frac": 0.4, "num_elements": 9_216}])}, None, "set_flush_denormal", 5.0),
+    ("small_calls", {}, {"settings": {"num_backwards": 25_600}}, None, "vmap", 3.5),
+    ("compilation", {}, {"columns": {"compile_s": [0.02] * 50 + [None] * 50}, "settings": {"compile": {
+        "num_graphs": 8, "num_recompilations": 8, "reasons": [
+            "self.calls == 1        # self.calls += 1  # src/net.py:27 in forward (HINT: ...)"]}}}, "src/net.py:27",
+     "do not change self.calls inside", 0.9),
+    ("line", {"forward": 0.04}, {"passes": sampled("forward", "net.py:9", "forward", 70,
+                                                   text="mask = torch.full((n, n), -1e9).triu(1)")}, "net.py:9",
+     "register_buffer", 2.5),
+    ("line", {"forward": 0.04}, {"passes": sampled("forward", "net.py:9", "forward", 4, of=8, in_loop=True,
+                                                   text="x = torch.cat([x, new], 1)")}, "net.py:9", "list", 1.8),
     ("dense_embedding", {}, {"passes": inspected(embeddings=[
         {"layer": "words", "num_rows": 400_000, "num_used_rows": 160, "gradient_bytes": 160e6, "sparse": False}])},
      None, "sparse=True", 4.0),

@@ -114,6 +114,15 @@ def test_denormal_state_of_an_optimizer() -> None:
         {"optimizer": "adam", "state": "exp_avg_sq", "denormal_frac": 0.5, "num_elements": 4}]
 
 
+def test_denormal_weights_of_a_layer() -> None:
+    model = nn.Sequential(nn.Linear(4, 4, bias=False), nn.Linear(4, 1, bias=False))
+    with torch.no_grad():
+        model[1].weight[0, :2] = 1e-39
+    program = Program(model=model)
+    facts = program.train(model, torch.optim.SGD(model.parameters(), 0.0), torch.ones(1, 4))
+    assert facts["denormals"] == [{"layer": "1", "denormal_frac": 0.5, "num_elements": 4}]
+
+
 @pytest.mark.parametrize("reentrant", [False, True])
 def test_time_of_forwards_inside_backwards(reentrant: bool) -> None:
     class Checkpointed(nn.Module):
