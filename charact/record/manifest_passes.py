@@ -177,6 +177,8 @@ class InspectionPass(Pass):
     """Masks and identifiers with padding."""
     layer_calls: list[LayerCalls] = []
     """Modules that are called often."""
+    attention_weights: list[LayerCalls] = []
+    """Attention layers that return weights for sequences not shorter than their width."""
     held_tensors: list[HeldTensors] = []
     held_graphs: list[HeldGraph] = []
     """Tensors that are alive at the end of the iteration, those that hold most memory, and the largest graphs."""

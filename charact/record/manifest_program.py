@@ -102,16 +102,24 @@ class CompileSettings(Struct):
     reasons: list[str] = []
 
 
+class CallingPlace(Struct):
+    """Line of the program's code that made a call; None if it is not known."""
+
+    file: str | None
+    line: Count | None
+
+
 class ProgramSettings(Struct):
     """What a program chose that affects its speed.
 
     `anomaly_frac`: share of the backwards that ran under anomaly detection; None without backwards.
-    `num_backwards`: of the whole program.
+    `num_backwards`: of the whole program. `create_graph`: line of the first backward with `create_graph=True`.
     """
 
     threads: Threads | None = None
     anomaly_frac: Share | None = None
     num_backwards: Count | None = None
+    create_graph: CallingPlace | None = None
     deterministic: bool | None = None
     matmul_precision: str | None = None
     cudnn_benchmark: bool | None = None

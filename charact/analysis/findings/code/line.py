@@ -19,11 +19,12 @@ _LONG_LOSS_FRAC = 0.1
 def find(case: WatchedCase) -> Iterator[Finding]:
     """Yield a finding for each function of the program whose own lines take much time."""
     for phase in _PHASES:
-        lines = [line for line in case.lines(phase)
-                 if phase == "other" or _is_own(line) or (phase == "loss" and _is_long_loss(case, line))]
-        for group in _by_function(lines):
+        lines = case.lines(phase)
+        own = [line for line in lines
+               if phase == "other" or _is_own(line) or (phase == "loss" and _is_long_loss(case, line))]
+        for group in _by_function(own):
             spent_s = sum(line.share_frac for line in group) * case.phase_s[phase]
-            saving = case.saving(0.4 * spent_s, spent_s)
+            saving = case.saving(0.4 * spent_s, spent_s + _related_s(case, phase, group, lines))
             if saving is not None:
                 yield _of_function(group, phase, saving, f"{share(spent_s / case.iteration_s)} of a typical iteration, "
                                                          f"in {phase}", spent_s)
@@ -34,6 +35,19 @@ def find(case: WatchedCase) -> Iterator[Finding]:
         if saving is not None:
             yield _of_function(group, None, saving, f"{share(spent_s / case.program_s)} of the program, between "
                                                     "iterations or after them", spent_s)
+
+
+def _related_s(case: WatchedCase, phase: str, group: list[SampledLine], lines: list[SampledLine]) -> float:
+    """Return the time (s) that a remedy may save besides that of a group of lines of a forward.
+
+    It is that of the function's other lines outside of layers, and the backward of all of them.
+    """
+    if phase != "forward":
+        return 0.0
+    others_frac = sum(line.share_frac for line in lines if line not in group and line.library is None
+                      and (line.place.file, line.function) == (group[0].place.file, group[0].function))
+    all_frac = others_frac + sum(line.share_frac for line in group)
+    return others_frac * case.phase_s["forward"] + all_frac * case.phase_s["backward"]
 
 
 def _is_own(line: SampledLine) -> bool:

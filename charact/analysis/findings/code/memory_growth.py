@@ -64,6 +64,11 @@ def _finding(case: WatchedCase, name: str, slope: float, growth: float, series: 
     if name == _SERIES["workers_bytes"]:
         remedy = ("keep the data set's items in one NumPy array or tensor: reading many Python objects "
                   "changes their reference counts, which copies the shared memory into each worker")
+    elif (created := case.settings.get("create_graph")) and name != _SERIES["workers_bytes"]:
+        cause += ": backward(create_graph=True) makes parameters and gradients refer to each other"
+        remedy = ("compute the inner gradient by torch.autograd.grad(loss, inputs, create_graph=True); or set "
+                  "parameter.grad = None after each iteration, which breaks the cycle")
+        place = Place.of(created)
     elif (holder := _holder(case, slope)) is not None:
         cause += f": {holder['cause']}"
         evidence.append(holder["evidence"])

@@ -42,3 +42,13 @@ def _creator(obj: Any) -> FrameType:
             creator = frame.f_back
         frame = frame.f_back
     return creator
+
+
+def calling_place() -> dict[str, Any]:
+    """Return file and line of the program's own code that calls PyTorch now; None for each if there is none."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and str(frame.f_globals.get("__name__")).partition(".")[0] in ("charact", "torch"):
+        frame = frame.f_back
+    location = None if frame is None else location_of(frame)
+    file, _, line = ("", "", "") if location is None else location[0].rpartition(":")
+    return {"file": file, "line": int(line)} if line.isdecimal() else {"file": None, "line": None}

@@ -117,9 +117,9 @@ class PatchContext:
             self.training_threads.add(thread)
         return thread == self.thread
 
-    def span(self, kind: Kind, owner: int = 0, *, notify: bool = False, on_open: Callable[[], None] | None = None
-             ) -> Callable[[Any], Any]:
-        """Return a wrapper that opens a span of a kind and owner, after a call of `on_open`.
+    def span(self, kind: Kind, owner: int = 0, *, notify: bool = False,
+             on_open: Callable[[tuple[Any, ...], dict[str, Any]], None] | None = None) -> Callable[[Any], Any]:
+        """Return a wrapper that opens a span of a kind and owner, after `on_open(arguments, keyword arguments)`.
 
         With `notify` its end calls `on_span_end`.
         """
@@ -130,7 +130,7 @@ class PatchContext:
                 if is_compiling() or kind not in recorder.may_open or not is_watched_thread(kind):
                     return original(*args, **kwargs)
                 if on_open is not None:
-                    on_open()
+                    on_open(args, kwargs)
                 recorder.enter(kind, owner)
                 try:
                     result = original(*args, **kwargs)

@@ -14,7 +14,7 @@ from typing import Any
 
 from charact.measure.script.hooks.child_patches import ChildPatches
 from charact.measure.script.hooks.compile_patches import CompilePatches
-from charact.measure.script.hooks.creation_places import CreationPlaces
+from charact.measure.script.hooks.creation_places import CreationPlaces, calling_place
 from charact.measure.script.hooks.functional_patches import FunctionalPatches
 from charact.measure.script.hooks.import_hook import when_imported
 from charact.measure.script.hooks.loader_patches import LoaderPatches
@@ -103,8 +103,10 @@ class Patches:
         for name in dir(functional):
             if (name.endswith("_loss") or "cross_entropy" in name or name == "kl_div") and not name.startswith("_"):
                 replace(functional, name, self._context.span(Kind.LOSS))
-        for name in ("backward", "grad"):
-            replace(torch.autograd, name, self._context.span(Kind.BACKWARD, notify=True, on_open=self._note_backward))
+        replace(torch.autograd, "backward", self._context.span(Kind.BACKWARD, notify=True, on_open=self._note_backward))
+        replace(torch.autograd, "grad", self._context.span(
+            Kind.BACKWARD, notify=True,
+            on_open=lambda *_: self._context.events.backward(self._is_anomaly_enabled())))
         replace(torch.nn.Module, "zero_grad", self._context.span(Kind.UPDATE, ZEROED))
         for name in ("to", "cuda"):
             replace(torch.Tensor, name, self._copy)
@@ -178,8 +180,11 @@ class Patches:
 
         return wrapper
 
-    def _note_backward(self) -> None:
-        self._context.events.backward(self._is_anomaly_enabled())
+    def _note_backward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        events = self._context.events
+        events.backward(self._is_anomaly_enabled())
+        if events.graph_place is None and (kwargs.get("create_graph") or args[3:4] == (True,)):
+            events.graph_place = calling_place()
 
     def _patch_own_calls(self, base: Any) -> None:
         """Patch modules that define their own `__call__`, also in classes that are defined later."""

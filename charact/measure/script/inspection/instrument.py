@@ -105,6 +105,7 @@ class InspectionInstrument:
             "padding": [{"name": name, "padding_frac": padded / elements}
                         for name, (padded, elements) in self._padding.items() if padded],
             "layer_calls": self._attempt("layer_calls", self._calls.frequent) or [],
+            "attention_weights": self._attempt("layer_calls", self._calls.attention_weights) or [],
             **self._held,
         }
         return {}, facts | {"num_iterations": 1, "missing": self._missing}

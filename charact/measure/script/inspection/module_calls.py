@@ -63,6 +63,8 @@ class ModuleCalls:
         """Discard all calls so far."""
         self._forward_ns: dict[tuple[str, str], list[int]] = defaultdict(list)
         self._recomputed: list[tuple[str, Moment, Moment]] = []
+        self._weights_ns: dict[str, list[int]] = defaultdict(list)
+        """Times of the calls of attention layers that return their weights."""
 
     def frequent(self) -> list[dict[str, Any]]:
         """Return the modules that were called often outside of backwards, slowest first, with the host's time (s)."""
@@ -70,6 +72,12 @@ class ModuleCalls:
         slowest = sorted(frequent, key=lambda layer: -sum(frequent[layer]))[:_MOST_LAYERS]
         return [{"layer": name, "layer_type": kind, "num_calls": len(frequent[name, kind]),
                  "time_s": sum(frequent[name, kind]) / 1e9} for name, kind in slowest]
+
+    def attention_weights(self) -> list[dict[str, Any]]:
+        """Return the attention layers that return weights for sequences not shorter than their width, slowest first."""
+        slowest = sorted(self._weights_ns, key=lambda name: -sum(self._weights_ns[name]))[:_MOST_LAYERS]
+        return [{"layer": name, "layer_type": nn.MultiheadAttention.__name__, "num_calls": len(self._weights_ns[name]),
+                 "time_s": sum(self._weights_ns[name]) / 1e9} for name in slowest]
 
     def recomputed(self) -> tuple[float, list[str]]:
         """Return the time (s) of outermost calls inside backwards, and the names of their modules, slowest first."""
@@ -95,8 +103,22 @@ class ModuleCalls:
             return
         name = self._names.get(id(module), type(module).__name__)
         if not call.recomputes:
-            self._forward_ns[name, type(module).__name__].append(perf_counter_ns() - call.start.host_ns)
+            time_ns, kwargs = perf_counter_ns() - call.start.host_ns, more[0] if len(more) == 2 else {}
+            self._forward_ns[name, type(module).__name__].append(time_ns)
+            if isinstance(module, nn.MultiheadAttention) and _returns_long_weights(module, args, kwargs):
+                self._weights_ns[name].append(time_ns)
             if not stack:
-                self._on_inputs(module, args, more[0] if len(more) == 2 else {})
+                self._on_inputs(module, args, kwargs)
         elif not (stack and stack[-1].recomputes):
             self._recomputed.append((name, call.start, self._clock.now()))
+
+
+def _returns_long_weights(attention: nn.MultiheadAttention, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Return whether a call returns weights, and its keys are not fewer than the layer is wide."""
+    names = ("query", "key", "value", "key_padding_mask", "need_weights")
+    given = dict(zip(names, args, strict=False)) | kwargs
+    key = given.get("key")
+    if key is None or not given.get("need_weights", True):
+        return False
+    length: int = key.shape[1 if attention.batch_first and key.dim() == 3 else 0]
+    return bool(length >= attention.embed_dim)

@@ -34,6 +34,8 @@ class ProgramEvents:
         self._collections: list[tuple[int, int]] = []
         self._num_collections = self._collection_ns = 0
         self._num_backwards = self._num_anomalous = self._num_noted = 0
+        self.graph_place: dict[str, Any] | None = None
+        """File and line of the first backward with `create_graph=True`."""
 
     def inputs(self, owner: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Record the shapes of a model's input tensors if they differ from those of its last call."""
@@ -104,7 +106,8 @@ class ProgramEvents:
             notes.append({"note": "epochs", "rows": self._epochs})
             self._epochs = []
         if self._num_backwards > self._num_noted and (last or self._num_anomalous or not self._num_noted):
-            notes.append({"note": "backwards", "total": self._num_backwards, "anomalous": self._num_anomalous})
+            notes.append({"note": "backwards", "total": self._num_backwards, "anomalous": self._num_anomalous,
+                          "create_graph": self.graph_place})
             self._num_noted = self._num_backwards
         return notes
 

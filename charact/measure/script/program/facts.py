@@ -78,7 +78,8 @@ def settings_facts(notes: ProgramNotes, owners: Mapping[int, dict[str, Any]], na
                   for owner, facts in owners.items() if facts["kind"] == "optimizer" and "settings" in facts]
     anomaly_frac = min(1.0, notes.num_anomalous / notes.num_backwards) if notes.num_backwards else None
     return {**notes.process, "anomaly_frac": anomaly_frac, "num_backwards": notes.num_backwards or None,
-            "models": models[:_MOST], "optimizers": optimizers[:_MOST], "loaders": _loaders(notes, totals)[:_MOST]}
+            "create_graph": notes.create_graph, "models": models[:_MOST], "optimizers": optimizers[:_MOST],
+            "loaders": _loaders(notes, totals)[:_MOST]}
 
 
 def _model(notes: ProgramNotes, owner: int, facts: dict[str, Any], name: str, totals: SliceTotals) -> dict[str, Any]:

@@ -41,6 +41,8 @@ class ProgramNotes:
         self.worker_fetch_ns: dict[int, int] = {}
         """Time in which forked workers fetched, by the loader's ID."""
         self.num_backwards = self.num_anomalous = 0
+        self.create_graph: dict[str, Any] | None = None
+        """File and line of the first backward with `create_graph=True`."""
 
     def add(self, note: dict[str, Any]) -> None:
         """Add a note of the event log; notes of other kinds are ignored."""
@@ -70,3 +72,4 @@ class ProgramNotes:
             self.worker_fetch_ns |= dict(note["rows"])
         elif kind == "backwards":
             self.num_backwards, self.num_anomalous = note["total"], note["anomalous"]
+            self.create_graph = note.get("create_graph")

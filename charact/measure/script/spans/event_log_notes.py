@@ -236,9 +236,15 @@ class _WorkerFetch(Struct):
     rows: list[tuple[_Count, _Count]]
 
 
+class _CallingPlace(Struct):
+    file: str | None
+    line: _Count | None
+
+
 class _Backwards(Struct):
     total: _Count
     anomalous: _Count
+    create_graph: _CallingPlace | None = None
 
 
 _OWNERS: dict[str, type[_Owned]] = {"model": _Model, "optimizer": _Optimizer, "loader": _Loader}

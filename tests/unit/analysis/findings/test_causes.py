@@ -76,6 +76,9 @@ def test_a_workload_of_charact_has_none(tmp_path: Path) -> None:
      "register_buffer", 2.5),
     ("line", {"forward": 0.04}, {"passes": sampled("forward", "net.py:9", "forward", 4, of=8, in_loop=True,
                                                    text="x = torch.cat([x, new], 1)")}, "net.py:9", "list", 1.8),
+    ("attention_weights", {}, {"passes": inspected(attention_weights=[
+        {"layer": "encoder.attention", "layer_type": "MultiheadAttention", "num_calls": 1, "time_s": 0.012}])}, None,
+     "need_weights=False", 1.8),
     ("dense_embedding", {}, {"passes": inspected(embeddings=[
         {"layer": "words", "num_rows": 400_000, "num_used_rows": 160, "gradient_bytes": 160e6, "sparse": False}])},
      None, "sparse=True", 4.0),
@@ -153,6 +156,23 @@ def test_memory_that_grows_and_what_holds_it(tmp_path: Path) -> None:
     assert finding["recoverable_s"] is None
     assert finding["recoverable_bytes"] == pytest.approx(147 * 2**20, rel=0.05)
     assert "outputs" in finding["cause"]
+
+
+def test_memory_that_create_graph_keeps(tmp_path: Path) -> None:
+    run = watched_program(tmp_path, TYPICAL, num=150, settings={"create_graph": {"file": "critic.py", "line": 17}},
+                          columns={"rss_bytes": [300e6 + number * 2**20 for number in range(150)]})
+    finding = first(run)
+    assert (finding["finding"], finding["file"], finding["line"]) == ("memory_growth", "critic.py", 17)
+    assert "torch.autograd.grad" in finding["remedy"]
+
+
+@pytest.mark.parametrize("sizes", [
+    [300e6 + (number % 9) * 30e6 + number * 3e5 for number in range(150)],  # freed again and again
+    [300e6 + 100e6 * (1 - 0.96**number) for number in range(150)],  # caches that fill
+], ids=["sawtooth", "saturation"])
+def test_memory_that_does_not_grow_until_the_end_is_no_growth(tmp_path: Path, sizes: list[float]) -> None:
+    run = watched_program(tmp_path, TYPICAL, num=150, columns={"rss_bytes": sizes})
+    assert "memory_growth" not in list(findings(run)["finding"])
 
 
 def test_the_larger_saving_comes_first(tmp_path: Path) -> None:

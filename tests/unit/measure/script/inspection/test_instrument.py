@@ -87,7 +87,7 @@ def test_a_plain_training_has_no_findings_and_keeps_no_hooks() -> None:
     assert isinstance(facts.pop("held_tensors"), list)  # of other tests
     assert isinstance(facts.pop("held_graphs"), list)
     assert facts == {"embeddings": [], "denormals": [], "unused_gradients": [], "padding": [], "layer_calls": [],
-                     "num_iterations": 1, "missing": {}}
+                     "attention_weights": [], "num_iterations": 1, "missing": {}}
     assert not model[0].weight._post_accumulate_grad_hooks  # type: ignore[attr-defined]
     assert not nn.modules.module._global_forward_pre_hooks
     assert not nn.modules.module._global_forward_hooks
@@ -112,6 +112,26 @@ def test_denormal_state_of_an_optimizer() -> None:
     assert facts["denormals"] == [
         {"optimizer": "adam", "state": "exp_avg", "denormal_frac": 0.0, "num_elements": 4},
         {"optimizer": "adam", "state": "exp_avg_sq", "denormal_frac": 0.5, "num_elements": 4}]
+
+
+class Attends(nn.Module):
+    """Attention with and without weights, to long and to short sequences."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.plain, self.short = nn.MultiheadAttention(8, 2), nn.MultiheadAttention(8, 2)
+        self.quick = nn.MultiheadAttention(8, 2, batch_first=True)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        quick, _ = self.quick(x[None], x[None], x[None], need_weights=False)
+        return self.plain(x, x, x)[0] + self.short(x, x[:7], x[:7])[0] + quick[0]
+
+
+def test_attention_that_returns_weights_of_long_sequences() -> None:
+    model = Attends()
+    optimizer = torch.optim.SGD(model.parameters())
+    facts = Program(model=model, optimizer=optimizer).train(model, optimizer, torch.ones(8, 8))
+    assert [(each["layer"], each["num_calls"]) for each in facts["attention_weights"]] == [("plain", 1)]
 
 
 def test_denormal_weights_of_a_layer() -> None:
