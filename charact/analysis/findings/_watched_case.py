@@ -71,8 +71,13 @@ class WatchedCase:
         return bool(self.entry["device"] == "cpu")
 
     @cached_property
+    def is_slowed(self) -> bool:
+        """Whether other programs took so much of the cores that times are too long."""
+        return disturbance(self.run, self.name) is not None
+
+    @cached_property
     def is_disturbed(self) -> bool:
-        """Whether other programs took so much of the cores that the shares of phases may be wrong."""
+        """Whether other programs took so much of the cores that even the shares of phases may be wrong."""
         disturbed = disturbance(self.run, self.name)
         return disturbed is not None and disturbed.is_unreliable
 

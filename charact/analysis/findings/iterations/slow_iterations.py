@@ -8,6 +8,9 @@ from charact.analysis.findings._slow_lines import slow_line
 from charact.analysis.findings._watched_case import WatchedCase
 from charact.core.units import quantity, share
 
+_MUCH_FRAC = 0.1
+"""Minimum share of the loop's time of slow iterations without a line that explains them."""
+
 
 def find(case: WatchedCase) -> Iterator[Finding]:
     """Yield a finding about slow iterations that no other finding explains."""
@@ -22,6 +25,8 @@ def find(case: WatchedCase) -> Iterator[Finding]:
                 f"others {quantity(group.typical_s, 's')}: "
                 f"{share(group.extra_s / float(case.iterations['wall_s'].sum()))} of the iterations' time, most of it "
                 f"in {group.phase}",)
+    if line is None and saving.high_s < _MUCH_FRAC * case.loop_s:
+        return  # on most machines, something else runs now and then
     if line is None:
         yield Finding(
             f"some iterations take much longer in {group.phase} than the others, without a pattern",

@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator
 
+import pandas as pd
+
 from charact.analysis.findings._finding import Finding, Saving
 from charact.analysis.findings._slow_groups import num_elements
 from charact.analysis.findings._trend import Trend, steady_growth
@@ -11,6 +13,10 @@ from charact.record.schema import PHASES
 
 _LEAST_GROWTH_FRAC = 0.5
 """Least growth of a phase from the first iteration to the last, as a share of its first value."""
+_LEAST_RATIO = 1.3
+"""Least ratio of its last to its first third, over that of the phase that grows least: a slower machine slows all."""
+_MAIN_FRAC = 0.02
+"""Minimum share of the iteration of the phases with which it is compared."""
 
 
 def find(case: WatchedCase) -> Iterator[Finding]:
@@ -20,7 +26,7 @@ def find(case: WatchedCase) -> Iterator[Finding]:
     grown: list[tuple[float, str, Trend]] = []
     for phase in PHASES:
         line = steady_growth(rows[f"{phase}_s"].fillna(0.0), LEAST_FRAC * case.iteration_s)
-        if line is not None and line.growth >= _LEAST_GROWTH_FRAC * line.start:
+        if line is not None and line.growth >= _LEAST_GROWTH_FRAC * line.start and _grows_most(rows, phase):
             grown.append((line.growth / 2, phase, line))
     if not grown or _inputs_grow(case):
         return
@@ -34,7 +40,21 @@ def find(case: WatchedCase) -> Iterator[Finding]:
                 f"{quantity(line.high, 's')}) an iteration: from {quantity(max(line.start, 0.0), 's')} to "
                 f"{quantity(line.start + line.growth, 's')} over {line.num_iterations} iterations"
                 + (f"; so do {others}" if others else "")]
-    yield _finding(case, phase, saving, evidence)
+    finding = _finding(case, phase, saving, evidence)
+    if finding.place is not None or finding.setting is not None or not case.is_slowed:
+        yield finding
+
+
+def _grows_most(rows: pd.DataFrame, phase: str) -> bool:
+    """Return whether a phase grows clearly more than another phase of the iterations."""
+    first, last = rows.iloc[:len(rows) // 3], rows.iloc[-(len(rows) // 3):]
+
+    def ratio(name: str) -> float:
+        return float(last[f"{name}_s"].median() / max(first[f"{name}_s"].median(), 1e-9))
+
+    others = [ratio(other) for other in PHASES if other not in (phase, "data", "other")
+              and first[f"{other}_s"].median() > _MAIN_FRAC * first["wall_s"].median()]
+    return not others or ratio(phase) >= _LEAST_RATIO * max(min(others), 1.0)
 
 
 def _inputs_grow(case: WatchedCase) -> bool:
