@@ -14,6 +14,8 @@ from charact.record.schema import PHASES
 
 _SLOWER = 1.2
 """Minimum ratio of the median time of a group to that of the other iterations."""
+_FAR_SLOWER = 3.0
+"""Ratio of an iteration's time to that of the next from which a stall belongs to the next one's input."""
 _DISTINCT_FRAC = 0.7
 _QUANTILE = 0.9
 """Minimum share of a group's iterations that are slower than this quantile of the others."""
@@ -74,10 +76,8 @@ def _candidates(rows: pd.DataFrame, left: _Mask) -> Iterator[tuple[str, _Mask, i
     yield "epoch_start", _without_fast_first(_mask(rows["first_of_epoch"].fillna(0) == 1), walls), None
     shapes = rows["input_shapes"]
     is_new = _mask(shapes.notna() & ~shapes.duplicated())
-    before_new = np.append(is_new[1:], False)  # without a loader, an iteration begins with its forward
     if shapes.nunique() <= len(rows) / 4:
-        slower = max((is_new, before_new), key=lambda mask: float(walls[mask & left].sum()))
-        yield "new_input_shapes", _without_fast_first(slower, walls), None
+        yield "new_input_shapes", _without_fast_first(_or_before(is_new, walls), walls), None
     numels = shapes.map(num_elements).to_numpy(dtype=float)
     if shapes.nunique() > 1:
         yield "long_inputs", numels > 1.5 * np.nanmedian(numels), None
@@ -95,6 +95,17 @@ def _candidates(rows: pd.DataFrame, left: _Mask) -> Iterator[tuple[str, _Mask, i
 def _mask(values: "pd.Series[bool]") -> _Mask:
     mask: _Mask = np.asarray(values, dtype=np.bool_)
     return mask
+
+
+def _or_before(mask: _Mask, walls: npt.NDArray[np.float64]) -> _Mask:
+    """Flag, for each flagged iteration, the one before it if that takes several times as long.
+
+    Without a loader, an iteration begins with its forward: what the program does before that belongs to the one before.
+    """
+    slower = np.zeros_like(mask)
+    for index in np.flatnonzero(mask):
+        slower[index - 1 if index and walls[index - 1] > _FAR_SLOWER * walls[index] else index] = True
+    return slower
 
 
 def _without_fast_first(mask: _Mask, walls: npt.NDArray[np.float64]) -> _Mask:
