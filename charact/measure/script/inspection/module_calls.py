@@ -16,6 +16,9 @@ from charact.measure.script.inspection.clock import Clock, Moment
 _FEWEST_CALLS, _MOST_LAYERS, _MOST_RECOMPUTED = 20, 20, 5
 """Minimum number of calls of a reported module; maximum numbers of reported and of recomputed modules."""
 
+_LONG = 384
+"""Fewest keys of an attention for which computing its matrix of weights takes clearly longer."""
+
 
 @dataclass(slots=True)
 class _Call:
@@ -114,11 +117,11 @@ class ModuleCalls:
 
 
 def _returns_long_weights(attention: nn.MultiheadAttention, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Return whether a call returns weights, and its keys are not fewer than the layer is wide."""
+    """Return whether a call returns weights, and its keys are many, and not fewer than the layer is wide."""
     names = ("query", "key", "value", "key_padding_mask", "need_weights")
     given = dict(zip(names, args, strict=False)) | kwargs
     key = given.get("key")
     if key is None or not given.get("need_weights", True):
         return False
     length: int = key.shape[1 if attention.batch_first and key.dim() == 3 else 0]
-    return bool(length >= attention.embed_dim)
+    return bool(length >= max(_LONG, attention.embed_dim))
