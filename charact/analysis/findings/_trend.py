@@ -55,8 +55,8 @@ def _blocks(values: "pd.Series[float]") -> tuple[npt.NDArray[np.float64], npt.ND
 def steady_growth(series: "pd.Series[float]", least: float, fewest: int = _FEWEST_POINTS) -> Trend | None:
     """Return the trend of a series that grows throughout by an amount or more; None for any other series.
 
-    It grows throughout if the medians of its thirds do, each by 5 % of the whole growth or more. It needs `fewest`
-    values.
+    It grows throughout if the medians of its thirds do, each by 5 % of the whole growth, or by a quarter of the first.
+    It needs `fewest` values.
     """
     values = series.dropna()
     if len(values) < fewest:
@@ -67,4 +67,4 @@ def steady_growth(series: "pd.Series[float]", least: float, fewest: int = _FEWES
     line = trend(values, fewest)
     if line is None or line.low <= 0 or line.growth < least:
         return None
-    return line if min(second - first, third - second) >= line.growth / 20 else None
+    return line if min(second - first, third - second) >= min(line.growth / 20, first / 4) else None

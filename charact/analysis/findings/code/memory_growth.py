@@ -11,8 +11,8 @@ from charact.analysis.findings._trend import steady_growth
 from charact.analysis.findings._watched_case import WatchedCase
 from charact.core.units import quantity
 
-_LEAST_BYTES = 16 * 2**20
-_LEAST_FRAC = 0.03
+_LEAST_BYTES = 24 * 2**20
+_LEAST_FRAC = 0.05
 """Minimum growth over the run, in bytes and as a share of the largest memory."""
 _FEWEST_SAMPLES = 5
 """Samples of memory vary less than times, and those of workers are rare."""
@@ -64,6 +64,8 @@ def _finding(case: WatchedCase, name: str, slope: float, growth: float, series: 
     if name == _SERIES["workers_bytes"]:
         remedy = ("keep the data set's items in one NumPy array or tensor: reading many Python objects "
                   "changes their reference counts, which copies the shared memory into each worker")
+        loaders = [each for each in case.settings.get("loaders") or [] if each.get("num_workers")]
+        place = Place.of(loaders[0]) if loaders else None
     elif (created := case.settings.get("create_graph")) and name != _SERIES["workers_bytes"]:
         cause += ": backward(create_graph=True) makes parameters and gradients refer to each other"
         remedy = ("compute the inner gradient by torch.autograd.grad(loss, inputs, create_graph=True); or set "

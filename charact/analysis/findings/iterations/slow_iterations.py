@@ -21,6 +21,8 @@ def find(case: WatchedCase) -> Iterator[Finding]:
     if saving is None:
         return
     line = slow_line(case, group)
+    if line is not None and (line.library or "").startswith("torch.nn.modules."):
+        line = None  # a layer, which computes in every iteration
     evidence = (f"{len(group.indices)} of {len(case.iterations)} iterations take {quantity(group.slow_s, 's')}, the "
                 f"others {quantity(group.typical_s, 's')}: "
                 f"{share(group.extra_s / float(case.iterations['wall_s'].sum()))} of the iterations' time, most of it "

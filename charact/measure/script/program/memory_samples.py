@@ -9,8 +9,9 @@ INTERVAL_NS = 20_000_000
 """Shortest time between two samples of the program's own memory."""
 _WORKERS_INTERVAL_NS = 100_000_000
 """Shortest time between two samples of the workers' memory."""
-_COST_FACTOR = 100
-"""Time between two samples of the workers' memory, in times of the processor time of one."""
+_COST_FACTOR, _FIRST_COST_FACTOR, _NUM_FIRST = 100, 20, 20
+"""Time between two samples of the workers' memory, in times of the processor time of one; the same for the first ones,
+and their number."""
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 _MOST_BYTES = 4096
 """Largest number of bytes that are read of a file."""
@@ -30,7 +31,7 @@ class MemorySamples:
         self._program: list[tuple[int, int, int | None]] = []
         self._workers: list[tuple[int, int]] = []
         self._worker_processes: set[int] = set()
-        self._workers_due_ns = 0
+        self._workers_due_ns = self._num_workers_samples = 0
 
     def sample(self, now_ns: int) -> None:
         """Sample the program's memory, unless it was sampled shortly before.
@@ -56,7 +57,8 @@ class MemorySamples:
     def sample_workers(self) -> bool:
         """Sample the memory that the workers share with no other process, and return True, unless it is too early.
 
-        The kernel walks all pages of a process for it, some milliseconds, so samples take 1 % of a core at most.
+        The kernel walks all pages of a process for it, some milliseconds, so samples take 1 % of a core at most; the
+        first 20 take 5 %.
         Another thread may call this.
         """
         if not self._worker_processes or perf_counter_ns() < self._workers_due_ns:
@@ -72,7 +74,9 @@ class MemorySamples:
         now_ns = perf_counter_ns()
         if self._worker_processes:
             self._workers.append((now_ns, total))
-        self._workers_due_ns = now_ns + max(_WORKERS_INTERVAL_NS, _COST_FACTOR * (thread_time_ns() - begin_ns))
+        self._num_workers_samples += 1
+        factor = _FIRST_COST_FACTOR if self._num_workers_samples <= _NUM_FIRST else _COST_FACTOR
+        self._workers_due_ns = now_ns + max(_WORKERS_INTERVAL_NS, factor * (thread_time_ns() - begin_ns))
         return True
 
     def take(self) -> list[dict[str, object]]:
