@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, dataloader
 
+from charact.measure.script.hooks import functional_patches
 from charact.measure.script.hooks.patches import Patches
 from charact.measure.script.hooks.variable_names import variable_name
 from charact.measure.script.spans.recorder import Kind, SpanRecorder
@@ -74,8 +75,8 @@ def test_transforms_of_torch_func_are_spans(
     assert {kind for kind, _ in watched.ended} == {Kind.BACKWARD}
 
 
-def test_blocks_without_gradients_are_recorded_if_nothing_runs_in_them_and_no_optimizer_exists(watched: Watched
-                                                                                               ) -> None:
+def test_blocks_without_gradients_are_recorded_if_nothing_runs_in_them_and_no_optimizer_exists(
+        watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
     def block(*calls: Callable[[], object]) -> list[Kind]:
         with torch.no_grad(), torch.no_grad():
             time.sleep(0.001)
@@ -88,8 +89,10 @@ def test_blocks_without_gradients_are_recorded_if_nothing_runs_in_them_and_no_op
     watched.patches._optimizers.any_created = False  # other tests may have created some
     assert block() == [Kind.UNTRACKED]
     assert block(lambda: model(torch.ones(1, 2))) == [Kind.FORWARD]
-    with torch.no_grad():
-        pass  # too short
+    with monkeypatch.context() as patch:
+        patch.setattr(functional_patches, "_SHORTEST_NS", 10**12)
+        with torch.no_grad():
+            time.sleep(0.001)  # too short
     assert watched.kinds(untracked=True) == []
     suspended = held_open()
     next(suspended)
