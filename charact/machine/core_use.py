@@ -30,7 +30,7 @@ class _Totals:
 class CoreUse:
     """Processor time of this process, its children, and all other programs since the object was created.
 
-    Both ends of the interval cost about 0.5 ms, and nothing is read between them.
+    Each end of the interval costs about 1 ms, and nothing is read between them.
 
     *Error*: waits of threads and children that end within the interval are missed.
     """

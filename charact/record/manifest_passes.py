@@ -178,7 +178,7 @@ class InspectionPass(Pass):
     layer_calls: list[LayerCalls] = []
     """Modules that are called often."""
     attention_weights: list[LayerCalls] = []
-    """Attention layers that return weights for sequences not shorter than their width."""
+    """Attention layers that return weights of many keys: 384 or more, and not fewer than the layer is wide."""
     held_tensors: list[HeldTensors] = []
     held_graphs: list[HeldGraph] = []
     """Tensors that are alive at the end of the iteration, those that hold most memory, and the largest graphs."""

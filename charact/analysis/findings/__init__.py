@@ -17,8 +17,9 @@ from charact.record.reader import Run
 
 __all__ = ["findings", "has_findings", "program_time"]
 
-_BY_TIME_ALONE = ("slow_iterations", "time_trend", "long_inputs")
-"""Findings from times alone, which other programs on the machine can cause if no line or setting explains them."""
+_IF_SLOWED, _IF_DISTURBED = ("time_trend",), ("slow_iterations", "long_inputs")
+"""Findings from times alone, which other programs on the machine can cause if no line or setting explains them: those
+that are left out if times are too long, and if even the shares of phases may be wrong."""
 _COLUMNS = ["finding", "case", "cause", "file", "line", "text", "phase", "layer", "operator", "setting", "evidence",
             "recoverable_s", "recoverable_frac", "recoverable_bytes", "basis", "remedy", "confidence"]
 
@@ -55,11 +56,10 @@ def has_findings(run: Run) -> bool:
 def _of_case(case: WatchedCase) -> list[tuple[str, Finding]]:
     named = [(module.__name__.rpartition(".")[2], finding) for module in modules_below(__name__)
              for finding in module.find(case)]
-    if not case.is_disturbed:
-        return named
     # Other programs lengthen some iterations and phases more than others.
+    withheld = (_IF_SLOWED if case.is_slowed else ()) + (_IF_DISTURBED if case.is_disturbed else ())
     return [(name, finding) for name, finding in named
-            if name not in _BY_TIME_ALONE or finding.place is not None or finding.setting is not None]
+            if name not in withheld or finding.place is not None or finding.setting is not None]
 
 
 def _uncovered(named: list[tuple[str, Finding]]) -> list[tuple[str, Finding]]:

@@ -15,6 +15,8 @@ class LineAdvice(NamedTuple):
 
 _VECTORIZE = ("vectorize the Python loop: index and compute whole tensors at once (torch._foreach_... for lists of "
               "tensors, in place where possible); compute values that do not change once, before the loop")
+CREATORS = r"arange|zeros|ones|eye|tril|triu|full|linspace|meshgrid|sparse_\w+"
+"""Functions of PyTorch that create tensors from few numbers, as a pattern."""
 _PATTERNS: tuple[tuple[str, str, str], ...] = (
     (r"torch\.(tensor|as_tensor|FloatTensor|LongTensor)\(|np\.array\(|\.tolist\(\)",
      "converts between Python objects and tensors value by value",
@@ -25,7 +27,7 @@ _PATTERNS: tuple[tuple[str, str, str], ...] = (
      "adds to a tensor by copying all of it",
      "append to a list, and call torch.cat or torch.stack once, after the loop; or write into a tensor that is large "
      "enough from the start"),
-    (r"torch\.(arange|zeros|ones|eye|tril|triu|full|linspace|meshgrid|sparse_\w+)\(",
+    (rf"torch\.({CREATORS})\(",
      "creates tensors",
      "if they do not depend on the batch, create them once, before the loop, and keep them (register_buffer)"),
     (r"deepcopy\(", "makes deep copies",

@@ -11,7 +11,7 @@ import pandas as pd
 from charact.analysis.findings._finding import Basis, Place, Saving
 from charact.analysis.findings._slow_groups import SlowGroup, slow_groups
 from charact.analysis.profile.breakdown import operator_times, phase_breakdown
-from charact.analysis.profile.core_use import disturbance
+from charact.analysis.profile.core_use import Disturbance, disturbance
 from charact.record.reader import Run
 from charact.record.schema import PHASES, SAMPLED_PHASES
 
@@ -70,16 +70,19 @@ class WatchedCase:
         """Whether the case computes on the CPU."""
         return bool(self.entry["device"] == "cpu")
 
-    @cached_property
+    @property
     def is_slowed(self) -> bool:
         """Whether other programs took so much of the cores that times are too long."""
-        return disturbance(self.run, self.name) is not None
+        return self._disturbance is not None
 
-    @cached_property
+    @property
     def is_disturbed(self) -> bool:
         """Whether other programs took so much of the cores that even the shares of phases may be wrong."""
-        disturbed = disturbance(self.run, self.name)
-        return disturbed is not None and disturbed.is_unreliable
+        return self._disturbance is not None and self._disturbance.is_unreliable
+
+    @cached_property
+    def _disturbance(self) -> Disturbance | None:
+        return disturbance(self.run, self.name)
 
     @cached_property
     def program(self) -> dict[str, Any]:

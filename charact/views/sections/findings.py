@@ -31,10 +31,10 @@ def section_body(run: Run) -> Body:
 
 def _block(number: int, row: Any, *, several: bool) -> Block:
     where = finding_text.place(row)
-    basis = row.basis if isinstance(row.basis, str) else "measured"
     evidence = [*row.evidence, *([f"in {row.case}"] if several else [])]
     points = [("To do", finding_text.sentence(row.remedy)), *([("Where", where)] if where else []),
-              ("Saves", f"{finding_text.saving(row)} ({basis}, confidence {row.confidence})"),
+              ("Saves", f"{finding_text.saving(row)} ({finding_text.basis(row, 'measured')}, "
+                        f"confidence {row.confidence})"),
               ("Evidence", "; ".join(evidence))]
     return Block(title=f"{number}. {finding_text.sentence(row.cause)}", case=row.case, points=points)
 

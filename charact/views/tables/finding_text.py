@@ -27,6 +27,11 @@ def saving(row: Any) -> str:
     return " and ".join(texts) or "an unknown amount"
 
 
+def basis(row: Any, unknown: str) -> str:
+    """Return how the range of a row of `findings` was obtained; `unknown` for a cause that costs memory only."""
+    return row.basis if isinstance(row.basis, str) else unknown
+
+
 def place(row: Any) -> str:
     """Return the place of a row of `findings`: the line with its text, else layer, operator, setting or phase."""
     if isinstance(row.file, str):

@@ -22,7 +22,7 @@ def finding_lines(run: Run) -> list[RenderableType]:
         lines += [
             Hanging(Text.assemble(f"{number}. ", (finding_text.sentence(row.cause), "bold"))),
             Hanging(Text.assemble("   saves ", (finding_text.saving(row), "green"),
-                                  (f" ({row.basis})" if isinstance(row.basis, str) else "", "dim"))),
+                                  (f" ({basis})" if (basis := finding_text.basis(row, "")) else "", "dim"))),
             *([Hanging(Text(f"   {where}", style="cyan"))] if (where := finding_text.place(row)) else []),
             *(Hanging(Text(f"   {text}", style="dim")) for text in row.evidence[:2]),
             Hanging(Text.assemble("   → ", finding_text.sentence(row.remedy))),

@@ -4,13 +4,12 @@ import re
 from collections.abc import Iterator
 
 from charact.analysis.findings._finding import Finding, Saving
-from charact.analysis.findings._line_text import advice_for
+from charact.analysis.findings._line_text import CREATORS, advice_for
 from charact.analysis.findings._watched_case import SampledLine, WatchedCase
 from charact.core.units import quantity, share
 
 _PHASES = ("other", "forward", "loss")
-_CREATES = re.compile(
-    r"torch\.(arange|zeros|ones|eye|tril|triu|full|linspace|meshgrid|sparse_\w+|rand\w*|normal|tensor)\(|one_hot\(")
+_CREATES = re.compile(rf"torch\.({CREATORS}|rand\w*|normal|tensor)\(|one_hot\(")
 """Calls that create tensors; in a forward, those that do not depend on the input can be made once."""
 _LONG_LOSS_FRAC = 0.1
 """Share of the iteration from which a line of a loss is reported."""

@@ -66,7 +66,7 @@ def _finding(case: WatchedCase, name: str, slope: float, growth: float, series: 
                   "changes their reference counts, which copies the shared memory into each worker")
         loaders = [each for each in case.settings.get("loaders") or [] if each.get("num_workers")]
         place = Place.of(loaders[0]) if loaders else None
-    elif (created := case.settings.get("create_graph")) and name != _SERIES["workers_bytes"]:
+    elif created := case.settings.get("create_graph"):
         cause += ": backward(create_graph=True) makes parameters and gradients refer to each other"
         remedy = ("compute the inner gradient by torch.autograd.grad(loss, inputs, create_graph=True); or set "
                   "parameter.grad = None after each iteration, which breaks the cycle")

@@ -40,9 +40,7 @@ def find(case: WatchedCase) -> Iterator[Finding]:
                 f"{quantity(line.high, 's')}) an iteration: from {quantity(max(line.start, 0.0), 's')} to "
                 f"{quantity(line.start + line.growth, 's')} over {line.num_iterations} iterations"
                 + (f"; so do {others}" if others else "")]
-    finding = _finding(case, phase, saving, evidence)
-    if finding.place is not None or finding.setting is not None or not case.is_slowed:
-        yield finding
+    yield _finding(case, phase, saving, evidence)
 
 
 def _grows_most(rows: pd.DataFrame, phase: str) -> bool:

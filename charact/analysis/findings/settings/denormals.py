@@ -14,10 +14,10 @@ def find(case: WatchedCase) -> Iterator[Finding]:
     """Yield a finding for the optimizer state with most denormal numbers, and one for layers of such weights."""
     if not case.on_cpu:
         return
-    found = sorted(case.inspection.get("denormals") or [],
-                   key=lambda each: -each["denormal_frac"] * each["num_elements"])
-    states = [each for each in found if each.get("state") and each["denormal_frac"] >= _MANY_FRAC]
-    layers = [each for each in found if each.get("layer")]
+    rows = sorted(case.inspection.get("denormals") or [],
+                  key=lambda each: -each["denormal_frac"] * each["num_elements"])
+    states = [each for each in rows if each.get("state") and each["denormal_frac"] >= _MANY_FRAC]
+    layers = [each for each in rows if each.get("layer")]
     for state in states[:1]:
         yield from _finding(case, f"{state['optimizer']}'s {state['state']}", state, ("update",), None)
     for layer in layers[:1]:

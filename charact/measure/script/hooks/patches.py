@@ -104,9 +104,7 @@ class Patches:
             if (name.endswith("_loss") or "cross_entropy" in name or name == "kl_div") and not name.startswith("_"):
                 replace(functional, name, self._context.span(Kind.LOSS))
         replace(torch.autograd, "backward", self._context.span(Kind.BACKWARD, notify=True, on_open=self._note_backward))
-        replace(torch.autograd, "grad", self._context.span(
-            Kind.BACKWARD, notify=True,
-            on_open=lambda *_: self._context.events.backward(self._is_anomaly_enabled())))
+        replace(torch.autograd, "grad", self._context.span(Kind.BACKWARD, notify=True, on_open=self._count_backward))
         replace(torch.nn.Module, "zero_grad", self._context.span(Kind.UPDATE, ZEROED))
         for name in ("to", "cuda"):
             replace(torch.Tensor, name, self._copy)
@@ -180,9 +178,12 @@ class Patches:
 
         return wrapper
 
+    def _count_backward(self, *_: Any) -> None:
+        self._context.events.backward(self._is_anomaly_enabled())
+
     def _note_backward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._count_backward()
         events = self._context.events
-        events.backward(self._is_anomaly_enabled())
         if events.graph_place is None and (kwargs.get("create_graph") or args[3:4] == (True,)):
             events.graph_place = calling_place()
 

@@ -77,7 +77,7 @@ class ModuleCalls:
                  "time_s": sum(frequent[name, kind]) / 1e9} for name, kind in slowest]
 
     def attention_weights(self) -> list[dict[str, Any]]:
-        """Return the attention layers that return weights for sequences not shorter than their width, slowest first."""
+        """Return the attention layers that return weights of many keys, slowest first."""
         slowest = sorted(self._weights_ns, key=lambda name: -sum(self._weights_ns[name]))[:_MOST_LAYERS]
         return [{"layer": name, "layer_type": nn.MultiheadAttention.__name__, "num_calls": len(self._weights_ns[name]),
                  "time_s": sum(self._weights_ns[name]) / 1e9} for name in slowest]

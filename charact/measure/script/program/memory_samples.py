@@ -58,8 +58,7 @@ class MemorySamples:
         """Sample the memory that the workers share with no other process, and return True, unless it is too early.
 
         The kernel walks all pages of a process for it, some milliseconds, so samples take 1 % of a core at most; the
-        first 20 take 5 %.
-        Another thread may call this.
+        first 20 take 5 %. Another thread may call this.
         """
         if not self._worker_processes or perf_counter_ns() < self._workers_due_ns:
             return False

@@ -9,7 +9,13 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from charact.record.manifest import Gpu
 from charact.record.manifest_passes import CoreUse, InspectionPass
-from charact.record.manifest_program import LoaderSettings, ModelSettings, OptimizerSettings, ProgramSettings
+from charact.record.manifest_program import (
+    CallingPlace,
+    LoaderSettings,
+    ModelSettings,
+    OptimizerSettings,
+    ProgramSettings,
+)
 from charact.record.manifest_types import Count, Share
 from charact.record.schema import TABLES
 
@@ -236,15 +242,10 @@ class _WorkerFetch(Struct):
     rows: list[tuple[_Count, _Count]]
 
 
-class _CallingPlace(Struct):
-    file: str | None
-    line: _Count | None
-
-
 class _Backwards(Struct):
     total: _Count
     anomalous: _Count
-    create_graph: _CallingPlace | None = None
+    create_graph: CallingPlace | None = None
 
 
 _OWNERS: dict[str, type[_Owned]] = {"model": _Model, "optimizer": _Optimizer, "loader": _Loader}

@@ -187,7 +187,7 @@ def script_cases(log: EventLog, name: str, source: str, skip: int | None, limit:
     cases: list[tuple[dict[str, Any], dict[str, Rows]]] = []
     for training in (True, False):
         of_mode = [one for one in log.iterations if one.training == training]
-        iterations = log.passes.timed(of_mode)
+        undisturbed = iterations = log.passes.timed(of_mode)
         if training or not cases:
             num_skipped = _num_warmup(len(iterations), limit) if skip is None else skip
             iterations = iterations[num_skipped:][:limit]
@@ -197,9 +197,9 @@ def script_cases(log: EventLog, name: str, source: str, skip: int | None, limit:
             ended_by = "max_iterations" if len(iterations) == limit else "program"
             program = None if cases else _program(log)
             case = _case(log, name, source, training, iterations, num_skipped, ended_by, program)
-            case[0]["passes"]["timing"]["num_pass_iterations"] = len(of_mode) - len(log.passes.timed(of_mode))
+            case[0]["passes"]["timing"]["num_pass_iterations"] = len(of_mode) - len(undisturbed)
             case[1]["program_iterations"] = program_iteration_rows(
-                log.program_notes, log.iterations, of_mode, iterations, log.passes.timed(of_mode))
+                log.program_notes, log.iterations, of_mode, iterations, undisturbed)
             if cases:
                 log.passes.add_to_evaluation(*case, of_mode)
             else:
