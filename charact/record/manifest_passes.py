@@ -163,6 +163,20 @@ class HeldGraph(Held):
     num_nodes: Count
 
 
+class HeldData(Held):
+    """Tensors or arrays that a variable holds.
+
+    `narrower` is the type that would hold the values, times `scale`; None if there is none.
+    """
+
+    shape: list[Count]
+    dtype: str
+    num_tensors: Count
+    bytes: Amount
+    narrower: str | None = None
+    scale: Count = 1
+
+
 class InspectionPass(Pass):
     """Facts of the pass `inspection`: gradients, optimizer state, inputs and module calls of an iteration."""
 
@@ -182,6 +196,8 @@ class InspectionPass(Pass):
     held_tensors: list[HeldTensors] = []
     held_graphs: list[HeldGraph] = []
     """Tensors that are alive at the end of the iteration, those that hold most memory, and the largest graphs."""
+    held_data: list[HeldData] = []
+    """The largest tensors and arrays that the program's variables hold."""
     missing: dict[str, str] = {}
     """Facts that are empty because they could not be read, with the reason."""
 
@@ -254,7 +270,7 @@ class Frame(Struct):
     text: str | None = None
     """The line's text; None if its file could not be read."""
     in_loop: bool | None = None
-    """Whether the line is in a loop of its function, or in a comprehension; None if not known."""
+    """Whether the line is in a comprehension, or in a loop inside of an iteration; None if not known."""
 
 
 class FramesPass(Pass):

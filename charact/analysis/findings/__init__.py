@@ -20,6 +20,8 @@ __all__ = ["findings", "has_findings", "program_time"]
 _IF_SLOWED, _IF_DISTURBED = ("time_trend",), ("slow_iterations", "long_inputs")
 """Findings from times alone, which other programs on the machine can cause if no line or setting explains them: those
 that are left out if times are too long, and if even the shares of phases may be wrong."""
+_OF_LINES = ("line", "slow_iterations", "periodic_work")
+"""Findings that name what a line does."""
 _COLUMNS = ["finding", "case", "cause", "file", "line", "text", "phase", "layer", "operator", "setting", "evidence",
             "recoverable_s", "recoverable_frac", "recoverable_bytes", "basis", "remedy", "confidence"]
 
@@ -65,7 +67,8 @@ def _of_case(case: WatchedCase) -> list[tuple[str, Finding]]:
 def _uncovered(named: list[tuple[str, Finding]]) -> list[tuple[str, Finding]]:
     """Return the findings that no other finding of the same phase, or of no phase, explains."""
     def is_covered(name: str, finding: Finding) -> bool:
-        return any(name in other.covers and other.phase in (None, finding.phase) for _, other in named
-                   if other is not finding)
+        return any((name in other.covers and other.phase in (None, finding.phase))
+                   or (other.explains_line and name in _OF_LINES and other.place == finding.place is not None)
+                   for _, other in named if other is not finding)
 
     return [(name, finding) for name, finding in named if not is_covered(name, finding)]

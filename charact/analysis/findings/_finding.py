@@ -69,6 +69,8 @@ class Finding:
     setting: str | None = None
     covers: frozenset[str] = frozenset()
     """IDs of findings that this one explains: they are not reported for the same case and phase."""
+    explains_line: bool = False
+    """Whether findings of what its line does are not reported."""
 
     def weight(self, program_s: float) -> float:
         """Return the weight of the finding in the ranking: the finding with the largest weight comes first."""

@@ -32,7 +32,7 @@ _PATTERNS: tuple[tuple[str, str, str], ...] = (
      "if they do not depend on the batch, create them once, before the loop, and keep them (register_buffer)"),
     (r"deepcopy\(", "makes deep copies",
      "copy only values that change, in place: tensor.copy_(other), or torch._foreach_lerp_ for averages of weights"),
-    (r"\.item\(\)|float\(|\.cpu\(\)|\.numpy\(\)",
+    (r"\.item\(\)|(?<![.\w])float\(|\.cpu\(\)|\.numpy\(\)",
      "reads single values out of tensors",
      "collect the values as tensors and read them every 50 iterations; compute the norms of many tensors by "
      "torch._foreach_norm(tensors)"),

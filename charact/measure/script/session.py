@@ -206,10 +206,15 @@ class Session:
                  if id(value) in numbers and not name.startswith("_")}
         return {"note": "names", "names": names}
 
+    def _note_loops(self, kind: Kind) -> None:
+        if self._sampler is not None:
+            self._sampler.loops.note(kind)
+
     def _on_span_end(self, kind: Kind, owner: int) -> None:
         """Count iterations and flush after a step, forward, backward or fetch, when no span is open."""
         ended = False
         if kind is Kind.FETCH:
+            self._note_loops(kind)
             self._steps.fetch()
             if self._evaluation is not None:
                 self._evaluation.fetched(owner)
@@ -220,6 +225,8 @@ class Session:
             if self._counted is None or (kind is Kind.STEP and self._counted[0] is not Kind.STEP):
                 self._counted, self._num_iterations = (kind, owner), 0
             ended = self._counted == (kind, owner) and (kind is Kind.FORWARD or self._steps.step())
+            if ended:
+                self._note_loops(kind)
             self._num_iterations += ended
             if self._evaluation is not None:
                 self._evaluation.trained()

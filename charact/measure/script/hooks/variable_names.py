@@ -15,6 +15,13 @@ def variable_name(obj: Any) -> str | None:
     The outermost function wins, since a `train(model)` names every model the same. A submodule of a model that a
     variable holds is named like `model.encoder`.
     """
+    named = program_variables()
+    found = (name for name, value in named if value is obj)
+    return next(found, None) or next(_paths(obj, named), None)
+
+
+def program_variables() -> list[tuple[str, Any]]:
+    """Return names and values of the variables of the running functions, outermost first, then of their attributes."""
     variables: list[dict[str, Any]] = []
     frame: FrameType | None = sys._getframe()
     while frame is not None:
@@ -24,10 +31,8 @@ def variable_name(obj: Any) -> str | None:
     owners = [vars(one["self"]) for one in variables if hasattr(one.get("self"), "__dict__")]
     modules = [attributes["_modules"] for attributes in owners if isinstance(attributes.get("_modules"), dict)]
     scopes = *reversed(variables), *reversed(owners), *reversed(modules)
-    named = [(name, value) for scope in scopes for name, value in list(scope.items())
-             if isinstance(name, str) and name.isidentifier() and name[0] != "_" and name != "self"]
-    found = (name for name, value in named if value is obj)
-    return next(found, None) or next(_paths(obj, named), None)
+    return [(name, value) for scope in scopes for name, value in list(scope.items())
+            if isinstance(name, str) and name.isidentifier() and name[0] != "_" and name != "self"]
 
 
 def _locals(frame: FrameType) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from torch import nn
 
 from charact.measure.script.inspection.clock import Clock, Moment
 from charact.measure.script.inspection.gradient_use import GradientUse
+from charact.measure.script.inspection.held_data import held_data
 from charact.measure.script.inspection.module_calls import ModuleCalls
 from charact.measure.script.inspection.tensor_census import tensor_census
 from charact.measure.script.inspection.tensor_contents import (
@@ -86,6 +87,7 @@ class InspectionInstrument:
         self._attempt("embeddings", self._look_at_embeddings)
         self._held = self._attempt("held_tensors", lambda: tensor_census(
             list(self._models.values()), list(self._optimizers.values()))) or {}
+        self._held["held_data"] = self._attempt("held_data", held_data) or []
         self._is_measured = False
 
     def drop(self) -> None:

@@ -1,16 +1,14 @@
 """Census of a program's live tensors, to name what holds memory that grows."""
 
 import gc
-import linecache
 import re
-import sys
 from collections import defaultdict
-from types import FrameType
 from typing import Any
 
 import torch
 
 from charact.measure.script.hooks.variable_names import variable_name
+from charact.measure.script.inspection.program_lines import NO_LINE, line_of_program
 
 _MOST_GROUPS = 3
 _FEWEST_TENSORS = 8
@@ -96,19 +94,4 @@ def _holder(tensor: Any) -> dict[str, Any]:
                 name = variable_name(container)
             if name is not None:
                 break
-    return {"variable": name} | (_adding_line(name) if name else {"file": None, "line": None, "text": None})
-
-
-def _adding_line(name: str) -> dict[str, Any]:
-    """Return the last line, in the files of the running functions of the program, that adds to a variable."""
-    pattern = re.compile(_ADDS.format(re.escape(name)))
-    frame: FrameType | None = sys._getframe()
-    while frame is not None:
-        module = str(frame.f_globals.get("__name__")).partition(".")[0]
-        if module not in ("charact", "torch", "runpy"):
-            file = frame.f_code.co_filename
-            for number, text in enumerate(linecache.getlines(file), 1):
-                if pattern.search(text) and not text.lstrip().startswith("#"):
-                    return {"file": file, "line": number, "text": text.strip()[:120]}
-        frame = frame.f_back
-    return {"file": None, "line": None, "text": None}
+    return {"variable": name} | (line_of_program(_ADDS.format(re.escape(name))) if name else NO_LINE)

@@ -1,7 +1,6 @@
 """Stack sampler: a thread samples the line that the program runs. No torch in here."""
 
 import ctypes
-import dis
 import linecache
 import operator
 import os
@@ -18,6 +17,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 from charact.core.running_frame import frame_reader
+from charact.measure.script.spans.code_loops import CodeLoops
 from charact.measure.script.spans.event_log import EventLogWriter
 from charact.measure.script.spans.recorder import Kind, SpanRecorder
 from charact.measure.script.spans.thread_clock import ClockReading, ThreadClock
@@ -41,7 +41,8 @@ _SPREAD = 0.2
 """Largest random part of the time between two samples, so that they do not follow the program's own period."""
 _PR_SET_TIMERSLACK = 29
 """From linux/prctl.h."""
-_WRITE_S = 1.0
+_WRITE_S, _LONGEST_S = 1.0, 3.0
+"""Time between two writes of samples: the longest one until the loops of the program are known."""
 _MAX_TEXT = 120
 """Largest number of characters of a line's text."""
 _LIBRARIES = tuple({os.path.join(sysconfig.get_path(name), "")
@@ -51,6 +52,9 @@ _PACKAGES = tuple(os.path.join("", name, "") for name in ("site-packages", "dist
 _CHARACT = os.path.join(str(Path(__file__).parents[3]), "")
 _WRAPPERS = os.path.join(str(Path(__file__).parents[1] / "hooks"), "")
 """Charact's frames that call the program's own code."""
+
+_COLLECTION = "ProgramEvents.collection"
+"""Charact's function that garbage collections call: the line that runs causes them."""
 
 _SAMPLED_KINDS = (None, Kind.FETCH, Kind.FORWARD, Kind.LOSS)
 """Kinds of spans in which the program's own lines show where the time goes; None outside of all spans.
@@ -97,8 +101,10 @@ class FrameSampler:
         self._new: list[CodeLocation] = []
         self._texts: list[str | None] = []
         """Texts of the new locations' lines."""
-        self._loops: list[bool | None] = []
-        """Whether the new locations' lines are in a loop of their function."""
+        self._lines: list[tuple[CodeType, int] | None] = []
+        """Code and line number of the new locations."""
+        self.loops = CodeLoops()
+        """Loops of the program, which are noted at the ends of its iterations and fetches."""
         self._samples: list[tuple[int, int]] = []
         self._waiting: list[float | None] = []
         """Share of the time before each sample in which the program's thread waited."""
@@ -143,7 +149,7 @@ class FrameSampler:
                     self._add(sample, waiting_frac)
                     due_s += self._next_s()
                 took_time = self._recorder.on and self._between_samples()
-                if time.monotonic() - written > _WRITE_S:
+                if time.monotonic() - written > (_WRITE_S if self.loops.are_known else _LONGEST_S):
                     if self._samples:
                         self._write()
                     written, took_time = time.monotonic(), True
@@ -167,9 +173,9 @@ class FrameSampler:
         if location not in self._numbers:
             self._numbers[location] = len(self._numbers)
             self._new.append(location)
-            text, in_loop = _text_of(frame, location)
+            text, line = _line_of(frame, location)
             self._texts.append(text)
-            self._loops.append(in_loop)
+            self._lines.append(line)
         self._add(self._numbers[location], waiting_frac, now_ns)
         return self._numbers[location]
 
@@ -230,9 +236,10 @@ class FrameSampler:
     def _write(self) -> None:
         locations, samples = self._new, self._samples
         delay = {"delay_s": median(self._delays_s)} if self._delays_s else {}
-        more = {"texts": self._texts, "loops": self._loops, "waiting": self._waiting}
+        in_loops = [None if line is None else self.loops.is_inside(*line) for line in self._lines]
+        more = {"texts": self._texts, "loops": in_loops, "waiting": self._waiting}
         self._new, self._samples, self._delays_s = [], [], []
-        self._texts, self._loops, self._waiting = [], [], []
+        self._texts, self._lines, self._waiting = [], [], []
         self._event_log.notes([{"note": "frames", "places": locations, "samples": samples, **more,
                                 "interval_s": self._interval_s, **delay}])
 
@@ -266,21 +273,21 @@ def location_of(frame: FrameType) -> CodeLocation | None:
         elif name == "__main__" or not _is_library(code.co_filename):
             called = "" if library is None else f"{module}.{library.co_qualname}"
             calls = ", ".join(filter(None, [called, imported and f"importing {imported}"]))
-            return importer or (f"{_short(code.co_filename)}:{current.f_lineno}", code.co_qualname, calls or None)
+            return importer or (f"{short_path(code.co_filename)}:{current.f_lineno}", code.co_qualname, calls or None)
         elif not code.co_filename.startswith(_CHARACT):
             if library is None or name != _CALLS_MODULE:
                 library, module = code, name
             if is_import and name != "importlib":
                 place = f"{_in_packages(code.co_filename)}:{current.f_lineno}"
                 is_import, importer = False, (place, code.co_qualname, f"importing {imported}")
-        elif is_import or not code.co_filename.startswith(_WRAPPERS):
+        elif is_import or not (code.co_filename.startswith(_WRAPPERS) or code.co_qualname == _COLLECTION):
             return None  # charact's own work, such as reading the use of the cores
         current = current.f_back
     return None
 
 
-def _text_of(frame: FrameType, location: CodeLocation) -> tuple[str | None, bool | None]:
-    """Return the text of the line of a location, that an outer or the same frame runs, and whether it is in a loop.
+def _line_of(frame: FrameType, location: CodeLocation) -> tuple[str | None, tuple[CodeType, int] | None]:
+    """Return the text of a location's line, which this or an outer frame runs, and the function's code and line number.
 
     Each is None if it cannot be read.
     """
@@ -290,16 +297,9 @@ def _text_of(frame: FrameType, location: CodeLocation) -> tuple[str | None, bool
         path = current.f_code.co_filename
         if path.endswith(place[0]) and current.f_code.co_qualname == location[1]:
             line = int(place[2])
-            return linecache.getline(path, line).strip()[:_MAX_TEXT] or None, _is_in_loop(current.f_code, line)
+            return linecache.getline(path, line).strip()[:_MAX_TEXT] or None, (current.f_code, line)
         current = current.f_back
     return None, None
-
-
-def _is_in_loop(code: CodeType, line: int) -> bool:
-    """Return whether a line of a function is in a loop of it, or in a comprehension."""
-    loops = [(jump.argval, jump.offset) for jump in dis.get_instructions(code) if "JUMP_BACKWARD" in jump.opname]
-    starts = [start for start, _, number in code.co_lines() if number == line]
-    return any(begin <= start <= end for begin, end in loops for start in starts)
 
 
 def _is_library(path: str) -> bool:
@@ -307,7 +307,7 @@ def _is_library(path: str) -> bool:
     return path.startswith((*_LIBRARIES, _CHARACT, "<")) or any(folder in path for folder in _PACKAGES)
 
 
-def _short(path: str) -> str:
+def short_path(path: str) -> str:
     """Return a path relative to the main module's directory, if it is below."""
     root = os.path.join(sys.path[0], "") if sys.path else ""
     return path.removeprefix(root) if root else path

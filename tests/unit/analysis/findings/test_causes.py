@@ -164,6 +164,25 @@ def test_memory_that_grows_and_what_holds_it(tmp_path: Path) -> None:
     assert "outputs" in finding["cause"]
 
 
+def test_forced_garbage_collections_are_named_once(tmp_path: Path) -> None:
+    spent = sampled("other", "train.py:30", "main", 60, of=60, text="gc.collect()")
+    run = watched_program(tmp_path, TYPICAL | {"other": 0.1}, passes=spent, columns={"gc_s": [0.09] * 100})
+    assert [(each["finding"], each["line"]) for _, each in findings(run).iterrows()] == [("garbage_collection", 30)]
+
+
+def test_data_wider_than_needed(tmp_path: Path) -> None:
+    data = {"variable": "memory.frames", "shape": [5000, 84, 84], "dtype": "float32", "num_tensors": 1,
+            "bytes": 400 * 2**20, "narrower": "uint8", "scale": 255, "file": "train.py", "line": 7,
+            "text": "self.frames = images / 255"}
+    held = [data, data | {"variable": "labels", "bytes": 20 * 2**20}, data | {"variable": "noise", "narrower": None}]
+    run = watched_program(tmp_path, TYPICAL, passes=inspected(held_data=held, iterations=[20]),
+                          columns={"rss_bytes": [900e6] * 100})
+    wide = [each for _, each in findings(run).iterrows() if each["finding"] == "wide_data"]
+    assert [(each["file"], each["line"], each["recoverable_bytes"]) for each in wide] == [("train.py", 7, 300 * 2**20)]
+    assert "memory.frames holds float32 values that fit uint8" in wide[0]["cause"]
+    assert "batch.to(torch.float32) / 255" in wide[0]["remedy"]
+
+
 def test_memory_that_create_graph_keeps(tmp_path: Path) -> None:
     run = watched_program(tmp_path, TYPICAL, num=150, settings={"create_graph": {"file": "critic.py", "line": 17}},
                           columns={"rss_bytes": [300e6 + number * 2**20 for number in range(150)]})

@@ -1,5 +1,6 @@
 """The sampler of `--sample`: where it finds a program, when it looks, and which samples are of `other`."""
 
+import gc
 import importlib
 import sys
 import threading
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 
 import charact
+from charact.measure.script.program.events import ProgramEvents
 from charact.measure.script.spans.event_log import EventLogReader, EventLogWriter
 from charact.measure.script.spans.frame_samples import NUM_KEPT, Samples
 from charact.measure.script.spans.iterations import Interval, Iteration
@@ -24,7 +26,6 @@ from charact.measure.script.spans.stack_sampler import (
     INTERVAL_S,
     SPARSE_INTERVAL_S,
     FrameSampler,
-    _is_in_loop,
     location_of,
 )
 
@@ -257,6 +258,32 @@ def test_an_error_ends_the_thread_and_is_told_to_who_asks(tmp_path: Path) -> Non
         sampler.check()
 
 
+def collect_all() -> float:
+    begun_s = time.perf_counter()
+    gc.collect()
+    return time.perf_counter() - begun_s
+
+
+def test_a_garbage_collection_belongs_to_the_line_that_causes_it(tmp_path: Path) -> None:
+    recorder, kept = SpanRecorder(), [[number] for number in range(500_000)]
+    recorder.on = True
+    sampler, events = FrameSampler(recorder, EventLogWriter(tmp_path)), ProgramEvents()
+    gc.callbacks.append(events.collection)
+    try:
+        sampler.start()
+        begun_s = time.perf_counter()
+        spent_s = sum(collect_all() for _ in range(20) if wait_here() is None)
+        all_s = time.perf_counter() - begun_s
+    finally:
+        sampler.stop()
+        gc.callbacks.remove(events.collection)
+    sampler.check()
+    counts = places(sampled(tmp_path))
+    assert len(kept) == 500_000
+    in_collections = sum(count for (function, _), count in counts.items() if function == "collect_all")
+    assert in_collections / sum(counts.values()) == pytest.approx(spent_s / all_s, rel=0.3)
+
+
 def iteration(start_ns: int, end_ns: int, *intervals: tuple[str, int, int]) -> Iteration:
     return Iteration(True, start_ns, end_ns, [Interval(phase, 0, start, end) for phase, start, end in intervals])
 
@@ -341,21 +368,3 @@ def test_samples_that_nobody_asked_for_are_shown_where_other_is_large(
     assert (facts["interval_s"], facts["num_data_samples"]) == (SPARSE_INTERVAL_S, 0)
     assert bool(facts.get("frames")) == is_shown
     assert facts.get("num_samples") == (num_samples if other_frac > 0.1 else None)
-
-
-def straight(values: list[float]) -> float:
-    total = sum(values)
-    return total
-
-
-def looping(values: list[float]) -> float:
-    total = 0.0
-    for value in values:
-        total += value
-    return total
-
-
-@pytest.mark.parametrize(("function", "offset", "expected"), [
-    (straight, 1, False), (looping, 1, False), (looping, 3, True), (looping, 4, False)])
-def test_lines_in_a_loop_are_told_apart(function: Any, offset: int, expected: bool) -> None:
-    assert _is_in_loop(function.__code__, function.__code__.co_firstlineno + offset) is expected

@@ -86,6 +86,7 @@ def test_a_plain_training_has_no_findings_and_keeps_no_hooks() -> None:
     assert facts.pop("recompute")["time_s"] == 0
     assert isinstance(facts.pop("held_tensors"), list)  # of other tests
     assert isinstance(facts.pop("held_graphs"), list)
+    assert isinstance(facts.pop("held_data"), list)
     assert facts == {"embeddings": [], "denormals": [], "unused_gradients": [], "padding": [], "layer_calls": [],
                      "attention_weights": [], "num_iterations": 1, "missing": {}}
     assert not model[0].weight._post_accumulate_grad_hooks  # type: ignore[attr-defined]

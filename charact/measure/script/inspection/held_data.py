@@ -1,0 +1,154 @@
+"""Data that a program holds: its largest tensors and arrays, and a narrower type that would hold their values."""
+
+import re
+import sys
+from collections import deque
+from collections.abc import Iterator, Mapping
+from itertools import islice
+from typing import Any
+
+import torch
+
+from charact.measure.script.hooks.variable_names import program_variables
+from charact.measure.script.inspection.program_lines import NO_LINE, line_of_program
+
+_LEAST_BYTES = 16 * 2**20
+_MOST_ROWS, _MOST_OBJECTS, _MOST_PARTS, _DEEPEST = 3, 5_000, 64, 4
+_MOST_VALUES = 65_536
+"""Maximum number of values of a tensor that are looked at: equally spaced ones."""
+_NARROW = torch.uint8, torch.int8, torch.int16, torch.int32
+_PIXEL = 255
+"""Largest value of a pixel: pictures are often stored as floating-point numbers from 0 to 1."""
+
+
+def held_data() -> list[dict[str, Any]]:
+    """Return the largest tensors and NumPy arrays that variables of the program hold, largest first, at most 3.
+
+    They are found from the variables of the running functions, by attributes and items. Tensors of one container with
+    many of them count together. Modules and optimizers, whose tensors are weights and state, are left out; so are
+    mapped files, and what holds less than 16 MiB.
+
+    Returns:
+        For each: variable; shape, of the first one; dtype; num_tensors; bytes; narrower, the type that would hold all
+        values that were looked at, None if there is none; scale, 255 if that is true of the values times 255, else 1;
+        and the line that assigns it (file, line, text; None if not found).
+    """
+    rows: dict[int, dict[str, Any]] = {}
+    for variable, owner, tensors, count in _tensors():
+        first = tensors[0]
+        num_bytes = count * sum(_bytes(each) for each in tensors) // len(tensors)
+        if num_bytes >= _LEAST_BYTES and (address := first.untyped_storage().data_ptr()) not in rows:
+            rows[address] = {"tensor": first, "owner": owner, "variable": variable, "shape": list(first.shape),
+                             "dtype": str(first.dtype).removeprefix("torch."), "num_tensors": count,
+                             "bytes": num_bytes}
+    largest = sorted(rows.values(), key=lambda row: -row["bytes"])[:_MOST_ROWS]
+    return [_described(row) for row in largest]
+
+
+def _described(row: dict[str, Any]) -> dict[str, Any]:
+    owner, (kind, scale) = row.pop("owner"), narrower_type(row.pop("tensor"))
+    return {**row, "narrower": None if kind is None else str(kind).removeprefix("torch."), "scale": scale,
+            **_assigning_line(row["variable"], owner)}
+
+
+def narrower_type(tensor: torch.Tensor) -> tuple[torch.dtype | None, int]:
+    """Return the narrowest type that holds a tensor's values exactly, and the factor that they need before.
+
+    The type is None if there is no narrower one, or if all values are equal: the tensor may not be filled yet.
+    """
+    if not tensor.is_contiguous() or tensor.element_size() == 1 or tensor.is_complex():
+        return None, 1
+    flat = tensor.view(-1)
+    values = flat[:: max(1, flat.numel() // _MOST_VALUES)]
+    if not values.numel() or bool((values == values[0]).all()):
+        return None, 1
+    if kind := _whole_number_type(values):
+        return kind, 1
+    if not values.is_floating_point():
+        return None, 1
+    scaled = (values * _PIXEL).round()
+    if bool((scaled / _PIXEL == values).all()) and _whole_number_type(scaled) is torch.uint8:
+        return torch.uint8, _PIXEL
+    is_single = values.dtype == torch.float64 and bool((values.float().double() == values).all())
+    return torch.float32 if is_single else None, 1
+
+
+def _whole_number_type(values: torch.Tensor) -> torch.dtype | None:
+    if values.is_floating_point() and not bool((values == values.round()).all()):
+        return None
+    low, high = float(values.min()), float(values.max())
+    return next((kind for kind in _NARROW if kind.itemsize < values.element_size()
+                 and torch.iinfo(kind).min <= low and high <= torch.iinfo(kind).max), None)
+
+
+def _tensors() -> Iterator[tuple[str, Any, list[torch.Tensor], int]]:
+    """Yield the tensors that variables hold: variable, owner of its last attribute, some of the tensors, their number.
+
+    Arrays are yielded as tensors of the same memory.
+    """
+    pending = deque((name, None, value, 0) for name, value in program_variables())
+    seen: set[int] = set()
+    while pending and len(seen) < _MOST_OBJECTS:
+        variable, owner, value, depth = pending.popleft()
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        tensor = _as_tensor(value)
+        if tensor is not None:
+            yield variable, owner, [tensor], 1
+        elif isinstance(value, (list, tuple, deque)):
+            items = list(islice(value, _MOST_PARTS))
+            first = [_as_tensor(item) for item in items]
+            alike = [each for each in first if each is not None]
+            if len(value) > _MOST_PARTS and len(alike) == len(first):
+                yield variable, owner, alike, len(value)
+            elif depth < _DEEPEST:
+                pending.extend((f"{variable}[{number}]", owner, item, depth + 1)
+                               for number, item in enumerate(items))
+        elif depth < _DEEPEST:
+            pending.extend((name, one, part, depth + 1) for name, one, part in _parts(variable, owner, value))
+
+
+def _parts(variable: str, owner: Any, value: Any) -> Iterator[tuple[str, Any, Any]]:
+    """Yield the parts of an object: name, owner of the attribute, value."""
+    if isinstance(value, Mapping):
+        for key, item in islice(list(value.items()), _MOST_PARTS):
+            if isinstance(key, (str, int)):
+                yield f"{variable}[{key!r}]", owner, item
+    elif not isinstance(value, (type, torch.nn.Module, torch.optim.Optimizer)) and not callable(value):
+        attributes = getattr(value, "__dict__", None)
+        if isinstance(attributes, dict) and "__builtins__" not in attributes and not hasattr(value, "__spec__"):
+            yield from ((f"{variable}.{name}", value, part) for name, part in list(attributes.items()))
+
+
+def _as_tensor(value: Any) -> torch.Tensor | None:
+    """Return a tensor or array of numbers as a tensor without a graph; None for anything else, and for mapped files."""
+    if type(value) is torch.Tensor:
+        return value.detach() if value.layout is torch.strided and value.device.type != "meta" else None
+    numpy = sys.modules.get("numpy")
+    if numpy is None or type(value) is not numpy.ndarray or value.dtype.kind not in "fiu" or not value.size:
+        return None
+    if isinstance(value.base, numpy.memmap) or not value.flags.c_contiguous or not value.flags.writeable:
+        return None
+    try:
+        return torch.from_numpy(value)
+    except TypeError:  # PyTorch does not know the type
+        return None
+
+
+def _bytes(tensor: torch.Tensor) -> int:
+    num_bytes: int = tensor.untyped_storage().nbytes()
+    return num_bytes
+
+
+def _assigning_line(variable: str, owner: Any) -> dict[str, Any]:
+    """Return the line that assigns the last attribute of a variable, or else one before it."""
+    module = sys.modules.get(type(owner).__module__)
+    file = getattr(module, "__file__", None)
+    own_files = (file,) if file and type(owner).__module__.partition(".")[0] != "torch" else ()
+    names = re.findall(r"(?:^|\.)(\w+)", variable)
+    for name in reversed(names):
+        found = line_of_program(rf"\b{name}\b(\s*,[\s\w.]+)*\s*(:[^=]+)?=[^=]", own_files)
+        if found["file"]:
+            return found
+    return dict(NO_LINE)

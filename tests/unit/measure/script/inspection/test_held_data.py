@@ -1,0 +1,86 @@
+"""Data that a program holds: where it is found, what names it, and which types would hold it."""
+
+from collections import deque
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from charact.measure.script.inspection.held_data import held_data, narrower_type
+
+MIB = 2**20
+
+
+def found(prefix: str) -> dict[str, Any]:
+    return next((each for each in held_data() if each["variable"].startswith(prefix)), {})
+
+
+def test_a_tensor_of_bytes_in_floating_point() -> None:
+    frames = torch.randint(0, 256, (20, MIB)).float()
+    held = found("frames")
+    assert (held["variable"], held["shape"], held["dtype"], held["bytes"]) == ("frames", [20, MIB], "float32", 80 * MIB)
+    assert (held["narrower"], held["scale"]) == ("uint8", 1)
+    assert held["text"] == "frames = torch.randint(0, 256, (20, MIB)).float()"
+    del frames
+
+
+class Memory:
+    """A replay buffer."""
+
+    def __init__(self) -> None:
+        self.pictures = torch.randint(0, 256, (24, MIB)) / 255
+
+
+def test_attributes_and_their_lines_are_named() -> None:
+    memory = Memory()
+    held = found("memory")
+    assert held.keys() == {"variable", "shape", "dtype", "num_tensors", "bytes", "narrower", "scale", "file", "line",
+                           "text"}
+    assert (held["variable"], held["narrower"], held["scale"]) == ("memory.pictures", "uint8", 255)
+    assert held["text"] == "self.pictures = torch.randint(0, 256, (24, MIB)) / 255"
+    assert memory.pictures.dtype == torch.float32
+
+
+def test_tensors_of_a_loader_s_data_set() -> None:
+    loader = DataLoader(TensorDataset(torch.randn(28, MIB), torch.arange(28)))
+    held = found("loader")
+    assert (held["variable"], held["narrower"]) == ("loader.dataset.tensors[0]", None)
+    assert held["text"] == "loader = DataLoader(TensorDataset(torch.randn(28, MIB), torch.arange(28)))"
+    assert len(loader) == 28
+
+
+def test_many_arrays_of_a_list_count_together() -> None:
+    sequences = deque(np.full(MIB // 8, number) + np.arange(MIB // 8) % 1000 for number in range(90))
+    held = found("sequences")
+    assert (held["num_tensors"], held["bytes"], held["dtype"], held["narrower"]) == (90, 90 * MIB, "int64", "int16")
+    assert len(sequences) == 90
+
+
+def test_weights_and_small_tensors_are_left_out() -> None:
+    model, small = nn.Linear(3000, 3000), torch.ones(MIB)
+    assert not any(each["variable"].startswith(("model", "small")) for each in held_data())
+    assert model.in_features < len(small)
+
+
+@pytest.mark.parametrize(("values", "expected"), [
+    (torch.tensor([0.0, 255.0]), (torch.uint8, 1)),
+    (torch.tensor([-1.0, 127.0]), (torch.int8, 1)),
+    (torch.tensor([0.0, 256.0]), (torch.int16, 1)),
+    (torch.tensor([0, 2**31 - 1]), (torch.int32, 1)),
+    (torch.tensor([0, 2**31]), (None, 1)),
+    (torch.arange(256) / 255, (torch.uint8, 255)),
+    (torch.tensor([0.1, 0.5]), (None, 1)),
+    (torch.tensor([0.1, 0.5]).double(), (torch.float32, 1)),
+    (torch.tensor([0.1, 0.5], dtype=torch.float64), (None, 1)),
+    (torch.tensor([1.0, float("nan")]), (None, 1)),
+    (torch.tensor([1.0, float("inf")]), (None, 1)),
+    (torch.zeros(9), (None, 1)),
+    (torch.zeros(0), (None, 1)),
+    (torch.tensor([3, 4], dtype=torch.uint8), (None, 1)),
+    (torch.ones(4, 4).t()[:2], (None, 1)),
+])
+def test_narrowest_type(values: torch.Tensor, expected: tuple[torch.dtype | None, int]) -> None:
+    assert narrower_type(values) == expected
