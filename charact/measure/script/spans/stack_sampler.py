@@ -135,6 +135,8 @@ class FrameSampler:
         self._ended.set()
         self._thread.join()
         self._write()
+        if self._clock is not None:
+            self._clock.close()
 
     def _watch(self) -> None:
         try:
@@ -165,6 +167,8 @@ class FrameSampler:
         """Take a sample at a time; return the number of its location, or None if the program is in none."""
         frame, progress = self._frame_at(due_s), self._recorder.progress
         location = None if frame is None or not self._is_sampled() else location_of(frame)
+        if self._at_sample is None and self._clock is not None:
+            self._at_sample = self._clock.read()
         if location is None or self._recorder.progress != progress:
             return None  # the program ran on while its stack was read
         assert frame is not None
@@ -205,9 +209,11 @@ class FrameSampler:
             return None
         assert self._clock is not None
         wait_s = due_s - time.monotonic()
-        self._before = self._at_sample if wait_s < _SHORTEST_S else self._clock.read()
+        self._before = self._at_sample
+        if wait_s >= _SHORTEST_S:
+            self._before = self._clock.read()
         if wait_s <= 0:  # the program kept the GIL, and is still at the same line
-            self._at_sample = self._clock.read()
+            self._at_sample = None
             return self._frame()
         self._own_switch_s = sys.getswitchinterval()
         calls: list[Callable[[], Any]] = [partial(time.sleep, wait_s),

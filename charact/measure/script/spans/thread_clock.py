@@ -1,6 +1,7 @@
 """Processor time of a thread, read by another one, to find out whether it waits. No torch in here."""
 
 import contextlib
+import ctypes
 import os
 import threading
 import time
@@ -32,14 +33,15 @@ class ThreadClock:
         self._clock: int | None = None
         with contextlib.suppress(AttributeError, OSError):  # the system has no such clock
             self._clock = time.pthread_getcpuclockid(threading.get_ident())
-        self._folder = f"/proc/self/task/{threading.get_native_id()}"
+        folder = f"/proc/self/task/{threading.get_native_id()}"
+        self._schedstat, self._stat = _KernelFile(f"{folder}/schedstat"), _KernelFile(f"{folder}/stat")
 
     def used_ns(self) -> int | None:
         """Return the processor time that the thread has used; None if unknown. It keeps the GIL."""
         return None if self._clock is None else time.clock_gettime_ns(self._clock)
 
     def read(self) -> ClockReading | None:
-        """Return the times until now; None if unknown."""
+        """Return the times until now; None if unknown. It keeps the GIL."""
         used_ns = self.used_ns()
         return None if used_ns is None else ClockReading(time.monotonic_ns(), used_ns, self._refused_ns())
 
@@ -59,19 +61,40 @@ class ThreadClock:
 
     def _refused_ns(self) -> int | None:
         """Return the time for which the thread has waited for a processor, on Linux."""
-        fields = self._read("schedstat").split()
+        fields = self._schedstat.read().split()
         return int(fields[1]) if len(fields) > 1 and fields[1].isdigit() else None
 
     def _is_runnable(self) -> bool:
         """Return whether the thread runs, or waits for a processor; False if unknown."""
-        return self._read("stat").rpartition(b")")[2].split()[:1] == [b"R"]  # the name before may have spaces
+        return self._stat.read().rpartition(b")")[2].split()[:1] == [b"R"]  # the name before may have spaces
 
-    def _read(self, name: str) -> bytes:
-        try:
-            file = os.open(f"{self._folder}/{name}", os.O_RDONLY | os.O_CLOEXEC)
-        except OSError:
+    def close(self) -> None:
+        """Close its files; afterwards, `read` and `waiting_frac` know less."""
+        self._schedstat.close()
+        self._stat.close()
+
+
+class _KernelFile:
+    """A file of Linux's /proc, which is read without releasing the GIL: another thread does not run meanwhile."""
+
+    def __init__(self, path: str) -> None:
+        self._file: int | None = None
+        with contextlib.suppress(OSError):
+            self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            self._buffer = ctypes.create_string_buffer(_MOST_BYTES)
+            self._pread = ctypes.PyDLL(None).pread
+            self._pread.argtypes = ctypes.c_int, ctypes.c_char_p, ctypes.c_size_t, ctypes.c_long
+            self._pread.restype = ctypes.c_ssize_t
+
+    def read(self) -> bytes:
+        """Return the file's content; empty if it cannot be read."""
+        if self._file is None:
             return b""
-        try:
-            return os.read(file, _MOST_BYTES)
-        finally:
-            os.close(file)
+        num_bytes = self._pread(self._file, self._buffer, _MOST_BYTES, 0)
+        return self._buffer.raw[:max(0, num_bytes)]
+
+    def close(self) -> None:
+        """Close the file; afterwards it is empty."""
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
