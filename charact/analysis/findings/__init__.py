@@ -10,12 +10,13 @@ import pandas as pd
 
 from charact.analysis.common.cache import memoize
 from charact.analysis.findings._finding import Finding
+from charact.analysis.findings._largest_part import LargestPart, largest_part
 from charact.analysis.findings._program_time import program_time
 from charact.analysis.findings._watched_case import WatchedCase, watched_cases
 from charact.core.plugins import modules_below
 from charact.record.reader import Run
 
-__all__ = ["findings", "has_findings", "program_time"]
+__all__ = ["LargestPart", "findings", "has_findings", "largest_part", "program_time"]
 
 _IF_SLOWED, _IF_DISTURBED = ("time_trend",), ("slow_iterations", "long_inputs")
 """Findings from times alone, which other programs on the machine can cause if no line or setting explains them: those

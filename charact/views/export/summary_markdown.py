@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from charact.analysis.findings import findings, has_findings, program_time
+from charact.analysis.findings import findings, has_findings, largest_part, program_time
 from charact.analysis.profile.case_summary import case_summary
 from charact.record.reader import Run
 from charact.views.case_kind import by_kind
@@ -64,7 +64,7 @@ def _findings(run: Run) -> list[str]:
     if not has_findings(run):
         return []
     rows, parts = findings(run), program_time(run)
-    lines = ["## Findings", ""] if len(rows) else [f"{finding_text.sentence(finding_text.NOTHING)}.", ""]
+    lines = ["## Findings", ""] if len(rows) else [f"{escaped(finding_text.nothing(largest_part(run)))}.", ""]
     for number, row in enumerate(fmt.rows(rows.head(_NUM_FINDINGS)), 1):
         basis = f" ({row.basis}, confidence {row.confidence})" if row.basis else ""
         points = {"to do": row.remedy, "saves": f"{finding_text.saving(row)}{basis}", "where": finding_text.place(row),

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from charact.analysis.findings import findings, has_findings, program_time
+from charact.analysis.findings import findings, has_findings, largest_part, program_time
 from charact.record.reader import Run
 from charact.views.html.elements.blocks import Block, Body
 from charact.views.section import Section
@@ -26,7 +26,7 @@ def section_body(run: Run) -> Body:
     if len(parts):
         parts_table = table(parts, "Time of the program by part; the parts sum to its wall time", _COLUMNS)
         blocks.append(Block(title="Time of the program by part", folded=True, table=parts_table))
-    return Body(lead=_LEAD if len(rows) else finding_text.sentence(f"{finding_text.NOTHING}."), blocks=blocks)
+    return Body(lead=_LEAD if len(rows) else f"{finding_text.nothing(largest_part(run))}.", blocks=blocks)
 
 
 def _block(number: int, row: Any, *, several: bool) -> Block:

@@ -4,12 +4,13 @@ from typing import Any
 
 import pandas as pd
 
+from charact.analysis.findings import LargestPart
 from charact.core.units import quantity, share
 from charact.views.tables.format import rows as rows_of
 
 NUM_FIRST = 3
 """Number of findings on the first screen."""
-NOTHING = "no cause of lost time above 3 % of the loop, and no growing memory, was recognized"
+_NOTHING = "No cause of lost time above 3 % of the loop, and no growing memory, was recognized"
 
 
 def saving(row: Any) -> str:
@@ -30,6 +31,16 @@ def saving(row: Any) -> str:
 def basis(row: Any, unknown: str) -> str:
     """Return how the range of a row of `findings` was obtained; `unknown` for a cause that costs memory only."""
     return row.basis if isinstance(row.basis, str) else unknown
+
+
+def nothing(largest: LargestPart | None) -> str:
+    """Return as sentences that there is no finding, and what takes the most time of an iteration."""
+    if largest is None:
+        return _NOTHING
+    details = [f"{share(frac)} of it {where}" for frac, where in (
+        (largest.type_frac, f"{largest.operator_type}"), (largest.line_frac, f"at {largest.line}")) if frac is not None]
+    return (f"{_NOTHING}. {share(largest.share_frac)} of an iteration is {largest.phase}"
+            + (f": {', '.join(details)}" if details else ""))
 
 
 def place(row: Any) -> str:

@@ -3,7 +3,7 @@
 from rich.console import RenderableType
 from rich.text import Text
 
-from charact.analysis.findings import findings, has_findings, program_time
+from charact.analysis.findings import findings, has_findings, largest_part, program_time
 from charact.record.reader import Run
 from charact.views.tables import finding_text
 from charact.views.tables import format as fmt
@@ -17,7 +17,7 @@ def finding_lines(run: Run) -> list[RenderableType]:
     rows, parts = findings(run), program_time(run)
     lines: list[RenderableType] = []
     if rows.empty:
-        lines = [Hanging(Text(finding_text.sentence(finding_text.NOTHING), style="dim"))]
+        lines = [Hanging(Text(finding_text.nothing(largest_part(run)), style="dim"))]
     for number, row in enumerate(fmt.rows(rows.head(finding_text.NUM_FIRST)), 1):
         lines += [
             Hanging(Text.assemble(f"{number}. ", (finding_text.sentence(row.cause), "bold"))),

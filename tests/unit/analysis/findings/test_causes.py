@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 from support.watched_programs import operator, sampled, watched_program
 
-from charact.analysis.findings import findings, has_findings, program_time
+from charact.analysis.findings import LargestPart, findings, has_findings, largest_part, program_time
 from charact.record.reader import Run
+from charact.views.tables import finding_text
 
 TYPICAL = {"data": 0.002, "forward": 0.02, "loss": 0.002, "backward": 0.04, "update": 0.006, "other": 0.0}
 ADAM = {"name": "optimizer", "class": "Adam", "implementation": "for-loop", "num_tensors": 600,
@@ -42,6 +43,18 @@ def test_a_program_without_a_fault(tmp_path: Path) -> None:
         "threads": THREADS, "optimizers": [ADAM | {"implementation": "fused"}], "models": [MODEL]})
     assert has_findings(run)
     assert findings(run).empty
+
+
+def test_what_takes_the_most_time_without_a_fault(tmp_path: Path) -> None:
+    times = {"forward": 0.06, "backward": 0.03, "other": 0.01}
+    run = watched_program(tmp_path, times, operators=[operator("forward", "aten::mm", 0.045, operator_type="GEMM")],
+                          passes=sampled("forward", "net.py:9", "forward", 60, of=80))
+    assert findings(run).empty
+    assert largest_part(run) == LargestPart("train", "forward", pytest.approx(0.6), "GEMM", pytest.approx(0.75),
+                                            "net.py:9", pytest.approx(0.75))
+    assert finding_text.nothing(largest_part(run)).endswith(
+        "60.0 % of an iteration is forward: 75.0 % of it GEMM, 75.0 % of it at net.py:9")
+    assert finding_text.nothing(None).endswith("was recognized")
 
 
 def test_a_workload_of_charact_has_none(tmp_path: Path) -> None:
