@@ -50,8 +50,8 @@ def test_what_takes_the_most_time_without_a_fault(tmp_path: Path) -> None:
     run = watched_program(tmp_path, times, operators=[operator("forward", "aten::mm", 0.045, operator_type="GEMM")],
                           passes=sampled("forward", "net.py:9", "forward", 60, of=80))
     assert findings(run).empty
-    assert largest_part(run) == LargestPart("train.py-train", "forward", pytest.approx(0.6), "GEMM", pytest.approx(0.75, abs=0.01),
-                                            "net.py:9", pytest.approx(0.75))
+    assert largest_part(run) == LargestPart("train.py-train", "forward", pytest.approx(0.6), "GEMM",
+                                            pytest.approx(0.75, abs=0.01), "net.py:9", pytest.approx(0.75))
     assert finding_text.nothing(largest_part(run)).endswith(
         "60.0 % of an iteration is forward: 74.9 % of it GEMM, 75.0 % of it at net.py:9")
     assert finding_text.nothing(None).endswith("was recognized")
