@@ -119,6 +119,14 @@ class UnusedGradients(Struct):
     backward_s: Amount
 
 
+class UnusedOutputs(Struct):
+    """Rows of a layer's output, such as tokens, and those with a nonzero gradient."""
+
+    layer: str
+    num_rows: Count
+    num_used_rows: Count
+
+
 class InputPadding(Struct):
     """Padded share of a model's input."""
 
@@ -191,6 +199,8 @@ class InspectionPass(Pass):
     """Masks and identifiers with padding."""
     layer_calls: list[LayerCalls] = []
     """Modules that are called often."""
+    unused_outputs: list[UnusedOutputs] = []
+    """Linear layers with rows that nothing uses."""
     attention_weights: list[LayerCalls] = []
     """Attention layers that return weights of many keys: 384 or more, and not fewer than the layer is wide."""
     held_tensors: list[HeldTensors] = []

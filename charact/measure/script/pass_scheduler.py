@@ -6,7 +6,9 @@ passes nor the timing.
 
 import contextlib
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +28,8 @@ _READING_FACTOR = 50
 """
 _CLEAR_FRAC = 0.2
 """Minimum share of an iteration's time that counts as added by a pass: less is noise."""
+_NUM_RECENT = 16
+"""Number of iterations before the passes that show how much iterations vary."""
 MAX_DISCARDED = 3
 """Largest number of iterations that a pass discards because a validation ran in them."""
 
@@ -59,6 +63,8 @@ class PassScheduler:
         """Processor time when a pass began to run code of its own."""
         self._typical_s: float | None = None
         """Processor time of the last warm-up of a pass."""
+        self._ends_s: deque[float] = deque(maxlen=_NUM_RECENT)
+        """Processor times at the ends of the last iterations before the passes."""
         self._iteration_s: float | None = None
         """Processor time at the start of the iteration that warms up or is measured; None outside of those."""
         self._begun = False
@@ -88,6 +94,10 @@ class PassScheduler:
     def needs_more(self) -> bool:
         """Whether a pass is running or waiting."""
         return self._instrument is not None or bool(self._waiting)
+
+    def iteration_ended(self) -> None:
+        """Note the end of an iteration before the passes."""
+        self._ends_s.append(time.thread_time())
 
     def advance(self, *, iteration_ended: bool) -> bool:
         """Start or end passes at a boundary; return whether more iterations are needed.
@@ -144,8 +154,10 @@ class PassScheduler:
         iteration_s = None if self._iteration_s is None else self._acting_s - self._iteration_s
         if self._since_ns is not None:
             window = [self._since_ns, time.perf_counter_ns()]
-            self._spent_s += (added_s := self._added_s(iteration_s))
-            reading_s = _READING_FACTOR * added_s if self._instrument.may_end_early else 0.0
+            self._spent_s += self._added_s(iteration_s, self._typical_s)
+            reading_s = 0.0
+            if self._instrument.may_end_early:
+                reading_s = _READING_FACTOR * self._added_s(iteration_s, self._long_s())
             if reading_s and self._spent_s + reading_s > self._allowed_s():
                 raise UserError(f"an iteration calls so many operators that reading them would take some "
                                 f"{reading_s:.0f} s of processor time, and {self._allowed_s():.1f} s were allowed for "
@@ -163,12 +175,17 @@ class PassScheduler:
             self._typical_s = iteration_s
         self._begin(self._instrument)
 
-    def _added_s(self, iteration_s: float | None) -> float:
+    def _added_s(self, iteration_s: float | None, usual_s: float | None) -> float:
         """Return the processor time (s) that a pass added to an iteration; 0 if it is not clearly more than usual."""
-        if iteration_s is None or self._typical_s is None:
+        if iteration_s is None or usual_s is None:
             return 0.0
-        added_s = iteration_s - self._typical_s
-        return added_s if added_s > _CLEAR_FRAC * self._typical_s else 0.0
+        added_s = iteration_s - usual_s
+        return added_s if added_s > _CLEAR_FRAC * usual_s else 0.0
+
+    def _long_s(self) -> float | None:
+        """Return the processor time (s) of a long iteration without a pass: one in some ten is longer."""
+        times_s = sorted(end_s - begin_s for begin_s, end_s in pairwise(self._ends_s))
+        return max([*times_s[:-1], *([] if self._typical_s is None else [self._typical_s])], default=None)
 
     def _begin(self, instrument: "Instrument") -> None:
         self._since_ns = time.perf_counter_ns()

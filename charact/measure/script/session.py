@@ -242,6 +242,8 @@ class Session:
         if plan.iterations is None:
             timed = self._precision is not None and self._precision.is_enough(iteration_ended=ended)
             if not timed:
+                if ended:
+                    self._pass_scheduler.iteration_ended()
                 self.flush_if_due()
                 return
         else:  # one more than requested: an iteration ends where the next begins

@@ -23,4 +23,5 @@ def find(case: WatchedCase) -> Iterator[Finding]:
         f"{share(padded['padding_frac'])} of {padded['name']} is padding, and the model computes padding like data",
         "batch samples of similar length (sort or bucket them), and pad each batch only to its longest sample",
         saving, (f"{share(padded['padding_frac'])} of the elements of {padded['name']} in one iteration are padding",),
-        "medium", phase="forward", setting="padding")
+        "medium", phase="forward", setting="padding",
+        covers=frozenset({"unused_outputs"}))

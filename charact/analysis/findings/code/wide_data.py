@@ -29,7 +29,7 @@ def find(case: WatchedCase) -> Iterator[Finding]:
         tensors = f"{data['num_tensors']:,} of shape" if data["num_tensors"] > 1 else "of shape"
         times = f", times {scale}," if scale > 1 else ""
         yield Finding(
-            f"{data['variable']} holds {kind} values that fit {narrower}",
+            f"{kind} values in {data['variable']} fit {narrower}",
             f"store it as {narrower} (dtype=torch.{narrower}), and convert each batch where it is used: {back}", None,
             (f"{data['variable']}, {tensors} {data['shape']}, takes {quantity(data['bytes'], 'B')}; all values that "
              f"were looked at{times} fit {narrower}",), "medium", memory_bytes=freed_bytes,

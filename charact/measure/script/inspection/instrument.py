@@ -12,6 +12,7 @@ from charact.measure.script.inspection.clock import Clock, Moment
 from charact.measure.script.inspection.gradient_use import GradientUse
 from charact.measure.script.inspection.held_data import held_data
 from charact.measure.script.inspection.module_calls import ModuleCalls
+from charact.measure.script.inspection.output_use import OutputUse
 from charact.measure.script.inspection.tensor_census import tensor_census
 from charact.measure.script.inspection.tensor_contents import (
     denormal_frac,
@@ -52,7 +53,8 @@ class InspectionInstrument:
         self._gradients = GradientUse(self._models, self._optimizers, self._clock)
         names = {id(module): prefix + name or type(model).__name__ for prefix, model in self._models.items()
                  for name, module in model.named_modules()}
-        self._calls = ModuleCalls(names, self._clock, lambda: self._backward is not None, self._look_at_inputs)
+        self._calls = ModuleCalls(names, self._clock, lambda: self._backward is not None, self._look_at_inputs,
+                                  lambda *call: self._outputs.watch(*call))
         self._backward: Moment | None = None
         """Start of the open backward."""
         self._num_iterations = 1
@@ -64,6 +66,7 @@ class InspectionInstrument:
         self._backwards: list[tuple[Moment, Moment]] = []
         self._embeddings: dict[str, dict[str, Any]] = {}
         self._padding: dict[str, list[float]] = {}
+        self._outputs = OutputUse()
 
     def prepare(self) -> None:
         """Add hooks to the parameters, except in a program with compiled code."""
@@ -108,6 +111,7 @@ class InspectionInstrument:
                         for name, (padded, elements) in self._padding.items() if padded],
             "layer_calls": self._attempt("layer_calls", self._calls.frequent) or [],
             "attention_weights": self._attempt("layer_calls", self._calls.attention_weights) or [],
+            "unused_outputs": self._outputs.unused(),
             **self._held,
         }
         return {}, facts | {"num_iterations": 1, "missing": self._missing}

@@ -37,11 +37,14 @@ class ModuleCalls:
         clock: the clock that times calls inside a backward; other calls are timed on the host.
         in_backward: returns whether a backward runs.
         on_inputs: called with module, arguments and keyword arguments after each outermost call outside of a backward.
+        on_output: called with layer, module and output after each call outside of a backward.
     """
 
     def __init__(self, names: dict[int, str], clock: Clock, in_backward: Callable[[], bool],
-                 on_inputs: Callable[[nn.Module, Any, Any], None]) -> None:
-        self._names, self._clock, self._in_backward, self._on_inputs = names, clock, in_backward, on_inputs
+                 on_inputs: Callable[[nn.Module, Any, Any], None],
+                 on_output: Callable[[str, nn.Module, Any], None]) -> None:
+        self._names, self._clock, self._in_backward = names, clock, in_backward
+        self._on_inputs, self._on_output = on_inputs, on_output
         self._stacks: dict[int, list[_Call]] = defaultdict(list)
         """Open calls of each thread: on a GPU, another thread computes the backward."""
         self._handles: list[Any] = []
@@ -110,6 +113,7 @@ class ModuleCalls:
             self._forward_ns[name, type(module).__name__].append(time_ns)
             if isinstance(module, nn.MultiheadAttention) and _returns_long_weights(module, args, kwargs):
                 self._weights_ns[name].append(time_ns)
+            self._on_output(name, module, more[-1])
             if not stack:
                 self._on_inputs(module, args, kwargs)
         elif not (stack and stack[-1].recomputes):

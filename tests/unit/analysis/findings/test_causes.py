@@ -192,8 +192,21 @@ def test_data_wider_than_needed(tmp_path: Path) -> None:
                           columns={"rss_bytes": [900e6] * 100})
     wide = [each for _, each in findings(run).iterrows() if each["finding"] == "wide_data"]
     assert [(each["file"], each["line"], each["recoverable_bytes"]) for each in wide] == [("train.py", 7, 300 * 2**20)]
-    assert "memory.frames holds float32 values that fit uint8" in wide[0]["cause"]
+    assert "float32 values in memory.frames fit uint8" in wide[0]["cause"]
     assert "batch.to(torch.float32) / 255" in wide[0]["remedy"]
+
+
+def test_logits_that_the_loss_ignores(tmp_path: Path) -> None:
+    layers = [{"layer": "lm_head", "num_rows": 4000, "num_used_rows": 600},
+              {"layer": "blocks.3.mlp", "num_rows": 4000, "num_used_rows": 3900}]
+    run = watched_program(tmp_path, TYPICAL, passes=inspected(unused_outputs=layers), operators=[
+        operator("forward", "aten::addmm", 0.01, layer="lm_head"),
+        operator("backward", "aten::mm", 0.02, layer="lm_head"),
+        operator("forward", "aten::addmm", 0.005, layer="blocks.3.mlp")])
+    finding = first(run)
+    assert (finding["finding"], finding["layer"], finding["phase"]) == ("unused_outputs", "lm_head", "forward")
+    assert holds(finding, 0.85 * 0.03 * 100)
+    assert "85.0 % of the 4,000 outputs of lm_head" in finding["evidence"][0]
 
 
 def test_memory_that_create_graph_keeps(tmp_path: Path) -> None:

@@ -149,6 +149,18 @@ class TestTheOrder:
             compute(0.05)
         assert [status for _, status, _ in program.endings] == ["ok", "ok"]
 
+    def test_iterations_that_vary_are_no_sign_of_many_operators(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(Fake, "may_end_early", True, raising=False)
+        program = Program("first", monkeypatch=monkeypatch, budget_frac=0.0)
+        for time_s in (0.01, 0.3, 0.01, 0.2, 0.01):  # one is an exception, such as an evaluation
+            program.scheduler.iteration_ended()
+            compute(time_s)
+        program.scheduler.iteration_ended()
+        program.iterate()
+        while program.iterate():
+            compute(0.15)
+        assert program.endings == [("first", "ok", None)]
+
     @pytest.mark.parametrize(("budget_s", "status", "most_windows"), [
         (1000.0, "ok", 9), (3.0, "ok", 1), (0.5, "failed", 0)])
     def test_a_pass_whose_profile_takes_long_to_read_measures_fewer_iterations_or_none(

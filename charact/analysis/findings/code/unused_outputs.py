@@ -1,0 +1,35 @@
+"""A layer computes outputs that the loss does not use."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from charact.analysis.findings._finding import Finding
+from charact.analysis.findings._watched_case import WatchedCase
+from charact.core.units import share
+
+_MUCH_FRAC = 0.3
+"""Minimum share of a layer's outputs that is not used."""
+
+
+def find(case: WatchedCase) -> Iterator[Finding]:
+    """Yield a finding if a large share of layers' outputs has no gradient; it names the slowest one."""
+    times: dict[Any, float] = case.operators.groupby("layer")["time_s"].sum().to_dict()
+    layers = []
+    for facts in case.inspection.get("unused_outputs") or []:
+        unused_frac = 1 - facts["num_used_rows"] / facts["num_rows"]
+        if unused_frac > _MUCH_FRAC and facts["layer"] in times:
+            layers.append((unused_frac * times[facts["layer"]], unused_frac, facts))
+    if not layers:
+        return
+    layers.sort(key=lambda one: -one[0])
+    _, unused_frac, slowest = layers[0]
+    layers_s = sum(unused_s for unused_s, _, _ in layers)
+    saving = case.saving(0.5 * layers_s, layers_s + unused_frac * case.phase_s["loss"])
+    if saving is None:
+        return
+    yield Finding(
+        f"{slowest['layer']} computes outputs that the loss does not use",
+        f"select what the loss uses before the layer, such as hidden[labels != ignore_index] or hidden[:, -1]; compute "
+        f"{slowest['layer']} and the loss for these only", saving,
+        (f"{share(unused_frac)} of the {slowest['num_rows']:,} outputs of {slowest['layer']} in one iteration have no "
+         "gradient",), "medium", phase="forward", layer=slowest["layer"])
