@@ -24,12 +24,20 @@ def find(case: WatchedCase) -> Iterator[Finding]:
     layers.sort(key=lambda one: -one[0])
     _, unused_frac, slowest = layers[0]
     layers_s = sum(unused_s for unused_s, _, _ in layers)
-    saving = case.saving(0.5 * layers_s, layers_s + unused_frac * case.phase_s["loss"])
+    loss_s = case.phase_s["loss"] + _backward_of_loss_s(case, slowest["num_rows"])
+    saving = case.saving(0.7 * layers_s, layers_s + unused_frac * loss_s)
     if saving is None:
         return
     yield Finding(
-        f"{slowest['layer']} computes outputs that the loss does not use",
+        f"the layer {slowest['layer']} computes outputs that the loss does not use",
         f"select what the loss uses before the layer, such as hidden[labels != ignore_index] or hidden[:, -1]; compute "
         f"{slowest['layer']} and the loss for these only", saving,
         (f"{share(unused_frac)} of the {slowest['num_rows']:,} outputs of {slowest['layer']} in one iteration have no "
          "gradient",), "medium", phase="forward", layer=slowest["layer"])
+
+
+def _backward_of_loss_s(case: WatchedCase, num_rows: int) -> float:
+    """Return the time (s) of a backward's operators outside of layers that take a tensor with so many rows."""
+    rows = case.operators
+    rows = rows[(rows["phase"] == "backward") & rows["layer"].isna()]
+    return float(rows.loc[rows["input_shapes"].fillna("").str.contains(f"[{num_rows},", regex=False), "time_s"].sum())

@@ -202,8 +202,10 @@ def test_logits_that_the_loss_ignores(tmp_path: Path) -> None:
     run = watched_program(tmp_path, TYPICAL, passes=inspected(unused_outputs=layers), operators=[
         operator("forward", "aten::addmm", 0.01, layer="lm_head"),
         operator("backward", "aten::mm", 0.02, layer="lm_head"),
-        operator("forward", "aten::addmm", 0.005, layer="blocks.3.mlp")])
+        operator("forward", "aten::addmm", 0.005, layer="blocks.3.mlp"),
+        operator("backward", "aten::_log_softmax_backward_data", 0.01, input_shapes="[[4000,900],[4000,900]]")])
     finding = first(run)
+    assert finding["recoverable_s"][1] == pytest.approx(0.85 * (0.03 + 0.002 + 0.01) * 100, rel=0.03)
     assert (finding["finding"], finding["layer"], finding["phase"]) == ("unused_outputs", "lm_head", "forward")
     assert holds(finding, 0.85 * 0.03 * 100)
     assert "85.0 % of the 4,000 outputs of lm_head" in finding["evidence"][0]
