@@ -137,7 +137,9 @@ def _work(name: str, arguments: list[Any]) -> _Work:
         if len(schema) != len(arguments):
             continue
         positional = [value for value, one in zip(arguments, schema, strict=True) if not one.kwarg_only]
-        keywords = {one.name: value for value, one in zip(arguments, schema, strict=True) if one.kwarg_only}
+        # An operator that creates tensors, such as `randperm`, would run, and change the program's random state.
+        keywords = {one.name: "meta" if one.name == "device" else value
+                    for value, one in zip(arguments, schema, strict=True) if one.kwarg_only}
         with contextlib.suppress(Exception):  # not this overload, or it has no meta kernel
             outputs, called = overload(*positional, **keywords), (positional, keywords)
             break
@@ -161,7 +163,7 @@ def _precision(call: Operator, arguments: list[Any], settings: Mapping[str, Any]
 
 @contextlib.contextmanager
 def _no_modes() -> Any:
-    """Disable the program's autocast, gradients and dispatch modes inside the block."""
-    with (_disable_current_modes(), torch.no_grad(), torch.autocast("cpu", enabled=False),
-          torch.autocast("cuda", enabled=False)):
+    """Disable the program's autocast, gradients and dispatch modes inside the block, and keep its random state."""
+    with (torch.random.fork_rng(devices=[]), _disable_current_modes(), torch.no_grad(),
+          torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False)):
         yield

@@ -88,3 +88,25 @@ def test_the_program_runs_no_code_again_and_keeps_its_modes() -> None:
         assert torch.is_autocast_enabled("cpu")
     assert (len(calls), before, facts["product_precision"]) == (1, 180, "bf16")
     assert sum(row["flop"] or 0.0 for row in rows) == 180
+
+
+def test_the_program_keeps_its_random_state() -> None:
+    with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as profiler:
+        torch.randperm(1000)
+        nn.functional.dropout(torch.rand(50, 40)).normal_()
+        torch.randint(0, 9, (30,))
+    state = torch.get_rng_state()
+    rows, _ = replayed_work(read_event_tree(profiler, with_inputs=True), profiler, on_cuda=False)
+    assert torch.equal(torch.get_rng_state(), state)
+    written = {row["operator"]: row["bytes"] for row in rows}
+    assert written["aten::randperm"] >= 8000  # it is counted without being run
+    assert written["aten::bernoulli_"] >= 2000 * 4
+
+
+def test_tensors_are_not_created_again() -> None:
+    with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as profiler:
+        torch.rand(100_000)
+    tree = read_event_tree(profiler, with_inputs=True)
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as again:
+        replayed_work(tree, profiler, on_cuda=False)
+    assert sum(max(event.cpu_memory_usage, 0) for event in again.events()) < 20_000  # the random state
