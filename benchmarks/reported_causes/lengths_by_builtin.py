@@ -8,7 +8,6 @@ import time
 
 import torch
 import torch.nn as nn
-import torch.nn.functional as F
 
 REMEDY = bool(os.environ.get("REMEDY"))
 
