@@ -1,7 +1,7 @@
 """A case of a watched program, with the facts that findings need."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -169,8 +169,13 @@ class WatchedCase:
             return None
         return Saving(max(low_s, 0.0), high_s, basis)
 
-    def lines(self, phase: str) -> list[SampledLine]:
-        """Return the lines of one of `SAMPLED_PHASES`: most samples first, without imports."""
+    def lines(self, phase: str, *, fewest: int = _MANY_SAMPLES) -> list[SampledLine]:
+        """Return the lines of one of `SAMPLED_PHASES`: most samples first, without imports.
+
+        Args:
+            phase: one of `SAMPLED_PHASES`.
+            fewest: minimum number of samples of a line, unless it has a large share of them.
+        """
         facts = self.entry.get("passes", {}).get("frames", {})
         count, frames = SAMPLED_PHASES.get(phase, ("", ""))
         merged: dict[tuple[str, str], list[dict[str, Any]]] = {}
@@ -179,9 +184,14 @@ class WatchedCase:
                 continue
             merged.setdefault((frame["place"], frame["function"]), []).append(frame)
         lines = [_line(group, facts[count]) for group in merged.values()]
-        lines = [line for line in lines if line.num_samples >= _MANY_SAMPLES
-                 or (line.share_frac >= _LARGE_FRAC and line.num_samples >= _FEW_SAMPLES)]
+        lines = [line for line in lines if line.num_samples >= fewest or is_enough([line])]
         return sorted(lines, key=lambda line: -line.num_samples)
+
+
+def is_enough(lines: Sequence[SampledLine]) -> bool:
+    """Return whether lines have together so many samples that a finding names them."""
+    num_samples, share_frac = sum(line.num_samples for line in lines), sum(line.share_frac for line in lines)
+    return num_samples >= _MANY_SAMPLES or (share_frac >= _LARGE_FRAC and num_samples >= _FEW_SAMPLES)
 
 
 def _line(frames: list[dict[str, Any]], num_samples: int) -> SampledLine:

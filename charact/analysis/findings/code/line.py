@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from charact.analysis.findings._finding import Finding, Saving
 from charact.analysis.findings._line_text import CREATORS, advice_for
-from charact.analysis.findings._watched_case import SampledLine, WatchedCase
+from charact.analysis.findings._watched_case import SampledLine, WatchedCase, is_enough
 from charact.core.units import quantity, share
 
 _PHASES = ("other", "forward", "loss")
@@ -18,7 +18,7 @@ _LONG_LOSS_FRAC = 0.1
 def find(case: WatchedCase) -> Iterator[Finding]:
     """Yield a finding for each function of the program whose own lines take much time."""
     for phase in _PHASES:
-        lines = case.lines(phase)
+        lines = case.lines(phase, fewest=1)
         own = [line for line in lines
                if phase == "other" or _is_own(line) or (phase == "loss" and _is_long_loss(case, line))]
         for group in _by_function(own):
@@ -28,7 +28,7 @@ def find(case: WatchedCase) -> Iterator[Finding]:
                 yield _of_function(group, phase, saving, f"{share(spent_s / case.iteration_s)} of a typical iteration, "
                                                          f"in {phase}", spent_s)
     between_s = (case.program.get("between_s") or 0.0) + (case.program.get("after_s") or 0.0)
-    for group in _by_function(case.lines("between")):
+    for group in _by_function(case.lines("between", fewest=1)):
         spent_s = sum(line.share_frac for line in group) * between_s
         saving = case.saving_in_all(0.4 * spent_s, spent_s)
         if saving is not None:
@@ -37,16 +37,26 @@ def find(case: WatchedCase) -> Iterator[Finding]:
 
 
 def _related_s(case: WatchedCase, phase: str, group: list[SampledLine], lines: list[SampledLine]) -> float:
-    """Return the time (s) that a remedy may save besides that of a group of lines of a forward.
+    """Return the time (s) that a remedy may save besides that of a group of lines of a forward or a loss.
 
     It is that of the function's other lines outside of layers, and the backward of all of them.
     """
+    if phase == "loss":
+        return _outside_layers_s(case, "backward")
     if phase != "forward":
         return 0.0
     others_frac = sum(line.share_frac for line in lines if line not in group and line.library is None
                       and (line.place.file, line.function) == (group[0].place.file, group[0].function))
     all_frac = others_frac + sum(line.share_frac for line in group)
     return others_frac * case.phase_s["forward"] + all_frac * case.phase_s["backward"]
+
+
+def _outside_layers_s(case: WatchedCase, phase: str) -> float:
+    """Return the time (s) of a phase that is in no operator of a layer: at least half of it without the operators."""
+    rows = case.operators
+    rows = rows[rows["phase"] == phase]
+    in_layers_s = float(rows.loc[rows["layer"].notna(), "time_s"].sum()) if len(rows) else case.phase_s[phase] / 2
+    return max(case.phase_s[phase] - in_layers_s, 0.0)
 
 
 def _is_own(line: SampledLine) -> bool:
@@ -69,7 +79,7 @@ def _by_function(lines: list[SampledLine]) -> list[list[SampledLine]]:
     functions: dict[tuple[str, str], list[SampledLine]] = {}
     for line in lines:
         functions.setdefault((line.place.file, line.function), []).append(line)
-    return list(functions.values())
+    return [group for group in functions.values() if is_enough(group)]
 
 
 def _of_function(lines: list[SampledLine], phase: str | None, saving: Saving, where: str, spent_s: float) -> Finding:

@@ -8,6 +8,9 @@ from charact.core.units import quantity, share
 
 _CELLS = {"LSTMCell": "nn.LSTM", "GRUCell": "nn.GRU", "RNNCell": "nn.RNN"}
 """Layers that compute one time step, and the layer that computes all of them."""
+_CACHED = ("compute the parametrized weight once in an iteration: call the model inside of "
+           "'with torch.nn.utils.parametrize.cached():'")
+"""Remedy for weight or spectral normalization of a layer that is called often."""
 _MANY_BACKWARDS, _LONG_BACKWARD_S = 16, 5e-3
 """Fewest backwards in an iteration that are reported, and the time of one from which they are not."""
 _SMALL_S = 300e-6
@@ -27,7 +30,7 @@ def find(case: WatchedCase) -> Iterator[Finding]:
         saving = case.saving(0.4 * spent_s, 0.95 * spent_s, "modelled")
         if saving is None:
             continue
-        remedy = (f"use {whole}, which computes all time steps in one call" if whole else
+        remedy = _CACHED if facts["layer_type"] == "ParametrizationList" else (f"use {whole}, which computes all time steps in one call" if whole else
                   "call it once with all inputs stacked into one tensor (torch.stack, reshape); for time steps of a "
                   "recurrence, use nn.LSTM or nn.GRU, which compute the whole sequence in one call")
         yield Finding(

@@ -14,6 +14,8 @@ from charact.measure.script.inspection.program_lines import NO_LINE, line_of_pro
 
 _LEAST_BYTES = 16 * 2**20
 _MOST_ROWS, _MOST_OBJECTS, _MOST_PARTS, _DEEPEST = 3, 5_000, 64, 4
+_FEWEST_ALIKE = 8
+"""Minimum number of objects of one type, such as samples, whose tensors count together."""
 _MOST_VALUES = 65_536
 """Maximum number of values of a tensor that are looked at: equally spaced ones."""
 _NARROW = torch.uint8, torch.int8, torch.int16, torch.int32
@@ -24,8 +26,8 @@ _PIXEL = 255
 def held_data() -> list[dict[str, Any]]:
     """Return the largest tensors and NumPy arrays that variables of the program hold, largest first, at most 3.
 
-    They are found from the variables of the running functions, by attributes and items. Tensors of one container with
-    many of them count together. Modules and optimizers, whose tensors are weights and state, are left out; so are
+    They are found from the variables of the running functions, by attributes and items. Tensors of a container with
+    many of them, or with many objects that hold one each, count together. Modules and optimizers, whose tensors are weights and state, are left out; so are
     mapped files, and what holds less than 16 MiB.
 
     Returns:
@@ -98,15 +100,37 @@ def _tensors() -> Iterator[tuple[str, Any, list[torch.Tensor], int]]:
             yield variable, owner, [tensor], 1
         elif isinstance(value, (list, tuple, deque)):
             items = list(islice(value, _MOST_PARTS))
-            first = [_as_tensor(item) for item in items]
-            alike = [each for each in first if each is not None]
-            if len(value) > _MOST_PARTS and len(alike) == len(first):
-                yield variable, owner, alike, len(value)
+            if len(value) >= _FEWEST_ALIKE and len({type(item) for item in items}) == 1:
+                yield from _alike(f"{variable}[...]", owner, items, len(value))
             elif depth < _DEEPEST:
                 pending.extend((f"{variable}[{number}]", owner, item, depth + 1)
                                for number, item in enumerate(items))
         elif depth < _DEEPEST:
             pending.extend((name, one, part, depth + 1) for name, one, part in _parts(variable, owner, value))
+
+
+def _alike(variable: str, owner: Any, items: list[Any], count: int
+           ) -> Iterator[tuple[str, Any, list[torch.Tensor], int]]:
+    """Yield the tensors of many objects of one type, such as samples: each attribute or item of all of them together.
+
+    Args:
+        variable: name of one of the objects.
+        owner: owner of the attribute that has them.
+        items: some of the objects.
+        count: number of all of them.
+    """
+    tensors = [each for each in map(_as_tensor, items) if each is not None]
+    if len(tensors) == len(items):
+        yield variable, owner, tensors, count
+    elif not tensors:
+        by_name: dict[str, tuple[Any, list[torch.Tensor]]] = {}
+        for item in items:
+            numbered = ((f"{variable}[{number}]", owner, one) for number, one in enumerate(item[:_MOST_PARTS])
+                        ) if isinstance(item, (list, tuple)) else _parts(variable, owner, item)
+            for name, one, part in numbered:
+                if (tensor := _as_tensor(part)) is not None:
+                    by_name.setdefault(name, (one, []))[1].append(tensor)
+        yield from ((name, one, parts, count * len(parts) // len(items)) for name, (one, parts) in by_name.items())
 
 
 def _parts(variable: str, owner: Any, value: Any) -> Iterator[tuple[str, Any, Any]]:

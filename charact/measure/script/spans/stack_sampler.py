@@ -279,17 +279,23 @@ def location_of(frame: FrameType) -> CodeLocation | None:
         elif name == "__main__" or not _is_library(code.co_filename):
             called = "" if library is None else f"{module}.{library.co_qualname}"
             calls = ", ".join(filter(None, [called, imported and f"importing {imported}"]))
-            return importer or (f"{short_path(code.co_filename)}:{current.f_lineno}", code.co_qualname, calls or None)
+            place = f"{short_path(code.co_filename)}:{_line_number(current)}"
+            return importer or (place, code.co_qualname, calls or None)
         elif not code.co_filename.startswith(_CHARACT):
             if library is None or name != _CALLS_MODULE:
                 library, module = code, name
             if is_import and name != "importlib":
-                place = f"{_in_packages(code.co_filename)}:{current.f_lineno}"
+                place = f"{_in_packages(code.co_filename)}:{_line_number(current)}"
                 is_import, importer = False, (place, code.co_qualname, f"importing {imported}")
         elif is_import or not (code.co_filename.startswith(_WRAPPERS) or code.co_qualname == _COLLECTION):
             return None  # charact's own work, such as reading the use of the cores
         current = current.f_back
     return None
+
+
+def _line_number(frame: FrameType) -> int:
+    """Return the line that a frame runs; that of its function while it runs instructions without a line."""
+    return frame.f_code.co_firstlineno if frame.f_lineno is None else frame.f_lineno
 
 
 def _line_of(frame: FrameType, location: CodeLocation) -> tuple[str | None, tuple[CodeType, int] | None]:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from subprocess import CompletedProcess, run
 from sys import _getframe
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -26,6 +27,7 @@ from charact.measure.script.spans.stack_sampler import (
     INTERVAL_S,
     SPARSE_INTERVAL_S,
     FrameSampler,
+    _line_of,
     location_of,
 )
 
@@ -67,6 +69,14 @@ def test_a_place_is_the_innermost_own_line_and_the_outermost_library_call() -> N
     assert place.endswith(f"test_stack_sampler.py:{look.__code__.co_firstlineno + 1}")
     assert function.endswith("look")
     assert library is None
+
+
+def test_instructions_without_a_line_belong_to_the_function() -> None:
+    code = compile("def f():\n    pass\n", "/somewhere/own.py", "exec").co_consts[0]
+    frame = SimpleNamespace(f_code=code, f_lineno=None, f_back=None, f_globals={"__name__": "own"}, f_locals={})
+    location = location_of(frame)  # type: ignore[arg-type]
+    assert location == ("/somewhere/own.py:1", "f", None)
+    assert _line_of(frame, location)[1] == (code, 1)  # type: ignore[arg-type]
 
 
 def test_charact_s_own_work_is_no_place_of_the_program() -> None:

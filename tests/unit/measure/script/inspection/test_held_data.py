@@ -59,6 +59,24 @@ def test_many_arrays_of_a_list_count_together() -> None:
     assert len(sequences) == 90
 
 
+class Subject:
+    """A scan and its labels."""
+
+    def __init__(self) -> None:
+        self.scan = np.random.default_rng(0).standard_normal((1, MIB // 4), dtype=np.float32)
+        self.labels = np.tile(np.arange(5, dtype=np.float32), MIB // 10)
+
+
+def test_arrays_of_many_objects_count_together() -> None:
+    subjects = [Subject() for _ in range(12)]
+    pairs = [(torch.full((MIB // 4,), 7.0), number) for number in range(20)]
+    held = found("subjects[...].labels")
+    assert (held["num_tensors"], held["dtype"], held["narrower"]) == (12, "float32", "uint8")
+    assert held["text"].startswith("self.labels = np.tile(")
+    assert found("pairs[...][0]")["bytes"] == 20 * MIB
+    assert len(subjects) < len(pairs)
+
+
 def test_weights_and_small_tensors_are_left_out() -> None:
     model, small = nn.Linear(3000, 3000), torch.ones(MIB)
     assert not any(each["variable"].startswith(("model", "small")) for each in held_data())
