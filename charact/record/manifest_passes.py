@@ -298,6 +298,10 @@ class FramesPass(Pass):
     forward_frames: list[Frame] = []
     num_loss_samples: Count = 0
     loss_frames: list[Frame] = []
+    num_backward_samples: Count = 0
+    backward_frames: list[Frame] = []
+    num_update_samples: Count = 0
+    update_frames: list[Frame] = []
     num_outside_samples: Count = 0
     outside_frames: list[Frame] = []
     """Outside of all iterations of the program."""

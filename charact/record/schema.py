@@ -37,15 +37,17 @@ NOT_SEARCHED = "not searched"
 MODES = ("train", "infer")
 
 SAMPLED_PHASES = {"data": ("num_data_samples", "data_frames"), "forward": ("num_forward_samples", "forward_frames"),
-                  "loss": ("num_loss_samples", "loss_frames"), "other": ("num_samples", "frames"),
+                  "loss": ("num_loss_samples", "loss_frames"),
+                  "backward": ("num_backward_samples", "backward_frames"),
+                  "update": ("num_update_samples", "update_frames"), "other": ("num_samples", "frames"),
                   "outside": ("num_outside_samples", "outside_frames"),
                   "between": ("num_between_samples", "between_frames"),
                   "slow": ("num_slow_samples", "slow_frames")}
 """Facts of the pass `frames`, by phase: the number of samples, and the most frequent lines of the program.
 
-`outside`: outside of all iterations of the program, recorded with its first case. `between`: those of `outside` since
-the first iteration began. `slow`: in the slow iterations of the case (see `charact.core.slow_iterations`), whichever
-phase; those of the warm-up count, too.
+`backward` and `update`: only if code of the program's own runs in them. `outside`: outside of all iterations of the
+program, recorded with its first case. `between`: those of `outside` since the first iteration began. `slow`: in the
+slow iterations of the case (see `charact.core.slow_iterations`), whichever phase; those of the warm-up count, too.
 """
 
 PARALLEL = ("ddp", "fsdp2")

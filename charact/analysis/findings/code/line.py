@@ -8,7 +8,8 @@ from charact.analysis.findings._line_text import CREATORS, advice_for
 from charact.analysis.findings._watched_case import SampledLine, WatchedCase, is_enough
 from charact.core.units import quantity, share
 
-_PHASES = ("other", "forward", "loss")
+_PHASES = ("other", "forward", "loss", "backward", "update")
+_IN_PYTORCH = ("backward", "update")
 _CREATES = re.compile(rf"torch\.({CREATORS}|rand\w*|normal|tensor)\(|one_hot\(")
 """Calls that create tensors; in a forward, those that do not depend on the input can be made once."""
 _LONG_LOSS_FRAC = 0.1
@@ -19,9 +20,7 @@ def find(case: WatchedCase) -> Iterator[Finding]:
     """Yield a finding for each function of the program whose own lines take much time."""
     for phase in _PHASES:
         lines = case.lines(phase, fewest=1)
-        own = [line for line in lines
-               if phase == "other" or _is_own(line) or (phase == "loss" and _is_long_loss(case, line))]
-        for group in _by_function(own):
+        for group in _by_function([line for line in lines if _may_be_named(case, phase, line)]):
             spent_s = sum(line.share_frac for line in group) * case.phase_s[phase]
             saving = case.saving(0.4 * spent_s, spent_s + _related_s(case, phase, group, lines))
             if saving is not None:
@@ -57,6 +56,13 @@ def _outside_layers_s(case: WatchedCase, phase: str) -> float:
     rows = rows[rows["phase"] == phase]
     in_layers_s = float(rows.loc[rows["layer"].notna(), "time_s"].sum()) if len(rows) else case.phase_s[phase] / 2
     return max(case.phase_s[phase] - in_layers_s, 0.0)
+
+
+def _may_be_named(case: WatchedCase, phase: str, line: SampledLine) -> bool:
+    """Return whether a line can be the cause: not one that only calls layers, a backward or PyTorch's optimizers."""
+    if phase in _IN_PYTORCH:
+        return not (line.library or "").startswith("torch.")
+    return phase == "other" or _is_own(line) or (phase == "loss" and _is_long_loss(case, line))
 
 
 def _is_own(line: SampledLine) -> bool:

@@ -30,7 +30,8 @@ def find(case: WatchedCase) -> Iterator[Finding]:
         saving = case.saving(0.4 * spent_s, 0.95 * spent_s, "modelled")
         if saving is None:
             continue
-        remedy = _CACHED if facts["layer_type"] == "ParametrizationList" else (f"use {whole}, which computes all time steps in one call" if whole else
+        remedy = (_CACHED if facts["layer_type"] == "ParametrizationList" else
+                  f"use {whole}, which computes all time steps in one call" if whole else
                   "call it once with all inputs stacked into one tensor (torch.stack, reshape); for time steps of a "
                   "recurrence, use nn.LSTM or nn.GRU, which compute the whole sequence in one call")
         yield Finding(

@@ -27,8 +27,8 @@ def held_data() -> list[dict[str, Any]]:
     """Return the largest tensors and NumPy arrays that variables of the program hold, largest first, at most 3.
 
     They are found from the variables of the running functions, by attributes and items. Tensors of a container with
-    many of them, or with many objects that hold one each, count together. Modules and optimizers, whose tensors are weights and state, are left out; so are
-    mapped files, and what holds less than 16 MiB.
+    many of them, or with many objects that hold one each, count together. Modules and optimizers, whose tensors are
+    weights and state, are left out; so are mapped files, and what holds less than 16 MiB.
 
     Returns:
         For each: variable; shape, of the first one; dtype; num_tensors; bytes; narrower, the type that would hold all

@@ -56,11 +56,8 @@ _WRAPPERS = os.path.join(str(Path(__file__).parents[1] / "hooks"), "")
 _COLLECTION = "ProgramEvents.collection"
 """Charact's function that garbage collections call: the line that runs causes them."""
 
-_SAMPLED_KINDS = (None, Kind.FETCH, Kind.FORWARD, Kind.LOSS)
-"""Kinds of spans in which the program's own lines show where the time goes; None outside of all spans.
-
-A backward or a step runs inside of PyTorch, whichever line started it.
-"""
+_SAMPLED_KINDS = (None, Kind.FETCH, Kind.FORWARD, Kind.LOSS, Kind.BACKWARD, Kind.STEP)
+"""Kinds of spans in which the program's own lines show where the time goes; None outside of all spans."""
 _IMPORTS = "<frozen importlib._bootstrap>"
 """File of the frames that import a Python module."""
 _CALLS_MODULE = "torch.nn.modules.module"

@@ -42,9 +42,9 @@ def source_lines(run: Run) -> Body:
               for phase, title in _TITLES.items() if len(frames := sampled_frames(run, phase))]
     lead = (
         "Every 100 ms, or every 10 ms with --sample, a sampler thread recorded the main thread’s stack while it "
-        "fetched a batch, computed forward or loss, or was in no phase: the innermost line of the program’s own code, "
-        "and the library function that it called. Backward and update run inside of PyTorch. Loader processes are not "
-        "sampled, nor is the time before PyTorch is imported."
+        "was in an iteration or between two: the innermost line of the program’s own code, and the library function "
+        "that it called. Lines of backward and update are shown if code of the program’s own runs in them. Loader "
+        "processes are not sampled, nor is the time before PyTorch is imported."
     )
     if (delay_s := sample_delay_s(run)) is not None:
         lead += (f" Samples were {fmt.seconds(delay_s)} late (median): each call that releases the GIL, as those of "

@@ -228,15 +228,11 @@ def test_an_import_by_a_function_of_a_library_is_at_the_library_s_line(tmp_path:
     assert found == [("lazy/__init__.py:2", "create", "importing lazy.slow")]
 
 
-def test_nothing_is_looked_for_in_a_backward_or_when_nothing_is_recorded(tmp_path: Path) -> None:
+def test_nothing_is_looked_for_when_nothing_is_recorded(tmp_path: Path) -> None:
     recorder = SpanRecorder()
     sampler = FrameSampler(recorder, EventLogWriter(tmp_path))
     sampler.start()
     wait_here()
-    recorder.on = True
-    recorder.enter(Kind.BACKWARD)
-    wait_here()
-    recorder.on = False
     sampler.stop()
     assert places(sampled(tmp_path)) == {}
     assert sampled(tmp_path)[0]["note"] == "frames"  # which tells that there was a sampler
@@ -372,6 +368,20 @@ def test_places_of_several_notes_are_numbered_through() -> None:
     facts = found.facts([iteration(0, 9)], [], {"other": 1.0})
     assert facts is not None
     assert [frame["function"] for frame in facts["frames"]] == ["g", "f"]
+
+
+@pytest.mark.parametrize(("libraries", "num_own"), [
+    ([None] * 6 + ["torch.optim.adam.Adam.step"] * 3, 9), (["torch.optim.adam.Adam.step"] * 9, None),
+    ([None] * 4 + ["torch.optim.adam.Adam.step"] * 9, None)])
+def test_an_update_has_lines_if_the_program_s_own_code_runs_in_it(libraries: list[str | None], num_own: int | None
+                                                                  ) -> None:
+    found = Samples()
+    found.add({"places": [[f"a.py:{number}", "f", library] for number, library in enumerate(libraries)],
+               "samples": [[number, number] for number in range(len(libraries))]})
+    facts = found.facts([iteration(0, 50, ("update", 0, 40))], [iteration(0, 50)], {"update": 0.8, "other": 0.0})
+    assert facts is not None
+    assert facts.get("num_update_samples") == num_own
+    assert ("update_frames" in facts) is (num_own is not None)
 
 
 @pytest.mark.parametrize(("num_samples", "other_frac", "is_shown"), [
