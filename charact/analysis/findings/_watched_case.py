@@ -66,6 +66,11 @@ class WatchedCase:
         return bool(self.entry["mode"] == "train")
 
     @property
+    def has_training(self) -> bool:
+        """Whether a case of the program is a training."""
+        return any(entry["mode"] == "train" for entry in self.run.manifest["cases"])
+
+    @property
     def on_cpu(self) -> bool:
         """Whether the case computes on the CPU."""
         return bool(self.entry["device"] == "cpu")

@@ -20,6 +20,8 @@ _DROPS_FRAC = 0.25
 """Maximum sum of all drops over that of all rises: memory that is freed again and again is no growth."""
 _LATE_FRAC = 0.5
 """Minimum growth in the last quarter of the iterations, over a quarter of the whole: caches fill, and stop to grow."""
+_FEWEST_EVALUATIONS, _MUCH_FRAC = 2, 0.15
+"""Minimum number of evaluations in which memory grows, and minimum growth as a share of the largest memory."""
 _SERIES = {"allocated_bytes": "memory of the device", "rss_bytes": "memory of the process",
            "workers_bytes": "memory of the loader's workers"}
 
@@ -35,6 +37,35 @@ def find(case: WatchedCase) -> Iterator[Finding]:
         if line is not None and (column == "workers_bytes" or _lasts(series)):
             yield _finding(case, name, line.slope, line.growth, rows[column])
             return
+    yield from _within_evaluations(case)
+
+
+def _within_evaluations(case: WatchedCase) -> Iterator[Finding]:
+    """Yield a finding if the process's memory grows within each evaluation of a training, and is freed after it."""
+    if case.trains or not case.has_training:
+        return
+    rows = case.iterations
+    begins = rows["index"].diff() != 1  # something else ran before
+    growths, slopes = [], []
+    for _, evaluation in rows.groupby(begins.cumsum()):
+        series = evaluation["rss_bytes"].dropna()
+        if len(series) >= _FEWEST_SAMPLES and not (series.diff() < 0).any():
+            growths.append(float(series.iloc[-1] - series.iloc[0]))
+            slopes.append(growths[-1] / float(series.index[-1] - series.index[0]))
+    largest = float(rows["rss_bytes"].max())
+    if len(growths) < _FEWEST_EVALUATIONS or not min(growths) >= max(_LEAST_BYTES, _MUCH_FRAC * largest):
+        return
+    growth = float(np.median(growths))
+    lines = [line for phase in ("other", "forward") for line in case.lines(phase, fewest=1)]
+    place = next((line.place for line in lines if ".append(" in (line.place.text or "")), None)
+    yield Finding(
+        f"the memory of the process grows by {quantity(float(np.median(slopes)), 'B')} a batch in each evaluation, "
+        "which keeps what it computes until its end",
+        "keep only what the metric needs of each batch, such as output.argmax(-1), or sums that a metric updates; or "
+        "write outputs to disk", None,
+        (f"in {len(growths)} evaluations, it grows by {quantity(growth, 'B')} each, to {quantity(largest, 'B')}, and "
+         "shrinks afterwards",), "high", memory_bytes=growth, memory_frac=growth / largest, place=place,
+        phase="forward")
 
 
 def _without_passes(rows: pd.DataFrame, column: str) -> "pd.Series[float]":

@@ -8,6 +8,7 @@ import pytest
 from support.watched_programs import operator, sampled, watched_program
 
 from charact.analysis.findings import LargestPart, findings, has_findings, largest_part, program_time
+from charact.analysis.findings._watched_case import WatchedCase
 from charact.record.reader import Run
 from charact.views.tables import finding_text
 
@@ -209,6 +210,23 @@ def test_logits_that_the_loss_ignores(tmp_path: Path) -> None:
     assert (finding["finding"], finding["layer"], finding["phase"]) == ("unused_outputs", "lm_head", "forward")
     assert holds(finding, 0.85 * 0.03 * 100)
     assert "85.0 % of the 4,000 outputs of lm_head" in finding["evidence"][0]
+
+
+@pytest.mark.parametrize(("mib_a_batch", "num_found"), [(8, 1), (0.1, 0)])
+def test_memory_that_grows_in_each_evaluation(mib_a_batch: float, num_found: int, tmp_path: Path,
+                                              monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(WatchedCase, "has_training", True)
+    columns = {"index": [number + number // 20 * 30 for number in range(60)],
+               "rss_bytes": [300e6 + number % 20 * mib_a_batch * 2**20 for number in range(60)]}
+    line = sampled("other", "eval.py:31", "evaluate", 2, of=30, text="all_logits.append(logits)")
+    run = watched_program(tmp_path, {"forward": 0.02, "other": 0.002}, num=60, columns=columns, mode="infer",
+                          passes=line)
+    grown = [each for _, each in findings(run).iterrows() if each["finding"] == "memory_growth"]
+    assert len(grown) == num_found
+    for each in grown:
+        assert each["recoverable_bytes"] == 19 * 8 * 2**20
+        assert (each["file"], each["line"]) == ("eval.py", 31)
+        assert "8.00 MiB a batch in each evaluation" in each["cause"]
 
 
 def test_memory_that_create_graph_keeps(tmp_path: Path) -> None:
