@@ -127,6 +127,14 @@ class UnusedOutputs(Struct):
     num_used_rows: Count
 
 
+class RepeatedRows(Struct):
+    """Rows of a layer's inputs, and those that repeat an earlier one."""
+
+    layer: str
+    num_rows: Count
+    num_repeated: Count
+
+
 class InputPadding(Struct):
     """Padded share of a model's input."""
 
@@ -201,6 +209,8 @@ class InspectionPass(Pass):
     """Modules that are called often."""
     unused_outputs: list[UnusedOutputs] = []
     """Linear layers with rows that nothing uses."""
+    repeated_rows: list[RepeatedRows] = []
+    """Outermost layers, without dropout, whose inputs repeat rows."""
     attention_weights: list[LayerCalls] = []
     """Attention layers that return weights of many keys: 384 or more, and not fewer than the layer is wide."""
     held_tensors: list[HeldTensors] = []

@@ -17,6 +17,7 @@ from charact.measure.script.inspection.tensor_census import tensor_census
 from charact.measure.script.inspection.tensor_contents import (
     denormal_frac,
     gradient_bytes,
+    num_repeated_rows,
     num_used_rows,
     padding_frac,
 )
@@ -51,9 +52,9 @@ class InspectionInstrument:
         self._missing: dict[str, str] = {}
         self._clock = Clock(self._device)
         self._gradients = GradientUse(self._models, self._optimizers, self._clock)
-        names = {id(module): prefix + name or type(model).__name__ for prefix, model in self._models.items()
+        self._names = {id(module): prefix + name or type(model).__name__ for prefix, model in self._models.items()
                  for name, module in model.named_modules()}
-        self._calls = ModuleCalls(names, self._clock, lambda: self._backward is not None, self._look_at_inputs,
+        self._calls = ModuleCalls(self._names, self._clock, lambda: self._backward is not None, self._look_at_inputs,
                                   lambda *call: self._outputs.watch(*call))
         self._backward: Moment | None = None
         """Start of the open backward."""
@@ -67,6 +68,8 @@ class InspectionInstrument:
         self._embeddings: dict[str, dict[str, Any]] = {}
         self._padding: dict[str, list[float]] = {}
         self._outputs = OutputUse()
+        self._repeated: dict[str, list[int]] = {}
+        """Numbers of rows and of repeated rows by layer, of calls with any."""
 
     def prepare(self) -> None:
         """Add hooks to the parameters, except in a program with compiled code."""
@@ -112,6 +115,8 @@ class InspectionInstrument:
             "layer_calls": self._attempt("layer_calls", self._calls.frequent) or [],
             "attention_weights": self._attempt("layer_calls", self._calls.attention_weights) or [],
             "unused_outputs": self._outputs.unused(),
+            "repeated_rows": [{"layer": layer, "num_rows": num_rows, "num_repeated": num_repeated}
+                              for layer, (num_rows, num_repeated) in self._repeated.items()],
             **self._held,
         }
         return {}, facts | {"num_iterations": 1, "missing": self._missing}
@@ -202,6 +207,7 @@ class InspectionInstrument:
     def _look_at_inputs(self, module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         if self._recorder.top is Kind.FORWARD:
             self._attempt("padding", lambda: self._add_padding(module, args, kwargs))
+            self._attempt("repeated_rows", lambda: self._add_repeated_rows(module, args, kwargs))
 
     def _add_padding(self, module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         if self._device.type == "cuda" and is_capturing(self._device):
@@ -212,6 +218,17 @@ class InspectionInstrument:
                 total = self._padding.setdefault(name, [0.0, 0.0])
                 total[0] += padding * tensor.numel()
                 total[1] += tensor.numel()
+
+
+    def _add_repeated_rows(self, module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """Count the repeated rows of a call without dropout: it computes the same for each of them."""
+        if module.training or (self._device.type == "cuda" and is_capturing(self._device)):
+            return
+        tensors = [tensor for _, tensor in _tensors({**_positional(module, args), **kwargs})]
+        if num_repeated := num_repeated_rows(tensors):
+            total = self._repeated.setdefault(self._names.get(id(module), type(module).__name__), [0, 0])
+            total[0] += len(next(each for each in tensors if each.dim() > 1))
+            total[1] += num_repeated
 
 
 def _positional(module: nn.Module, args: Sequence[Any]) -> dict[str, Any]:

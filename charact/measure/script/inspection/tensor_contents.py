@@ -1,4 +1,4 @@
-"""Contents of tensors: used rows of a gradient, denormal numbers, and padding."""
+"""Contents of tensors: used rows of a gradient, denormal numbers, padding, and repeated rows."""
 
 from collections.abc import Sequence
 
@@ -11,7 +11,9 @@ _MOST_ELEMENTS = 1 << 28
 _SAMPLED_ELEMENTS = 1 << 20
 """Number of elements of an optimizer state that are read."""
 _MOST_PADDING_ELEMENTS = 1 << 24
-"""Maximum number of elements of an input that is searched for padding."""
+"""Maximum number of elements of an input that is searched for padding or repeated rows."""
+_FEWEST_ROWS, _FEWEST_COLUMNS = 4, 8
+"""Minimum numbers of an input's rows that are compared, and of values in each: short rows are alike by chance."""
 
 
 def num_used_rows(gradient: torch.Tensor) -> int:
@@ -99,3 +101,27 @@ def _padded_frac(rows: torch.Tensor) -> float:
     if int(is_pad.sum()) != int(trailing.sum()) or int(trailing.max()) < 2 or bool(is_pad.all()):
         return 0.0
     return float(trailing.sum()) / rows.numel()
+
+
+def num_repeated_rows(tensors: Sequence[torch.Tensor]) -> int | None:
+    """Return how many rows of a call's inputs repeat an earlier row; None if the inputs have no rows to compare.
+
+    Rows are equal if they are in all tensors with as many rows. Masks, single numbers, and tensors expanded along the
+    rows do not count, nor do inputs whose values are all equal.
+
+    *Error*: rows whose projections on a fixed random vector are equal count as equal.
+    """
+    rows = [each.detach() for each in tensors if each.dim() > 1 and each.dtype is not torch.bool and each.stride(0)
+            and 0 < each.numel() <= _MOST_PADDING_ELEMENTS]
+    if not rows or len(rows[0]) < _FEWEST_ROWS or any(len(each) != len(rows[0]) for each in rows):
+        return None
+    if sum(each[0].numel() for each in rows) < _FEWEST_COLUMNS:
+        return None
+    generator = torch.Generator().manual_seed(0)
+    sums = torch.zeros(len(rows[0]), dtype=torch.float64)
+    varies = False
+    for each in rows:
+        values = each.flatten(1).to("cpu", torch.float64)
+        varies = varies or bool((values != values[0, 0]).any())
+        sums += (values * torch.rand(values.shape[1], dtype=torch.float64, generator=generator)).sum(1)
+    return len(sums) - int(torch.unique(sums).numel()) if varies else None

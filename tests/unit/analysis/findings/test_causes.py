@@ -197,6 +197,18 @@ def test_data_wider_than_needed(tmp_path: Path) -> None:
     assert "batch.to(torch.float32) / 255" in wide[0]["remedy"]
 
 
+def test_rows_that_are_computed_several_times(tmp_path: Path) -> None:
+    layers = [{"layer": "encoder", "num_rows": 48, "num_repeated": 40}, {"layer": "head", "num_rows": 48,
+                                                                         "num_repeated": 1}]
+    run = watched_program(tmp_path, {"forward": 0.02, "other": 0.002}, passes=inspected(repeated_rows=layers),
+                          mode="infer", operators=[operator("forward", "aten::lstm", 0.015, layer="encoder.0"),
+                                                   operator("forward", "aten::addmm", 0.004, layer="head")])
+    finding = first(run)
+    assert (finding["finding"], finding["layer"]) == ("repeated_rows", "encoder")
+    assert holds(finding, 40 / 48 * 0.015 * 100)
+    assert "83.3 % of the 48 rows" in finding["evidence"][0]
+
+
 def test_logits_that_the_loss_ignores(tmp_path: Path) -> None:
     layers = [{"layer": "lm_head", "num_rows": 4000, "num_used_rows": 600},
               {"layer": "blocks.3.mlp", "num_rows": 4000, "num_used_rows": 3900}]

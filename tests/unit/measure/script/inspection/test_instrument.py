@@ -88,7 +88,8 @@ def test_a_plain_training_has_no_findings_and_keeps_no_hooks() -> None:
     assert isinstance(facts.pop("held_graphs"), list)
     assert isinstance(facts.pop("held_data"), list)
     assert facts == {"embeddings": [], "denormals": [], "unused_gradients": [], "padding": [], "layer_calls": [],
-                     "attention_weights": [], "unused_outputs": [], "num_iterations": 1, "missing": {}}
+                     "attention_weights": [], "unused_outputs": [], "repeated_rows": [], "num_iterations": 1,
+                     "missing": {}}
     assert not model[0].weight._post_accumulate_grad_hooks  # type: ignore[attr-defined]
     assert not nn.modules.module._global_forward_pre_hooks
     assert not nn.modules.module._global_forward_hooks

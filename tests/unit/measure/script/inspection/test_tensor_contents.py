@@ -4,7 +4,12 @@ import pytest
 import torch
 
 from charact.measure.script.inspection import tensor_contents
-from charact.measure.script.inspection.tensor_contents import denormal_frac, num_used_rows, padding_frac
+from charact.measure.script.inspection.tensor_contents import (
+    denormal_frac,
+    num_repeated_rows,
+    num_used_rows,
+    padding_frac,
+)
 
 
 class TestUsedRows:
@@ -74,3 +79,26 @@ class TestPadding:
     ])
     def test_other_identifiers(self, ids: torch.Tensor) -> None:
         assert padding_frac("ids", ids) is None
+
+
+class TestRepeatedRows:
+    @pytest.mark.parametrize(("tensors", "expected"), [
+        ([torch.arange(60).view(5, 12).repeat_interleave(4, 0)], 15),
+        ([torch.arange(60).view(5, 12)], 0),
+        ([torch.randn(5, 3, 4).repeat(2, 1, 1)], 5),
+        ([torch.arange(60).view(5, 12), torch.ones(5, 12)], 0),  # all arguments of a row must be the same
+        ([torch.arange(12).repeat(6, 1), torch.randint(0, 9, (6, 1))[:, [0] * 12] * 0 + torch.arange(6)[:, None]], 0),
+        ([torch.arange(12).expand(6, 12)], None),  # no tensor with rows of its own
+        ([torch.ones(6, 12)], None),
+        ([torch.ones(6, 12, dtype=torch.bool)], None),
+        ([torch.tensor([[1], [1], [2], [2]])], None),  # alike by chance
+        ([torch.arange(24).view(2, 12)], None),
+        ([torch.randn(5, 12), torch.randn(6, 12)], None),
+    ])
+    def test_rows_that_repeat_earlier_ones_count(self, tensors: list[torch.Tensor], expected: int | None) -> None:
+        assert num_repeated_rows(tensors) == expected
+
+    def test_the_program_s_random_state_stays(self) -> None:
+        before = torch.get_rng_state()
+        num_repeated_rows([torch.arange(60).view(5, 12)])
+        assert torch.equal(torch.get_rng_state(), before)
