@@ -21,8 +21,10 @@ def find(case: WatchedCase) -> Iterator[Finding]:
     for phase in _PHASES:
         lines = case.lines(phase, fewest=1)
         for group in _by_function([line for line in lines if _may_be_named(case, phase, line)]):
-            spent_s = sum(line.share_frac for line in group) * case.phase_s[phase]
-            saving = case.saving(0.4 * spent_s, spent_s + _related_s(case, phase, group, lines))
+            share_frac = sum(line.share_frac for line in group)
+            spent_s = share_frac * case.phase_s[phase]
+            most_s = share_frac * max(case.phase_s[phase], float(case.iterations[f"{phase}_s"].mean()))
+            saving = case.saving(0.4 * spent_s, most_s + _related_s(case, phase, group, lines))
             if saving is not None:
                 yield _of_function(group, phase, saving, f"{share(spent_s / case.iteration_s)} of a typical iteration, "
                                                          f"in {phase}", spent_s)

@@ -7,11 +7,14 @@ from charact.analysis.findings._slow_lines import slow_line
 from charact.analysis.findings._watched_case import WatchedCase
 from charact.core.units import quantity
 
+_FEWEST = 2
+"""Minimum number of new shapes after the first iteration, which is slow in any program."""
+
 
 def find(case: WatchedCase) -> Iterator[Finding]:
     """Yield a finding if the first iterations with each input shape are slower than the others."""
     group = case.slow_groups.get("new_input_shapes")
-    if group is None:
+    if group is None or sum(index > 0 for index in group.indices) < _FEWEST:
         return
     saving = case.saving_in_all(group.extra_s / 2, group.extra_s)
     if saving is None:
