@@ -6,24 +6,27 @@ from collections.abc import Iterator
 from charact.analysis.findings._finding import Finding, Saving
 from charact.analysis.findings._line_text import CREATORS, advice_for
 from charact.analysis.findings._watched_case import SampledLine, WatchedCase, is_enough
+from charact.core.slow_iterations import slow_limit_s
 from charact.core.units import quantity, share
 
 _PHASES = ("other", "forward", "loss", "backward", "update")
 _IN_PYTORCH = ("backward", "update")
 _CREATES = re.compile(rf"torch\.({CREATORS}|rand\w*|normal|tensor)\(|one_hot\(")
 """Calls that create tensors; in a forward, those that do not depend on the input can be made once."""
-_LONG_LOSS_FRAC = 0.1
-"""Share of the iteration from which a line of a loss is reported."""
+_LONG_FRAC = 0.1
+"""Share of the iteration from which a line of a loss, a backward or an update is reported."""
 
 
 def find(case: WatchedCase) -> Iterator[Finding]:
     """Yield a finding for each function of the program whose own lines take much time."""
+    walls_s = case.iterations["wall_s"]
+    usual = case.iterations[walls_s <= slow_limit_s(list(walls_s))]
     for phase in _PHASES:
         lines = case.lines(phase, fewest=1)
         for group in _by_function([line for line in lines if _may_be_named(case, phase, line)]):
             share_frac = sum(line.share_frac for line in group)
             spent_s = share_frac * case.phase_s[phase]
-            most_s = share_frac * max(case.phase_s[phase], float(case.iterations[f"{phase}_s"].mean()))
+            most_s = share_frac * max(case.phase_s[phase], usual[f"{phase}_s"].mean())
             saving = case.saving(0.4 * spent_s, most_s + _related_s(case, phase, group, lines))
             if saving is not None:
                 yield _of_function(group, phase, saving, f"{share(spent_s / case.iteration_s)} of a typical iteration, "
@@ -63,8 +66,9 @@ def _outside_layers_s(case: WatchedCase, phase: str) -> float:
 def _may_be_named(case: WatchedCase, phase: str, line: SampledLine) -> bool:
     """Return whether a line can be the cause: not one that only calls layers, a backward or PyTorch's optimizers."""
     if phase in _IN_PYTORCH:
-        return not (line.library or "").startswith("torch.")
-    return phase == "other" or _is_own(line) or (phase == "loss" and _is_long_loss(case, line))
+        return not (line.library or "").startswith("torch.") and _is_long(case, phase, line)
+    return phase == "other" or _is_own(line) or (phase == "loss" and line.library is None
+                                                 and _is_long(case, phase, line))
 
 
 def _is_own(line: SampledLine) -> bool:
@@ -77,10 +81,9 @@ def _is_own(line: SampledLine) -> bool:
     return waits or reads or (line.in_loop and line.library is None)
 
 
-def _is_long_loss(case: WatchedCase, line: SampledLine) -> bool:
-    """Return whether a line of a loss outside of layers takes much of the iteration: losses usually take little."""
-    spent_s = line.share_frac * case.phase_s["loss"]
-    return line.library is None and spent_s > _LONG_LOSS_FRAC * case.iteration_s
+def _is_long(case: WatchedCase, phase: str, line: SampledLine) -> bool:
+    """Return whether a line takes much of the iteration: the program's own lines of a loss or an update take little."""
+    return line.share_frac * case.phase_s[phase] > _LONG_FRAC * case.iteration_s
 
 
 def _by_function(lines: list[SampledLine]) -> list[list[SampledLine]]:
