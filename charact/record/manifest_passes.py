@@ -191,6 +191,8 @@ class HeldData(Held):
     bytes: Amount
     narrower: str | None = None
     scale: Count = 1
+    overlaps: bool = False
+    """Whether each row is the one before shifted by one."""
 
 
 class InspectionPass(Pass):

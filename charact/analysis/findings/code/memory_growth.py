@@ -34,7 +34,7 @@ def find(case: WatchedCase) -> Iterator[Finding]:
     for column, name in _SERIES.items():
         series = _without_passes(rows, column)
         line = steady_growth(series, max(_LEAST_BYTES, _LEAST_FRAC * rows[column].max()), _FEWEST_SAMPLES)
-        if line is not None and (column == "workers_bytes" or _lasts(series)):
+        if line is not None and (column == "workers_bytes" or _lasts(series) or _holder(case, line.slope)):
             yield _finding(case, name, line.slope, line.growth, rows[column])
             return
     yield from _within_evaluations(case)

@@ -18,6 +18,8 @@ def find(case: WatchedCase) -> Iterator[Finding]:
     """Yield a finding for tensors or arrays whose values fit a narrower type, if they hold much of the memory."""
     resident_bytes = float(case.iterations["rss_bytes"].max())
     for data in case.inspection.get("held_data") or []:
+        if data.get("overlaps"):  # see `overlapping_windows`
+            continue
         kind, narrower = data["dtype"], data.get("narrower")
         if kind not in _SIZES or narrower not in _SIZES:
             continue

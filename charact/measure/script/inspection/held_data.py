@@ -18,6 +18,8 @@ _FEWEST_ALIKE = 8
 """Minimum number of objects of one type, such as samples, whose tensors count together."""
 _MOST_VALUES = 65_536
 """Maximum number of values of a tensor that are looked at: equally spaced ones."""
+_NUM_COMPARED = 8
+"""Number of rows that are compared with the next one."""
 _NARROW = torch.uint8, torch.int8, torch.int16, torch.int32
 _PIXEL = 255
 """Largest value of a pixel: pictures are often stored as floating-point numbers from 0 to 1."""
@@ -33,7 +35,8 @@ def held_data() -> list[dict[str, Any]]:
     Returns:
         For each: variable; shape, of the first one; dtype; num_tensors; bytes; narrower, the type that would hold all
         values that were looked at, None if there is none; scale, 255 if that is true of the values times 255, else 1;
-        and the line that assigns it (file, line, text; None if not found).
+        overlaps, whether each row is the one before shifted by one, as in windows of a series; and the line that
+        assigns it (file, line, text; None if not found).
     """
     rows: dict[int, dict[str, Any]] = {}
     for variable, owner, tensors, count in _tensors():
@@ -48,8 +51,10 @@ def held_data() -> list[dict[str, Any]]:
 
 
 def _described(row: dict[str, Any]) -> dict[str, Any]:
-    owner, (kind, scale) = row.pop("owner"), narrower_type(row.pop("tensor"))
+    owner, tensor = row.pop("owner"), row.pop("tensor")
+    kind, scale = narrower_type(tensor)
     return {**row, "narrower": None if kind is None else str(kind).removeprefix("torch."), "scale": scale,
+            "overlaps": row["num_tensors"] == 1 and rows_overlap(tensor),
             **_assigning_line(row["variable"], owner)}
 
 
@@ -73,6 +78,15 @@ def narrower_type(tensor: torch.Tensor) -> tuple[torch.dtype | None, int]:
         return torch.uint8, _PIXEL
     is_single = values.dtype == torch.float64 and bool((values.float().double() == values).all())
     return torch.float32 if is_single else None, 1
+
+
+def rows_overlap(tensor: torch.Tensor) -> bool:
+    """Return whether each row of a tensor is the one before it shifted by one, in some rows that are looked at."""
+    if tensor.dim() < 2 or len(tensor) < _NUM_COMPARED or tensor.shape[1] < _NUM_COMPARED:
+        return False
+    places = range(0, len(tensor) - 1, max(1, len(tensor) // _NUM_COMPARED))
+    return not bool((tensor[0] == tensor[0, 0]).all()) and all(
+        torch.equal(tensor[place, 1:], tensor[place + 1, :-1]) for place in places)
 
 
 def _whole_number_type(values: torch.Tensor) -> torch.dtype | None:

@@ -224,6 +224,28 @@ def test_logits_that_the_loss_ignores(tmp_path: Path) -> None:
     assert "85.0 % of the 4,000 outputs of lm_head" in finding["evidence"][0]
 
 
+def test_windows_that_overlap(tmp_path: Path) -> None:
+    data = {"variable": "dataset.inputs", "shape": [35_000, 100, 16], "dtype": "float32", "num_tensors": 1,
+            "bytes": 200 * 2**20, "narrower": "int16", "overlaps": True, "file": "train.py", "line": 7,
+            "text": "self.inputs = np.stack(windows)"}
+    run = watched_program(tmp_path, TYPICAL, passes=inspected(held_data=[data]), columns={"rss_bytes": [900e6] * 100})
+    (finding,) = (each for _, each in findings(run).iterrows() if each["recoverable_bytes"] > 0)
+    assert (finding["finding"], finding["line"]) == ("overlapping_windows", 7)
+    assert finding["recoverable_bytes"] == pytest.approx(198 * 2**20)
+    assert "100 times" in finding["cause"]
+    assert "series.unfold(0, 100, 1)" in finding["remedy"]
+
+
+def test_growth_that_ends_has_a_holder(tmp_path: Path) -> None:
+    held = {"shape": [16, 3, 64, 64], "num_tensors": 60, "bytes": 60 * 2**20, "has_graph": False}
+    sizes = [300e6 + min(number, 120) * 2**20 for number in range(150)]
+    with_holder, without = (watched_program(
+        tmp_path / name, TYPICAL, num=150, passes=inspected(held_tensors=tensors, iterations=[59]),
+        columns={"rss_bytes": sizes}) for name, tensors in (("with", [held]), ("without", [])))
+    assert first(with_holder)["finding"] == "memory_growth"
+    assert "memory_growth" not in set(findings(without)["finding"])
+
+
 @pytest.mark.parametrize(("mib_a_batch", "num_found"), [(8, 1), (0.1, 0)])
 def test_memory_that_grows_in_each_evaluation(mib_a_batch: float, num_found: int, tmp_path: Path,
                                               monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from charact.measure.script.inspection.held_data import held_data, narrower_type
+from charact.measure.script.inspection.held_data import held_data, narrower_type, rows_overlap
 
 MIB = 2**20
 
@@ -37,8 +37,8 @@ class Memory:
 def test_attributes_and_their_lines_are_named() -> None:
     memory = Memory()
     held = found("memory")
-    assert held.keys() == {"variable", "shape", "dtype", "num_tensors", "bytes", "narrower", "scale", "file", "line",
-                           "text"}
+    assert held.keys() == {"variable", "shape", "dtype", "num_tensors", "bytes", "narrower", "scale", "overlaps",
+                           "file", "line", "text"}
     assert (held["variable"], held["narrower"], held["scale"]) == ("memory.pictures", "uint8", 255)
     assert held["text"] == "self.pictures = torch.randint(0, 256, (24, MIB)) / 255"
     assert memory.pictures.dtype == torch.float32
@@ -102,3 +102,17 @@ def test_weights_and_small_tensors_are_left_out() -> None:
 ])
 def test_narrowest_type(values: torch.Tensor, expected: tuple[torch.dtype | None, int]) -> None:
     assert narrower_type(values) == expected
+
+
+@pytest.mark.parametrize(("tensor", "expected"), [
+    (torch.randn(60).unfold(0, 20, 1), True),
+    (torch.stack([torch.arange(60.0)[first:first + 20] for first in range(30)]), True),
+    (torch.randn(60, 3).unfold(0, 20, 1).transpose(1, 2), True),
+    (torch.randn(60).unfold(0, 20, 2), False),
+    (torch.randn(40, 20), False),
+    (torch.ones(40, 20), False),
+    (torch.randn(40), False),
+    (torch.randn(4, 20), False),
+])
+def test_rows_of_overlapping_windows(tensor: torch.Tensor, expected: bool) -> None:
+    assert rows_overlap(tensor) is expected
