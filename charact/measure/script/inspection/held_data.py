@@ -3,7 +3,7 @@
 import re
 import sys
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
@@ -18,6 +18,8 @@ _FEWEST_ALIKE = 8
 """Minimum number of objects of one type, such as samples, whose tensors count together."""
 _MOST_VALUES = 65_536
 """Maximum number of values of a tensor that are looked at: equally spaced ones."""
+_CONTAINERS = (list, tuple, deque)
+"""Types whose items are looked at; classes derived from them may read an item from a file when it is asked for."""
 _NUM_COMPARED = 8
 """Number of rows that are compared with the next one."""
 _NARROW = torch.uint8, torch.int8, torch.int16, torch.int32
@@ -112,7 +114,7 @@ def _tensors() -> Iterator[tuple[str, Any, list[torch.Tensor], int]]:
         tensor = _as_tensor(value)
         if tensor is not None:
             yield variable, owner, [tensor], 1
-        elif isinstance(value, (list, tuple, deque)):
+        elif type(value) in _CONTAINERS:
             items = list(islice(value, _MOST_PARTS))
             if len(value) >= _FEWEST_ALIKE and len({type(item) for item in items}) == 1:
                 yield from _alike(f"{variable}[...]", owner, items, len(value))
@@ -140,7 +142,7 @@ def _alike(variable: str, owner: Any, items: list[Any], count: int
         by_name: dict[str, tuple[Any, list[torch.Tensor]]] = {}
         for item in items:
             numbered = ((f"{variable}[{number}]", owner, one) for number, one in enumerate(item[:_MOST_PARTS])
-                        ) if isinstance(item, (list, tuple)) else _parts(variable, owner, item)
+                        ) if type(item) in (list, tuple) else _parts(variable, owner, item)
             for name, one, part in numbered:
                 if (tensor := _as_tensor(part)) is not None:
                     by_name.setdefault(name, (one, []))[1].append(tensor)
@@ -149,8 +151,8 @@ def _alike(variable: str, owner: Any, items: list[Any], count: int
 
 def _parts(variable: str, owner: Any, value: Any) -> Iterator[tuple[str, Any, Any]]:
     """Yield the parts of an object: name, owner of the attribute, value."""
-    if isinstance(value, Mapping):
-        for key, item in islice(list(value.items()), _MOST_PARTS):
+    if isinstance(value, dict):
+        for key, item in list(islice(dict.items(value), _MOST_PARTS)):
             if isinstance(key, (str, int)):
                 yield f"{variable}[{key!r}]", owner, item
     elif not isinstance(value, (type, torch.nn.Module, torch.optim.Optimizer)) and not callable(value):

@@ -77,6 +77,21 @@ def test_arrays_of_many_objects_count_together() -> None:
     assert len(subjects) < len(pairs)
 
 
+def test_containers_that_load_their_items_are_left_alone() -> None:
+    class Lazy(dict[str, Any]):
+        def items(self) -> Any:
+            raise AssertionError
+
+    class LazyList(list[Any]):
+        def __iter__(self) -> Any:
+            raise AssertionError
+
+    lazy, numbers = Lazy(frames=torch.randn(20, MIB)), LazyList([torch.randn(20, MIB)])
+    assert found("lazy")["variable"] == "lazy['frames']"  # what it holds already
+    assert not found("numbers")
+    assert len(lazy) == len(numbers)
+
+
 def test_weights_and_small_tensors_are_left_out() -> None:
     model, small = nn.Linear(3000, 3000), torch.ones(MIB)
     assert not any(each["variable"].startswith(("model", "small")) for each in held_data())
