@@ -9,6 +9,8 @@ from charact.core.units import share
 
 _MUCH_FRAC = 0.3
 """Minimum share of a layer's outputs that is not used."""
+_LEAST_FRAC = 0.1
+"""Minimum share of an iteration that they take: to select what is used has a cost, too."""
 
 
 def find(case: WatchedCase) -> Iterator[Finding]:
@@ -25,8 +27,9 @@ def find(case: WatchedCase) -> Iterator[Finding]:
     _, unused_frac, slowest = layers[0]
     layers_s = sum(unused_s for unused_s, _, _ in layers)
     loss_s = case.phase_s["loss"] + _backward_of_loss_s(case, slowest["num_rows"])
-    saving = case.saving(0.7 * layers_s, layers_s + unused_frac * loss_s)
-    if saving is None:
+    most_s = layers_s + unused_frac * loss_s
+    saving = case.saving(0.7 * layers_s, most_s)
+    if saving is None or most_s < _LEAST_FRAC * case.iteration_s:
         return
     yield Finding(
         f"the layer {slowest['layer']} computes outputs that the loss does not use",
