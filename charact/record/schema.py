@@ -45,10 +45,13 @@ SAMPLED_PHASES = {"data": ("num_data_samples", "data_frames"), "forward": ("num_
                   "slow": ("num_slow_samples", "slow_frames")}
 """Facts of the pass `frames`, by phase: the number of samples, and the most frequent lines of the program.
 
-`backward` and `update`: only if code of the program's own runs in them. `outside`: outside of all iterations of the
+`PHASES_IN_PYTORCH`: only if code of the program's own runs in them. `outside`: outside of all iterations of the
 program, recorded with its first case. `between`: those of `outside` since the first iteration began. `slow`: in the
 slow iterations of the case (see `charact.core.slow_iterations`), whichever phase; those of the warm-up count, too.
 """
+
+PHASES_IN_PYTORCH = ("backward", "update")
+"""Phases that usually run inside of PyTorch: their lines are of interest if the program's own code runs in them."""
 
 PARALLEL = ("ddp", "fsdp2")
 """How ranks train together: `DistributedDataParallel` replicates the model in each rank; FSDP2 (`fully_shard`) shards

@@ -65,10 +65,11 @@ class WatchedCase:
         """Whether the case is a training."""
         return bool(self.entry["mode"] == "train")
 
-    @property
-    def has_training(self) -> bool:
-        """Whether a case of the program is a training."""
-        return any(entry["mode"] == "train" for entry in self.run.manifest["cases"])
+    @cached_property
+    def trainings(self) -> set[str]:
+        """Names of the program's cases that are trainings."""
+        recorded = set(self.run.program_iterations["case"])
+        return {entry["case"] for entry in self.run.manifest["cases"] if entry["mode"] == "train"} & recorded
 
     @property
     def on_cpu(self) -> bool:
@@ -174,13 +175,12 @@ class WatchedCase:
             return None
         return Saving(max(low_s, 0.0), high_s, basis)
 
-    def lines(self, phase: str, *, fewest: int = _MANY_SAMPLES) -> list[SampledLine]:
-        """Return the lines of one of `SAMPLED_PHASES`: most samples first, without imports.
+    def lines(self, phase: str) -> list[SampledLine]:
+        """Return the lines of one of `SAMPLED_PHASES` with enough samples: most samples first, without imports."""
+        return [line for line in self.all_lines(phase) if is_enough([line])]
 
-        Args:
-            phase: one of `SAMPLED_PHASES`.
-            fewest: minimum number of samples of a line, unless it has a large share of them.
-        """
+    def all_lines(self, phase: str) -> list[SampledLine]:
+        """Return the lines of one of `SAMPLED_PHASES`, also those with few samples, like `lines`."""
         facts = self.entry.get("passes", {}).get("frames", {})
         count, frames = SAMPLED_PHASES.get(phase, ("", ""))
         merged: dict[tuple[str, str], list[dict[str, Any]]] = {}
@@ -188,9 +188,7 @@ class WatchedCase:
             if "importing " in (frame.get("library") or "") or not frame["place"].rpartition(":")[2].isdecimal():
                 continue
             merged.setdefault((frame["place"], frame["function"]), []).append(frame)
-        lines = [_line(group, facts[count]) for group in merged.values()]
-        lines = [line for line in lines if line.num_samples >= fewest or is_enough([line])]
-        return sorted(lines, key=lambda line: -line.num_samples)
+        return sorted((_line(group, facts[count]) for group in merged.values()), key=lambda line: -line.num_samples)
 
 
 def is_enough(lines: Sequence[SampledLine]) -> bool:

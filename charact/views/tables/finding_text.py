@@ -38,7 +38,7 @@ def nothing(largest: LargestPart | None) -> str:
     if largest is None:
         return _NOTHING
     details = [f"{share(frac)} of it {where}" for frac, where in (
-        (largest.type_frac, f"{largest.operator_type}"), (largest.line_frac, f"at {largest.line}")) if frac is not None]
+        (largest.type_frac, largest.operator_type), (largest.line_frac, f"at {largest.line}")) if frac is not None]
     return (f"{_NOTHING}. {share(largest.share_frac)} of an iteration is {largest.phase}"
             + (f": {', '.join(details)}" if details else ""))
 

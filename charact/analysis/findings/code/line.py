@@ -8,9 +8,9 @@ from charact.analysis.findings._line_text import CREATORS, advice_for
 from charact.analysis.findings._watched_case import SampledLine, WatchedCase, is_enough
 from charact.core.slow_iterations import slow_limit_s
 from charact.core.units import quantity, share
+from charact.record.schema import PHASES_IN_PYTORCH
 
 _PHASES = ("other", "forward", "loss", "backward", "update")
-_IN_PYTORCH = ("backward", "update")
 _CREATES = re.compile(rf"torch\.({CREATORS}|rand\w*|normal|tensor)\(|one_hot\(")
 """Calls that create tensors; in a forward, those that do not depend on the input can be made once."""
 _LONG_FRAC = 0.1
@@ -22,7 +22,7 @@ def find(case: WatchedCase) -> Iterator[Finding]:
     walls_s = case.iterations["wall_s"]
     usual = case.iterations[walls_s <= slow_limit_s(list(walls_s))]
     for phase in _PHASES:
-        lines = case.lines(phase, fewest=1)
+        lines = case.all_lines(phase)
         for group in _by_function([line for line in lines if _may_be_named(case, phase, line)]):
             share_frac = sum(line.share_frac for line in group)
             spent_s = share_frac * case.phase_s[phase]
@@ -32,7 +32,7 @@ def find(case: WatchedCase) -> Iterator[Finding]:
                 yield _of_function(group, phase, saving, f"{share(spent_s / case.iteration_s)} of a typical iteration, "
                                                          f"in {phase}", spent_s)
     between_s = (case.program.get("between_s") or 0.0) + (case.program.get("after_s") or 0.0)
-    for group in _by_function(case.lines("between", fewest=1)):
+    for group in _by_function(case.all_lines("between")):
         spent_s = sum(line.share_frac for line in group) * between_s
         saving = case.saving_in_all(0.4 * spent_s, spent_s)
         if saving is not None:
@@ -65,7 +65,7 @@ def _outside_layers_s(case: WatchedCase, phase: str) -> float:
 
 def _may_be_named(case: WatchedCase, phase: str, line: SampledLine) -> bool:
     """Return whether a line can be the cause: not one that only calls layers, a backward or PyTorch's optimizers."""
-    if phase in _IN_PYTORCH:
+    if phase in PHASES_IN_PYTORCH:
         return not (line.library or "").startswith("torch.") and _is_long(case, phase, line)
     return phase == "other" or _is_own(line) or (phase == "loss" and line.library is None
                                                  and _is_long(case, phase, line))

@@ -42,7 +42,7 @@ def find(case: WatchedCase) -> Iterator[Finding]:
 
 def _within_evaluations(case: WatchedCase) -> Iterator[Finding]:
     """Yield a finding if the process's memory grows within each evaluation of a training, and is freed after it."""
-    if case.trains or not case.has_training:
+    if case.trains or not case.trainings:
         return
     rows = case.iterations
     begins = rows["index"].diff() != 1  # something else ran before
@@ -56,7 +56,7 @@ def _within_evaluations(case: WatchedCase) -> Iterator[Finding]:
     if len(growths) < _FEWEST_EVALUATIONS or not min(growths) >= max(_LEAST_BYTES, _MUCH_FRAC * largest):
         return
     growth = float(np.median(growths))
-    lines = [line for phase in ("other", "forward") for line in case.lines(phase, fewest=1)]
+    lines = [line for phase in ("other", "forward") for line in case.all_lines(phase)]
     place = next((line.place for line in lines if ".append(" in (line.place.text or "")), None)
     yield Finding(
         f"the memory of the process grows by {quantity(float(np.median(slopes)), 'B')} a batch in each evaluation, "

@@ -3,12 +3,10 @@
 from collections.abc import Iterator
 
 from charact.analysis.findings._finding import Finding, Place
+from charact.analysis.findings._freed_memory import freed_memory
 from charact.analysis.findings._watched_case import WatchedCase
 from charact.core.units import quantity
 
-_LEAST_BYTES = 32 * 2**20
-_LEAST_FRAC = 0.1
-"""Minimum memory that the remedy frees, in bytes and as a share of the process's largest memory."""
 _SIZES = {"uint8": 1, "int8": 1, "int16": 2, "int32": 4, "float16": 2, "bfloat16": 2, "float32": 4, "float64": 8,
           "int64": 8}
 """Bytes of a value."""
@@ -16,15 +14,14 @@ _SIZES = {"uint8": 1, "int8": 1, "int16": 2, "int32": 4, "float16": 2, "bfloat16
 
 def find(case: WatchedCase) -> Iterator[Finding]:
     """Yield a finding for tensors or arrays whose values fit a narrower type, if they hold much of the memory."""
-    resident_bytes = float(case.iterations["rss_bytes"].max())
     for data in case.inspection.get("held_data") or []:
         if data.get("overlaps"):  # see `overlapping_windows`
             continue
         kind, narrower = data["dtype"], data.get("narrower")
         if kind not in _SIZES or narrower not in _SIZES:
             continue
-        freed_bytes = data["bytes"] * (1 - _SIZES[narrower] / _SIZES[kind])
-        if not freed_bytes >= max(_LEAST_BYTES, _LEAST_FRAC * resident_bytes):
+        freed = freed_memory(case, data, 1 - _SIZES[narrower] / _SIZES[kind])
+        if freed is None:
             continue
         scale = data.get("scale") or 1
         back = f"batch.to(torch.{kind})" + (f" / {scale}" if scale > 1 else "")
@@ -34,5 +31,5 @@ def find(case: WatchedCase) -> Iterator[Finding]:
             f"{kind} values in {data['variable']} fit {narrower}",
             f"store it as {narrower} (dtype=torch.{narrower}), and convert each batch where it is used: {back}", None,
             (f"{data['variable']}, {tensors} {data['shape']}, takes {quantity(data['bytes'], 'B')}; all values that "
-             f"were looked at{times} fit {narrower}",), "medium", memory_bytes=freed_bytes,
-            memory_frac=min(freed_bytes / resident_bytes, 1.0), place=Place.of(data), setting="dtype")
+             f"were looked at{times} fit {narrower}",), "medium", memory_bytes=freed.num_bytes,
+            memory_frac=freed.share_frac, place=Place.of(data), setting="dtype")

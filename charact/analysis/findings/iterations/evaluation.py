@@ -20,10 +20,7 @@ def find(case: WatchedCase) -> Iterator[Finding]:
     the outputs of a teacher.
     """
     rows = case.run.program_iterations
-    trainings = {entry["case"] for entry in case.run.manifest["cases"] if entry["mode"] == "train"}
-    if case.trains or not set(rows["case"]) & trainings:
-        return
-    if _alternates(rows, case.name, trainings):
+    if case.trains or not case.trainings or _alternates(rows, case.name, case.trainings):
         return
     spent_s = float(rows.loc[rows["case"] == case.name, "wall_s"].sum())
     if spent_s < _MUCH_FRAC * case.loop_s:

@@ -9,11 +9,9 @@ from typing import Any
 from charact.core.slow_iterations import slow_limit_s
 from charact.measure.script.spans.iterations import Iteration
 from charact.measure.script.spans.stack_sampler import INTERVAL_S, CodeLocation
-from charact.record.schema import SAMPLED_PHASES
+from charact.record.schema import PHASES_IN_PYTORCH, SAMPLED_PHASES
 
 NUM_KEPT = 20
-_IN_PYTORCH = ("backward", "update")
-"""Phases that usually run inside of PyTorch: their lines are of interest if the program's own code runs in them."""
 _MIN_SPARSE = 5
 """Minimum number of samples from which a line is named, unless `--sample` asks for all."""
 _MUCH_FRAC = 0.1
@@ -73,14 +71,14 @@ class Samples:
                     chosen[phase].append(index)
                     if phase == "outside" and time_ns > every[0].start_ns and not _is_in(time_ns, passes_ns):
                         between.append(index)
-                if slow and phase not in _IN_PYTORCH and _at(time_ns, slow) is not None:
+                if slow and phase not in PHASES_IN_PYTORCH and _at(time_ns, slow) is not None:
                     in_slow.append(index)
         sparse = self.interval_s > INTERVAL_S
         if sparse:
             chosen = {phase: samples for phase, samples in chosen.items() if phase_fracs[phase] > _MUCH_FRAC}
         chosen |= {phase: samples for phase, samples in (("between", between), ("slow", in_slow))
                    if len(samples) >= _MIN_SPARSE}
-        for phase in _IN_PYTORCH:
+        for phase in PHASES_IN_PYTORCH:
             own = [index for index in chosen.get(phase, ()) if self._is_own(self._samples[index][1])]
             if len(own) < _MIN_SPARSE:
                 chosen.pop(phase, None)

@@ -249,7 +249,7 @@ def test_growth_that_ends_has_a_holder(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("mib_a_batch", "num_found"), [(8, 1), (0.1, 0)])
 def test_memory_that_grows_in_each_evaluation(mib_a_batch: float, num_found: int, tmp_path: Path,
                                               monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(WatchedCase, "has_training", True)
+    monkeypatch.setattr(WatchedCase, "trainings", {"train"})
     columns = {"index": [number + number // 20 * 30 for number in range(60)],
                "rss_bytes": [300e6 + number % 20 * mib_a_batch * 2**20 for number in range(60)]}
     line = sampled("other", "eval.py:31", "evaluate", 2, of=30, text="all_logits.append(logits)")
