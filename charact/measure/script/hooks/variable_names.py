@@ -6,7 +6,7 @@ from inspect import CO_OPTIMIZED
 from types import FrameType
 from typing import Any
 
-_NOT_THE_PROGRAM = ("charact", "torch")
+_NOT_THE_PROGRAM = ("charact", "torch", "runpy")
 
 
 def variable_name(obj: Any) -> str | None:
@@ -22,17 +22,21 @@ def variable_name(obj: Any) -> str | None:
 
 def program_variables() -> list[tuple[str, Any]]:
     """Return names and values of the variables of the running functions, outermost first, then of their attributes."""
-    variables: list[dict[str, Any]] = []
-    frame: FrameType | None = sys._getframe()
-    while frame is not None:
-        if str(frame.f_globals.get("__name__")).partition(".")[0] not in _NOT_THE_PROGRAM:
-            variables.append(_locals(frame))
-        frame = frame.f_back
+    variables = [_locals(frame) for frame in program_frames()]
     owners = [vars(one["self"]) for one in variables if hasattr(one.get("self"), "__dict__")]
     modules = [attributes["_modules"] for attributes in owners if isinstance(attributes.get("_modules"), dict)]
     scopes = *reversed(variables), *reversed(owners), *reversed(modules)
     return [(name, value) for scope in scopes for name, value in list(scope.items())
             if isinstance(name, str) and name.isidentifier() and name[0] != "_" and name != "self"]
+
+
+def program_frames() -> Iterator[FrameType]:
+    """Yield the frames of the running functions, innermost first, without those of charact and PyTorch."""
+    frame: FrameType | None = sys._getframe()
+    while frame is not None:
+        if str(frame.f_globals.get("__name__")).partition(".")[0] not in _NOT_THE_PROGRAM:
+            yield frame
+        frame = frame.f_back
 
 
 def _locals(frame: FrameType) -> dict[str, Any]:

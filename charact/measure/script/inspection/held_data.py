@@ -5,7 +5,7 @@ import sys
 from collections import deque
 from collections.abc import Iterator
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -14,6 +14,7 @@ from charact.measure.script.inspection.program_lines import NO_LINE, line_of_pro
 
 _LEAST_BYTES = 16 * 2**20
 _MOST_ROWS, _MOST_OBJECTS, _MOST_PARTS, _DEEPEST = 3, 5_000, 64, 4
+"""Maximum numbers of reported variables, of objects that are looked at, of parts of each, and of steps to a part."""
 _FEWEST_ALIKE = 8
 """Minimum number of objects of one type, such as samples, whose tensors count together."""
 _MOST_VALUES = 65_536
@@ -25,6 +26,24 @@ _NUM_COMPARED = 8
 _NARROW = torch.uint8, torch.int8, torch.int16, torch.int32
 _PIXEL = 255
 """Largest value of a pixel: pictures are often stored as floating-point numbers from 0 to 1."""
+
+
+class _Held(NamedTuple):
+    """Tensors that a variable holds; arrays are tensors of the same memory."""
+
+    variable: str
+    owner: Any
+    """Object with the last attribute in the variable's name; None if it has none."""
+    tensors: list[torch.Tensor]
+    """Some of the tensors."""
+    num_tensors: int
+    """Number of all of them."""
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all of them, by the mean of those that are known."""
+        sizes = [each.untyped_storage().nbytes() for each in self.tensors]
+        return int(self.num_tensors * sum(sizes) // len(sizes))
 
 
 def held_data() -> list[dict[str, Any]]:
@@ -40,24 +59,25 @@ def held_data() -> list[dict[str, Any]]:
         overlaps, whether each row is the one before shifted by one, as in windows of a series; and the line that
         assigns it (file, line, text; None if not found).
     """
-    rows: dict[int, dict[str, Any]] = {}
-    for variable, owner, tensors, count in _tensors():
-        first = tensors[0]
-        num_bytes = count * sum(_bytes(each) for each in tensors) // len(tensors)
-        if num_bytes >= _LEAST_BYTES and (address := first.untyped_storage().data_ptr()) not in rows:
-            rows[address] = {"tensor": first, "owner": owner, "variable": variable, "shape": list(first.shape),
-                             "dtype": str(first.dtype).removeprefix("torch."), "num_tensors": count,
-                             "bytes": num_bytes}
-    largest = sorted(rows.values(), key=lambda row: -row["bytes"])[:_MOST_ROWS]
-    return [_described(row) for row in largest]
+    by_address: dict[int, _Held] = {}
+    for held in _found():
+        if held.num_bytes >= _LEAST_BYTES:
+            by_address.setdefault(held.tensors[0].untyped_storage().data_ptr(), held)
+    largest = sorted(by_address.values(), key=lambda held: -held.num_bytes)[:_MOST_ROWS]
+    return [_described(held) for held in largest]
 
 
-def _described(row: dict[str, Any]) -> dict[str, Any]:
-    owner, tensor = row.pop("owner"), row.pop("tensor")
-    kind, scale = narrower_type(tensor)
-    return {**row, "narrower": None if kind is None else str(kind).removeprefix("torch."), "scale": scale,
-            "overlaps": row["num_tensors"] == 1 and rows_overlap(tensor),
-            **_assigning_line(row["variable"], owner)}
+def _described(held: _Held) -> dict[str, Any]:
+    tensor = held.tensors[0]
+    narrower, scale = narrower_type(tensor)
+    return {"variable": held.variable, "shape": list(tensor.shape), "dtype": _type_name(tensor.dtype),
+            "num_tensors": held.num_tensors, "bytes": held.num_bytes, "scale": scale,
+            "narrower": None if narrower is None else _type_name(narrower),
+            "overlaps": held.num_tensors == 1 and rows_overlap(tensor), **_assigning_line(held)}
+
+
+def _type_name(kind: torch.dtype) -> str:
+    return str(kind).removeprefix("torch.")
 
 
 def narrower_type(tensor: torch.Tensor) -> tuple[torch.dtype | None, int]:
@@ -99,11 +119,8 @@ def _whole_number_type(values: torch.Tensor) -> torch.dtype | None:
                  and torch.iinfo(kind).min <= low and high <= torch.iinfo(kind).max), None)
 
 
-def _tensors() -> Iterator[tuple[str, Any, list[torch.Tensor], int]]:
-    """Yield the tensors that variables hold: variable, owner of its last attribute, some of the tensors, their number.
-
-    Arrays are yielded as tensors of the same memory.
-    """
+def _found() -> Iterator[_Held]:
+    """Yield the tensors that the program's variables hold."""
     pending = deque((name, None, value, 0) for name, value in program_variables())
     seen: set[int] = set()
     while pending and len(seen) < _MOST_OBJECTS:
@@ -113,7 +130,7 @@ def _tensors() -> Iterator[tuple[str, Any, list[torch.Tensor], int]]:
         seen.add(id(value))
         tensor = _as_tensor(value)
         if tensor is not None:
-            yield variable, owner, [tensor], 1
+            yield _Held(variable, owner, [tensor], 1)
         elif type(value) in _CONTAINERS:
             items = list(islice(value, _MOST_PARTS))
             if len(value) >= _FEWEST_ALIKE and len({type(item) for item in items}) == 1:
@@ -125,8 +142,7 @@ def _tensors() -> Iterator[tuple[str, Any, list[torch.Tensor], int]]:
             pending.extend((name, one, part, depth + 1) for name, one, part in _parts(variable, owner, value))
 
 
-def _alike(variable: str, owner: Any, items: list[Any], count: int
-           ) -> Iterator[tuple[str, Any, list[torch.Tensor], int]]:
+def _alike(variable: str, owner: Any, items: list[Any], count: int) -> Iterator[_Held]:
     """Yield the tensors of many objects of one type, such as samples: each attribute or item of all of them together.
 
     Args:
@@ -137,7 +153,7 @@ def _alike(variable: str, owner: Any, items: list[Any], count: int
     """
     tensors = [each for each in map(_as_tensor, items) if each is not None]
     if len(tensors) == len(items):
-        yield variable, owner, tensors, count
+        yield _Held(variable, owner, tensors, count)
     elif not tensors:
         by_name: dict[str, tuple[Any, list[torch.Tensor]]] = {}
         for item in items:
@@ -146,7 +162,8 @@ def _alike(variable: str, owner: Any, items: list[Any], count: int
             for name, one, part in numbered:
                 if (tensor := _as_tensor(part)) is not None:
                     by_name.setdefault(name, (one, []))[1].append(tensor)
-        yield from ((name, one, parts, count * len(parts) // len(items)) for name, (one, parts) in by_name.items())
+        for name, (one, parts) in by_name.items():
+            yield _Held(name, one, parts, count * len(parts) // len(items))
 
 
 def _parts(variable: str, owner: Any, value: Any) -> Iterator[tuple[str, Any, Any]]:
@@ -176,19 +193,13 @@ def _as_tensor(value: Any) -> torch.Tensor | None:
         return None
 
 
-def _bytes(tensor: torch.Tensor) -> int:
-    num_bytes: int = tensor.untyped_storage().nbytes()
-    return num_bytes
-
-
-def _assigning_line(variable: str, owner: Any) -> dict[str, Any]:
+def _assigning_line(held: _Held) -> dict[str, Any]:
     """Return the line that assigns the last attribute of a variable, or else one before it."""
-    module = sys.modules.get(type(owner).__module__)
-    file = getattr(module, "__file__", None)
-    own_files = (file,) if file and type(owner).__module__.partition(".")[0] != "torch" else ()
-    names = re.findall(r"(?:^|\.)(\w+)", variable)
-    for name in reversed(names):
-        found = line_of_program(rf"\b{name}\b(\s*,[\s\w.]+)*\s*(:[^=]+)?=[^=]", own_files)
-        if found["file"]:
-            return found
+    module = type(held.owner).__module__
+    file = getattr(sys.modules.get(module), "__file__", None)
+    own_files = (file,) if file and module.partition(".")[0] != "torch" else ()
+    for name in reversed(re.findall(r"(?:^|\.)(\w+)", held.variable)):
+        line = line_of_program(rf"\b{name}\b(\s*,[\s\w.]+)*\s*(:[^=]+)?=[^=]", own_files)
+        if line["file"]:
+            return line
     return dict(NO_LINE)

@@ -53,9 +53,9 @@ class InspectionInstrument:
         self._clock = Clock(self._device)
         self._gradients = GradientUse(self._models, self._optimizers, self._clock)
         self._names = {id(module): prefix + name or type(model).__name__ for prefix, model in self._models.items()
-                 for name, module in model.named_modules()}
+                       for name, module in model.named_modules()}
         self._calls = ModuleCalls(self._names, self._clock, lambda: self._backward is not None, self._look_at_inputs,
-                                  lambda *call: self._outputs.watch(*call))
+                                  self._look_at_output)
         self._backward: Moment | None = None
         """Start of the open backward."""
         self._num_iterations = 1
@@ -158,7 +158,7 @@ class InspectionInstrument:
 
     def _look_at_embeddings(self) -> None:
         """Record the used rows of each embedding's gradient, once for each embedding."""
-        if not self._is_measured or (self._device.type == "cuda" and is_capturing(self._device)):
+        if not self._is_measured or self._is_capturing():
             return
         for prefix, model in self._models.items():
             for name, module in model.named_modules():
@@ -204,13 +204,21 @@ class InspectionInstrument:
         backward_s = sum(self._clock.seconds(start, end) for start, end in self._backwards)
         return {"time_s": time_s, "backward_s": backward_s, "layers": layers}
 
+    def _is_capturing(self) -> bool:
+        """Return whether a CUDA graph is captured now: nothing may be read from the device."""
+        return self._device.type == "cuda" and is_capturing(self._device)
+
+    def _look_at_output(self, layer: str, module: nn.Module, output: Any) -> None:
+        if not self._is_capturing():
+            self._attempt("unused_outputs", lambda: self._outputs.watch(layer, module, output))
+
     def _look_at_inputs(self, module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         if self._recorder.top is Kind.FORWARD:
             self._attempt("padding", lambda: self._add_padding(module, args, kwargs))
             self._attempt("repeated_rows", lambda: self._add_repeated_rows(module, args, kwargs))
 
     def _add_padding(self, module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        if self._device.type == "cuda" and is_capturing(self._device):
+        if self._is_capturing():
             return
         for name, tensor in _tensors({**_positional(module, args), **kwargs}):
             padding = padding_frac(name, tensor)
@@ -219,10 +227,9 @@ class InspectionInstrument:
                 total[0] += padding * tensor.numel()
                 total[1] += tensor.numel()
 
-
     def _add_repeated_rows(self, module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """Count the repeated rows of a call without dropout: it computes the same for each of them."""
-        if module.training or (self._device.type == "cuda" and is_capturing(self._device)):
+        if module.training or self._is_capturing():
             return
         tensors = [tensor for _, tensor in _tensors({**_positional(module, args), **kwargs})]
         if num_repeated := num_repeated_rows(tensors):

@@ -27,8 +27,8 @@ class OutputUse:
 
     def watch(self, layer: str, module: nn.Module, output: Any) -> None:
         """Count the rows of a call's output in the backward that follows."""
-        if isinstance(module, nn.Linear) and type(output) is torch.Tensor and output.requires_grad \
-                and output.dim() >= _LEAST_DIMENSIONS:
+        if (isinstance(module, nn.Linear) and type(output) is torch.Tensor and output.requires_grad
+                and output.dim() >= _LEAST_DIMENSIONS):
             output.register_hook(partial(self._count, layer))  # type: ignore[no-untyped-call]
 
     def unused(self) -> list[dict[str, Any]]:
