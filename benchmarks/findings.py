@@ -126,7 +126,7 @@ def busy_cores(num_cores: int) -> Iterator[None]:
 
 def watched_findings(path: Path) -> list[dict[str, Any]] | None:
     """Return the findings of a run under `charact run`, best first, or None if the run or its summary failed."""
-    with tempfile.TemporaryDirectory() as runs:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as runs:  # views may still be written
         command = [sys.executable, "-m", "charact"]
         watched = subprocess.run([*command, "run", "--quiet", "--out", runs, str(path)], capture_output=True, text=True,
                                  check=False)
