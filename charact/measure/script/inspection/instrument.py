@@ -52,8 +52,8 @@ class InspectionInstrument:
         self._missing: dict[str, str] = {}
         self._clock = Clock(self._device)
         self._gradients = GradientUse(self._models, self._optimizers, self._clock)
-        self._names = {id(module): prefix + name or type(model).__name__ for prefix, model in self._models.items()
-                       for name, module in model.named_modules()}
+        self._names = {id(module): (prefix + name).rstrip(".") or type(model).__name__
+                       for prefix, model in self._models.items() for name, module in model.named_modules()}
         self._calls = ModuleCalls(self._names, self._clock, lambda: self._backward is not None, self._look_at_inputs,
                                   self._look_at_output)
         self._backward: Moment | None = None
@@ -69,7 +69,7 @@ class InspectionInstrument:
         self._padding: dict[str, list[float]] = {}
         self._outputs = OutputUse()
         self._repeated: dict[str, list[int]] = {}
-        """Numbers of rows and of repeated rows by layer, of calls with any."""
+        """Numbers of rows and of repeated rows by layer, in all calls that are no part of another one."""
 
     def prepare(self) -> None:
         """Add hooks to the parameters, except in a program with compiled code."""
@@ -116,7 +116,7 @@ class InspectionInstrument:
             "attention_weights": self._attempt("layer_calls", self._calls.attention_weights) or [],
             "unused_outputs": self._outputs.unused(),
             "repeated_rows": [{"layer": layer, "num_rows": num_rows, "num_repeated": num_repeated}
-                              for layer, (num_rows, num_repeated) in self._repeated.items()],
+                              for layer, (num_rows, num_repeated) in self._repeated.items() if num_repeated],
             **self._held,
         }
         return {}, facts | {"num_iterations": 1, "missing": self._missing}
@@ -228,14 +228,14 @@ class InspectionInstrument:
                 total[1] += tensor.numel()
 
     def _add_repeated_rows(self, module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        """Count the repeated rows of a call without dropout: it computes the same for each of them."""
-        if module.training or self._is_capturing():
+        """Count the rows of a call, and the repeated ones without dropout: it computes the same for each of them."""
+        if self._is_capturing():
             return
-        tensors = [tensor for _, tensor in _tensors({**_positional(module, args), **kwargs})]
-        if num_repeated := num_repeated_rows(tensors):
+        tensors = [each for _, each in _tensors({**_positional(module, args), **kwargs}) if each.dim() > 0]
+        if tensors:
             total = self._repeated.setdefault(self._names.get(id(module), type(module).__name__), [0, 0])
-            total[0] += len(next(each for each in tensors if each.dim() > 1))
-            total[1] += num_repeated
+            total[0] += len(tensors[0])
+            total[1] += 0 if module.training else num_repeated_rows(tensors) or 0
 
 
 def _positional(module: nn.Module, args: Sequence[Any]) -> dict[str, Any]:

@@ -228,6 +228,20 @@ class TestUnusedGradients:
         assert program.inspected(iteration)["unused_gradients"] == []
 
 
+def test_repeated_rows_are_of_all_calls_of_a_layer() -> None:
+    policy, critic = nn.Linear(12, 1).eval(), nn.Linear(12, 1)
+    optimizer = torch.optim.SGD([*policy.parameters(), *critic.parameters()])
+    program = Program(policy=policy, critic=critic, optimizer=optimizer)
+    inputs = torch.arange(24.0).view(2, 12).repeat_interleave(3, 0)
+
+    def iteration() -> None:
+        for each in (inputs, torch.randn(6, 12), torch.randn(6, 12)):
+            program.span(Kind.FORWARD, lambda each=each: policy(each))
+        program.span(Kind.FORWARD, lambda: critic(inputs))  # it may have dropout
+
+    assert program.inspected(iteration)["repeated_rows"] == [{"layer": "policy", "num_rows": 18, "num_repeated": 4}]
+
+
 def test_padding_of_inputs_by_the_names_of_arguments() -> None:
     class Padded(nn.Module):
         def __init__(self) -> None:
