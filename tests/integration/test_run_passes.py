@@ -60,6 +60,29 @@ for _ in range(2):
         optimizer.step()
 print(counter.frame_count, torch._dynamo.utils.counters["stats"]["unique_graphs"])
 """
+SEARCH = """
+import torch
+from torch import nn
+
+class Translator(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embedding, self.encoder = nn.Embedding(50, 8), nn.Linear(8, 16)
+        self.decoder = nn.Linear(16, 16)
+
+    def encode(self, ids):
+        return self.encoder(self.embedding(ids)).mean(1)
+
+    def forward(self, state):
+        return self.decoder(state).tanh()
+
+model = Translator().eval()
+with torch.no_grad():
+    for _ in range(60):
+        state = model.encode(torch.randint(0, 50, (4, 10)))
+        for _ in range(8):
+            state = model(state)
+"""
 PAIR = """
 import torch
 from torch import nn
@@ -206,6 +229,23 @@ class TestATraining:
         assert trace.name == "script-train.pt.trace.json.gz"
         report = (run.path / "report.html").read_text(encoding="utf-8")
         assert "aten::mm" in report
+
+
+def test_an_iteration_is_one_search_though_its_encoder_was_not_known_as_a_method_at_first(
+        tmp_path: Path, server: Server) -> None:
+    place = tmp_path / "place"
+    place.mkdir()
+    (place / "script.py").write_text(SEARCH)
+    watched = server.charact("run", "--quiet", "--passes", "operators,memory", "--iterations", "30", "script.py",
+                             cwd=place)
+    assert watched.returncode == 0, watched.stderr
+    (path,) = (place / "runs").iterdir()
+    run = load_run(path)
+    passes = run.passes("script-infer")
+    assert [passes[name]["status"] for name in ("operators", "memory")] == ["ok", "ok"]
+    assert passes["timing"]["num_iterations"] == 30
+    products = run.operators.query("operator in ('aten::addmm', 'aten::mm')")
+    assert products["num_calls"].sum() == pytest.approx(1 + 8)  # of each iteration: encoder and decoder
 
 
 @pytest.mark.slow

@@ -59,7 +59,7 @@ class EvaluationPasses:
             self._note({"note": "evaluation measured", "span_ns": [self._since_ns, perf_counter_ns()]})
             self._since_ns = None
 
-    def _on_open(self, kind: Kind, owner: int) -> None:
+    def _on_open(self, kind: Kind, owner: int, _is_method: bool) -> None:
         if kind is Kind.FETCH and owner == self._loader:
             if self._since_ns is None:
                 self._since_ns = perf_counter_ns()

@@ -26,6 +26,7 @@ from charact.measure.script.ranks.hang_watch import HangWatch
 from charact.measure.script.spans.cycles import StepCounter
 from charact.measure.script.spans.device_clock import DeviceClock, device_name, is_capturing, program_device
 from charact.measure.script.spans.event_log import EventLogWriter
+from charact.measure.script.spans.inference_starts import InferenceStarts
 from charact.measure.script.spans.recorder import Kind, SpanRecorder
 from charact.measure.script.spans.stack_sampler import FrameSampler
 from charact.measure.script.timing_precision import TimingPrecision
@@ -89,7 +90,9 @@ class Session:
         self._process = os.getpid()
         self._closed = False
         self._counted: tuple[Kind, int] | None = None
-        """Kind and owner of the spans counted as iterations: steps, else forwards or backwards."""
+        """Kind and owner of the spans counted as iterations: steps, else backwards; those of forwards do not count."""
+        self._starts = InferenceStarts()
+        """Decides which forwards count, if these do."""
         self._num_iterations = 0
         self._steps = StepCounter()
         self._num_threads = 0
@@ -224,10 +227,15 @@ class Session:
         if kind is Kind.STEP or not self._patches.optimizer_created:
             if self._counted is None or (kind is Kind.STEP and self._counted[0] is not Kind.STEP):
                 self._counted, self._num_iterations = (kind, owner), 0
-            ended = self._counted == (kind, owner) and (kind is Kind.FORWARD or self._steps.step())
+            if kind is Kind.FORWARD and self._counted[0] is kind:
+                begun = self._starts.take(self.recorder.slices[-1])
+                ended = bool(begun) and begun[-1] is self.recorder.slices[-1]
+                self._num_iterations += len(begun)
+            else:
+                ended = self._counted == (kind, owner) and self._steps.step()
+                self._num_iterations += ended
             if ended:
                 self._note_loops(kind)
-            self._num_iterations += ended
             if self._evaluation is not None:
                 self._evaluation.trained()
             if self._num_iterations == self._plan.skip + 1 and self._core_use is None:
@@ -264,9 +272,9 @@ class Session:
         """Return whether the forward that has just ended is probably inference; else an update follows."""
         return bool(slices := self.recorder.slices) and not (slices[-1].grad and slices[-1].training)
 
-    def _on_open(self, kind: Kind, owner: int) -> None:
+    def _on_open(self, kind: Kind, owner: int, is_method: bool) -> None:
         """End an iteration of a program without an optimizer where the next one begins."""
-        if kind is Kind.FETCH or self._counted == (kind, owner):
+        if kind is Kind.FETCH or (kind is Kind.FORWARD and self._starts.begins(owner, is_method=is_method)):
             self.recorder.on_open = None
             if not self._pass_scheduler.advance(iteration_ended=True):
                 self._passes_ended()

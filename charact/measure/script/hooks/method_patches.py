@@ -90,7 +90,8 @@ class MethodPatches:
                 recorder.enter(Kind.FORWARD, owner, grad=self._is_grad_enabled(), training=module.training)
             else:
                 self.names[owner].add(name)
-                recorder.enter_method(owner, grad=with_grad and self._is_grad_enabled(), training=module.training)
+                recorder.enter(Kind.FORWARD, owner, grad=with_grad and self._is_grad_enabled(),
+                               training=module.training, method=True)
             try:
                 outputs = original(module, *args, **kwargs)
             finally:

@@ -1,8 +1,9 @@
 """Groups of inference slices: each group with a forward is an iteration.
 
-A fetch begins a new group; without fetches, the model's next forward or a copy to the device does. This includes a
-fetch that finds no batch, because some training frameworks fetch one batch ahead to recognize the last one. Each batch
-of `Profiler.iterate` (negative owner ID) begins a group even if no forward follows.
+A fetch begins a new group; without fetches, a copy to the device or the model's next forward does, or in a program
+without training the forwards that `inference_starts` finds. This includes a fetch that finds no batch, because some
+training frameworks fetch one batch ahead to recognize the last one. Each batch of `Profiler.iterate` (negative owner
+ID) begins a group even if no forward follows.
 
 Training also begins a group if it follows a validation without a loader, or whose loader is exhausted, or forwards of
 other models that the first training did without. If a batch was
@@ -10,7 +11,7 @@ fetched for a prediction of the trained model and no other for the training that
 training: its outputs may be the targets, as in pseudo-labeling.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 
 from charact.measure.script.spans.iterations import FETCHES
 from charact.measure.script.spans.recorder import Kind, Slice
@@ -65,20 +66,25 @@ class Grouping:
     def __init__(self, models: Models) -> None:
         self._models = models
 
-    def groups(self, slices: Iterable[Slice]) -> Iterator[list[Slice]]:
-        """Yield the groups in order of time; drop slices that mark the end of an iteration."""
+    def groups(self, slices: Iterable[Slice], starts_ns: Set[int] | None = None) -> Iterator[list[Slice]]:
+        """Yield the groups in order of time; drop slices that mark the end of an iteration.
+
+        Args:
+            slices: to split.
+            starts_ns: when the forwards start that begin a group if nothing is fetched; None: each of the same model.
+        """
         group: list[Slice] = []
         for one in slices:
             if one.kind is Kind.END:
                 continue
-            if group and self._begins(group, one):
+            if group and self._begins(group, one, starts_ns):
                 yield group
                 group = []
             group.append(one)
         if group:
             yield group
 
-    def _begins(self, group: list[Slice], one: Slice) -> bool:
+    def _begins(self, group: list[Slice], one: Slice, starts_ns: Set[int] | None) -> bool:
         if one.phase is not None and (one.phase, one.start_ns) == (group[-1].phase, group[-1].end_ns):
             return False  # continues a phase that the program named
         if one.kind is Kind.EXHAUSTED:
@@ -95,7 +101,9 @@ class Grouping:
             return True
         if group[0].kind in FETCHES:
             return False
-        return one.kind is Kind.COPY or (one.kind is Kind.FORWARD and one.owner == forwards[0].owner)
+        if one.kind is Kind.FORWARD:
+            return one.owner == forwards[0].owner if starts_ns is None else one.start_ns in starts_ns
+        return one.kind is Kind.COPY
 
     def _are_apart(self, forwards: list[Slice], one: Slice) -> bool:
         """Return whether forwards without a batch of their own are no part of the training that a slice begins.

@@ -112,11 +112,11 @@ class _Span:
     __slots__ = ("begins", "first_slice", "grad", "kind", "may_open", "method", "owner", "phase", "training")
 
     def __init__(self, kind: Kind, owner: int, grad: bool, training: bool, first_slice: int, phase: str | None,
-                 may_open: frozenset[Kind]) -> None:
+                 may_open: frozenset[Kind], method: bool = False) -> None:
         self.kind, self.owner, self.grad, self.training = kind, owner, grad, training
         self.first_slice, self.phase, self.may_open = first_slice, phase, may_open
         self.begins = True  # no slice of it has ended yet
-        self.method = False
+        self.method = method
 
 
 class SpanRecorder:
@@ -136,8 +136,8 @@ class SpanRecorder:
         """Whether the slices have to stay until later: somebody compares them before and after a call."""
         self.on_change: Callable[[Kind | None], None] | None = None
         """Called with the kind that runs from now on, None outside of all spans: for profiler annotations."""
-        self.on_open: Callable[[Kind, int], None] | None = None
-        """Called with kind and owner before an outermost span opens: to begin an iteration there."""
+        self.on_open: Callable[[Kind, int, bool], None] | None = None
+        """Called before an outermost span opens, to begin an iteration there: with kind, owner, and `Slice.method`."""
         self._clock = clock
         self._stack: list[_Span] = []
         self._on = False
@@ -155,7 +155,7 @@ class SpanRecorder:
         self._on = value
         self._update_top()
 
-    def stop_in_child(self, on_open: Callable[[Kind, int], None]) -> None:
+    def stop_in_child(self, on_open: Callable[[Kind, int, bool], None]) -> None:
         """Stop recording in a forked child, but report the first backward or step that it computes."""
         self._stack, self.slices, self.on_change = [], [], None
         self.on, self.on_open, self.may_open = False, on_open, _TRAINS
@@ -164,26 +164,22 @@ class SpanRecorder:
         """Return whether the innermost open span is of a kind."""
         return self._top is kind
 
-    def enter(self, kind: Kind, owner: int = 0, *, grad: bool = True, training: bool = True) -> None:
-        """Open a span of a kind in `may_open`."""
+    def enter(self, kind: Kind, owner: int = 0, *, grad: bool = True, training: bool = True,
+              method: bool = False) -> None:
+        """Open a span of a kind in `may_open`; see `Slice`."""
         stack, phase = self._stack, None
         if stack:
             self._cut(ends=False)
             phase = stack[-1].phase
         else:
             if self.on_open is not None:
-                self.on_open(kind, owner)
+                self.on_open(kind, owner, method)
             self._since_ns, self._since_event = self._clock(), self.new_event() if self.new_event else None
         may_open = _MAY_OPEN[kind]
-        stack.append(_Span(kind, owner, grad, training, len(self.slices), phase, may_open))
+        stack.append(_Span(kind, owner, grad, training, len(self.slices), phase, may_open, method))
         self._top, self.may_open = kind, may_open if self._on else _NOTHING  # like `_update_top`, but faster
         if self.on_change is not None:
             self.on_change(kind)
-
-    def enter_method(self, owner: int, *, grad: bool, training: bool) -> None:
-        """Open a span of a forward that is a method of a module other than `forward`."""
-        self.enter(Kind.FORWARD, owner, grad=grad, training=training)
-        self._stack[-1].method = True
 
     def enter_annotated(self, kind: Kind, phase: str, owner: int = 0, *, grad: bool = True) -> None:
         """Open a span of a phase that the program names, anywhere; all time inside belongs to that phase."""

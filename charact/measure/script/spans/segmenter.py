@@ -17,6 +17,7 @@ from copy import deepcopy
 from itertools import pairwise
 
 from charact.measure.script.spans.inference_groups import Grouping, Models
+from charact.measure.script.spans.inference_starts import InferenceStarts
 from charact.measure.script.spans.iterations import FETCHES, Iteration, iteration_of
 from charact.measure.script.spans.recorder import ZEROED, Kind, Slice
 
@@ -48,6 +49,9 @@ class Segmenter:
         """A new optimizer that has stepped after a known one, and the index in `_pending` at which its part begins."""
         self._models = Models()
         self._grouping = Grouping(self._models)
+        self._starts = InferenceStarts()
+        self._starts_ns: set[int] = set()
+        """Starts of the pending forwards that begin an iteration if the program only infers."""
         self._any_step = self._any_window = False
         self._manual_update = False
         """Whether weights are updated without an optimizer: then a forward's first backward ends an iteration."""
@@ -108,6 +112,8 @@ class Segmenter:
         if one.kind is Kind.FORWARD:
             self._num_forwards += one.ends and not (one.grad and one.training)
             self._models.take(one)
+            if one.begins and not self._num_backwards:
+                self._starts_ns |= {forward.start_ns for forward in self._starts.take(one)}
             if one.grad:
                 self._any_graph = self._is_new_graph = True
         elif one.kind is Kind.BACKWARD and one.ends:
@@ -210,13 +216,14 @@ class Segmenter:
 
     def _inference_so_far(self) -> list[Iteration]:
         """Return the iterations of an inference program, except for the last group, which may not have ended."""
-        *groups, last = self._grouping.groups(self._pending)
+        *groups, last = self._grouping.groups(self._pending, self._starts_ns)
         done = self._inference_iterations([one for group in groups for one in group], last[0], only_known=False)
         self._pending, self._num_forwards = last, 0
+        self._starts_ns &= {one.start_ns for one in last}
         return done
 
     def _inference_iterations(self, slices: list[Slice], after: Slice | None, *, only_known: bool) -> list[Iteration]:
-        groups = list(self._grouping.groups(slices))
+        groups = list(self._grouping.groups(slices, None if only_known else self._starts_ns))
         following = [*(group[0] for group in groups[1:]), after]
         return [
             iteration_of(group, then, training=False) for group, then in zip(groups, following, strict=False)

@@ -193,6 +193,16 @@ class TestPredictions:
             assert modes(iterations) == "ii", text
             assert iterations[0].end_ns == iterations[1].start_ns
 
+    def test_an_encoder_and_the_steps_of_a_decoder_are_one(self) -> None:
+        iterations = found(10 * ("eval" + 8 * " eval2" + " . "))
+        assert [one.end_ns - one.start_ns for one in iterations] == 9 * [93] + [90]
+
+    def test_what_only_the_first_ones_call_begins_no_others(self) -> None:
+        begin = "eval3 eval2 eval2 eval3 eval2 eval2 "
+        iterations = found(begin + 200 * "eval eval2 eval2 ")
+        assert modes(iterations) == "i" * 202
+        assert {one.end_ns - one.start_ns for one in iterations} == {30}
+
     def test_they_are_given_before_the_end(self) -> None:
         assert modes(Segmenter().feed(tape("data eval " * (UNDECIDED + 1)))) == "i" * (UNDECIDED - 1)
 
