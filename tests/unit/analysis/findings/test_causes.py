@@ -224,6 +224,23 @@ def test_logits_that_the_loss_ignores(tmp_path: Path) -> None:
     assert "85.0 % of the 4,000 outputs of lm_head" in finding["evidence"][0]
 
 
+@pytest.mark.parametrize(("reader", "unused_frac"), [
+    ("[[4,16000],[5]]", 1 - 4 / 640), ("[[4,160,16000],[5]]", None), ("[[4,160,128]]", None)])
+def test_logits_of_which_an_inference_reads_few(reader: str, unused_frac: float | None, tmp_path: Path) -> None:
+    run = watched_program(tmp_path, {"forward": 0.05}, mode="infer", operators=[
+        operator("forward", "aten::mm", 0.02, layer="mlp", input_shapes="[[640,128],[128,128]]"),
+        operator("forward", "aten::mm", 0.02, layer="lm_head", input_shapes="[[640,128],[128,16000]]"),
+        operator("other", "aten::slice", 1e-6, input_shapes="[[4,160,16000]]"),
+        operator("other", "aten::index", 1e-3, input_shapes=reader)])
+    found = findings(run)
+    if unused_frac is None:
+        assert "unused_outputs" not in set(found["finding"])
+    else:
+        finding = first(run)
+        assert (finding["finding"], finding["layer"]) == ("unused_outputs", "lm_head")
+        assert holds(finding, unused_frac * 0.02 * 100)
+
+
 def test_windows_that_overlap(tmp_path: Path) -> None:
     data = {"variable": "dataset.inputs", "shape": [35_000, 100, 16], "dtype": "float32", "num_tensors": 1,
             "bytes": 200 * 2**20, "narrower": "int16", "overlaps": True, "file": "train.py", "line": 7,
