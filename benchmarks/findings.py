@@ -2,9 +2,9 @@
 
 Run `python benchmarks/findings.py FOLDER [--only NAME ...] [--busy] [--times N]`. FOLDER holds programs and their
 `truth.toml`: `tests/programs/known_causes`, `benchmarks/reported_causes`, or `tests/programs/well_written`, which needs
-no truth, as none of its programs has a fault. Each program runs N times under `charact run`, and N times without it,
-with and without its remedy in alternation. Programs print the time of their loop; the peak memory is that of all their
-processes.
+no truth, as none of its programs has a fault. Each program runs N times under `charact run`, and up to 3 times without
+it, with and without its remedy in alternation. Programs print the time of their loop; the peak memory is that of all
+their processes.
 
 A finding is acceptable if its identifier is in the truth's `findings`. Its place is right if its line contains a text
 of `lines`, or, unless the finding is a line, its layer, setting or phase is one of `layers`, `settings` or `phases`.
@@ -43,6 +43,7 @@ FIRST = 3
 FACTOR = 1.5
 SLACK_FRAC = 0.05
 WORTH_FRAC = 0.03
+MOST_TURNS = 3
 LIMITS = frozenset({"compute", "bandwidth", "host"})
 VERDICTS = "right", "partly", "wrong", "silent", "failed"
 HELPERS = frozenset({"marks"})
@@ -83,7 +84,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--only", nargs="+", metavar="NAME", help="programs to run")
     parser.add_argument("--busy", action="store_true", help="keep two cores busy with other work")
-    parser.add_argument("--times", type=int, default=1, metavar="N", help="runs of each program")
+    parser.add_argument("--times", type=int, default=1, metavar="N", help="runs of each program under charact")
     options = parser.parse_args()
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     truths = read_truths(options.folder)
@@ -93,7 +94,7 @@ def main() -> None:
     with busy_cores(2 if options.busy else 0):
         for name in options.only or sorted(truths):
             path, truth = options.folder / f"{name}.py", truths[name]
-            saved = saved_by_remedy(path, truth, options.times)
+            saved = saved_by_remedy(path, truth, min(options.times, MOST_TURNS))
             for _ in range(options.times):
                 findings = watched_findings(path)
                 verdict, reason = ("failed", "") if findings is None else judged(path, truth, findings, saved)
