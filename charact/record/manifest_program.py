@@ -30,7 +30,8 @@ class ModelSettings(Struct):
     weights of its convolutions have this memory format; None without convolutions. `num_hooks_first`, `num_hooks_last`:
     forward and backward hooks of all its modules at its first call and at the end. `parallel`: class of the wrapper,
     such as DistributedDataParallel. `calls`: outermost calls. `inference_with_grad`: those of them in eval mode and
-    with gradients that no backward followed.
+    with gradients that no backward followed. `num_frozen_rows`: rows of its inputs that were compared, if it ran
+    without gradients and its weights did not change. `num_repeated_rows`: those of them that an earlier call had.
     """
 
     name: str | None = None
@@ -45,6 +46,8 @@ class ModelSettings(Struct):
     find_unused_parameters: bool | None = None
     calls: Count | None = None
     inference_with_grad: Count | None = None
+    num_frozen_rows: Count | None = None
+    num_repeated_rows: Count | None = None
 
 
 class OptimizerSettings(Struct):

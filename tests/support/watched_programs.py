@@ -17,7 +17,8 @@ Row = dict[str, Any]
 
 def watched_program(out: Path, phases: Mapping[str, float | Sequence[float]], *, num: int = 100,
                     settings: Row | None = None, passes: Row | None = None, columns: Mapping[str, Any] | None = None,
-                    operators: Sequence[Row] = (), num_warmup: int = 3, mode: str = "train") -> Run:
+                    operators: Sequence[Row] = (), num_warmup: int = 3, mode: str = "train",
+                    parts: Mapping[str, str] | None = None) -> Run:
     """Write and read the record of a program with one case, and 1 s before and after its iterations.
 
     Args:
@@ -30,6 +31,7 @@ def watched_program(out: Path, phases: Mapping[str, float | Sequence[float]], *,
         operators: rows of `operators`.
         num_warmup: number of iterations of warm-up.
         mode: of the case.
+        parts: model or optimizer that each of some phases belongs to.
     """
     noise = np.random.default_rng(0).uniform(0.99, 1.01, num)
     times = {phase: np.broadcast_to(np.asarray(value, dtype=float), num) * noise for phase, value in phases.items()}
@@ -45,8 +47,8 @@ def watched_program(out: Path, phases: Mapping[str, float | Sequence[float]], *,
             **{name: values[index] for name, values in more.items()}})
         start_s += float(walls[index])
         if timed is not None:
-            iterations += [{"iteration": timed, "phase": phase, "part": None, "host_s": float(values[index]),
-                            "device_s": None} for phase, values in times.items()]
+            iterations += [{"iteration": timed, "phase": phase, "part": (parts or {}).get(phase),
+                            "host_s": float(values[index]), "device_s": None} for phase, values in times.items()]
     entry = watched_entry("train.py", mode=mode)
     timing = entry["passes"]["timing"] | {"num_iterations": num - num_warmup, "program": {
         "duration_s": start_s + 1.0, "before_s": 1.0, "between_s": 0.0, "after_s": 1.0,

@@ -85,7 +85,7 @@ class MethodPatches:
                 return outputs
             if recorder.idle and (caller := sys._getframe(1).f_code) not in self.seen:
                 self.find(caller)
-            context.events.inputs(owner, args, kwargs)
+            context.events.inputs(owner, module, args, kwargs)
             if name == "forward":
                 recorder.enter(Kind.FORWARD, owner, grad=self._is_grad_enabled(), training=module.training)
             else:

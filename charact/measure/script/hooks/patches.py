@@ -162,7 +162,7 @@ class Patches:
                 kind, owner = Kind.FORWARD, self._context.owner_id(module)
                 if recorder.idle and (caller := sys._getframe(1).f_code) not in methods.seen:
                     methods.find(caller, module)
-                note_inputs(owner, args, kwargs)
+                note_inputs(owner, module, args, kwargs)
             recorder.enter(kind, owner, grad=grad_enabled(), training=module.training)
             outputs = None
             try:

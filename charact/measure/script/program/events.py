@@ -3,6 +3,7 @@
 from time import perf_counter_ns
 from typing import Any
 
+from charact.measure.script.program.frozen_models import FrozenModels
 from charact.measure.script.program.memory_samples import MemorySamples
 
 MAX_EVENTS = 10_000
@@ -26,6 +27,7 @@ class ProgramEvents:
         """Shapes of the inputs of each model's latest call."""
         self._shapes: list[tuple[int, int, list[Any]]] = []
         self._num_shapes = 0
+        self._frozen = FrozenModels()
         self._epochs: list[tuple[int, ...]] = []
         self._num_epochs = 0
         self._loaders: list[dict[str, Any]] = []
@@ -37,12 +39,17 @@ class ProgramEvents:
         self.graph_place: dict[str, Any] | None = None
         """File and line of the first backward with `create_graph=True`."""
 
-    def inputs(self, owner: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Record the shapes of a model's input tensors if they differ from those of its last call."""
-        if self._num_shapes >= MAX_EVENTS:
-            return
+    def inputs(self, owner: int, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Record the shapes of a model's input tensors if they differ from those of its last call.
+
+        Of frozen models, the rows of the inputs are compared, too.
+        """
         try:
-            shapes = self._shapes_of(args, kwargs)
+            tensors = self._tensors_of(args, kwargs)
+            self._frozen.call(owner, module, tensors)
+            if self._num_shapes >= MAX_EVENTS:
+                return
+            shapes = [each.shape if type(each) is self.tensor_class else _concrete(each.shape) for each in tensors]
             if not shapes or self._last_shapes.get(owner) == shapes:
                 return
         except Exception:  # such as a nested tensor, which has no sizes
@@ -109,18 +116,20 @@ class ProgramEvents:
             notes.append({"note": "backwards", "total": self._num_backwards, "anomalous": self._num_anomalous,
                           "create_graph": self.graph_place})
             self._num_noted = self._num_backwards
+        if last and (frozen := self._frozen.rows()):
+            notes.append({"note": "frozen models", "rows": frozen})
         return notes
 
-    def _shapes_of(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
-        """Return the shapes of the tensors among arguments, including those in lists, tuples and dictionaries."""
-        tensor, tensors = self.tensor_class, []
+    def _tensors_of(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+        """Return the tensors among arguments, including those in lists, tuples and dictionaries."""
+        tensor, tensors = self.tensor_class, list[Any]()
         for value in (*args, *kwargs.values()) if kwargs else args:
             if isinstance(value, tensor):
                 tensors.append(value)
             elif isinstance(value, (list, tuple, dict)):
                 inner = value.values() if isinstance(value, dict) else value
                 tensors += [each for each in list(inner)[:_MAX_TENSORS] if isinstance(each, tensor)]
-        return [each.shape if type(each) is tensor else _concrete(each.shape) for each in tensors[:_MAX_TENSORS]]
+        return tensors[:_MAX_TENSORS]
 
 
 def _concrete(shape: Any) -> Any:

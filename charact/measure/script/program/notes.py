@@ -28,6 +28,8 @@ class ProgramNotes:
         self.starts: list[LoaderStart] = []
         self.loaders: dict[int, dict[str, Any]] = {}
         """Settings of the loaders, by ID."""
+        self.frozen_rows: dict[int, tuple[int, int]] = {}
+        """Numbers of compared and of repeated rows of each frozen model's inputs, by its owner ID."""
         self.num_hooks: dict[int, list[int]] = {}
         """Numbers of hooks of each model, at its first use and later, by its owner ID."""
         self.process: dict[str, Any] | None = None
@@ -60,6 +62,8 @@ class ProgramNotes:
             self.loaders[note["loader"]] = note["settings"]
         elif kind == "owner" and "num_hooks" in note.get("settings", {}):
             self.num_hooks.setdefault(note["owner"], []).append(note["settings"]["num_hooks"])
+        elif kind == "frozen models":
+            self.frozen_rows |= {owner: (num_rows, num_repeated) for owner, num_rows, num_repeated in note["rows"]}
         elif kind == "settings":
             self.process = note["settings"]
         elif kind == "collections":

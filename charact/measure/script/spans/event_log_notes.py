@@ -248,6 +248,10 @@ class _Backwards(Struct):
     create_graph: CallingPlace | None = None
 
 
+class _FrozenModels(Struct):
+    rows: list[tuple[_Int, Count, Count]]
+
+
 _OWNERS: dict[str, type[_Owned]] = {"model": _Model, "optimizer": _Optimizer, "loader": _Loader}
 _FACTS: dict[str, type] = {"operators": _OperatorFacts, "memory": _MemoryFacts, "inspection": InspectionPass,
                            "counters": _CounterFacts}
@@ -258,6 +262,7 @@ _KINDS: dict[str, type] = {"names": _Names, "end": _End, "rule": _Rule, "frames"
                            "pass": _Pass, "evaluation measured": _EvaluationMeasured,
                            "began": _Began, "started": _Started,
                            "input shapes": _InputShapes, "epochs": _Epochs, "loader": _LoaderNote,
+                           "frozen models": _FrozenModels,
                            "settings": _Settings, "backwards": _Backwards, "collections": _Collections,
                            "memory": _Memory, "workers' memory": _WorkersMemory, "worker fetch": _WorkerFetch}
 _TYPES: dict[str, Any] = {"string": str | None, "int64": _Int | None, "float64": float | None}

@@ -224,6 +224,19 @@ def test_logits_that_the_loss_ignores(tmp_path: Path) -> None:
     assert "85.0 % of the 4,000 outputs of lm_head" in finding["evidence"][0]
 
 
+@pytest.mark.parametrize(("num_repeated", "num_found"), [(700, 1), (0, 0), (None, 0)])
+def test_a_frozen_model_that_gets_the_same_inputs_again(num_repeated: int | None, num_found: int, tmp_path: Path
+                                                        ) -> None:
+    model = {"name": "vae", "num_frozen_rows": 800, "num_repeated_rows": num_repeated}
+    run = watched_program(tmp_path, TYPICAL, settings={"models": [{"name": "net"}, model]},
+                          parts={"forward": "vae.encode"})
+    found = findings(run).query("finding == 'frozen_outputs'")
+    assert len(found) == num_found
+    for _, finding in found.iterrows():
+        assert (finding["layer"], finding["phase"]) == ("vae", "forward")
+        assert holds(dict(finding), 7 / 8 * TYPICAL["forward"] * 100)
+
+
 @pytest.mark.parametrize(("reader", "unused_frac"), [
     ("[[4,16000],[5]]", 1 - 4 / 640), ("[[4,160,16000],[5]]", None), ("[[4,160,128]]", None)])
 def test_logits_of_which_an_inference_reads_few(reader: str, unused_frac: float | None, tmp_path: Path) -> None:

@@ -99,7 +99,7 @@ def test_constant_shapes_are_noted_once_and_their_number_is_bounded(monkeypatch:
     events = ProgramEvents()
     events.tensor_class = torch.Tensor
     for batch in (torch.ones(1), torch.ones(1), torch.ones(2), torch.ones(3)):
-        events.inputs(7, (batch,), {})
+        events.inputs(7, torch.nn.Module(), (batch,), {})
     (note,) = events.notes()
     assert [row[1:] for row in note["rows"]] == [(7, [(1,)]), (7, [(2,)])]
     assert events.notes() == []
@@ -109,10 +109,11 @@ def test_constant_shapes_are_noted_once_and_their_number_is_bounded(monkeypatch:
 def test_tensors_are_found_in_lists_and_named_arguments_and_what_has_no_shape_is_none() -> None:
     events = ProgramEvents()
     events.tensor_class = torch.Tensor
-    events.inputs(1, ([torch.ones(1), "text"], 3), {"masks": {"of": torch.ones(2, 2)}, "state": None})
+    module = torch.nn.Module()
+    events.inputs(1, module, ([torch.ones(1), "text"], 3), {"masks": {"of": torch.ones(2, 2)}, "state": None})
     for layout in (torch.strided, torch.jagged):
-        events.inputs(2, (torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=layout),), {})
-    events.inputs(3, ("text",), {})
+        events.inputs(2, module, (torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=layout),), {})
+    events.inputs(3, module, ("text",), {})
     (note,) = events.notes()
     assert [row[1:] for row in note["rows"]] == [(1, [(1,), (2, 2)])]
 

@@ -1,0 +1,112 @@
+"""Inputs of frozen models that come again: their outputs could be kept. Imports no torch when loaded."""
+
+import sys
+import weakref
+from typing import Any
+
+_MOST_CALLS, _MOST_ROWS, _MOST_ELEMENTS = 2_000, 128, 1_024
+"""Largest numbers of calls of a model, of rows of a call, and of elements of a row that are compared."""
+_MOST_TENSORS, _MOST_MODELS = 4, 20
+_NUM_WEIGHTS, _NUM_ELEMENTS = 8, 16
+"""Numbers of parameters, and of elements of each, that are compared to recognize weights that change."""
+
+
+class FrozenModels:
+    """Compares the rows of the inputs of models that run without gradients, such as a teacher or an encoder.
+
+    A row counts as repeated if an earlier call had a row with the same elements at 1,024 places, by two sums of them.
+
+    *Error*: rows that differ only between these places count as equal. Of a call with more than 128 rows, only these
+    are compared, so that fewer rows count as repeated.
+    """
+
+    def __init__(self) -> None:
+        self._models: dict[int, _Model | None] = {}
+        """Models by owner ID; None for those that are not frozen."""
+
+    def call(self, owner: int, module: Any, tensors: list[Any]) -> None:
+        """Note the input tensors of a call if its model computes no gradients for its weights. Never fails."""
+        if owner in self._models and self._models[owner] is None:
+            return
+        try:
+            self._call(owner, module, tensors)
+        except Exception:  # the program's tensors and modules may do anything
+            self._models[owner] = None
+
+    def rows(self) -> list[tuple[int, int, int]]:
+        """Return owner ID, number of compared rows and of repeated rows of each model whose weights did not change."""
+        found = []
+        for owner, model in self._models.items():
+            try:
+                if model is not None and len(model.inputs) > 1 and model.is_unchanged():
+                    found.append((owner, *model.repeated()))
+            except Exception:  # see `call`
+                continue
+        return found
+
+    def _call(self, owner: int, module: Any, tensors: list[Any]) -> None:
+        torch = sys.modules["torch"]
+        is_one_too_many = owner not in self._models and len(self._models) >= _MOST_MODELS
+        trains = torch.is_grad_enabled() and any(each.requires_grad for each in module.parameters())
+        if trains or not tensors or is_one_too_many:
+            self._models[owner] = None
+            return
+        if torch._C._autograd._profiler_enabled():  # a pass measures: operators of charact must not be among its own
+            return
+        with torch.no_grad():
+            model = self._models.get(owner)
+            if model is None:
+                model = _Model(torch, module)
+                self._models[owner] = model if model.has_weights else None
+            if model.has_weights and len(model.inputs) < _MOST_CALLS:
+                model.inputs.append(_fingerprints(torch, tensors))
+
+
+class _Model:
+    """A frozen model: a sample of its weights at its first call, and fingerprints of the rows of its inputs."""
+
+    def __init__(self, torch: Any, module: Any) -> None:
+        self._torch, self._module = torch, weakref.ref(module)
+        self._weights = _sample(module)
+        self.has_weights = bool(self._weights)
+        self.inputs: list[Any] = []
+
+    def is_unchanged(self) -> bool:
+        """Return whether the model still exists, and the sample of its weights is what it was."""
+        module = self._module()
+        return module is not None and all(map(self._torch.equal, self._weights, _sample(module)))
+
+    def repeated(self) -> tuple[int, int]:
+        """Return the number of rows of all inputs, and how many of them an earlier call had."""
+        seen: set[tuple[float, ...]] = set()
+        num_rows = num_repeated = 0
+        for fingerprints in self.inputs:
+            rows = [tuple(row) for row in fingerprints.tolist()]
+            num_rows += len(rows)
+            num_repeated += sum(row in seen for row in rows)
+            seen.update(rows)
+        return num_rows, num_repeated
+
+
+def _sample(module: Any) -> list[Any]:
+    """Return copies of some elements of some of a module's parameters."""
+    parameters = list(module.parameters())
+    chosen = parameters[::max(1, len(parameters) // _NUM_WEIGHTS)]
+    return [each.detach().flatten()[::max(1, each.numel() // _NUM_ELEMENTS)].clone() for each in chosen]
+
+
+def _fingerprints(torch: Any, tensors: list[Any]) -> Any:
+    """Return a tensor of shape [rows, fingerprint]: two weighted sums of elements of each row of each input.
+
+    It stays on the device, so that the program does not wait for it.
+    """
+    num_rows = len(tensors[0])
+    columns = []
+    for tensor in tensors[:_MOST_TENSORS]:
+        if len(tensor) != num_rows:
+            continue
+        rows = tensor[:_MOST_ROWS].reshape(min(num_rows, _MOST_ROWS), -1)
+        elements = rows[:, ::max(1, rows.shape[1] // _MOST_ELEMENTS)][:, :_MOST_ELEMENTS].double()
+        weights = torch.arange(1.0, elements.shape[1] + 1, dtype=torch.float64, device=tensor.device).sqrt_()
+        columns += [elements.sum(1), elements @ weights]
+    return torch.stack(columns, 1)
