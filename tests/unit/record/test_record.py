@@ -37,8 +37,9 @@ REAL_RECORD = Path(__file__).parents[3] / "reports" / "epyc-2-cores" / "run"
 HTML = "<script>alert('x')</script>&amp;\"'"
 TEXTS = st.one_of(st.just(HTML), st.text(st.characters(exclude_categories=["Cs"]), max_size=20))
 # An integer column with nulls is one of floats in pandas: whole up to 53 bits.
-NUMBERS = {"int64": lambda least: st.integers(-2**53 if least is None else int(least), 2**53),
-           "float64": lambda least: st.floats(-1e30 if least is None else least, 1e30)}  # fmt: skip
+NUMBERS = {"int64": lambda least, most: st.integers(-2**53 if least is None else int(least),
+                                                    2**53 if most is None else int(most)),
+           "float64": lambda least, most: st.floats(-1e30 if least is None else least, 1e30 if most is None else most)}
 
 
 def values_of_column(column: Column) -> st.SearchStrategy[Any]:
@@ -47,7 +48,7 @@ def values_of_column(column: Column) -> st.SearchStrategy[Any]:
     elif column.json is not None:
         values = st.just('{"saved_inputs": [0], "outputs": []}' if column.name == "held" else "[]")
     else:
-        values = TEXTS if column.type == "string" else NUMBERS[column.type](column.least)
+        values = TEXTS if column.type == "string" else NUMBERS[column.type](column.least, column.most)
     return st.none() | values if column.nullable else values
 
 
