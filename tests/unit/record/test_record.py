@@ -39,7 +39,8 @@ TEXTS = st.one_of(st.just(HTML), st.text(st.characters(exclude_categories=["Cs"]
 # An integer column with nulls is one of floats in pandas: whole up to 53 bits.
 NUMBERS = {"int64": lambda least, most: st.integers(-2**53 if least is None else int(least),
                                                     2**53 if most is None else int(most)),
-           "float64": lambda least, most: st.floats(-1e30 if least is None else least, 1e30 if most is None else most)}
+           "float64": lambda least, most: st.floats(-1e30 if least is None else least,
+                                                    1e30 if most is None else min(most, 1e30))}
 
 
 def values_of_column(column: Column) -> st.SearchStrategy[Any]:
