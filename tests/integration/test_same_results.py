@@ -56,7 +56,8 @@ def printed(tmp_path: Path, *command: str) -> list[str]:
     return done.stdout.splitlines()
 
 
-@pytest.mark.parametrize("options", [(), ("--sample", "--passes", "operators,memory,inspection,counters")])
+@pytest.mark.parametrize("options", [(), pytest.param(
+    ("--sample", "--passes", "operators,memory,inspection,counters"), marks=pytest.mark.slow)])
 def test_a_program_is_not_changed(options: tuple[str, ...], tmp_path: Path) -> None:
     alone, watched = printed(tmp_path), printed(tmp_path, "-m", "charact", "run", "-q", *options)
     assert len(alone) == 12

@@ -69,7 +69,7 @@ def test_the_allocator_reserves_and_allocates_as_recorded(name: str) -> None:
 @recorded_only
 @pytest.mark.parametrize(("name", "length", "precision"), [
     ("cuda_medium_256_inference", 256, None), ("cuda_medium_512_inference", 512, torch.bfloat16),
-    ("cuda_medium_128_training", 128, None),
+    pytest.param("cuda_medium_128_training", 128, None, marks=pytest.mark.slow),
     pytest.param("cuda_medium_512_training", 512, torch.bfloat16, marks=pytest.mark.slow),
 ])
 def test_a_program_requests_the_same_tensors_and_has_the_same_peak(name: str, length: int,
