@@ -79,15 +79,16 @@ class WatchedCase:
     @property
     def is_slowed(self) -> bool:
         """Whether other programs took so much of the cores that times are too long."""
-        return self._disturbance is not None
+        return self.disturbance is not None
 
     @property
     def is_disturbed(self) -> bool:
         """Whether other programs took so much of the cores that even the shares of phases may be wrong."""
-        return self._disturbance is not None and self._disturbance.is_unreliable
+        return self.disturbance is not None and self.disturbance.is_unreliable
 
     @cached_property
-    def _disturbance(self) -> Disturbance | None:
+    def disturbance(self) -> Disturbance | None:
+        """What other programs took of the cores; None if it is little."""
         return disturbance(self.run, self.name)
 
     @cached_property

@@ -326,6 +326,19 @@ def test_what_other_programs_can_cause_is_withheld_on_a_busy_machine(tmp_path: P
     assert findings(run).empty
 
 
+@pytest.mark.parametrize(("num_threads", "others_s", "num_found"), [(2, 10.0, 1), (1, 10.0, 0), (2, 0.5, 0)])
+def test_threads_that_other_programs_leave_no_core(num_threads: int, others_s: float, num_found: int, tmp_path: Path
+                                                   ) -> None:
+    run = watched_program(tmp_path, TYPICAL, settings={"threads": THREADS | {"intra_op": num_threads}})
+    run.manifest["cases"][0]["passes"]["timing"]["core_use"] = {
+        "length_s": 10.0, "num_usable_cores": 2, "processor_s": 8.0, "others_s": others_s, "waiting_s": 8.0}
+    found = findings(run)
+    assert list(found["finding"]) == ["threads"] * num_found
+    for _, finding in found.iterrows():
+        assert "other programs hold 1.0" in finding["cause"]
+        assert "set_num_threads(1)" in finding["remedy"]
+
+
 def test_the_parts_of_the_program_sum_to_its_wall_time(tmp_path: Path) -> None:
     starts = [int(number % 20 == 0) for number in range(100)]
     run = watched_program(tmp_path, TYPICAL | {"data": [0.4 if each else 0.002 for each in starts]},
