@@ -14,7 +14,8 @@ remedy saved, within a factor of 1.5 or 5 % of the loop's time; the ranges of fi
 right:  an acceptable finding is among the first three, and its place, remedy and range are right
 partly: an acceptable finding is reported, but later, or with another place, remedy or range
 wrong:  no acceptable finding is reported, and the first finding has another cause with high or medium confidence
-silent: no acceptable finding is reported, nor another cause: what limits the program (compute, bandwidth, host) is none
+silent: no acceptable finding is reported, nor another cause: what limits the program (compute, bandwidth, host, other
+        programs) is none
 
 A program without a fault is right if no finding, other than `allowed` and what limits it, promises more than 3 % of its
 time; partly if one with low confidence does, or only its upper end; wrong if one with high or medium confidence does.
@@ -44,7 +45,7 @@ FACTOR = 1.5
 SLACK_FRAC = 0.05
 WORTH_FRAC = 0.03
 MOST_TURNS = 3
-LIMITS = frozenset({"compute", "bandwidth", "host"})
+LIMITS = frozenset({"compute", "bandwidth", "host", "contention"})
 VERDICTS = "right", "partly", "wrong", "silent", "failed"
 HELPERS = frozenset({"marks"})
 """Modules of a folder that are no programs."""

@@ -333,7 +333,7 @@ def test_threads_that_other_programs_leave_no_core(num_threads: int, others_s: f
     run.manifest["cases"][0]["passes"]["timing"]["core_use"] = {
         "length_s": 10.0, "num_usable_cores": 2, "processor_s": 8.0, "others_s": others_s, "waiting_s": 8.0}
     found = findings(run)
-    assert list(found["finding"]) == ["threads"] * num_found
+    assert list(found["finding"]) == ["contention"] * num_found
     for _, finding in found.iterrows():
         assert "other programs hold 1.0" in finding["cause"]
         assert "set_num_threads(1)" in finding["remedy"]
