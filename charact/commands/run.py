@@ -51,7 +51,7 @@ def command(
         help="What to measure after timing, each in iterations of its own: operators (with FLOP), memory, inspection "
              "(of gradients, optimizer state and inputs), counters; or only timing. Timing then takes 50 iterations, "
              "unless --iterations is given. Default with --iterations: timing only. Default without: operators, memory "
-             "and inspection take 7 iterations once the timing is precise, and all others are timed.",
+             "and inspection take the 14th to the 20th, or earlier ones if they are long; all others are timed.",
         show_default=False)] = None,
     budget: Annotated[float | None, typer.Option(
         min=0, max=1000, metavar="SHARE",

@@ -19,6 +19,7 @@ from charact.measure.script.spans.recorder import SpanRecorder
 if TYPE_CHECKING:
     from charact.measure.script.pass_instruments import Instrument
 
+_NEEDED = ": all passes need 22 iterations, or 10 after those of --iterations"
 LEAST_BUDGET_S = 5.0
 """Time that the passes may always take."""
 _READING_FACTOR = 50
@@ -132,7 +133,7 @@ class PassScheduler:
         if self._instrument is not None:
             self._fail("the program ended before it had run enough iterations for this pass")
         self._skip_waiting("the program ended before this pass could begin"
-                           + (": give --passes, and fewer --iterations" if self._mode == "train" else ""))
+                           + (_NEEDED if self._mode == "train" else ""))
 
     def stop_in_child(self) -> None:
         """Stop all instruments in a forked child, also if the fork happened within an iteration."""

@@ -49,7 +49,7 @@ def run_program(program: Program, *, skip: int | None, iterations: int | None, s
         skip: number of first iterations to leave out; None chooses it (at most `MAX_WARMUP_ITERATIONS`).
         iterations: number of iterations to measure; None measures all.
         stop: whether to end the program after these iterations and the passes.
-        passes: names of the passes to run after the timing; if all iterations are measured, as soon as it is precise.
+        passes: names of the passes to run after the timing; if all iterations are measured, after some iterations.
         budget_frac: share of the program's time that the passes may take, see `PassScheduler`; None: no limit. Ranks
             have none, so that all run the same passes.
         sample: whether a thread samples the program's stack often while no phase runs.

@@ -20,6 +20,7 @@ from charact.measure.script.evaluation_passes import EvaluationPasses
 from charact.measure.script.hooks.patches import Patches
 from charact.measure.script.hooks.variable_names import variable_name
 from charact.measure.script.pass_scheduler import PassScheduler
+from charact.measure.script.pass_start import PassStart
 from charact.measure.script.program.owner_facts import owner_facts
 from charact.measure.script.ranks.flight_recorder import FlightRecorder
 from charact.measure.script.ranks.hang_watch import HangWatch
@@ -29,7 +30,6 @@ from charact.measure.script.spans.event_log import EventLogWriter
 from charact.measure.script.spans.inference_starts import InferenceStarts
 from charact.measure.script.spans.recorder import Kind, SpanRecorder
 from charact.measure.script.spans.stack_sampler import FrameSampler
-from charact.measure.script.timing_precision import TimingPrecision
 
 FLUSH_S = 0.25
 FLUSH_SLICES = 4096
@@ -41,7 +41,7 @@ MAX_SLICES = 500_000
 class Plan:
     """Iterations to measure: after the first `skip`, that many (None: all), and whether the program then ends.
 
-    If all are measured, the passes run as soon as the timing is precise enough (`TimingPrecision`), and timing resumes.
+    If all are measured, the passes run after some iterations (`PassStart`), and timing resumes.
     """
 
     skip: int = 0
@@ -97,7 +97,7 @@ class Session:
         self._steps = StepCounter()
         self._num_threads = 0
         """PyTorch's default number of threads."""
-        self._precision = TimingPrecision(in_step=is_rank) if plan.iterations is None and plan.passes else None
+        self._pass_start = PassStart(in_step=is_rank) if plan.iterations is None and plan.passes else None
         """Decides when the passes run if all iterations are measured; None afterwards."""
         self._flight_recorder = FlightRecorder() if is_rank else None
         self._on_hang = on_hang
@@ -248,7 +248,7 @@ class Session:
         if ended or (kind is Kind.FORWARD and self._is_inference()):
             self._patches.events.memory.sample(self.recorder.progress)
         if plan.iterations is None:
-            timed = self._precision is not None and self._precision.is_enough(iteration_ended=ended)
+            timed = self._pass_start is not None and self._pass_start.is_reached(iteration_ended=ended)
             if not timed:
                 if ended:
                     self._pass_scheduler.iteration_ended()
@@ -281,10 +281,10 @@ class Session:
 
     def _passes_ended(self) -> None:
         """Resume the timing if all iterations are measured, else end it."""
-        if self._precision is None:
+        if self._pass_start is None:
             self._end_watching()
         else:
-            self._precision = None
+            self._pass_start = None
             self.note({"note": "timing resumed", "time_ns": perf_counter_ns()})
             if self._patches.optimizer_created and self._flight_recorder is None:
                 self._evaluation = EvaluationPasses(self._pass_scheduler, self.recorder, self.note, self._plan.passes)

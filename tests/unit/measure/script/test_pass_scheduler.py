@@ -123,7 +123,8 @@ class TestTheOrder:
         assert program.endings == [
             ("first", "failed", "the program ended before it had run enough iterations for this pass"),
             ("second", "skipped",
-             "the program ended before this pass could begin: give --passes, and fewer --iterations")]
+             "the program ended before this pass could begin: all passes need 22 iterations, or 10 after those of "
+             "--iterations")]
         assert Fake.calls == ["prepare", "begin", "drop", "clean"]
         program.scheduler.stop()
         assert len(program.endings) == 2
