@@ -30,7 +30,8 @@ def largest_part(run: Run) -> LargestPart | None:
     case = max(cases, key=lambda one: one.iteration_s * one.num_iterations)
     phase = max(case.phase_s, key=case.phase_s.__getitem__)
     types = operator_types(run)
-    longest = types[(types["case"] == case.name) & (types["phase"] == phase)].head(1)
+    is_named = types["operator_type"] != "other"  # "other" says nothing about the operators
+    longest = types[(types["case"] == case.name) & (types["phase"] == phase) & is_named].head(1)
     kind, type_frac = (None, None) if longest.empty else longest.iloc[0][["operator_type", "share_frac"]]
     line = next(iter(case.lines(phase)), None)
     return LargestPart(case.name, phase, case.phase_s[phase] / case.iteration_s, kind, type_frac,
