@@ -15,8 +15,6 @@ class OptimizerPatches:
     """Patches of optimizers and gradient scalers."""
 
     def __init__(self, context: PatchContext) -> None:
-        self.any_created = False
-        """Whether the program has created an optimizer."""
         self._context = context
         self._base: type[Any] = object
 
@@ -39,7 +37,7 @@ class OptimizerPatches:
     def _optimizer_created(self, original: Any) -> Any:
         """Patch a class's `step` after PyTorch has wrapped it, at the first instance of the class."""
         def wrapper(optimizer: Any) -> None:
-            self.any_created = True
+            self._context.events.any_optimizer = True
             self._context.places.note(optimizer)
             original(optimizer)
             self._patch_class(type(optimizer))
@@ -69,7 +67,7 @@ class OptimizerPatches:
                 own = obj.step
                 step = functools.wraps(own)(hidden_from_warnings(self._own_step(own)))
                 self._context.replacements.put(obj, "step", MethodType(step, obj))
-        self.any_created |= bool(wrapped)
+        self._context.events.any_optimizer |= bool(wrapped)
 
     def _own_step(self, own: Any) -> Any:
         return self._optimizer_step(hidden_from_warnings(lambda _, *args, **kwargs: own(*args, **kwargs)))

@@ -52,7 +52,7 @@ class Patches:
         self._compiling = CompilePatches(self._context)
         self._children = ChildPatches(self._context)
         self._methods = MethodPatches(self._context)
-        self._functional = FunctionalPatches(self._context, lambda: self._optimizers.any_created)
+        self._functional = FunctionalPatches(self._context, lambda: self.optimizer_created)
         self._stop_waiting: Callable[[], None] = lambda: None
         """Cancels the patches of a module that is not imported yet."""
 
@@ -83,7 +83,7 @@ class Patches:
     @property
     def optimizer_created(self) -> bool:
         """Whether the program has created an optimizer."""
-        return self._optimizers.any_created
+        return self._context.events.any_optimizer
 
     def install(self) -> None:
         """Install the patches; functions that the program has already imported by name are not recorded.

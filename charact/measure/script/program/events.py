@@ -27,6 +27,8 @@ class ProgramEvents:
         """Shapes of the inputs of each model's latest call."""
         self._shapes: list[tuple[int, int, list[Any]]] = []
         self._num_shapes = 0
+        self.any_optimizer = False
+        """Whether the program has created an optimizer."""
         self._frozen = FrozenModels()
         self._epochs: list[tuple[int, ...]] = []
         self._num_epochs = 0
@@ -42,11 +44,12 @@ class ProgramEvents:
     def inputs(self, owner: int, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Record the shapes of a model's input tensors if they differ from those of its last call.
 
-        Of frozen models, the rows of the inputs are compared, too.
+        In a training, the rows of the inputs of frozen models are compared, too.
         """
         try:
             tensors = self._tensors_of(args, kwargs)
-            self._frozen.call(owner, module, tensors)
+            if self.any_optimizer:
+                self._frozen.call(owner, module, tensors)
             if self._num_shapes >= MAX_EVENTS:
                 return
             shapes = [each.shape if type(each) is self.tensor_class else _concrete(each.shape) for each in tensors]

@@ -38,7 +38,7 @@ class FrozenModels:
         found = []
         for owner, model in self._models.items():
             try:
-                if model is not None and len(model.inputs) > 1 and model.is_unchanged():
+                if model is not None and model.num_calls > 1 and model.is_unchanged():
                     found.append((owner, *model.repeated()))
             except Exception:  # see `call`
                 continue
@@ -58,18 +58,31 @@ class FrozenModels:
             if model is None:
                 model = _Model(torch, module)
                 self._models[owner] = model if model.has_weights else None
-            if model.has_weights and len(model.inputs) < _MOST_CALLS:
-                model.inputs.append(_fingerprints(torch, tensors))
+            if model.has_weights and model.num_calls < _MOST_CALLS:
+                model.add(tensors)
 
 
 class _Model:
-    """A frozen model: a sample of its weights at its first call, and fingerprints of the rows of its inputs."""
+    """A frozen model: a sample of its weights at its first call, and what is known of the rows of its inputs."""
 
     def __init__(self, torch: Any, module: Any) -> None:
         self._torch, self._module = torch, weakref.ref(module)
         self._weights = _sample(module)
         self.has_weights = bool(self._weights)
-        self.inputs: list[Any] = []
+        self.num_calls = 0
+        self._num_rows = self._num_repeated = 0
+        self._seen: set[int] = set()
+        self._on_device: list[Any] = []
+        """Fingerprints that were not read yet: the program must not wait for its device."""
+
+    def add(self, tensors: list[Any]) -> None:
+        """Compare the rows of a call with those of earlier ones."""
+        self.num_calls += 1
+        fingerprints = _fingerprints(self._torch, tensors)
+        if fingerprints.device.type == "cpu":  # tensors that live on would leave holes in the program's heap
+            self._compare(fingerprints)
+        else:
+            self._on_device.append(fingerprints)
 
     def is_unchanged(self) -> bool:
         """Return whether the model still exists, and the sample of its weights is what it was."""
@@ -78,14 +91,16 @@ class _Model:
 
     def repeated(self) -> tuple[int, int]:
         """Return the number of rows of all inputs, and how many of them an earlier call had."""
-        seen: set[tuple[float, ...]] = set()
-        num_rows = num_repeated = 0
-        for fingerprints in self.inputs:
-            rows = [tuple(row) for row in fingerprints.tolist()]
-            num_rows += len(rows)
-            num_repeated += sum(row in seen for row in rows)
-            seen.update(rows)
-        return num_rows, num_repeated
+        for fingerprints in self._on_device:
+            self._compare(fingerprints)
+        self._on_device = []
+        return self._num_rows, self._num_repeated
+
+    def _compare(self, fingerprints: Any) -> None:
+        rows = [hash(tuple(row)) for row in fingerprints.tolist()]
+        self._num_rows += len(rows)
+        self._num_repeated += sum(row in self._seen for row in rows)
+        self._seen.update(rows)
 
 
 def _sample(module: Any) -> list[Any]:

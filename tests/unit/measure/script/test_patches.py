@@ -86,7 +86,7 @@ def test_blocks_without_gradients_are_recorded_if_nothing_runs_in_them_and_no_op
 
     model = nn.Linear(2, 2)
     watched.recorder.take()
-    watched.patches._optimizers.any_created = False  # other tests may have created some
+    watched.patches.events.any_optimizer = False  # other tests may have created some
     assert block() == [Kind.UNTRACKED]
     assert block(lambda: model(torch.ones(1, 2))) == [Kind.FORWARD]
     with monkeypatch.context() as patch:
