@@ -239,6 +239,23 @@ def test_a_frozen_model_that_gets_the_same_inputs_again(num_repeated: int | None
         assert holds(dict(finding), 7 / 8 * TYPICAL["forward"] * 100)
 
 
+@pytest.mark.parametrize(("mode", "batch", "num_found"), [("infer", 8, 1), ("infer", 1024, 0), ("train", 8, 0)])
+def test_weights_that_each_call_of_an_inference_computes(mode: str, batch: int, num_found: int, tmp_path: Path) -> None:
+    run = watched_program(tmp_path, {"forward": 0.05}, mode=mode, operators=[
+        operator("forward", "aten::sub", 0.01, layer="out", operator_type="elementwise",
+                 input_shapes="[[512,1024],[512,1]]"),
+        operator("forward", "aten::var_mean", 0.02, layer="out", operator_type="reduction",
+                 input_shapes="[[512,1024]]"),
+        operator("forward", "aten::gelu", 0.01, layer="out", operator_type="activation", input_shapes="[[512,1024]]"),
+        operator("forward", "aten::addmm", 0.01, layer="out", operator_type="GEMM",
+                 input_shapes=f"[[512],[{batch if batch < 1024 else 512},1024],[1024,512]]")])
+    found = findings(run).query("finding == 'weights_each_call'")
+    assert len(found) == num_found
+    for _, finding in found.iterrows():
+        assert finding["layer"] == "out"
+        assert holds(dict(finding), 0.03 * 100)
+
+
 @pytest.mark.parametrize(("reader", "unused_frac"), [
     ("[[4,16000],[5]]", 1 - 4 / 640), ("[[4,160,16000],[5]]", None), ("[[4,160,128]]", None)])
 def test_logits_of_which_an_inference_reads_few(reader: str, unused_frac: float | None, tmp_path: Path) -> None:
