@@ -23,6 +23,8 @@ class FrozenModels:
     def __init__(self) -> None:
         self._models: dict[int, _Model | None] = {}
         """Models by owner ID; None for those that are not frozen."""
+        self._called_once: set[int] = set()
+        """Models that were called without gradients: the second call may have some, as that of a GAN's generator."""
 
     def call(self, owner: int, module: Any, tensors: list[Any]) -> None:
         """Note the input tensors of a call if its model computes no gradients for its weights. Never fails."""
@@ -50,6 +52,9 @@ class FrozenModels:
         trains = torch.is_grad_enabled() and any(each.requires_grad for each in module.parameters())
         if trains or not tensors or is_one_too_many:
             self._models[owner] = None
+            return
+        if owner not in self._called_once:
+            self._called_once.add(owner)
             return
         if torch._C._autograd._profiler_enabled():  # a pass measures: operators of charact must not be among its own
             return
