@@ -110,6 +110,7 @@ def test_two_commands_run_by_turns_and_are_compared(here: Callable, stand_in: Pa
     assert again.returncode == 1
 
 
+@pytest.mark.slow
 def test_turns_end_once_the_times_differ_clearly(here: Callable, stand_in: Path, tmp_path: Path) -> None:
     command = f"{shlex.quote(str(stand_in))} profile resnet50"
     done = here("compare", "--ab", command, f"{command} --slow", "--to", "answer.md", "--fail-if", "time > 1.05",

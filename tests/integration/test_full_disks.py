@@ -81,6 +81,7 @@ def walk(server: Server, tmp_path: Path, name: str, steps: int) -> int:
                for number in range(1, done.num_writes + 1, steps))
 
 
+@pytest.mark.slow
 def test_a_disk_that_fills_while_traces_are_imported(server: Server, tmp_path: Path) -> None:
     assert walk(server, tmp_path, "import", 20) >= 3
 

@@ -236,6 +236,7 @@ dist.destroy_process_group()
 """
 
 
+@pytest.mark.slow
 def test_a_rank_whose_disk_is_full_is_named_and_what_the_others_finished_is_kept(tmp_path: Path, server: Server
                                                                                ) -> None:
     path = tmp_path / "full.py"
