@@ -82,9 +82,10 @@ class Session:
         self._on_problem = on_problem
         self._event_log = EventLogWriter(directory)
         self._patches = Patches(self.recorder, self._on_owner, self._on_span_end)
+        self._events = self._patches.events
         self._sampler = (None if sample_interval_s is None
                          else FrameSampler(self.recorder, self._event_log, sample_interval_s,
-                                           self._patches.events.memory.sample_workers))
+                                           self._events.memory.sample_workers))
         self.started = False
         """Whether PyTorch has been imported."""
         self._process = os.getpid()
@@ -215,7 +216,7 @@ class Session:
 
     def _on_span_end(self, kind: Kind, owner: int) -> None:
         """Count iterations and flush after a step, forward, backward or fetch, when no span is open."""
-        ended = False
+        ended, is_forward = False, kind is Kind.FORWARD
         if kind is Kind.FETCH:
             self._note_loops(kind)
             self._steps.fetch()
@@ -224,12 +225,13 @@ class Session:
             self.flush_if_due()
             self._stop_if_measured()
             return
-        if kind is Kind.STEP or not self._patches.optimizer_created:
+        last, events, plan = self.recorder.slices[-1], self._events, self._plan
+        if kind is Kind.STEP or not events.any_optimizer:
             if self._counted is None or (kind is Kind.STEP and self._counted[0] is not Kind.STEP):
                 self._counted, self._num_iterations = (kind, owner), 0
-            if kind is Kind.FORWARD and self._counted[0] is kind:
-                begun = self._starts.take(self.recorder.slices[-1])
-                ended = bool(begun) and begun[-1] is self.recorder.slices[-1]
+            if is_forward and self._counted[0] is kind:
+                begun = self._starts.take(last)
+                ended = bool(begun) and begun[-1] is last
                 self._num_iterations += len(begun)
             else:
                 ended = self._counted == (kind, owner) and self._steps.step()
@@ -238,19 +240,18 @@ class Session:
                 self._note_loops(kind)
             if self._evaluation is not None:
                 self._evaluation.trained()
-            if self._num_iterations == self._plan.skip + 1 and self._core_use is None:
+            if self._core_use is None and self._num_iterations == plan.skip + 1:
                 self._try(self._watch_cores)
-        elif kind is Kind.FORWARD and not self.recorder.slices[-1].grad:
+        elif is_forward and not last.grad:
             self._steps.infer()
             if self._evaluation is not None:
                 self._evaluation.inferred()
-        plan = self._plan
-        if ended or (kind is Kind.FORWARD and self._is_inference()):
-            self._patches.events.memory.sample(self.recorder.progress)
+        if ended or (is_forward and not (last.grad and last.training)):  # the latter is probably inference
+            events.memory.sample(self.recorder.progress)
         if plan.iterations is None:
             timed = self._pass_start is not None and self._pass_start.is_reached(iteration_ended=ended)
             if not timed:
-                if ended:
+                if ended and self._pass_start is not None:
                     self._pass_scheduler.iteration_ended()
                 self.flush_if_due()
                 return
@@ -267,10 +268,6 @@ class Session:
         if timed and not more:
             self._passes_ended()
         self._stop_if_measured()
-
-    def _is_inference(self) -> bool:
-        """Return whether the forward that has just ended is probably inference; else an update follows."""
-        return bool(slices := self.recorder.slices) and not (slices[-1].grad and slices[-1].training)
 
     def _on_open(self, kind: Kind, owner: int, is_method: bool) -> None:
         """End an iteration of a program without an optimizer where the next one begins."""

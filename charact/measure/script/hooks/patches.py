@@ -152,14 +152,15 @@ class Patches:
         recorder, is_compiling, grad_enabled, thread = (
             self._context.recorder, self._context.is_compiling, self._is_grad_enabled, self._context.thread)
         methods, note_inputs = self._methods, self._context.events.inputs
+        forward = Kind.FORWARD  # a variable takes a fifth of the time of an attribute of an enumeration
 
         def wrapper(module: Any, *args: Any, **kwargs: Any) -> Any:
-            if is_compiling() or Kind.FORWARD not in recorder.may_open or get_ident() != thread:
+            if forward not in recorder.may_open or is_compiling() or get_ident() != thread:
                 return original(module, *args, **kwargs)
             if isinstance(module, self._loss_class):
                 kind, owner = Kind.LOSS, 0
             else:
-                kind, owner = Kind.FORWARD, self._context.owner_id(module)
+                kind, owner = forward, self._context.owner_id(module)
                 if recorder.idle and (caller := sys._getframe(1).f_code) not in methods.seen:
                     methods.find(caller, module)
                 note_inputs(owner, module, args, kwargs)
@@ -168,11 +169,11 @@ class Patches:
             try:
                 outputs = original(module, *args, **kwargs)
             finally:
-                if kind is Kind.FORWARD and self._is_criterion(module, outputs):
+                if kind is forward and self._is_criterion(module, outputs):
                     recorder.leave_as(Kind.LOSS)
                 else:
                     recorder.leave()
-            if kind is Kind.FORWARD and recorder.idle:
+            if kind is forward and recorder.idle:
                 self._context.on_span_end(kind, owner)
             return outputs
 

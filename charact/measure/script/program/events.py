@@ -47,13 +47,15 @@ class ProgramEvents:
         In a training, the rows of the inputs of frozen models are compared, too.
         """
         try:
-            tensors = self._tensors_of(args, kwargs)
-            if self.any_optimizer:
+            tensor = self.tensor_class
+            if len(args) == 1 and type(args[0]) is tensor and not kwargs:  # the most frequent arguments
+                tensors, shapes = args, [args[0].shape]
+            else:
+                tensors = self._tensors_of(args, kwargs)
+                shapes = [each.shape if type(each) is tensor else _concrete(each.shape) for each in tensors]
+            if self.any_optimizer and not self._frozen.is_other(owner):
                 self._frozen.call(owner, module, tensors)
-            if self._num_shapes >= MAX_EVENTS:
-                return
-            shapes = [each.shape if type(each) is self.tensor_class else _concrete(each.shape) for each in tensors]
-            if not shapes or self._last_shapes.get(owner) == shapes:
+            if not shapes or self._last_shapes.get(owner) == shapes or self._num_shapes >= MAX_EVENTS:
                 return
         except Exception:  # such as a nested tensor, which has no sizes
             return
@@ -123,7 +125,7 @@ class ProgramEvents:
             notes.append({"note": "frozen models", "rows": frozen})
         return notes
 
-    def _tensors_of(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+    def _tensors_of(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
         """Return the tensors among arguments, including those in lists, tuples and dictionaries."""
         tensor, tensors = self.tensor_class, list[Any]()
         for value in (*args, *kwargs.values()) if kwargs else args:
@@ -132,7 +134,7 @@ class ProgramEvents:
             elif isinstance(value, (list, tuple, dict)):
                 inner = value.values() if isinstance(value, dict) else value
                 tensors += [each for each in list(inner)[:_MAX_TENSORS] if isinstance(each, tensor)]
-        return tensors[:_MAX_TENSORS]
+        return tuple(tensors[:_MAX_TENSORS])
 
 
 def _concrete(shape: Any) -> Any:

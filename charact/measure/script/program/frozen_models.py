@@ -2,6 +2,7 @@
 
 import sys
 import weakref
+from collections.abc import Sequence
 from typing import Any
 
 _MOST_CALLS, _MOST_ROWS, _MOST_ELEMENTS = 2_000, 128, 1_024
@@ -26,9 +27,13 @@ class FrozenModels:
         self._called_once: set[int] = set()
         """Models that were called without gradients: the second call may have some, as that of a GAN's generator."""
 
-    def call(self, owner: int, module: Any, tensors: list[Any]) -> None:
+    def is_other(self, owner: int) -> bool:
+        """Return whether a model is known not to be frozen."""
+        return self._models.get(owner, self) is None
+
+    def call(self, owner: int, module: Any, tensors: Sequence[Any]) -> None:
         """Note the input tensors of a call if its model computes no gradients for its weights. Never fails."""
-        if owner in self._models and self._models[owner] is None:
+        if self.is_other(owner):
             return
         try:
             self._call(owner, module, tensors)
@@ -46,7 +51,7 @@ class FrozenModels:
                 continue
         return found
 
-    def _call(self, owner: int, module: Any, tensors: list[Any]) -> None:
+    def _call(self, owner: int, module: Any, tensors: Sequence[Any]) -> None:
         torch = sys.modules["torch"]
         is_one_too_many = owner not in self._models and len(self._models) >= _MOST_MODELS
         trains = torch.is_grad_enabled() and any(each.requires_grad for each in module.parameters())
@@ -80,7 +85,7 @@ class _Model:
         self._on_device: list[Any] = []
         """Fingerprints that were not read yet: the program must not wait for its device."""
 
-    def add(self, tensors: list[Any]) -> None:
+    def add(self, tensors: Sequence[Any]) -> None:
         """Compare the rows of a call with those of earlier ones."""
         self.num_calls += 1
         fingerprints = _fingerprints(self._torch, tensors)
@@ -115,7 +120,7 @@ def _sample(module: Any) -> list[Any]:
     return [each.detach().flatten()[::max(1, each.numel() // _NUM_ELEMENTS)].clone() for each in chosen]
 
 
-def _fingerprints(torch: Any, tensors: list[Any]) -> Any:
+def _fingerprints(torch: Any, tensors: Sequence[Any]) -> Any:
     """Return a tensor of shape [rows, fingerprint]: two weighted sums of elements of each row of each input.
 
     It stays on the device, so that the program does not wait for it.
