@@ -52,10 +52,10 @@ def test_a_public_example_runs_as_it_is_and_its_iterations_are_right(
     (case,) = (entry["case"] for entry in run.manifest["cases"] if entry["mode"] == "train")
     rows = run.iterations[run.iterations["case"] == case]
     phases_s = rows.pivot_table(values="host_s", index="iteration", columns="phase", aggfunc="sum")
-    other_frac = phases_s["other"] / phases_s.sum(axis=1)
+    iteration_s = phases_s.sum(axis=1)
     no_loader = NO_LOADER in run.passes(case)["timing"]["blind_spots"]
     # Of the typical iteration: in the others much else may happen between two phases on a machine that is busy.
-    assert other_frac.median() <= (0.1 if no_loader else 0.03)
+    assert phases_s["other"].median() <= max((0.1 if no_loader else 0.03) * iteration_s.median(), TOLERANCE_S)
     recorded = rows.groupby("phase")["host_s"].sum() / true["num_iterations"]["train"]
     seconds = {phase: total / true["num_iterations"]["train"] for phase, total in true["seconds"].items()}
     if name == "mingpt":  # its loss is inside the model

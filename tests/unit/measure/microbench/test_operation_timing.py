@@ -64,8 +64,9 @@ def test_short_calls_are_timed_together_and_told_each_by_itself() -> None:
         return one
 
     timing = time_direction(prepared(call), [[torch.ones(1)]], CPU, RULE, untold)
-    assert {row["num_calls"] for row in timing.rows} == {1000}
-    assert num_calls == timing.facts["num_warmup_calls"] + 8 * 1000
+    (together,) = {row["num_calls"] for row in timing.rows}
+    assert 20 < together <= 1000  # as many as fit into a millisecond, on a slow machine fewer
+    assert num_calls == timing.facts["num_warmup_calls"] + 8 * together
     assert all(row["host_s"] < REPEAT_S for row in timing.rows)
 
 
