@@ -155,7 +155,7 @@ class Patches:
         forward = Kind.FORWARD  # a variable takes a fifth of the time of an attribute of an enumeration
 
         def wrapper(module: Any, *args: Any, **kwargs: Any) -> Any:
-            if forward not in recorder.may_open or is_compiling() or get_ident() != thread:
+            if is_compiling() or forward not in recorder.may_open or get_ident() != thread:
                 return original(module, *args, **kwargs)
             if isinstance(module, self._loss_class):
                 kind, owner = Kind.LOSS, 0
