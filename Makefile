@@ -50,7 +50,7 @@ test: dev ## run the tests that are quick
 	$(BIN)/python -m pytest $(PYTEST_FLAGS) -m "not slow"
 
 # Kernels, the memory that they take and the precisions that they know depend on the instructions of the CPU.
-ISA_TESTS := $(addprefix tests/unit/,execution ops bricks/capture measure/bricks measure/microbench \
+ISA_TESTS := $(addprefix tests/unit/,execution ops measure/microbench \
   measure/memory_estimate measure/passes/test_operators.py measure/passes/test_memory_pass.py) \
   $(addprefix tests/integration/,test_every_workload.py test_memory_command.py)
 

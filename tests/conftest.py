@@ -17,7 +17,7 @@ from support import records
 from support.ceilings import keep_made_up
 
 # No test fails because it takes long. `make test` tries few examples, `make test-all` many.
-hypothesis.settings.register_profile("quick", deadline=None, max_examples=15)
+hypothesis.settings.register_profile("quick", deadline=None, max_examples=10)
 hypothesis.settings.register_profile("all", deadline=None, max_examples=60)
 NEEDS = {"browser tests": "Chromium", "tests of real data and traces": "../shared", "GPU tests": "CUDA"}
 """Groups of tests that are skipped without something, by a word of the skip's reason."""

@@ -178,6 +178,7 @@ def test_filtering_hides_the_figures_of_other_cases(page: Page, tmp_path: Path) 
     assert page.locator("#r1-summary .ch-card:visible").count() == 1
 
 
+@pytest.mark.slow
 def test_a_run_fits_on_twelve_pages(page: Page, tmp_path: Path) -> None:
     path = tmp_path / "report.html"
     path.write_text(report([load_run(records.write_record(tmp_path / "runs"))]), encoding="utf-8")

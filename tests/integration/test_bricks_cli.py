@@ -67,6 +67,7 @@ class TestTheWholeWay:
         assert set(record.iterations["case"]) == set(record.cases["case"])
         assert (record.path / "report.html").exists()
 
+    @pytest.mark.slow
     def test_a_calibration_is_json(self, there: Path, here: Here) -> None:
         done = here("bricks", "calibrate", str(only_run(there, "bricks-suite")), "--turns", "1", "--max-seconds", "0.2",
                     "--json", cwd=there)

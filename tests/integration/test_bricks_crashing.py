@@ -25,6 +25,7 @@ def the_run(directory: Path) -> Run:
     return load_run(path)
 
 
+@pytest.mark.slow
 def test_bricks_that_crash_are_recorded_and_the_others_go_on(tmp_path: Path, here: Here,
                                                              monkeypatch: pytest.MonkeyPatch) -> None:
     others = [product(), pointwise("relu.default")]

@@ -202,6 +202,7 @@ class TestDamagedSuites:
         tamper(there, lambda index: index.update(schema_version=2))
         self.refused(there, here, "has schema version 2, this charact reads up to 1")
 
+    @pytest.mark.slow
     def test_one_that_lacks_a_brick(self, there: Path, here: Here) -> None:
         next((there / "suite" / "bricks").iterdir()).unlink()
         self.refused(there, here, "is missing from ")

@@ -51,6 +51,7 @@ def test_a_trace_becomes_a_run_with_a_report_and_tables(here: Callable[..., Any]
     assert "Nothing else is measured at the same time" not in page
 
 
+@pytest.mark.slow
 def test_the_outcome_is_the_json_of_the_run(here: Callable[..., Any], tmp_path: Path) -> None:
     training().write(tmp_path / "mine.json")
     done = here("import", "mine.json", "--json", cwd=tmp_path)

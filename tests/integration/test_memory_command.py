@@ -110,6 +110,7 @@ def test_help_has_the_exit_status(here: Here, tmp_path: Path) -> None:
     assert "Exit status: 0 if at least one case was measured or is estimated to fit, 1 if none was, 2 for a" in text
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(torch.cuda.is_available(), reason="for a machine without a GPU")
 def test_a_limit_on_a_machine_without_a_gpu_is_said_to_be_of_its_cpu(here: Here, tmp_path: Path) -> None:
     arguments = ["memory", "mlp", "--predict", "--mode", "train", "--device-memory", "16GiB"]
@@ -175,6 +176,7 @@ def test_a_model_of_your_own(here: Here, tmp_path: Path, monkeypatch: pytest.Mon
         assert passes["prediction"]["peak_bytes"] == pytest.approx(passes["memory"]["peak_bytes"], rel=0.02)
 
 
+@pytest.mark.slow
 def test_one_rank_of_many_is_only_predicted(here: Here, tmp_path: Path) -> None:
     done = here(*MLP, "--parallel", "fsdp2,ddp", "--nproc", "2", "--mode", "train", "--batch-sizes", "4", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")

@@ -167,6 +167,7 @@ def test_ctrl_c_keeps_the_finished_cases_and_exits_130(tmp_path: Path, server: S
     assert run.path.name in done.output
 
 
+@pytest.mark.slow
 def test_ctrl_c_at_the_start_writes_nothing(tmp_path: Path) -> None:
     with subprocess.Popen([sys.executable, "-m", "charact", "profile", "vgg16"], cwd=tmp_path, text=True,
                           stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:

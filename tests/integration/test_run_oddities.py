@@ -56,7 +56,7 @@ PROGRAMS: dict[str, dict[str, str]] = {
     "steps_in_accumulating_hooks": {},
 }
 """By program the phases of which time is missing, and the message about it."""
-QUICK = {"alternating_tasks", "inner_loop", "loss_method", "rollouts", "skipped_steps"}
+QUICK = {"alternating_tasks", "rollouts", "skipped_steps"}
 
 
 def phases_s(parts: list[Parts]) -> list[dict[str, float]]:

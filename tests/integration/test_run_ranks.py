@@ -62,6 +62,7 @@ def test_all_ranks_have_one_record_with_the_phases_and_collectives_of_each(tmp_p
     assert (sequences["ranks-train-rank0"] == sequences["ranks-train-rank1"]).all()
 
 
+@pytest.mark.slow
 @pytest.mark.clock
 def test_fsdp2_gathers_and_reduces_each_block(tmp_path: Path, server: Server) -> None:
     run = run_ranks(server, tmp_path, "--parallel", "fsdp2", "--sleep", "forward", "--seconds", 0.05,
@@ -99,6 +100,7 @@ def test_the_rank_that_sleeps_is_named_with_its_phase(parallel: str, phase: str,
     assert found.extra_s == pytest.approx(0.06, rel=0.15)
 
 
+@pytest.mark.slow
 def test_with_batch_norm_the_wait_is_in_the_broadcast_of_the_forward(tmp_path: Path, server: Server) -> None:
     run = run_ranks(server, tmp_path, "--normalize", "--sleep", "data", "--seconds", 0.05, "--iterations", 8)
     rows = run.table("collectives").query("case == 'ranks-train-rank0'")

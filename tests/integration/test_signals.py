@@ -99,6 +99,7 @@ def test_one_that_ends_an_import_leaves_a_run_of_the_traces_before(server: Serve
     assert_holds(load_run(path), child.flushed())
 
 
+@pytest.mark.slow
 def test_more_of_them_to_a_watched_program_end_it_and_its_record_is_written(server: Server, cwd: Path) -> None:
     child = server.start("run", "--quiet", "watched.py", cwd=cwd, recovers_afresh=True)
     until(lambda: "300" in child.output(), child)

@@ -61,6 +61,7 @@ def modules() -> list[str]:
             if not any(name == one or name.startswith(f"{one}.") for one in NEED_UNIX)]
 
 
+@pytest.mark.slow
 def test_every_module_but_the_exceptions_is_imported_without_what_other_systems_lack() -> None:
     """A module that no longer needs Unix leaves the list of exceptions."""
     names = modules()

@@ -60,6 +60,7 @@ def test_used_and_waiting_time_of_a_spinning_thread_are_the_wall_time() -> None:
     assert facts["processor_s"] + facts["waiting_s"] == pytest.approx(facts["length_s"], rel=0.05)
 
 
+@pytest.mark.slow
 @alone
 @pytest.mark.clock
 def test_children_count_as_own() -> None:

@@ -197,6 +197,7 @@ def assert_whole_or_refused(directory: Path) -> None:
     assert run.layers.groupby("case").size().to_dict() == dict.fromkeys(expected, 1)
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("delay_s", [0.0, 0.003, 0.006, 0.011, 0.017])
 def test_a_run_that_is_killed_is_hidden_and_its_cases_are_whole(tmp_path: Path, delay_s: float) -> None:
     child = subprocess.Popen([sys.executable, "-c", KILLED, str(tmp_path)], stdout=subprocess.PIPE)

@@ -147,6 +147,7 @@ def test_a_hundred_models_stay_readable_and_below_2_megabytes(tmp_path: Path) ->
     assert max(float(height) for height in re.findall(r'viewBox="0 0 \d+ (\d+)"', html["constructed"])) < 2000
 
 
+@pytest.mark.slow
 def test_many_bricks_are_cut_short_with_a_note(tmp_path: Path) -> None:
     bricks = {f"{number:016x}": (["conv2d"], 0.001 + 1e-6 * number) for number in range(2000)}
     html = html_of(made.suite_run(tmp_path, bricks))["bricks"]

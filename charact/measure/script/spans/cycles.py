@@ -85,16 +85,15 @@ class StepCounter:
         self._since = 0
         """Number of steps since the last start."""
         self._numbers: list[int] = []
+        """Numbers of steps of the last cycles."""
+        self._num_steps: int | None = None
+        """Usual one of these; None if each step is an iteration."""
         self._any_fetch = self._any_step = self._infers_first = False
-
-    @property
-    def _num_steps(self) -> int | None:
-        return _usual_number(self._numbers[-_FEWEST_CYCLES:])
 
     def fetch(self) -> None:
         """Take a fetch into account."""
         if not self._any_fetch:
-            self._any_fetch, self._since, self._numbers = True, 0, []
+            self._any_fetch, self._since, self._numbers, self._num_steps = True, 0, [], None
         self._start()
 
     def infer(self) -> None:
@@ -107,10 +106,11 @@ class StepCounter:
         """Take a step into account; return whether it ends an iteration."""
         self._any_step = True
         self._since += 1
-        num_steps = self._num_steps
-        return num_steps is None or self._since >= num_steps
+        return self._num_steps is None or self._since >= self._num_steps
 
     def _start(self) -> None:
         if self._since:
-            self._numbers = [*self._numbers[-_FEWEST_CYCLES:], self._since]
+            numbers = [*self._numbers[1 - _FEWEST_CYCLES:], self._since]
+            if numbers != self._numbers:  # rarely: this runs in each iteration
+                self._numbers, self._num_steps = numbers, _usual_number(numbers)
         self._since = 0

@@ -49,6 +49,7 @@ def test_equal_programs_are_rarely_decided_as_different(spread: float) -> None:
         assert found.count("same") >= 0.9 * NUM_SIMULATED
 
 
+@pytest.mark.slow
 def test_intervals_for_a_fixed_number_are_not_valid_so() -> None:
     generator = np.random.default_rng(1)
     alarms = 0

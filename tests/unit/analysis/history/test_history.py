@@ -86,6 +86,7 @@ def test_an_index_of_some_runs_keeps_the_others(runs: list[Path]) -> None:
     assert counted(runs)[1] == 0
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"made_by": "older"}', b"\xff", b'{"made_by": 1}'])
 def test_a_damaged_cache_is_made_again(runs: list[Path], cache: Path, content: bytes) -> None:
     before = read_index(runs).runs

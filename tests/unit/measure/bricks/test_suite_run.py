@@ -137,6 +137,7 @@ def test_enough_is_when_the_sum_is_precise(tmp_path: Path) -> None:
 
 
 class TestFailures:
+    @pytest.mark.slow
     def test_a_brick_that_fails_is_told_and_the_others_go_on(self, tmp_path: Path) -> None:
         whole = product()
         record = run(tmp_path, a_suite(tmp_path / "suite", whole, TOO_LARGE, UNKNOWN, BROKEN))

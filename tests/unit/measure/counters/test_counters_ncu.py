@@ -78,6 +78,7 @@ def test_flop_of_each_phase_and_kernel_are_those_of_the_products(stub: Path) -> 
     assert {row["phase"] for row in found.rows} >= {"forward", "loss", "backward", "update"}
 
 
+@pytest.mark.slow
 def test_a_chip_with_unknown_tensor_metrics_has_flop_only_where_no_tensor_core_works(
         stub: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STUB_NCU", stub_ncu.UNKNOWN_CHIP)
@@ -159,6 +160,7 @@ def test_a_workload_that_another_process_cannot_find_is_refused(stub: Path) -> N
     assert "charact.workloads" in str(refused.value.unavailable.remedy)
 
 
+@pytest.mark.slow
 def test_what_takes_too_long_is_ended(stub: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STUB_NCU", "hangs")
     monkeypatch.setattr(ncu, "TIMEOUT_S", 3.0)

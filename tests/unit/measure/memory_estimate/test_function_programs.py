@@ -313,7 +313,7 @@ def tiny(name: str, **more: Any) -> tuple[Any, str]:
 
 
 @pytest.mark.parametrize("name", ["bert", "llama", "gpt2", "vit", "t5"])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.float32, pytest.param(torch.bfloat16, marks=pytest.mark.slow)])
 def test_models_of_hugging_face_are_created_and_trained(name: str, dtype: torch.dtype) -> None:
     def build() -> Step:
         model, inputs = tiny(name)

@@ -222,6 +222,7 @@ class TestWhatCannotRunAlone:
         with pytest.raises(UserError, match=r"this CPU cannot run an LSTM in bf16 .*: use --precision fp32"):
             OperatorMemory().measure([call], lambda _: 0)
 
+    @pytest.mark.slow_variants
     @pytest.mark.parametrize("case", [
         case_of("resnet18", 64, 4), case_of("resnet18", 64, 4, "infer"), case_of("rnn_lm", 20, 8),
         case_of("model_a", 32, 4), case_of("xception", 71, 2, "infer"),

@@ -6,6 +6,7 @@ import pytest
 from charact import memory
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["vit_bf16", *(pytest.param(name, marks=pytest.mark.slow)
                                                 for name in ("vit_fp32", "vit_mixed", "vit_bf16_sgd"))])
 def test_reserved_memory_of_a_vision_transformer_is_as_published(name: str) -> None:

@@ -43,6 +43,7 @@ def test_each_phase_has_the_same_peak_without_operators() -> None:
     assert facts["peak_bytes"] == max(peaks.values())
 
 
+@pytest.mark.slow
 @pytest.mark.fresh_process
 @linux
 def test_the_process_peak_is_that_of_the_case_alone() -> None:

@@ -98,6 +98,7 @@ def test_every_ceiling_has_its_interval_around_it(measured_ceilings: list[Ceilin
         assert row["datasheet"] is row["datasheet_source"] is row["theoretical"] is None
 
 
+@pytest.mark.slow
 def test_caches_are_faster_than_memory(measured_ceilings: list[Ceiling]) -> None:
     rates = {row["level"]: row["value"] for row in measured_ceilings if row["ceiling"] == "copy"}
     if len(rates) == 1:

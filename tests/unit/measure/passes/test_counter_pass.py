@@ -163,6 +163,7 @@ class TestEverySource:
         with pytest.raises(UserError, match=r"^--counters: 'hots' is not one of auto, none, .*host.*$"):
             chosen_sources(["host", "hots"])
 
+    @pytest.mark.slow
     def test_nothing_heavy_comes_with_them_into_a_watched_program(self) -> None:
         program = ("import sys, torch\n"
                    "from charact.measure.script import pass_instruments\n"

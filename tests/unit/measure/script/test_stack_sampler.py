@@ -146,7 +146,8 @@ def steps_of(work: Callable[[int], None], seconds: float) -> int:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the timer's slack can be shortened on Linux only")
 @pytest.mark.parametrize(("work", "in_python_s", "work_s"), [
-    (release_the_gil, 0.003, 0.0008), (keep_the_gil, 0.003, 0.0008), (keep_the_gil, 0.004, 0.015)])
+    (release_the_gil, 0.003, 0.0008), (keep_the_gil, 0.003, 0.0008),
+    pytest.param(keep_the_gil, 0.004, 0.015, marks=pytest.mark.slow)])
 def test_a_line_has_the_samples_of_its_time_whether_it_releases_the_gil_or_not(
         tmp_path: Path, work: Callable[[int], None], in_python_s: float, work_s: float) -> None:
     recorder = SpanRecorder()
@@ -276,6 +277,7 @@ def collect_all() -> float:
     return time.perf_counter() - begun_s
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("pause", [wait_here, compute_here])
 def test_a_garbage_collection_belongs_to_the_line_that_causes_it(tmp_path: Path, pause: Callable[[], None]
                                                                   ) -> None:

@@ -82,6 +82,7 @@ def mode(record: Run) -> str:
     return str(record.cases["mode"][0])
 
 
+@pytest.mark.slow
 class TestTheMLP:
     @pytest.mark.slow
     def test_every_pass_succeeds(self, record: Run, mode: str) -> None:

@@ -25,6 +25,7 @@ def trained(out: Path, training: Training) -> Run:
     return load_run(writer.publish())
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("one_thread")
 def test_two_ranks_learn_what_one_process_learns_from_batches_of_both(tmp_path: Path) -> None:
     """With all samples in one batch, their order does not matter: the mean of the gradients is that of one process."""
