@@ -5,8 +5,10 @@ import os
 from collections.abc import Callable, Iterable
 from time import perf_counter_ns, thread_time_ns
 
-INTERVAL_NS = 20_000_000
-"""Shortest time between two samples of the program's own memory."""
+INTERVAL_NS, _LONG_INTERVAL_NS = 20_000_000, 100_000_000
+"""Shortest time between two samples of the program's own memory: the first ones, and later. One takes some 70 µs."""
+_NUM_DENSE = 200
+"""Number of these first samples."""
 _WORKERS_INTERVAL_NS = 100_000_000
 """Shortest time between two samples of the workers' memory."""
 _COST_FACTOR, _FIRST_COST_FACTOR, _NUM_FIRST = 100, 20, 20
@@ -27,7 +29,7 @@ class MemorySamples:
     def __init__(self) -> None:
         self.allocated_bytes: Callable[[], int] | None = None
         """Returns the bytes in the allocator of the program's device; None on a CPU."""
-        self._latest_ns = 0
+        self._due_ns = self._num_samples = 0
         self._program: list[tuple[int, int, int | None]] = []
         self._workers: list[tuple[int, int]] = []
         self._worker_processes: set[int] = set()
@@ -39,9 +41,10 @@ class MemorySamples:
         Args:
             now_ns: the current time (ns) on the clock of the spans.
         """
-        if now_ns - self._latest_ns < INTERVAL_NS:
+        if now_ns < self._due_ns:
             return
-        self._latest_ns = now_ns
+        self._num_samples += 1
+        self._due_ns = now_ns + (INTERVAL_NS if self._num_samples < _NUM_DENSE else _LONG_INTERVAL_NS)
         fields = _read("/proc/self/statm").split()
         allocated = None
         if self.allocated_bytes is not None:
