@@ -16,7 +16,7 @@ from support.programs import run_watched
 
 PROGRAMS = Path(__file__).parents[1] / "programs"
 KNOWN = read_truths(PROGRAMS / "known_causes")
-QUICK = {"workers_for_tensors"}
+QUICK = {"validation_graph"}
 
 
 def summary_of(path: Path, directory: Path) -> dict[str, Any]:

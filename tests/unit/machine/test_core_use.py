@@ -49,6 +49,7 @@ def one_core_shared(*, with_child: bool) -> Iterator[None]:
         started.communicate()
 
 
+@pytest.mark.slow
 @alone
 @pytest.mark.clock
 def test_used_and_waiting_time_of_a_spinning_thread_are_the_wall_time() -> None:

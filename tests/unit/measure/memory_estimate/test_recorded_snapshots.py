@@ -68,7 +68,8 @@ def test_the_allocator_reserves_and_allocates_as_recorded(name: str) -> None:
 
 @recorded_only
 @pytest.mark.parametrize(("name", "length", "precision"), [
-    ("cuda_medium_256_inference", 256, None), ("cuda_medium_512_inference", 512, torch.bfloat16),
+    ("cuda_medium_256_inference", 256, None),
+    pytest.param("cuda_medium_512_inference", 512, torch.bfloat16, marks=pytest.mark.slow),
     pytest.param("cuda_medium_128_training", 128, None, marks=pytest.mark.slow),
     pytest.param("cuda_medium_512_training", 512, torch.bfloat16, marks=pytest.mark.slow),
 ])
