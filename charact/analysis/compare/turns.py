@@ -1,10 +1,12 @@
 """Decision of a comparison by turns: whether two groups differ, or differ by at most 3 %."""
 
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
 
+from charact.analysis.common.script_attribution import is_watched
 from charact.analysis.common.significance import Judgement, Pool, Sample, judged_by_turns
 from charact.analysis.compare.matching import matched_cases
 from charact.analysis.compare.pairs import pairs
@@ -15,6 +17,8 @@ from charact.record.reader import Run
 
 SAME_FRAC = 0.03
 """Largest difference that counts as none: an interval within 1 ± this decides that there is no larger one."""
+MINOR_FRAC = 0.1
+"""Cases of a watched program that take less than this share of the time of all its cases need not be decided."""
 DECISIONS = ("faster", "slower", "same", "undecided")
 
 
@@ -32,13 +36,22 @@ class TurnTimes:
 
     def __init__(self) -> None:
         self._pools: dict[str, tuple[Pool, Pool]] = {}
+        self._total_s: defaultdict[str, float] = defaultdict(float)
+        """Times of each case in the first command's runs, if it is a watched program."""
         self.has_common = True
         """Whether both commands have a case in common."""
 
     def add(self, base: Sequence[Run], new: Sequence[Run]) -> None:
         """Add the runs of a turn."""
         sides = [Group("a", tuple(base)), Group("b", tuple(new))]
-        self.has_common = len(matched_cases(sides)) > 0
+        matched = matched_cases(sides)
+        self.has_common = len(matched) > 0
+        rows: list[Any] = list(matched[matched["side"] == sides[0].label].itertuples(index=False))
+        for row in rows:
+            run = base[row.run]
+            if is_watched(run):
+                iterations = run.iterations
+                self._total_s[row.case] += float(iterations.loc[iterations["case"] == row.run_case, "host_s"].sum())
         for pair in pairs(sides, TIMES[CASE]):
             if pair.judged(CASE).ratio is not None:
                 pools = self._pools.setdefault(pair.case, (Pool(), Pool()))
@@ -55,8 +68,12 @@ class TurnTimes:
         return {case: judged_by_turns(base.sample(), new.sample()) for case, (base, new) in self._pools.items()}
 
     def is_decided(self) -> bool:
-        """Return whether every timed case is decided."""
-        return self.is_timed and all(decision(found) != "undecided" for found in self.judgements().values())
+        """Return whether every timed case is decided, but for those of little time (`MINOR_FRAC`)."""
+        return self.is_timed and all(decision(judgement) != "undecided" for case, judgement in self.judgements().items()
+                                     if self._is_major(case))
+
+    def _is_major(self, case: str) -> bool:
+        return case not in self._total_s or self._total_s[case] >= MINOR_FRAC * sum(self._total_s.values())
 
 
 def turn_decisions(sides: Sequence[Group]) -> pd.DataFrame:

@@ -34,8 +34,8 @@ _PATTERNS: tuple[tuple[str, str, str], ...] = (
      "copy only values that change, in place: tensor.copy_(other), or torch._foreach_lerp_ for averages of weights"),
     (r"\.item\(\)|(?<![.\w])float\(|\.cpu\(\)|\.numpy\(\)",
      "reads single values out of tensors",
-     "collect the values as tensors and read them every 50 iterations; compute the norms of many tensors by "
-     "torch._foreach_norm(tensors)"),
+     "collect the values as tensors and read them every 50 iterations; compute the norm of many tensors by "
+     "torch.nn.utils.get_total_norm(tensors)"),
     (r"\bsleep\(|\.wait\(|\.join\(|\.get\(|\.recv\(|requests\.|urlopen|\.post\(|\.log\(",
      "waits", "do this in a background thread, or less often"),
     (r"\bprint\(|\.write\(|logging|logger\.|\.flush\(|tqdm|\.add_(scalar|histogram|image)",

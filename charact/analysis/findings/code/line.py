@@ -96,9 +96,9 @@ def _by_function(lines: list[SampledLine]) -> list[list[SampledLine]]:
 def _of_function(lines: list[SampledLine], phase: str | None, saving: Saving, where: str, spent_s: float) -> Finding:
     top = lines[0]
     advice = advice_for(top)
-    places = str(top.place) if len(lines) == 1 else f"{top.place} and {len(lines) - 1} more lines"
+    others = f" and {len(lines) - 1} more line{'s' if len(lines) > 2 else ''}" if len(lines) > 1 else ""
     evidence = (f"it takes {quantity(spent_s, 's')}, {where}: {sum(line.num_samples for line in lines)} samples at "
-                f"{places}",)
+                f"{top.place}{others}",)
     name = top.place.file if top.function == "<module>" else top.function
     return Finding(f"line {top.place.line} in {name} {advice.does}", advice.remedy, saving, evidence,
                    "high" if top.waiting_frac is not None else "medium", place=top.place, phase=phase)

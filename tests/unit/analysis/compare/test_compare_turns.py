@@ -6,7 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.compared import CASE, scattered
+from support.records import manifest, watched_entry
 
+from charact import load_run
 from charact.analysis.common.significance import (
     MIN_TURNS,
     ONE_RUN_EACH,
@@ -18,6 +20,8 @@ from charact.analysis.common.significance import (
 )
 from charact.analysis.compare import Group, Turns, ratios
 from charact.analysis.compare.turns import TurnTimes, decision, separation, turn_decisions
+from charact.record.reader import Run
+from charact.record.writer import RunWriter
 
 NUM_SIMULATED, MOST_TURNS = 300, 30
 
@@ -117,6 +121,26 @@ def test_turns_are_decided_case_by_case(tmp_path: Path) -> None:
     (judgement,) = times.judgements().values()
     assert decision(judgement) == "slower"
     assert list(times.judgements()) == [CASE]
+
+
+@pytest.mark.parametrize(("infer_s", "decides"), [(0.001, True), (0.1, False)])
+def test_a_watched_programs_case_of_little_time_need_not_be_decided(tmp_path: Path, infer_s: float, decides: bool
+                                                                    ) -> None:
+    def run(*times_s: float) -> Run:
+        writer = RunWriter(tmp_path, "train", manifest("run", "train.py"))
+        for mode, time_s in zip(("train", "infer"), times_s, strict=True):
+            rows = [{"iteration": number, "phase": "forward", "part": None, "host_s": time_s, "device_s": None}
+                    for number in range(20)]
+            writer.add_case(watched_entry("train.py", case=f"train-{mode}", mode=mode), {"iterations": rows})
+        writer.close("complete")
+        return load_run(writer.publish())
+
+    times = TurnTimes()
+    for number in range(MIN_TURNS):
+        varied_s = infer_s * (1 + 0.5 * (number % 2))
+        times.add([run(0.1 + 0.001 * number, varied_s)], [run(0.02 + 0.0002 * number, infer_s)])
+    assert sorted(map(decision, times.judgements().values())) == ["faster", "undecided"]
+    assert times.is_decided() == decides
 
 
 def test_the_same_runs_are_judged_by_how_their_number_came_about(tmp_path: Path) -> None:
