@@ -127,7 +127,7 @@ def test_turns_are_decided_case_by_case(tmp_path: Path) -> None:
 def test_a_watched_programs_case_of_little_time_need_not_be_decided(tmp_path: Path, infer_s: float, decides: bool
                                                                     ) -> None:
     def run(*times_s: float) -> Run:
-        writer = RunWriter(tmp_path, "train", manifest("run", "train.py"))
+        writer = RunWriter(tmp_path, "train", manifest("run", "train.py") | {"options": {"script": "train.py"}})
         for mode, time_s in zip(("train", "infer"), times_s, strict=True):
             rows = [{"iteration": number, "phase": "forward", "part": None, "host_s": time_s, "device_s": None}
                     for number in range(20)]
