@@ -78,7 +78,17 @@ def _is_own(line: SampledLine) -> bool:
         return True
     waits = line.waiting_frac is not None and line.waiting_frac > 0.5
     reads = any(part in text for part in (".item()", ".tolist()", ".numpy()", "np.", "sleep(", "print("))
-    return waits or reads or (line.in_loop and line.library is None)
+    return waits or reads or (line.in_loop and not _calls_layers(line))
+
+
+def _calls_layers(line: SampledLine) -> bool:
+    """Return whether a line calls layers, or functions of PyTorch that compute on tensors as layers do.
+
+    Distributions do not count: each object of one costs more than the computation on a few elements.
+    """
+    calls = [call.strip() for call in (line.library or "").split(",") if call.strip()]
+    return any(call.endswith(".forward") or (call.startswith("torch.") and not call.startswith("torch.distributions."))
+               for call in calls)
 
 
 def _is_long(case: WatchedCase, phase: str, line: SampledLine) -> bool:

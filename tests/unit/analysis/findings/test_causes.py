@@ -92,6 +92,9 @@ def test_a_workload_of_charact_has_none(tmp_path: Path) -> None:
      "register_buffer", 2.5),
     ("line", {"forward": 0.04}, {"passes": sampled("forward", "net.py:9", "forward", 4, of=8, in_loop=True,
                                                    text="x = torch.cat([x, new], 1)")}, "net.py:9", "list", 1.8),
+    ("line", {"loss": 0.04}, {"passes": sampled(
+        "loss", "policy.py:9", "<module>", 70, in_loop=True, text="total += Categorical(logits=row).entropy()",
+        library="torch.distributions.categorical.Categorical.entropy")}, "policy.py:9", "whole tensors", 2.5),
     ("attention_weights", {}, {"passes": inspected(attention_weights=[
         {"layer": "encoder.attention", "layer_type": "MultiheadAttention", "num_calls": 1, "time_s": 0.012}])}, None,
      "need_weights=False", 1.8),
@@ -123,6 +126,13 @@ def test_a_cause(tmp_path: Path, cause: str, phases: dict[str, float], facts: di
     assert words in finding["remedy"]
     assert holds(finding, saved_s), finding["recoverable_s"]
     assert finding["evidence"]
+
+
+@pytest.mark.parametrize("library", ["torch._tensor.Tensor.split", "net.Block.forward"])
+def test_a_loop_over_layers_is_no_cause(tmp_path: Path, library: str) -> None:
+    passes = sampled("forward", "net.py:9", "forward", 70, in_loop=True, text="x = layer(x)", library=library)
+    run = watched_program(tmp_path, TYPICAL | {"forward": 0.04}, passes=passes)
+    assert "line" not in list(findings(run)["finding"])
 
 
 def test_workers_that_start_in_every_epoch(tmp_path: Path) -> None:
