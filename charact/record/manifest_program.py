@@ -27,11 +27,12 @@ class ModelSettings(Struct):
     """An outermost model.
 
     `dtypes`: number of floating-point elements of its parameters and buffers, by type. `channels_last`: whether the
-    weights of its convolutions have this memory format; None without convolutions. `num_hooks_first`, `num_hooks_last`:
-    forward and backward hooks of all its modules at its first call and at the end. `parallel`: class of the wrapper,
-    such as DistributedDataParallel. `calls`: outermost calls. `inference_with_grad`: those of them in eval mode and
-    with gradients that no backward followed. `num_frozen_rows`: rows of its inputs that were compared, if it ran
-    without gradients and its weights did not change. `num_repeated_rows`: those of them that an earlier call had.
+    weights of its convolutions have this memory format; None without convolutions. `num_hooks_first`,
+    `num_hooks_last`: forward and backward hooks of all its modules at its first call and at the end;
+    `num_modules_first`, `num_modules_last`: modules. `parallel`: class of the wrapper, such as
+    DistributedDataParallel. `calls`: outermost calls. `inference_with_grad`: those of them in eval mode and with
+    gradients that no backward followed. `num_frozen_rows`: rows of its inputs that were compared, if it ran without
+    gradients and its weights did not change. `num_repeated_rows`: those of them that an earlier call had.
     """
 
     name: str | None = None
@@ -42,6 +43,8 @@ class ModelSettings(Struct):
     channels_last: bool | None = None
     num_hooks_first: Count | None = None
     num_hooks_last: Count | None = None
+    num_modules_first: Count | None = None
+    num_modules_last: Count | None = None
     parallel: str | None = None
     find_unused_parameters: bool | None = None
     calls: Count | None = None

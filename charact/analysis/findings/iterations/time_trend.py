@@ -73,6 +73,16 @@ def _finding(case: WatchedCase, phase: str, saving: Saving, evidence: list[str])
                        "register each hook once, before the loop, or remove it: handle.remove()", saving,
                        tuple(evidence), phase=phase, layer=model["name"], setting="hooks",
                        covers=frozenset({"hooks"}))
+    larger = [model for model in case.settings.get("models", [])
+              if (model.get("num_modules_last") or 0) > (model.get("num_modules_first") or 0) + 10]
+    place = next((line.place for line in case.lines(phase)), None)
+    if larger and phase in ("forward", "backward", "update"):
+        model = max(larger, key=lambda each: each["num_modules_last"])
+        evidence.append(f"{model['name']} had {model['num_modules_first']} modules at its first call and has "
+                        f"{model['num_modules_last']} at the end")
+        return Finding(f"{phase} gets longer with every iteration: {model['name']} gets more and more modules",
+                       "add modules once, before the loop; replace those of earlier iterations instead of wrapping "
+                       "them again", saving, tuple(evidence), place=place, phase=phase, layer=model["name"])
     causes = {
         "backward": ("it goes through the autograd graph of earlier iterations again",
                      "detach tensors that are carried over to the next iteration: hidden.detach(), loss.item()"),
@@ -86,6 +96,5 @@ def _finding(case: WatchedCase, phase: str, saving: Saving, evidence: list[str])
     cause, remedy = causes.get(phase, ("iterations read something that grows, such as a list of results",
                                        "limit the size of lists that iterations add to, and compute results once, at "
                                        "the end"))
-    place = next((line.place for line in case.lines(phase)), None)
     return Finding(f"{phase} gets longer with every iteration: {cause}", remedy, saving,
                    tuple(evidence), place=place, phase=phase)

@@ -83,11 +83,13 @@ def settings_facts(notes: ProgramNotes, owners: Mapping[int, dict[str, Any]], na
 
 
 def _model(notes: ProgramNotes, owner: int, facts: dict[str, Any], name: str, totals: SliceTotals) -> dict[str, Any]:
-    settings = {key: value for key, value in facts["settings"].items() if key != "num_hooks"}
-    hooks = notes.num_hooks.get(owner, [])
+    settings = {key: value for key, value in facts["settings"].items() if key not in ("num_hooks", "num_modules")}
+    sizes = notes.sizes.get(owner, [])
+    first, last = sizes[0] if sizes else (None, None), sizes[-1] if len(sizes) > 1 else (None, None)
     num_rows, num_repeated = notes.frozen_rows.get(owner, (None, None))
     return {"name": name, **settings, "num_parameters": facts["num_parameters"],
-            "num_hooks_first": hooks[0] if hooks else None, "num_hooks_last": hooks[-1] if len(hooks) > 1 else None,
+            "num_hooks_first": first[0], "num_hooks_last": last[0],
+            "num_modules_first": first[1], "num_modules_last": last[1],
             "calls": totals.calls[owner], "inference_with_grad": totals.inference_with_grad[owner],
             "num_frozen_rows": num_rows, "num_repeated_rows": num_repeated}
 

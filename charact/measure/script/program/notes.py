@@ -30,8 +30,8 @@ class ProgramNotes:
         """Settings of the loaders, by ID."""
         self.frozen_rows: dict[int, tuple[int, int]] = {}
         """Numbers of compared and of repeated rows of each frozen model's inputs, by its owner ID."""
-        self.num_hooks: dict[int, list[int]] = {}
-        """Numbers of hooks of each model, at its first use and later, by its owner ID."""
+        self.sizes: dict[int, list[tuple[int, int]]] = {}
+        """Numbers of hooks and of modules of each model, at its first use and later, by its owner ID."""
         self.process: dict[str, Any] | None = None
         """Settings of PyTorch in the program's process; None if they were not recorded."""
         self.collections: list[tuple[int, int]] = []
@@ -60,8 +60,8 @@ class ProgramNotes:
             self.starts += [LoaderStart(*row) for row in note["rows"]]
         elif kind == "loader":
             self.loaders[note["loader"]] = note["settings"]
-        elif kind == "owner" and "num_hooks" in note.get("settings", {}):
-            self.num_hooks.setdefault(note["owner"], []).append(note["settings"]["num_hooks"])
+        elif kind == "owner" and "num_hooks" in (settings := note.get("settings", {})):
+            self.sizes.setdefault(note["owner"], []).append((settings["num_hooks"], settings["num_modules"]))
         elif kind == "frozen models":
             self.frozen_rows |= {owner: (num_rows, num_repeated) for owner, num_rows, num_repeated in note["rows"]}
         elif kind == "settings":

@@ -22,7 +22,7 @@ _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_
 
 
 def model_settings(model: Any) -> dict[str, Any]:
-    """Return the settings of a model, see `ModelSettings`, with its current number of hooks as `num_hooks`."""
+    """Return the settings of a model, see `ModelSettings`, with its current `num_hooks` and `num_modules`."""
     tensors = [*model.parameters(), *model.buffers()]
     dtypes: Counter[str] = Counter()
     for tensor in tensors:
@@ -31,7 +31,8 @@ def model_settings(model: Any) -> dict[str, Any]:
     weights = [module.weight for module in model.modules() if isinstance(module, torch.nn.modules.conv._ConvNd)]
     inner, parallel = _unwrapped(model)
     return {"class": inner, "dtypes": dict(dtypes), "num_convolutions": len(weights),
-            "channels_last": _are_channels_last(weights), "num_hooks": _num_hooks(model), "parallel": parallel,
+            "channels_last": _are_channels_last(weights), "num_hooks": _num_hooks(model),
+            "num_modules": sum(1 for _ in model.modules()), "parallel": parallel,
             "find_unused_parameters": getattr(model, "find_unused_parameters", None) if parallel else None}
 
 

@@ -44,6 +44,7 @@ class _Owned(Struct):
 
 class _OfModel(ModelSettings, kw_only=True):
     num_hooks: Count
+    num_modules: Count
 
 
 class _Model(_Owned, kw_only=True):

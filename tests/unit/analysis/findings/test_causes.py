@@ -154,6 +154,14 @@ def test_a_phase_that_grows_and_its_hooks(tmp_path: Path) -> None:
     assert holds(finding, 400 * 0.004)
 
 
+def test_a_phase_that_grows_with_the_number_of_modules(tmp_path: Path) -> None:
+    run = watched_program(tmp_path, TYPICAL | {"forward": list(np.linspace(0.005, 0.013, 400))}, num=400,
+                          settings={"models": [MODEL | {"num_modules_first": 10, "num_modules_last": 410}]})
+    finding = first(run)
+    assert (finding["finding"], finding["phase"], finding["layer"]) == ("time_trend", "forward", "model")
+    assert "replace" in finding["remedy"]
+
+
 def test_a_machine_that_gets_slower_is_no_trend(tmp_path: Path) -> None:
     slower = np.where(np.arange(400) < 250, 1.0, 1.8)
     run = watched_program(tmp_path, {phase: list(time_s * slower) for phase, time_s in TYPICAL.items()}, num=400)

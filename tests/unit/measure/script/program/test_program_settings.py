@@ -228,6 +228,7 @@ def test_inference_with_gradients_and_hooks_that_pile_up_are_counted(tmp_path: P
     (model,) = facts_of(tmp_path, program)["settings"]["models"]
     assert (model["calls"], model["inference_with_grad"]) == (12, 4)
     assert (model["num_hooks_first"], model["num_hooks_last"]) == (0, 2)
+    assert model["num_modules_first"] == model["num_modules_last"] >= 1
 
 
 def test_a_model_that_is_trained_in_eval_mode_is_no_inference(tmp_path: Path) -> None:
