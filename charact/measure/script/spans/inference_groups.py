@@ -74,17 +74,20 @@ class Grouping:
             starts_ns: when the forwards start that begin a group if nothing is fetched; None: each of the same model.
         """
         group: list[Slice] = []
+        forwards: list[Slice] = []  # those of the group
         for one in slices:
             if one.kind is Kind.END:
                 continue
-            if group and self._begins(group, one, starts_ns):
+            if group and self._begins(group, forwards, one, starts_ns):
                 yield group
-                group = []
+                group, forwards = [], []
             group.append(one)
+            if one.kind is Kind.FORWARD:
+                forwards.append(one)
         if group:
             yield group
 
-    def _begins(self, group: list[Slice], one: Slice, starts_ns: Set[int] | None) -> bool:
+    def _begins(self, group: list[Slice], forwards: list[Slice], one: Slice, starts_ns: Set[int] | None) -> bool:
         if one.phase is not None and (one.phase, one.start_ns) == (group[-1].phase, group[-1].end_ns):
             return False  # continues a phase that the program named
         if one.kind is Kind.EXHAUSTED:
@@ -94,7 +97,6 @@ class Grouping:
         if one.kind is Kind.FETCH:
             # A fetch without an owner starts a new loop over a loader, such as after inspecting its first batch.
             return any(other.kind is not Kind.FETCH or (other.owner and not one.owner) for other in group)
-        forwards = [other for other in group if other.kind is Kind.FORWARD]
         if not forwards or not forwards[-1].ends:  # an inner span splits a forward
             return False
         if group[0].kind is not Kind.FETCH and self._begins_training(one) and self._are_apart(forwards, one):
