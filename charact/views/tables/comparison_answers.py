@@ -46,8 +46,8 @@ def turns_sentence(sides: Sequence[Group]) -> str:
         return ""
     count = f"{turns.num_turns} turn{'' if turns.num_turns == 1 else 's'}, one run of each in a turn"
     return {
-        "decided": f"Stopped after {count}: each ratio’s interval excludes 1, or lies within 3 % of it, "
-                   "cases aside that take less than a tenth of the time.",
+        "decided": f"Stopped after {count}: each ratio’s interval excludes 1, or lies within 3 % of it; "
+                   "those of a script’s cases need not that take less than a tenth of its time.",
         "time": f"Stopped after {count}, undecided: the time was up, --max-minutes allows more.",
         "repeat": f"Stopped after {count}, as --repeat asks for.",
         "interrupted": f"Stopped after {count}: interrupted. This is the answer so far.",

@@ -63,26 +63,15 @@ def _inputs_grow(case: WatchedCase) -> bool:
 
 
 def _finding(case: WatchedCase, phase: str, saving: Saving, evidence: list[str]) -> Finding:
-    hooked = [model for model in case.settings.get("models", [])
-              if (model.get("num_hooks_last") or 0) > (model.get("num_hooks_first") or 0) + 10]
-    if hooked:
-        model = max(hooked, key=lambda each: each["num_hooks_last"])
-        evidence.append(f"{model['name']} had {model['num_hooks_first']} hooks at its first call and has "
-                        f"{model['num_hooks_last']} at the end")
-        return Finding(f"{phase} gets longer with every iteration: hooks accumulate on {model['name']}",
+    if (grown := _grown(case, "hooks", evidence)) is not None:
+        return Finding(f"{phase} gets longer with every iteration: hooks accumulate on {grown}",
                        "register each hook once, before the loop, or remove it: handle.remove()", saving,
-                       tuple(evidence), phase=phase, layer=model["name"], setting="hooks",
-                       covers=frozenset({"hooks"}))
-    larger = [model for model in case.settings.get("models", [])
-              if (model.get("num_modules_last") or 0) > (model.get("num_modules_first") or 0) + 10]
+                       tuple(evidence), phase=phase, layer=grown, setting="hooks", covers=frozenset({"hooks"}))
     place = next((line.place for line in case.lines(phase)), None)
-    if larger and phase in ("forward", "backward", "update"):
-        model = max(larger, key=lambda each: each["num_modules_last"])
-        evidence.append(f"{model['name']} had {model['num_modules_first']} modules at its first call and has "
-                        f"{model['num_modules_last']} at the end")
-        return Finding(f"{phase} gets longer with every iteration: {model['name']} gets more and more modules",
+    if phase in ("forward", "backward", "update") and (grown := _grown(case, "modules", evidence)) is not None:
+        return Finding(f"{phase} gets longer with every iteration: {grown} gets more and more modules",
                        "add modules once, before the loop; replace those of earlier iterations instead of wrapping "
-                       "them again", saving, tuple(evidence), place=place, phase=phase, layer=model["name"])
+                       "them again", saving, tuple(evidence), place=place, phase=phase, layer=grown)
     causes = {
         "backward": ("it goes through the autograd graph of earlier iterations again",
                      "detach tensors that are carried over to the next iteration: hidden.detach(), loss.item()"),
@@ -98,3 +87,15 @@ def _finding(case: WatchedCase, phase: str, saving: Saving, evidence: list[str])
                                        "the end"))
     return Finding(f"{phase} gets longer with every iteration: {cause}", remedy, saving,
                    tuple(evidence), place=place, phase=phase)
+
+
+def _grown(case: WatchedCase, what: str, evidence: list[str]) -> str | None:
+    """Return the name of the model with many more hooks or modules than at its first call, and add the evidence."""
+    first, last = f"num_{what}_first", f"num_{what}_last"
+    grown = [model for model in case.settings.get("models", [])
+             if (model.get(last) or 0) > (model.get(first) or 0) + 10]
+    if not grown:
+        return None
+    model = max(grown, key=lambda each: each[last])
+    evidence.append(f"{model['name']} had {model[first]} {what} at its first call and has {model[last]} at the end")
+    return str(model["name"])

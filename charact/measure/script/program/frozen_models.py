@@ -27,13 +27,9 @@ class FrozenModels:
         self._called_once: set[int] = set()
         """Models that were called without gradients: the second call may have some, as that of a GAN's generator."""
 
-    def is_other(self, owner: int) -> bool:
-        """Return whether a model is known not to be frozen."""
-        return self._models.get(owner, self) is None
-
     def call(self, owner: int, module: Any, tensors: Sequence[Any]) -> None:
         """Note the input tensors of a call if its model computes no gradients for its weights. Never fails."""
-        if self.is_other(owner):
+        if owner in self._models and self._models[owner] is None:
             return
         try:
             self._call(owner, module, tensors)
