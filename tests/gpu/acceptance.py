@@ -16,9 +16,8 @@ in `lines.tsv`, the output of programs in `programs.log`. Exit status: number of
 
 import argparse
 import importlib
-import importlib.util
+import importlib.metadata
 import os
-import re
 import sys
 import time
 import tomllib
@@ -27,11 +26,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from packaging.requirements import Requirement
+
 if TYPE_CHECKING:
     from gpu.checks.session import Check, Session
 
 ROOT = Path(__file__).resolve().parents[2]
-IMPORTED_AS = {"nvidia-ml-py": "pynvml", "pyyaml": "yaml"}
 
 
 def main() -> int:
@@ -43,8 +43,8 @@ def main() -> int:
     parser.add_argument("--budget", type=float, default=470.0, help="seconds after which no further check begins")
     options = parser.parse_args()
     if missing := missing_packages():
-        print(f"error: these packages are missing: {', '.join(missing)}; install them, or put them on PYTHONPATH",
-              file=sys.stderr)
+        print(f"error: these packages are missing or too old: {', '.join(missing)}; install them, or put them on "
+              "PYTHONPATH", file=sys.stderr)
         return 2
     out = options.out.resolve()
     import_from_checkout(out)
@@ -92,10 +92,15 @@ def run_checks(session: "Session", checks: Mapping[str, "Check"], budget_s: floa
 
 
 def missing_packages() -> list[str]:
-    """Return the packages that charact depends on and that cannot be imported."""
-    texts = _project()["dependencies"]
-    names = [re.split(r"[^\w-]", text, maxsplit=1)[0] for text in texts]
-    return [name for name in names if importlib.util.find_spec(IMPORTED_AS.get(name, name)) is None]
+    """Return what charact depends on and is not here: a name, or a name with the versions that would do."""
+    return [str(one) for one in map(Requirement, _project()["dependencies"]) if not _is_met(one)]
+
+
+def _is_met(requirement: Requirement) -> bool:
+    try:
+        return requirement.specifier.contains(importlib.metadata.version(requirement.name), prereleases=True)
+    except importlib.metadata.PackageNotFoundError:
+        return False
 
 
 def import_from_checkout(out: Path) -> None:

@@ -1,4 +1,4 @@
-"""Bricks on a CUDA device: times on the device's clock, memory of its allocator, training and updates."""
+"""Bricks on a CUDA device: times on the device's clock, training and updates."""
 
 from pathlib import Path
 
@@ -19,7 +19,6 @@ from charact.record.writer import RunWriter
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 
 ROWS, WIDTH = 2048, 1024
-ACTIVATION, WEIGHT = 4 * ROWS * WIDTH, 4 * WIDTH * WIDTH
 
 
 def run(tmp_path: Path, mode: str) -> Run:
@@ -35,13 +34,10 @@ def run(tmp_path: Path, mode: str) -> Run:
 
 
 @pytest.mark.parametrize("mode", ["infer", "train"])
-def test_times_and_memory_are_the_devices(tmp_path: Path, mode: str) -> None:
+def test_times_are_the_devices(tmp_path: Path, mode: str) -> None:
     record = run(tmp_path, mode)
     assert set(record.bricks["status"]) == {"ok"}
     assert (record.brick_times["device_s"] > 0).all()
-    row = record.bricks.query("kind == 'sequence'").iloc[0]
-    assert row["outputs_bytes"] >= ACTIVATION
-    assert row["peak_bytes"] >= ACTIVATION + (0 if mode == "infer" else ACTIVATION + WEIGHT)
 
 
 def test_a_kernel_takes_as_long_on_the_devices_clock_whatever_was_queued() -> None:

@@ -5,9 +5,15 @@ import torch
 
 pynvml.nvmlInit()
 gpu = pynvml.nvmlDeviceGetHandleByIndex(0)
-before = pynvml.nvmlDeviceGetMemoryInfo(gpu).used
+
+
+def used_bytes() -> int:
+    return int(pynvml.nvmlDeviceGetMemoryInfo(gpu, pynvml.nvmlMemory_v2).used)  # without what the driver reserves
+
+
+before = used_bytes()
 torch.zeros(1, device="cuda")
-bare = pynvml.nvmlDeviceGetMemoryInfo(gpu).used - before
+bare = used_bytes() - before
 net = torch.nn.Sequential(
     torch.nn.Conv2d(3, 64, 7), torch.nn.BatchNorm2d(64), torch.nn.ReLU(), torch.nn.AdaptiveAvgPool2d(1),
     torch.nn.Flatten(), torch.nn.Linear(64, 10)).cuda()
@@ -17,4 +23,4 @@ for _ in range(3):
     optimizer.step()
     optimizer.zero_grad()
 torch.cuda.synchronize()
-print(bare, pynvml.nvmlDeviceGetMemoryInfo(gpu).used - before - torch.cuda.memory_reserved())
+print(bare, used_bytes() - before - torch.cuda.memory_reserved())

@@ -117,11 +117,23 @@ int nvmlDeviceGetUtilizationRates(Device *device, unsigned rates[2]) {
     return device == &devices[DIVIDED] ? NOT_SUPPORTED : SUCCESS;
 }
 
+#define TOTAL_BYTES 80000000000ull
+#define RESERVED_BYTES 644939776ull
+
 int nvmlDeviceGetMemoryInfo(Device *device, unsigned long long total_free_used[3]) {
     CHECKED();
-    total_free_used[0] = 80000000000ull;
-    total_free_used[1] = 80000000000ull - device->used_bytes;
-    total_free_used[2] = device->used_bytes;
+    total_free_used[0] = TOTAL_BYTES;
+    total_free_used[2] = device->used_bytes + RESERVED_BYTES;
+    total_free_used[1] = TOTAL_BYTES - total_free_used[2];
+    return SUCCESS;
+}
+
+int nvmlDeviceGetMemoryInfo_v2(Device *device, unsigned long long version_total_reserved_free_used[5]) {
+    CHECKED();
+    version_total_reserved_free_used[1] = TOTAL_BYTES;
+    version_total_reserved_free_used[2] = RESERVED_BYTES;
+    version_total_reserved_free_used[3] = TOTAL_BYTES - RESERVED_BYTES - device->used_bytes;
+    version_total_reserved_free_used[4] = device->used_bytes;
     return SUCCESS;
 }
 

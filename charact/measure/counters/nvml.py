@@ -72,6 +72,18 @@ _reasons = _newest("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurre
 _temperature = _newest("nvmlDeviceGetTemperatureV", "nvmlDeviceGetTemperature")
 
 
+def _memory_used(gpu: Any) -> tuple[float, ...]:
+    """Return the memory in use (bytes), by the second version of the query where both know it.
+
+    The first counts what the driver reserves for itself, 615 MiB on an H200, which CUDA's total and free leave out.
+    """
+    try:
+        return (float(pynvml.nvmlDeviceGetMemoryInfo(gpu, pynvml.nvmlMemory_v2).used),)
+    except (pynvml.NVMLError_FunctionNotFound, pynvml.NVMLError_NotSupported,
+            pynvml.NVMLError_ArgumentVersionMismatch):
+        return (float(pynvml.nvmlDeviceGetMemoryInfo(gpu).used),)
+
+
 def _throttles(gpu: Any) -> tuple[float, ...]:
     reasons = _reasons(gpu)
     return tuple(float(bool(reasons & mask)) for _, mask in _THROTTLES.values())
@@ -91,9 +103,8 @@ _READS = (
     _Read((Counter("utilization_frac", "share of time in which any kernel ran, over the driver's own window of 1/6 to "
                    "1 s", "sampled", _WHOLE),),
           lambda gpu: (pynvml.nvmlDeviceGetUtilizationRates(gpu).gpu / 100,), "nobody"),
-    _Read((Counter("memory_used_bytes", "memory in use, including the driver's own", "sampled",
-                   "the device, with all that runs on it"),),
-          lambda gpu: (float(pynvml.nvmlDeviceGetMemoryInfo(gpu).used),), "instance"),
+    _Read((Counter("memory_used_bytes", "memory in use, contexts included; drivers before 510 add what they reserve",
+                   "sampled", "the device, with all that runs on it"),), _memory_used, "instance"),
     _Read((Counter("power_w", "power of the GPU with its memory: over the pass energy_j over time, where there is a "
                    "meter; a sample is, from Ampere on except GA100, the mean of the last second", "sampled", _WHOLE),),
           lambda gpu: (pynvml.nvmlDeviceGetPowerUsage(gpu) / 1e3,), "nobody"),

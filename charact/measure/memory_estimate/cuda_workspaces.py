@@ -24,8 +24,11 @@ _WITH_LARGE_CUBLAS = (("2.14", (9, 10, 11, 12)), ("2.12", (9, 10, 12)), ("0", (9
 """Major compute capabilities with large workspaces from a version of PyTorch on: PRs #189312 and #175344, which were
 merged in the months before these releases."""
 _CUBLASLT_BYTES = MIB
-_FIRST_WITHOUT_OWN_CUBLASLT = "2.11"
-"""PyTorch in which cuBLASLt, which adds biases, shares cuBLAS's workspace (PR #168175)."""
+_FIRST_WITHOUT_OWN_CUBLASLT = "2.12"
+"""PyTorch in which cuBLASLt, which adds biases, shares cuBLAS's workspace (PR #168175).
+
+2.11.0 still has a block of its own, measured on an H200.
+"""
 _HIPBLAS_BYTES, _HIPBLAS_LARGE_BYTES, _HIPBLASLT_BYTES = 32 * MIB, 128 * MIB, 76 * MIB
 _WITH_LARGE_HIPBLAS = ("gfx94", "gfx95")
 """Source: pytorch/pytorch, `aten/src/ATen/cuda/CublasHandlePool.cpp` and `CUDABlas.cpp`; the first is the 8,519,680 of

@@ -18,11 +18,12 @@ first steps; gradients by the weights are made of all of them. Gradients are che
 CPU would take minutes over a GPU's.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from charact.ops import Kind, Prepared, Problem
 from charact.ops.gradients import flattened, gradients, reserve_copy, with_graph
@@ -30,7 +31,6 @@ from charact.ops.parsing import check_elements, malformed, whole_numbers
 from charact.ops.tolerances import DTYPES, ROUNDING, number_refusal, sum_tolerance
 
 _NUM_GATES = {"relu": 1, "tanh": 1, "lstm": 4, "gru": 3}
-_CLASSES = {"relu": nn.RNN, "tanh": nn.RNN, "lstm": nn.LSTM, "gru": nn.GRU}
 _CALLS = {"relu": torch.rnn_relu, "tanh": torch.rnn_tanh, "lstm": torch.lstm, "gru": torch.gru}
 _COMPARED_SEQUENCES = 4
 _FORWARD_WEIGHTS = 2**31
@@ -146,10 +146,15 @@ def _tolerance(problem: Problem, direction: str, precision: str) -> float:
 
 
 def _weights(cell: str, width: int, hidden: int, dtype: torch.dtype, device: torch.device) -> list[Tensor]:
-    """Return uninitialized weights and biases, on CUDA in one block as cuDNN requires."""
-    options = {"nonlinearity": cell} if cell in ("relu", "tanh") else {}
-    layer = _CLASSES[cell](width, hidden, device="meta", dtype=dtype, **options)
-    return list(layer.to_empty(device=device).parameters())
+    """Return uninitialized weights and biases in one block, as cuDNN requires, which would copy others at each call.
+
+    PyTorch's modules arrange theirs so except in bfloat16.
+    """
+    rows = _NUM_GATES[cell] * hidden
+    shapes = (rows, width), (rows, hidden), (rows,), (rows,)
+    block = torch.empty(sum(map(math.prod, shapes)), dtype=dtype, device=device)
+    parts = block.split([math.prod(shape) for shape in shapes])
+    return [part.view(shape).detach() for part, shape in zip(parts, shapes, strict=True)]
 
 
 def _run(cell: str, inputs: Tensor, *rest: Tensor, train: bool = False) -> Tensor:

@@ -89,6 +89,8 @@ class SparseGemm(Kind):
             return f"bsr needs M and K that {BLOCK} divides, not {m} and {k}: use --layouts csr"
         if num_nonzeros(problem) == 0:
             return f"with so many zeros none of the {BLOCK}×{BLOCK} blocks of bsr is left: use --layouts csr"
+        if device.type == "cuda" and layout == "coo" and precision in ("bf16", "fp16"):
+            return "on a GPU PyTorch multiplies coo matrices in float32 only: use --precision fp32, or --layouts csr"
         if device.type == "cpu" and precision == "bf16" and layout not in ("coo", "dense"):
             return f"on a CPU PyTorch multiplies {layout} matrices in float32 only: use --precision fp32"
         return number_refusal(precision, device, int8="PyTorch has no sparse products of int8: use --precision fp32")

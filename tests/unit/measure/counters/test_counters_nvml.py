@@ -62,6 +62,13 @@ def test_an_instance_tells_its_memory_and_of_its_gpu_only_what_holds_for_it(stub
     assert found["whole"] == {}
 
 
+@pytest.mark.parametrize("code", [13, 25])
+def test_a_driver_without_the_second_query_of_memory_adds_what_it_reserves(stub_nvml: StubNvml, code: int) -> None:
+    found = stub_nvml.ask("read", "nvml", pauses=[0], rules=f"nvmlDeviceGetMemoryInfo_v2 {code}")
+    assert found["samples"][0]["memory_used_bytes"] == STEADY["memory_used_bytes"] + 644939776
+    assert found["missing"] == {}
+
+
 def test_an_instance_is_found_by_its_gpu_and_the_environment(stub_nvml: StubNvml) -> None:
     named = stub_nvml.ask("read", "nvml", DIVIDED, visible=f"MIG-{INSTANCE}", pauses=[0])
     assert named["samples"][0]["memory_used_bytes"] == 2147483648.0
