@@ -1,5 +1,6 @@
 """Synthetic images of uniform noise, and options of all synthetic data."""
 
+import random
 from dataclasses import fields
 from typing import TYPE_CHECKING
 
@@ -43,13 +44,15 @@ def check_synthetic(synthetic: "Synthetic", kind: Kind) -> None:
                             f"{', '.join(KEYS_READ[kind])}: leave it out")
 
 
-def make_picture(
-    seed: int, split: Split, index: int, input_size: int, num_classes: int
-) -> tuple[NDArray[np.float32], int]:
-    """Return an image (3, size, size), uniform in [0, 1), and its label; depends only on the arguments."""
-    generator = np.random.default_rng((seed, index, _SPLIT_SEEDS[split]))
-    picture = generator.random((3, input_size, input_size), dtype=np.float32)
-    return picture, int(generator.integers(num_classes))
+def make_picture(seed: int, split: Split, number: int, input_size: int) -> NDArray[np.float32]:
+    """Return an image (3, size, size), uniform in [0, 1); depends only on the arguments."""
+    generator = np.random.default_rng((seed, number, _SPLIT_SEEDS[split]))
+    return generator.random((3, input_size, input_size), dtype=np.float32)
+
+
+def make_label(seed: int, split: Split, index: int, num_classes: int) -> int:
+    """Return the label of an image, from 0 to `num_classes` - 1; depends only on the arguments."""
+    return random.Random(f"{seed} {split} {index}").randrange(num_classes)
 
 
 DATASETS = [

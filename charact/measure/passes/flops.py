@@ -43,7 +43,9 @@ def flop_pass(case: Case, batch: Any) -> tuple[list[dict[str, Any]], dict[str, A
         batch: a batch of the case; only its shapes and types are used.
     """
     with fake_tensors(case) as fake:
-        fake_batch = tree_map_only(torch.Tensor, lambda tensor: fake.from_tensor(tensor.cpu()), batch)
+        # Created anew: a tensor of another device cannot be converted among fake ones.
+        fake_batch = tree_map_only(torch.Tensor, lambda one: torch.empty_strided(
+            one.size(), one.stride(), dtype=one.dtype), batch)
         loop = fake_loop(case, itertools.repeat(fake_batch), fake)
         if case.training:
             loop.iteration(lambda phase: contextlib.nullcontext())  # the first update also creates state

@@ -19,7 +19,7 @@ from charact.measure.script.spans.collectives import Arrival, Arrivals, collecti
 from charact.measure.script.spans.cycles import join_cycles
 from charact.measure.script.spans.event_log import Damage, EventLogReader, num_slices
 from charact.measure.script.spans.frame_samples import Samples
-from charact.measure.script.spans.iterations import Interval, Iteration, Mode
+from charact.measure.script.spans.iterations import Interval, Iteration, Mode, lasts_ns
 from charact.measure.script.spans.pass_results import Passes
 from charact.measure.script.spans.recorder import Kind, Slice
 from charact.measure.script.spans.segmenter import Segmenter
@@ -230,11 +230,11 @@ def _case(log: EventLog, name: str, source: str, training: bool, iterations: lis
     mode = "train" if training else "infer"
     models = {interval.owner for one in iterations for interval in one.intervals if interval.phase == "forward"} - {0}
     walls_s = [(one.end_ns - one.start_ns) / 1e9 for one in iterations]
-    inferred = sum(interval.end_ns - interval.start_ns for one in iterations for interval in one.intervals
-                   if interval.inferred)
+    inferred = sum(lasts_ns(interval) for one in iterations for interval in one.intervals if interval.inferred)
     compiling = sum(interval.end_ns - interval.start_ns for one in log.iterations if one.training == training
                     for interval in one.intervals if interval.compiling)
-    other_s = sum(row["host_s"] for row in rows if row["phase"] == "other")
+    clock = "device_s" if all(row["device_s"] is not None for row in rows) else "host_s"
+    other_s, iterations_s = sum(row[clock] for row in rows if row["phase"] == "other"), sum(row[clock] for row in rows)
     entry: dict[str, Any] = {
         "case": name if name == mode else f"{name}-{mode}", "workload": name, "variant": "", "input_kind": None,
         "input_size": None,
@@ -246,8 +246,8 @@ def _case(log: EventLog, name: str, source: str, training: bool, iterations: lis
         "passes": {"timing": {
             "status": "ok", "reason": None, "num_warmup_iterations": num_skipped, "warmup_ended_by": "number",
             "num_iterations": len(iterations), "ended_by": ended_by, "precision_target_frac": None,
-            "interval_frac": None, "median_s": median(walls_s), "attributed_frac": 1 - other_s / sum(walls_s),
-            "inferred_frac": inferred / 1e9 / sum(walls_s), "compile_s": compiling / 1e9 if compiling else None,
+            "interval_frac": None, "median_s": median(walls_s), "attributed_frac": 1 - other_s / iterations_s,
+            "inferred_frac": inferred / 1e9 / iterations_s, "compile_s": compiling / 1e9 if compiling else None,
             "blind_spots": [*(f"the event log was damaged: {one}" for one in log.damage),
                             *([NO_DEVICE_TIMES.format(log.device["device"], log.device["reason"])]
                               if log.device and log.device["reason"] else []),
@@ -309,9 +309,9 @@ def iteration_rows(number: int, iteration: Iteration, parts: Mapping[tuple[int, 
     for one in iteration.intervals:
         key = one.phase, parts.get((one.owner, one.phase, one.mode))
         host_ns[key] += one.end_ns - one.start_ns
-        device_ns[key] += _device_ns(one) if on_device else 0
+        device_ns[key] += lasts_ns(one) if on_device else 0
     host_ns["other", None] += iteration.end_ns - iteration.start_ns - sum(host_ns.values())
-    device_ns["other", None] += _device_ns(iteration) - sum(device_ns.values()) if on_device else 0
+    device_ns["other", None] += lasts_ns(iteration) - sum(device_ns.values()) if on_device else 0
     return [
         {"iteration": number, "phase": phase, "part": part, "host_s": ns / 1e9,
          "device_s": device_ns[phase, part] / 1e9 if on_device else None}
@@ -321,12 +321,6 @@ def iteration_rows(number: int, iteration: Iteration, parts: Mapping[tuple[int, 
 
 def _has_device(one: Iteration | Interval) -> bool:
     return one.start_event is not None and one.end_event is not None
-
-
-def _device_ns(one: Iteration | Interval) -> int:
-    assert isinstance(one.start_event, int)
-    assert isinstance(one.end_event, int)
-    return one.end_event - one.start_event
 
 
 def _parts(log: EventLog, iterations: Sequence[Iteration]) -> dict[tuple[int, str, Mode], str]:

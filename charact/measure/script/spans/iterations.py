@@ -59,6 +59,18 @@ class Iteration:
     end_event: object = None
 
 
+def lasts_ns(one: Interval | Iteration) -> int:
+    """Return how long an interval or an iteration lasts (ns): on the device if it has times, else on the host."""
+    return between_ns(one.start_ns, one.end_ns, one.start_event, one.end_event)
+
+
+def between_ns(begin_ns: int, end_ns: int, begin_event: object, end_event: object) -> int:
+    """Return the time between two moments (ns), by the device's times of their events if both are known."""
+    if isinstance(begin_event, int) and isinstance(end_event, int):
+        return end_event - begin_event
+    return end_ns - begin_ns
+
+
 def iteration_of(slices: list[Slice], after: Slice | None, *, training: bool, manual_update: bool = False) -> Iteration:
     """Return an iteration from its slices.
 

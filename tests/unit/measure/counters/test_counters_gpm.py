@@ -1,16 +1,16 @@
 """GPM's counters through the real binding: the library below it is the stub of `support/stub_nvml.c`.
 
 In the stub multiprocessors are busy in every window, warps and all the rest in those of odd number. Opening takes two
-snapshots, so that the first sample is window 3.
+snapshots, and the first sample two others, from which GPM shows what ran since: the second sample is window 5.
 """
 
 import pytest
 from support.stub_nvml import DIVIDED, INSTANCE, LOST, StubNvml
 
 from charact.measure.counters._support.permissions import ADMIN_ONLY, BUSY
-from charact.measure.counters.gpm import MIN_WINDOW_S, GpmCounters
+from charact.measure.counters.gpm import LAG_S, MIN_WINDOW_S, GpmCounters
 
-WINDOW_S = 1.1 * MIN_WINDOW_S
+SHOWN_S, WINDOW_S = 1.1 * LAG_S, 1.1 * MIN_WINDOW_S
 ODD = {
     "utilization_frac": 0.9, "sm_utilization_frac": 0.8, "sm_occupancy_frac": 0.6, "warp_occupancy_frac": 0.75,
     "bandwidth_utilization_frac": 0.5, "tensor_pipe_frac": 0.3, "fp64_pipe_frac": 0.01, "fp32_pipe_frac": 0.1,
@@ -26,10 +26,10 @@ def in_part(share: float) -> dict[str, float]:
 
 
 def test_each_window_and_the_whole_are_what_the_library_counted(stub_nvml: StubNvml) -> None:
-    found = stub_nvml.ask("read", "gpm", pauses=[WINDOW_S] * 4)
+    found = stub_nvml.ask("read", "gpm", pauses=[SHOWN_S] + [WINDOW_S] * 4)
     assert found["available"] is None
-    assert found["samples"] == [pytest.approx(ODD), pytest.approx(EVEN)] * 2
-    # From the first snapshot to the one of the close: windows 2 to 7.
+    assert found["samples"] == [{}, *[pytest.approx(ODD), pytest.approx(EVEN)] * 2]
+    # From the snapshots of the first sample to the one of the close: windows 4 to 9.
     assert found["whole"] == pytest.approx(in_part(3 / 6))
     assert found["missing"] == NO_NVLINK
     assert set(ODD) | set(NO_NVLINK) == {counter.name for counter in GpmCounters.counters}
@@ -52,28 +52,30 @@ def test_occupancy_is_the_one_counter_that_is_inferred() -> None:
 
 @pytest.mark.parametrize(("uuid", "visible"), [(INSTANCE, ""), (DIVIDED, f"MIG-{INSTANCE}")])
 def test_an_instance_has_counters_of_its_own(stub_nvml: StubNvml, uuid: str, visible: str) -> None:
-    found = stub_nvml.ask("read", "gpm", uuid, visible=visible, pauses=[WINDOW_S])
-    assert found["samples"][0]["sm_utilization_frac"] == pytest.approx(0.4)
-    assert found["samples"][0]["warp_occupancy_frac"] == pytest.approx(0.75)
+    found = stub_nvml.ask("read", "gpm", uuid, visible=visible, pauses=[SHOWN_S, WINDOW_S])
+    assert found["samples"][1]["sm_utilization_frac"] == pytest.approx(0.4)
+    assert found["samples"][1]["warp_occupancy_frac"] == pytest.approx(0.75)
 
 
 def test_an_idle_device_has_no_occupancy_of_its_busy_part(stub_nvml: StubNvml) -> None:
-    found = stub_nvml.ask("read", "gpm", pauses=[WINDOW_S], rules="idle 1")
-    assert found["samples"][0] == {name: 0.0 for name in ODD if name != "warp_occupancy_frac"}
+    found = stub_nvml.ask("read", "gpm", pauses=[SHOWN_S, WINDOW_S], rules="idle 1")
+    assert found["samples"][1] == {name: 0.0 for name in ODD if name != "warp_occupancy_frac"}
     assert found["missing"] == NO_NVLINK | {"warp_occupancy_frac": "no multiprocessor was busy"}
 
 
 def test_a_sample_too_soon_is_none_and_the_next_has_its_window(stub_nvml: StubNvml) -> None:
-    found = stub_nvml.ask("read", "gpm", pauses=[WINDOW_S, 0, WINDOW_S])
-    # The snapshot of the second is number 4: the third lies over windows 4 and 5.
-    assert found["samples"] == [pytest.approx(ODD), {}, pytest.approx(in_part(1 / 2))]
+    found = stub_nvml.ask("read", "gpm", pauses=[SHOWN_S, WINDOW_S, 0, WINDOW_S])
+    # The snapshot of the third is number 6: the fourth lies over windows 6 and 7.
+    assert found["samples"] == [{}, pytest.approx(ODD), {}, pytest.approx(in_part(1 / 2))]
 
 
-def test_a_pass_shorter_than_a_window_says_so(stub_nvml: StubNvml) -> None:
-    found = stub_nvml.ask("read", "gpm")
+@pytest.mark.parametrize("pauses", [[], [0.0], [SHOWN_S]])
+def test_a_pass_shorter_than_the_lag_and_a_window_says_so(stub_nvml: StubNvml, pauses: list[float]) -> None:
+    found = stub_nvml.ask("read", "gpm", pauses=pauses)
     assert found["whole"] == {}
     assert set(found["missing"]) == set(ODD) | set(NO_NVLINK)
-    assert set(found["missing"].values()) == {"the pass was shorter than 0.1 s, the shortest interval of GPM"}
+    assert set(found["missing"].values()) == {
+        "the pass was shorter than 0.25 s: GPM shows work 0.15 s later, over intervals of at least 0.1 s"}
 
 
 def test_a_gpu_before_hopper_is_refused(stub_nvml: StubNvml) -> None:
@@ -102,9 +104,9 @@ def test_what_cannot_be_opened_is_given_back(stub_nvml: StubNvml, rules: str, re
 
 @pytest.mark.parametrize("later", [LOST, "nvmlGpmMetricsGet 15"])
 def test_a_gpu_that_is_lost_is_a_refusal(stub_nvml: StubNvml, later: str) -> None:
-    found = stub_nvml.ask("read", "gpm", pauses=[WINDOW_S], later=later)
-    assert found["samples"][0] == pytest.approx(ODD)
-    assert found["samples"][1] == found["whole"] == [
+    found = stub_nvml.ask("read", "gpm", pauses=[SHOWN_S, WINDOW_S], later=later)
+    assert found["samples"][:2] == [{}, pytest.approx(ODD)]
+    assert found["samples"][2] == found["whole"] == [
         "the GPU is lost: the driver cannot reach it any more",
         "restart the machine; `sudo dmesg | grep Xid` shows why"]
 

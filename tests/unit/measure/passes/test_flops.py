@@ -37,6 +37,15 @@ def test_each_product_is_counted_in_its_phase_and_layer(precision: str) -> None:
     assert facts["uncounted"] == []
 
 
+def test_a_batch_of_another_device_counts_as_on_the_cpu() -> None:
+    """As on a GPU, whose tensors cannot be converted to fake ones of the CPU."""
+    case = small_case("train")
+    batch = Loop(case).next_batch()
+    rows, facts = flop_pass(case, batch)
+    assert sum(row["flop"] or 0 for row in rows)
+    assert flop_pass(case, tuple(one.to("meta") for one in batch)) == (rows, facts)
+
+
 def test_bytes_are_those_of_inputs_and_outputs() -> None:
     case = small_case("infer")
     rows, _ = flop_pass(case, Loop(case).next_batch())

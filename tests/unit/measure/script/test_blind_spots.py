@@ -72,6 +72,15 @@ def test_work_at_the_end(gap_ns: int, said: bool) -> None:
     assert spots == ([f"{AT_END.format('3.0 %', 'update')}: {NAME_IT}"] if said else [])
 
 
+@pytest.mark.parametrize(("device_begin_ns", "said"), [(30, False), (50, True)])
+def test_waiting_for_a_device_that_computes_is_no_gap(device_begin_ns: int, said: bool) -> None:
+    """The host launches an update until 20 ns and waits until 90 ns, to print a loss; the device ends at 30 ns or 50 ns."""
+    intervals = [Interval("update", NONE, 0, 20, start_event=0, end_event=30),
+                 Interval("data", NONE, 90, 100, start_event=device_begin_ns, end_event=100)]
+    spots = blind_spots([Iteration(True, 0, 100, intervals, 0, 100)], compiled_whole=False, full=False, any_loader=True)
+    assert spots == ([f"{BETWEEN.format('20.0 %', 'update', 'data')}: {NAME_IT}"] if said else [])
+
+
 def test_work_at_the_end_may_create_the_next_batch_unless_its_line_is_known() -> None:
     iterations = [Iteration(True, begin, begin + 100, [Interval("forward", MODEL, begin, begin + 50)])
                   for begin in range(0, 1000, 100)]
