@@ -13,6 +13,7 @@ from support.device_clocks import peak_bytes_per_s, sampled_powers_w, spin_kerne
 
 from charact.measure.counters._support.nvml_library import find_gpu, start, torch_uuid
 from charact.measure.counters._support.protocol import UnavailableError
+from charact.measure.counters.gpm import LAG_S
 from charact.measure.counters.gpm import SOURCE as GPM
 from charact.measure.counters.nvml import SOURCE as NVML
 
@@ -22,6 +23,12 @@ DEVICE = torch.device("cuda", 0)
 LOAD_S = 1.5
 
 Samples = list[Mapping[str, float]]
+
+
+def lasting(seconds: float) -> Iterator[None]:
+    begin_s = time.perf_counter()
+    while time.perf_counter() - begin_s < seconds:
+        yield
 
 
 def under_load(source: Any, launch: Callable[[], object],
@@ -36,10 +43,14 @@ def under_load(source: Any, launch: Callable[[], object],
         reading = source.open(DEVICE)
     except UnavailableError as refused:
         pytest.skip(refused.unavailable.reason)
+    for _ in lasting(2 * LAG_S):
+        launch()
+        torch.cuda.current_stream(DEVICE).synchronize()
+    reading.sample()  # GPM's first snapshot, which shows the load
     begin_s = time.perf_counter()
     samples: Samples = []
     num_launched, due_s = 0, begin_s + 0.2
-    while time.perf_counter() - begin_s < load_s:
+    for _ in lasting(load_s):
         for _ in range(4):
             launch()
         num_launched += 4

@@ -61,6 +61,10 @@ def test_an_unknown_option_is_found() -> None:
     assert unknown_option(root, ["bricks", "make"]) == "make"
 
 
+CHECKED_BY = {"gpm": "gpm: ", "kineto": "trace's busy time", "ncu": "ncu: FLOP", "nvml": "energy / "}
+"""Beginnings of checks in `checks.tsv` of a device, by the source that they try."""
+
+
 @pytest.mark.parametrize("name", TEXTS)
 def test_links_exist(name: str) -> None:
     assert broken_links(ROOT / name) == []
@@ -75,11 +79,16 @@ def test_sources_that_ran_on_no_device_are_named() -> None:
     assert set(re.findall(r"`(\w+)`", sentence)) == {name for name, where in tried_on.items() if where == NOT_TRIED}
 
 
-def test_a_source_that_ran_on_a_device_has_a_record_of_it() -> None:
+def test_a_source_that_ran_on_a_device_has_a_record_or_checks_of_it() -> None:
+    checks = [line.split("\t")[:2] for path in (ROOT / "reports").glob("*/checks.tsv")
+              for line in path.read_text(encoding="utf-8").splitlines()]
+    checked = {source for source, words in CHECKED_BY.items() for status, check in checks
+               if status == "PASS" and check.startswith(words)}
+    assert set(CHECKED_BY) == checked
     found = {name for path in (ROOT / "reports").glob("*/run/run.json")
              for case in json.loads(path.read_text(encoding="utf-8"))["cases"]
              for name, outcome in case["passes"]["counters"]["sources"].items() if outcome["status"] == "ok"}
-    assert found == {name for name, source in all_sources().items() if source.tried_on is not None}
+    assert found | checked == {name for name, source in all_sources().items() if source.tried_on is not None}
 
 
 @pytest.mark.slow

@@ -61,8 +61,8 @@ _OCCUPANCY = Counter(
 class GpmCounters:
     """GPM metrics between consecutive snapshots, and between the first and the last.
 
-    The first snapshot is taken `LAG_S` after the start, since before it would show what ran before. Values are therefore
-    those of the time from the start until `LAG_S` before the end.
+    The first snapshot is taken `LAG_S` after the start, since before it would show what ran before. The values of the
+    whole are therefore those from the start until `LAG_S` before the end.
 
     *Error*: a sample shows the device `LAG_S` before its time.
 
@@ -74,7 +74,7 @@ class GpmCounters:
     devices = frozenset({"cuda"})
     reads: Literal["device"] = "device"
     taken: Literal["along"] = "along"
-    tried_on: str | None = None
+    tried_on: str | None = "NVIDIA H200"
     period_s = 0.125
     counters = (*(Counter(name, definition, "sampled", _SCOPE) for name, _, _, definition in _METRICS), _OCCUPANCY)
 
@@ -137,8 +137,8 @@ class _GpmReading:
         with nvml_errors(), self._resources:
             self._take(self._next)
             if self._lags or self._next.time_s - self._first.time_s < MIN_WINDOW_S:
-                reason = f"the pass was shorter than {LAG_S + MIN_WINDOW_S:.2f} s: GPM shows work {LAG_S} s later, over " \
-                         f"intervals of at least {MIN_WINDOW_S} s"
+                reason = (f"the pass was shorter than {LAG_S + MIN_WINDOW_S:.2f} s: GPM shows work {LAG_S} s later, "
+                          f"over intervals of at least {MIN_WINDOW_S} s")
                 self.missing |= {counter.name: reason for counter in GpmCounters.counters}
                 return {}
             values, missing = _metrics(self._first, self._next)

@@ -15,7 +15,7 @@ class KinetoCounters:
     devices = frozenset({"cuda"})
     reads: Literal["device"] = "device"
     taken: Literal["trace"] = "trace"
-    tried_on: str | None = None
+    tried_on: str | None = "NVIDIA H200"
     counters = tuple(Counter(name, definition, method, of_traces.SCOPE)
                      for name, (definition, method) in of_traces.DEFINITIONS.items())
 

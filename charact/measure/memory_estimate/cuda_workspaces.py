@@ -1,21 +1,25 @@
 """Memory of CUDA's libraries in addition to tensors: workspaces of operators, and permanent blocks.
 
 Each rule gives a range of bytes from an operator's shapes; operators without a rule need none. The rules cite their
-sources. Those of sums and of `index_put_` agree with recorded CUDA memory snapshots (`benchmarks/README.md`); the
-others were not checked on a GPU. cuDNN chooses its convolution algorithms itself, so their range is wide. Not
-modelled: sorting (`topk`, `unique`), buffers of reductions over whole tensors (a few KiB) and of batch norms in
-channels-last, and the state of cuDNN's dropout between recurrent layers.
+sources. Those of sums and of `index_put_` agree with recorded CUDA memory snapshots, those of convolutions and
+recurrent layers with what an H200 allocated (`benchmarks/README.md`); the others were not checked on a GPU. cuDNN
+chooses its algorithms itself, so the range of convolutions without tensor cores is wide. Not modelled: sorting (`topk`,
+`unique`), buffers of reductions over whole tensors (a few KiB) and of batch norms in channels-last, and the state of
+cuDNN's dropout between recurrent layers.
 """
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
 
 from charact.measure.memory_estimate.allocation_trace import AllocationTrace, Op
+from charact.measure.memory_estimate.cuda_kernels import GRU, LSTM, RESERVED_UNITS
 from charact.measure.memory_estimate.inner_memory import Inner, Range
 from charact.measure.memory_estimate.target_devices import ASSUMED_CAPABILITY, MIB, Target
 
+_CONVOLUTIONS = {"aten::convolution", "aten::convolution_backward"}
 _PRODUCTS = {"aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::addbmm", "aten::mv", "aten::addmv"}
 
 _CUBLAS_BYTES = 2 * 4096 * 1024 + 8 * 16 * 1024
@@ -34,6 +38,7 @@ _WITH_LARGE_HIPBLAS = ("gfx94", "gfx95")
 """Source: pytorch/pytorch, `aten/src/ATen/cuda/CublasHandlePool.cpp` and `CUDABlas.cpp`; the first is the 8,519,680 of
 issue #95668."""
 
+_RESERVED_BY_GATES = {4: RESERVED_UNITS[LSTM], 3: RESERVED_UNITS[GRU]}
 _TENSOR_CORES = (7, 0)
 _TF32 = (8, 0)
 _MAX_UNSORTED = 3072
@@ -51,17 +56,18 @@ Blocks = Sequence[int]
 """Bytes of the trace's blocks."""
 
 
-def cuda_inner(trace: AllocationTrace, target: Target, *, tf32: bool = False) -> Range:
+def cuda_inner(trace: AllocationTrace, target: Target, *, tf32: bool = False, channels_last: bool = False) -> Range:
     """Return operators' workspaces and block sizes on a CUDA device.
 
     Args:
         trace: recorded under `cuda_kernels`.
         target: the device.
         tf32: whether float32 products are computed in TF32.
+        channels_last: whether pictures and weights of convolutions are stored in NHWC, which tensor cores read.
     """
     capability = target.capability or ASSUMED_CAPABILITY
     blocks = [block.num_bytes for block in trace.blocks]
-    amounts = [_inside(op, blocks, capability, tf32=tf32) for op in trace.ops]
+    amounts = [_inside(op, blocks, capability, tf32=tf32, channels_last=channels_last) for op in trace.ops]
     uncertain = {op.name for op, (low, _, high) in zip(trace.ops, amounts, strict=True) if low < high}
     scenarios = []
     for place, factor in enumerate(_RESERVE_FACTORS):
@@ -72,7 +78,9 @@ def cuda_inner(trace: AllocationTrace, target: Target, *, tf32: bool = False) ->
                 sizes[reserve] = round(factor * blocks[reserve])
         scenarios.append(Inner([round(amount[place]) for amount in amounts], sizes))
     low, likely, high = scenarios
-    return Range(low, likely, high, uncertain)
+    scarce = [likely.workspaces[number] if op.name in _CONVOLUTIONS else high.workspaces[number]
+              for number, op in enumerate(trace.ops)]
+    return Range(low, likely, high, uncertain, Inner(scarce, high.sizes))
 
 
 def held(trace: AllocationTrace, target: Target) -> list[int]:
@@ -92,10 +100,13 @@ def held(trace: AllocationTrace, target: Target) -> list[int]:
             + [_CUBLASLT_BYTES] * (num_with_biases if own else 0))
 
 
-def _inside(op: Op, blocks: Blocks, capability: tuple[int, int], *, tf32: bool) -> Bytes:
-    if op.name in ("aten::convolution", "aten::convolution_backward"):
+def _inside(op: Op, blocks: Blocks, capability: tuple[int, int], *, tf32: bool, channels_last: bool) -> Bytes:
+    if op.name in _CONVOLUTIONS:
         fast = capability >= _TENSOR_CORES if op.item_bytes == 2 else tf32 and capability >= _TF32
-        return _convolution(op, blocks, on_tensor_cores=fast)
+        products = _Convolution.of(op, blocks)
+        return products.on_tensor_cores(channels_last=channels_last) if fast else products.without_tensor_cores()
+    if op.name in ("aten::_cudnn_rnn", "aten::_cudnn_rnn_backward"):
+        return _recurrent(op, blocks) if capability >= _TENSOR_CORES else _recurrent_before_volta(op, blocks)
     if op.name == "aten::sum" and op.made:
         amount = _sum(op, blocks, *_MULTIPROCESSORS.get(capability, _MULTIPROCESSORS[ASSUMED_CAPABILITY]))
         return amount, amount, amount
@@ -103,30 +114,101 @@ def _inside(op: Op, blocks: Blocks, capability: tuple[int, int], *, tf32: bool) 
     return rule(op, blocks) if rule else (0, 0, 0)
 
 
-def _convolution(op: Op, blocks: Blocks, *, on_tensor_cores: bool) -> Bytes:
-    """Return workspaces of a convolution: copies in other layouts, or Winograd's transformation.
+@dataclass(frozen=True)
+class _Convolution:
+    """A convolution or its gradients, of which the larger workspace counts.
 
-    Source, tensor cores: they read NHWC with channels in multiples of 8 (TF32: 4), so all three tensors are copied. On
-    an H100 the first convolution of ViT-B/16 in bf16 allocated 7,561,728 bytes at batch 4, 512 more than these copies,
-    and 0.2 % more at batch 128; a transposed one on a V100 allocated 1.5 times as much (pytorch issue #31500).
-    Source, without tensor cores: Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks", F(4×4, 3×3).
+    Source of all rules without another: 524 convolutions of VGG-11, ResNet-18, ResNet-50 and GoogLeNet on an H200 with
+    cuDNN 9.19. One of them allocated 2 % more than the range's upper bound, one 1 %, the others less.
     """
-    if op.name == "aten::convolution":
-        inputs, weight = op.input_shapes[:2]
-        out_bytes = blocks[op.made[0]]
-    else:
-        outputs, inputs, weight = op.input_shapes[:3]
-        out_bytes = math.prod(outputs) * op.item_bytes
-    if on_tensor_cores:
-        multiple = 16 // op.item_bytes
-        out_copy = out_bytes * _up(weight[0], multiple) / weight[0]
-        copies = (_padded(inputs, multiple) + _padded(weight, multiple)) * op.item_bytes + out_copy
-        return 0, copies, 1.5 * copies + MIB
-    in_bytes, weight_bytes = math.prod(inputs) * op.item_bytes, math.prod(weight) * op.item_bytes
-    # F(4×4, 3×3) transforms a tile of 16 elements, and a kernel's 9, to 36.
-    is_pointwise = math.prod(weight[2:]) == 1
-    high = in_bytes + weight_bytes + out_bytes if is_pointwise else 2.25 * (in_bytes + out_bytes) + 4 * weight_bytes
-    return 0, 0, high
+
+    inputs: tuple[int, ...]
+    weight: tuple[int, ...]
+    out_bytes: float
+    item_bytes: int
+    strides_one: bool
+    is_backward: bool
+
+    @classmethod
+    def of(cls, op: Op, blocks: Blocks) -> "_Convolution":
+        is_backward = op.name == "aten::convolution_backward"
+        inputs, weight = op.input_shapes[1:3] if is_backward else op.input_shapes[:2]
+        out_bytes = math.prod(op.input_shapes[0]) * op.item_bytes if is_backward else blocks[op.made[0]]
+        # Each side of the output is smaller by its kernel at the most, unless it strides.
+        positions = math.prod(max(1, side - kernel + 1) for side, kernel in zip(inputs[2:], weight[2:], strict=True))
+        num_outputs = out_bytes / (op.item_bytes * inputs[0] * weight[0])
+        return cls(inputs, weight, out_bytes, op.item_bytes, num_outputs >= max(1, positions), is_backward)
+
+    @property
+    def _in_bytes(self) -> int:
+        return math.prod(self.inputs) * self.item_bytes
+
+    @property
+    def _weight_bytes(self) -> int:
+        return math.prod(self.weight) * self.item_bytes
+
+    @property
+    def _is_pointwise(self) -> bool:
+        return math.prod(self.weight[2:]) == 1
+
+    @property
+    def _partial_sums(self) -> int:
+        """Return bytes of weight gradients in fp32 that groups of multiprocessors sum apart."""
+        return min(64 * 4 * math.prod(self.weight), 33 * MIB) if self.is_backward else 0
+
+    def on_tensor_cores(self, *, channels_last: bool) -> Bytes:
+        """Return copies to NHWC with channels in multiples of 8 (TF32: 4), which tensor cores read.
+
+        Pointwise ones read NCHW where nothing is filled up and a picture's positions are a multiple of 4, and so does
+        the forward of a 3×3 kernel over up to 3 channels.
+
+        Source: also an H100, on which the first convolution of ViT-B/16 in bf16 allocated 7,561,728 bytes at batch 4,
+        512 more than these copies, and 0.2 % more at batch 128; a transposed one on a V100, which allocated 1.5 times
+        as much (pytorch issue #31500).
+        """
+        multiple = 16 // self.item_bytes
+        in_copy, weight_copy = (_padded(shape, multiple) * self.item_bytes for shape in (self.inputs, self.weight))
+        out_copy = self.out_bytes * _up(self.weight[0], multiple) / self.weight[0]
+        copies = in_copy + weight_copy + out_copy
+        if channels_last:
+            filled = (in_copy if self.inputs[1] % multiple else 0) + (out_copy if self.weight[0] % multiple else 0)
+            return 0, filled, copies + self._partial_sums + MIB
+        if self._is_pointwise:
+            in_place = math.prod(self.inputs[2:]) % 4 == self.inputs[1] % multiple == self.weight[0] % multiple == 0
+        else:
+            in_place = not self.is_backward and self.inputs[1] < 4 and self.weight[2:] == (3, 3)
+        return 0, 0 if in_place and self.strides_one else copies, 1.5 * copies + self._partial_sums + MIB
+
+    def without_tensor_cores(self) -> Bytes:
+        """Return Winograd's transformation, which gradients of a 3×3 kernel's weights take, or Fourier transforms.
+
+        Which convolutions take these follows no rule that was found: five of 33 forwards with 3×3 kernels do, and nine
+        gradients by inputs. Where the memory is too small for one, PyTorch takes another algorithm.
+
+        Source: Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks", F(4×4, 3×3), which transforms a
+        tile of 16 elements, and a kernel's 9, to 36; sizes of Fourier transforms were found from those measured.
+        """
+        both, partial = self._in_bytes + self.out_bytes, self._partial_sums
+        if self._is_pointwise:
+            return 0, 0, both + self._weight_bytes + partial
+        if not self.strides_one or len(self.inputs) != 4:
+            return 0, 0, 2.25 * both + 4 * self._weight_bytes
+        filled = math.prod(_up(side, 4) / side for side in self.inputs[2:])
+        winograd = 2.25 * filled * both + 4 * self._weight_bytes
+        takes_winograd = self.is_backward and self.weight[2:] == (3, 3) and self.inputs[1] > 4
+        return 0, winograd if takes_winograd else 0, max(winograd, self._fourier())
+
+    def _fourier(self) -> float:
+        """Return the bytes of transforms of inputs, kernels and outputs: of whole pictures, or of tiles of 32×32."""
+        count, channels, *sides = self.inputs
+        kernels, reach = self.weight[0], max(sides) + max(self.weight[2:]) - 1
+        tiles = channels * kernels + count * (channels + kernels) * (1 if reach <= 32 else 2)
+        found = float(tiles * 32 * 17 * 8)
+        side = next((side for side in (16, 32, 64) if side >= reach), None)
+        if side is not None and not self.is_backward:
+            transforms = 2 * channels * kernels + 2 * count * max(channels, kernels)
+            found = max(found, transforms * side * (side // 2 + 1) * 8 + self._weight_bytes)
+        return found
 
 
 def _padded(shape: tuple[int, ...], multiple: int) -> int:
@@ -225,16 +307,42 @@ def _embedding_backward(op: Op, blocks: Blocks) -> Bytes:
 
 
 def _recurrent(op: Op, blocks: Blocks) -> Bytes:
+    """Return 8 MiB a layer and direction, the weights, some outputs, and where it is not kept the reserve.
+
+    Source: 24 LSTMs and GRUs on an H200 with cuDNN 9.19, of which 20 allocated this within 10 %; those of 128 units in
+    three layers allocated 0.9 to 1.7 times as much.
+    """
+    weights = _weights_bytes(op)
+    inputs, states = op.input_shapes[0], next(shape for shape in op.input_shapes[1:] if len(shape) == 3)
+    num_steps, hidden = math.prod(inputs[:2]), states[-1]
+    if op.name.endswith("backward"):
+        width = [shape[-1] for shape in op.input_shapes if len(shape) == 3 and shape[:2] == inputs[:2]][-1]
+    else:
+        width = blocks[op.made[0]] // (op.item_bytes * num_steps)
+    output_bytes = op.item_bytes * num_steps * width
+    num_layers = max(1, states[0] * hidden // width)
+    likely = 8 * MIB * states[0] + weights + (6.3 if width == hidden else 7.6) * output_bytes
+    if op.name.endswith("backward") or not blocks[op.made[-1]]:
+        num_gates = op.input_shapes[1][0] // hidden
+        likely += output_bytes * (_RESERVED_BY_GATES.get(num_gates, 1) * num_layers + num_layers - 1)
+    return 0, likely, 2 * likely
+
+
+def _recurrent_before_volta(op: Op, blocks: Blocks) -> Bytes:
     """Return an undocumented workspace: 1.46 times the weights in training on a P100 (pytorch/pytorch issue #2895).
 
     In inference, without a reserve, it may also hold the gates of every step.
     """
-    matrices = [math.prod(shape) for shape in op.input_shapes[1:] if len(shape) == 2]
-    weights = op.item_bytes * (sum(matrices) - matrices[0])  # the first is both a weight and the buffer
+    weights = _weights_bytes(op)
     gates = op.item_bytes * math.prod(op.input_shapes[0][:2]) * op.input_shapes[2][0]
     trains = op.name.endswith("backward") or blocks[op.made[-1]] > 0
     likely = 1.46 * weights + (0 if trains else gates)
     return 0, likely, 2 * likely + 2 * gates
+
+
+def _weights_bytes(op: Op) -> int:
+    matrices = [math.prod(shape) for shape in op.input_shapes[1:] if len(shape) == 2]
+    return op.item_bytes * (sum(matrices) - matrices[0])  # the first is both a weight and the buffer
 
 
 def _up(number: int, multiple: int) -> int:
@@ -247,7 +355,5 @@ _RULES: dict[str, Callable[[Op, Blocks], Bytes]] = {
     "aten::_scaled_dot_product_efficient_attention_backward": _efficient_backward,
     "aten::embedding_dense_backward": _embedding_backward,
     "aten::index_put_": _index_put,
-    "aten::_cudnn_rnn": _recurrent,
-    "aten::_cudnn_rnn_backward": _recurrent,
 }
-"""Rules by operator; convolutions have a separate rule, since they also depend on the precision and device."""
+"""Rules by operator; those of convolutions and recurrent layers also depend on the device."""

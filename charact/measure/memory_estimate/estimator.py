@@ -84,7 +84,8 @@ class Estimator:
         family, case = self._family(case), self._on_target(case)
         with torch.random.fork_rng(devices=[]):
             trace = family.trace(case)
-        return _estimate(trace, self.target, started, tf32=case.precision == "tf32", ranks=case.parallel is not None)
+        return _estimate(trace, self.target, started, tf32=case.precision == "tf32",
+                         channels_last=case.channels_last, ranks=case.parallel is not None)
 
     def trace(self, case: Case) -> AllocationTrace:
         """Record the allocation trace of a case's iteration on the device, without internal memory.
@@ -122,18 +123,19 @@ def _kernels_of(target: Target) -> contextlib.AbstractContextManager[Any]:
     return contextlib.nullcontext() if target.capability is None else cuda_kernels(target.capability)
 
 
-def _inner(trace: AllocationTrace, target: Target, *, tf32: bool, ranks: bool) -> tuple[Range, dict[str, Any]]:
+def _inner(trace: AllocationTrace, target: Target, *, tf32: bool, channels_last: bool, ranks: bool
+           ) -> tuple[Range, dict[str, Any]]:
     """Return the internal memory of a trace's operators, and how it is known."""
     if target.kind == "cuda":
-        return cuda_inner(trace, target, tf32=tf32), {"method": "modelled", "reason": None}
+        return cuda_inner(trace, target, tf32=tf32, channels_last=channels_last), {"method": "modelled", "reason": None}
     inner, facts = measured_inner(trace, _OPERATORS)
     method = "modelled" if facts["num_modelled"] else "measured"
     return (inner.with_more(gloo_copies(trace)) if ranks else inner), {"method": method, **facts}
 
 
-def _estimate(trace: AllocationTrace, target: Target, started: float, *, tf32: bool = False, ranks: bool = False
-              ) -> MemoryEstimate:
-    inner, workspaces = _inner(trace, target, tf32=tf32, ranks=ranks)
+def _estimate(trace: AllocationTrace, target: Target, started: float, *, tf32: bool = False,
+              channels_last: bool = False, ranks: bool = False) -> MemoryEstimate:
+    inner, workspaces = _inner(trace, target, tf32=tf32, channels_last=channels_last, ranks=ranks)
     likely = _replay_on(trace, inner.likely, target)
     low, high = (likely if one == inner.likely else _replay_on(trace, one, target) for one in (inner.low, inner.high))
     on_cuda = target.kind == "cuda"
@@ -143,7 +145,8 @@ def _estimate(trace: AllocationTrace, target: Target, started: float, *, tf32: b
     peaks = [played.peak.total_bytes for played in (low, likely, high)]
     least, most = (max(0, peak + sign * max(_MIN_UNCERTAINTY_BYTES, math.ceil(peak * _MIN_UNCERTAINTY)))
                    for sign, peak in ((-1, min(peaks)), (1, max(peaks))))
-    reserved = max((played.reserved_bytes or 0 for played in (low, likely, high)), default=0)
+    scarce = high if inner.scarce is None else _replay_on(trace, inner.scarce, target)
+    reserved = max(played.reserved_bytes or 0 for played in (low, likely, scarce))
     needed = (reserved or most) + target.context_high_bytes
     return MemoryEstimate(likely.rows(), {
         "peak_bytes": likely.peak.total_bytes, "low_bytes": least, "high_bytes": most,

@@ -34,6 +34,8 @@ class Range:
     high: Inner
     uncertain: set[str]
     """Names of operators whose memory is modelled, with a wide range."""
+    scarce: Inner | None = None
+    """Maximum where memory is scarce and operators take algorithms that need less; `high` by default."""
 
     def with_more(self, more: Sequence[int]) -> "Range":
         """Return the range with bytes added to the internal memory of each operator."""

@@ -16,8 +16,8 @@ _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
           "KIB": 2**10, "MIB": MIB, "GIB": GIB, "TIB": 2**40}
 _MEMORY = re.compile(r"\s*(\d+(?:\.\d+)?|\.\d+)\s*([a-z]*)\s*", re.IGNORECASE)
 
-_LOADED_BYTES = 128 * MIB
-"""Kernels of PyTorch, cuBLAS and cuDNN that CUDA loads on first use; a guess, not measured."""
+_LOADED_BYTES = 146 * MIB
+"""Kernels of PyTorch, cuBLAS and cuDNN that CUDA loads in a small training: measured on an H200 with PyTorch 2.11."""
 _MOST_LOADED_BYTES = 362 * MIB
 """Kernels of PyTorch if all are loaded at once: 666,632,192 less 287,047,680 bytes, in pytorch/pytorch #86509."""
 _EAGER_BYTES = 1343 * MIB
@@ -31,9 +31,10 @@ _BARE_CONTEXT_BYTES = {3: 300 * MIB, 6: 300 * MIB, 7: 300 * MIB, 8: 422 * MIB, 9
 """A process's memory on a GPU before its first kernel, by major compute capability, with modules loaded lazily.
 
 Source: process sizes in public reports: 418 MiB (A100), 426 MiB (RTX 6000 Ada, unslothai/unsloth-zoo #1053), 522 MiB
-(H100); 274 MiB on an unnamed GPU of 2022 (pytorch/pytorch #86509), used for GPUs older than Ampere. The values of
-Blackwell are an estimate. Reports for one architecture differ by 100 MiB and more with the driver: a process with CUDA
-12.8 on an RTX 3090 had 256 MiB (invoke-ai/InvokeAI #9413), others "around 400 MB" (pytorch #109888).
+(H100); 274 MiB on an unnamed GPU of 2022 (pytorch/pytorch #86509), used for GPUs older than Ampere. Measured: 527 MiB
+on an H200 with driver 580, and 621 MiB for a second process beside the first. The values of Blackwell are an estimate.
+Reports for one architecture differ by 100 MiB and more with the driver: a process with CUDA 12.8 on an RTX 3090 had 256
+MiB (invoke-ai/InvokeAI #9413), others "around 400 MB" (pytorch #109888).
 """
 _NEAR_FRAC, _MOST_BYTES = 0.15, 2**50
 ASSUMED_CAPABILITY = (8, 0)

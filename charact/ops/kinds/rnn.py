@@ -153,7 +153,7 @@ def _weights(cell: str, width: int, hidden: int, dtype: torch.dtype, device: tor
     rows = _NUM_GATES[cell] * hidden
     shapes = (rows, width), (rows, hidden), (rows,), (rows,)
     block = torch.empty(sum(map(math.prod, shapes)), dtype=dtype, device=device)
-    parts = block.split([math.prod(shape) for shape in shapes])
+    parts = torch.split(block, [math.prod(shape) for shape in shapes])
     return [part.view(shape).detach() for part, shape in zip(parts, shapes, strict=True)]
 
 

@@ -49,7 +49,8 @@ def check_counter_pass(session: Session) -> None:
         session.within(f"trace's busy time / kernels of counted iterations, {precision}",
                        nan_or(values, "busy_s") / (passes["operators"]["num_counted_iterations"] * kernels_s),
                        0.9, 1.001)
-        low, high = (0, 0) if precision == "fp32" else (0.2, 1)
+        # In bf16 convolutions are so fast that batch norms and copies to another layout take most of the time.
+        low, high = (0, 0) if precision == "fp32" else (0.1, 1)
         session.within(f"tensor-core share in {precision}", nan_or(values, "tensor_core_frac"), low, high)
 
 
@@ -116,9 +117,9 @@ def check_gpm(session: Session) -> None:
 
 def _counted(session: Session, launch: Callable[[], object]) -> tuple[Mapping[str, float], float, int]:
     """Return GPM's counters over repeated launches, the time that they took (s), and their number."""
-    launch()
-    torch.cuda.synchronize()
     reading = gpm.SOURCE.open(session.device)
+    _load(launch, 2 * gpm.LAG_S)
+    reading.sample()  # the first snapshot, which shows the load
     begun = time.perf_counter()
     number = _load(launch, 1.2)
     whole = reading.close()

@@ -4,7 +4,8 @@ import torch
 from gpu.checks.session import SCRIPTS, Session, last_words, on_cuda
 from support.device_clocks import allocated_peak
 
-from charact.measure.memory_estimate.cuda_workspaces import _CUBLAS_BYTES, _CUBLAS_HOPPER_BYTES
+from charact.measure.memory_estimate.allocation_trace import AllocationTrace, Op
+from charact.measure.memory_estimate.cuda_workspaces import held
 from charact.measure.memory_estimate.estimator import Estimator
 from charact.measure.memory_estimate.target_devices import this_device
 
@@ -84,7 +85,6 @@ def check_workspaces(session: Session) -> None:
     after_mm = torch.cuda.memory_allocated() - tensors
     torch.addmm(bias, left, right)
     after_addmm = torch.cuda.memory_allocated() - tensors
-    hopper = torch.cuda.get_device_capability(session.device) >= (9, 0)
-    expected = _CUBLAS_HOPPER_BYTES if hopper else _CUBLAS_BYTES
-    session.within("cuBLAS workspace after mm / charact's", after_mm / expected, 0.999, 1.001)
-    session.within("cuBLAS workspaces after mm and addmm / charact's", after_addmm / expected, 0.999, 1.001)
+    for name, allocated in (("mm", after_mm), ("addmm", after_addmm)):
+        expected = sum(held(AllocationTrace(ops=[Op(f"aten::{name}", "forward", None)]), this_device(session.device)))
+        session.within(f"workspaces of cuBLAS after {name} / charact's", allocated / expected, 0.999, 1.001)

@@ -20,7 +20,10 @@ PHASE_LIMITS = (("forward", 0.03), ("backward", 0.03), ("update", 0.15))
 
 @on_cuda
 def check_cold(session: Session) -> None:
-    """A short case right after the start, when clocks are low, against the same case hot."""
+    """A short case right after the start, when clocks are low, against the same case hot.
+
+    A device at its power limit is a little faster before it is hot.
+    """
     session.big()  # ceilings are in the cache now, so that nothing heats the device
     time.sleep(3)
     run = session.profiled("cold", "resnet50", "--input-sizes", "224", "--batch-sizes", "64", "--mode", "infer",
@@ -30,7 +33,7 @@ def check_cold(session: Session) -> None:
         heat(loop, 1.5)
         hot_s = median(block_s(loop, 50) for _ in range(5))
     session.info("cold: iterations of warm-up and timing", (facts["num_warmup_iterations"], facts["num_iterations"]))
-    session.times_within("cold: first short case / hot", facts["median_s"] / hot_s, 0.97, 1.05)
+    session.times_within("cold: first short case / hot", facts["median_s"] / hot_s, 0.94, 1.05)
 
 
 def check_iteration(session: Session) -> None:
@@ -77,7 +80,7 @@ def check_overhead(session: Session) -> None:
             phases = phases_for(session.device)
             ratios = [marked_block_s(loop, num_iterations, phases) / block_s(loop, num_iterations)
                       for _ in range(9 if session.on_cuda else 3)]
-        session.times_within(f"overhead of phase marks, {name} {size} px", median(ratios), 0.98, limit)
+        session.times_within(f"overhead of phase marks, {name} {size} px", median(ratios), 0.9, limit)
 
 
 @on_cuda

@@ -82,7 +82,7 @@ class CounterSource(Protocol):
     Sources with their own pass run only if requested by name.
     """
     tried_on: str | None
-    """Device or machine on which it has given counters, as a record in `reports/` shows; None if there is no record."""
+    """Device or machine on which it has given counters, as a record or checks in `reports/` show; None if none do."""
 
     def available(self) -> Unavailable | None:
         """Return why this machine cannot give these counters, or None."""

@@ -57,7 +57,7 @@ class NsightCompute:
     devices = frozenset({"cuda"})
     reads: Literal["device"] = "device"
     taken: Literal["own pass"] = "own pass"
-    tried_on: str | None = None
+    tried_on: str | None = "NVIDIA H200"
     counters = (
         Counter("warp_occupancy_frac", "active warps over those that fit, while a multiprocessor is active; mean over "
                 "kernels by their duration", "measured", "kernels of one iteration"),

@@ -74,7 +74,7 @@ def test_work_at_the_end(gap_ns: int, said: bool) -> None:
 
 @pytest.mark.parametrize(("device_begin_ns", "said"), [(30, False), (50, True)])
 def test_waiting_for_a_device_that_computes_is_no_gap(device_begin_ns: int, said: bool) -> None:
-    """The host launches an update until 20 ns and waits until 90 ns, to print a loss; the device ends at 30 ns or 50 ns."""
+    """The host launches an update until 20 ns and waits until 90 ns, to print a loss."""
     intervals = [Interval("update", NONE, 0, 20, start_event=0, end_event=30),
                  Interval("data", NONE, 90, 100, start_event=device_begin_ns, end_event=100)]
     spots = blind_spots([Iteration(True, 0, 100, intervals, 0, 100)], compiled_whole=False, full=False, any_loader=True)
