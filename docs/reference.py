@@ -1,4 +1,4 @@
-"""Writes the pages of the reference from the code: commands, Python API, tables, counters, workloads and operations."""
+"""Writes the pages of the reference from the code: commands, Python API, tables, counters, metrics, workloads and more."""
 
 import importlib
 import inspect
@@ -10,6 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from charact.analysis.compare.metrics import all_metrics
 from charact.analysis.summary import COLUMNS as SUMMARY_COLUMNS
 from charact.analysis.summary import TABLE as SUMMARY
 from charact.cli import build_command
@@ -40,7 +41,7 @@ _ENTRY = re.compile(r"([\w.*]+): (.*)")
 def pages() -> dict[str, str]:
     """Return the Markdown text of every page by file name."""
     return {"commands.md": commands(), "python.md": python(), "tables.md": tables(), "counters.md": counters(),
-            "workloads.md": workloads(), "operations.md": operations()}
+            "metrics.md": metrics(), "workloads.md": workloads(), "operations.md": operations()}
 
 
 def write(directory: Path) -> None:
@@ -103,6 +104,17 @@ def counters() -> str:
                   _table(["counter", "method", "scope", "meaning"], [
                       [f"`{one.name}`", one.method, one.scope, one.definition] for one in source.counters])]
     return _joined(parts)
+
+
+def metrics() -> str:
+    """Return the page of metrics of comparisons."""
+    rows = [[f"`{metric.name}`", {"1": "fraction of 1"}.get(metric.unit, metric.unit),
+             "higher" if metric.higher_is_better else "lower",
+             metric.meaning + ("; counted, so that every difference is significant" if metric.is_exact else "")]
+            for metric in all_metrics().values()]
+    return _joined(["# Metrics", "Metrics of `charact compare`, its `--fail-if`, `charact history` and `charact query`. "
+                    "`phase.` with a phase, such as `phase.backward`, is one of `--fail-if` alone.",
+                    _table(["metric", "unit", "better", "meaning"], rows)])
 
 
 def workloads() -> str:

@@ -10,7 +10,7 @@ import msgspec
 import pandas as pd
 import pyarrow as pa
 
-from charact.analysis.compare.metrics import HIGHER_IS_BETTER
+from charact.analysis.compare.metrics import all_metrics
 from charact.analysis.history.index import Index, OnRun, read_index
 from charact.analysis.profile.core_use import why_unreliable
 from charact.analysis.summary import COLUMNS
@@ -34,7 +34,7 @@ RESULTS = "results"
 _RESULT_COLUMNS = {"run": "VARCHAR", "started": "VARCHAR", "commit": "VARCHAR", "machine": "VARCHAR",
                    "torch": "VARCHAR", "case": "VARCHAR", "metric": "VARCHAR", "value": "DOUBLE", "low": "DOUBLE",
                    "high": "DOUBLE", "reason": "VARCHAR", _UNRELIABLE: "VARCHAR"}
-_HIGHER = ", ".join(f"'{metric}'" for metric in sorted(HIGHER_IS_BETTER))
+_HIGHER = ", ".join(f"'{name}'" for name, metric in sorted(all_metrics().items()) if metric.higher_is_better)
 _GOODNESS = f"CASE WHEN metric IN ({_HIGHER}) THEN value ELSE -value END"
 _RANKED = """
     SELECT *, count(*) OVER (PARTITION BY "case", metric) AS num_runs FROM results WHERE value IS NOT NULL

@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from charact.analysis.history.index import Index
 
 _NUM_ROWS = 40
-_METRICS = ("time", "throughput", "peak_memory", "process_memory", "accuracy", "energy", "total_time",
-            "inference_time", "measured_time", "program_time")
+_METRICS = completion.metric_names()
 
 
 def command(

@@ -19,12 +19,6 @@ def declared_names(path: Path, variable: str) -> list[str]:
     return [name for call in found.elts if isinstance(call, ast.Call) for name in _names(call, classes)]
 
 
-def literal(path: Path, variable: str) -> object:
-    """Return the value that a module assigns to a variable as a literal; None if it does not."""
-    found = _value(ast.parse(path.read_bytes()), variable)
-    return None if found is None else ast.literal_eval(found)
-
-
 def _names(call: ast.Call, classes: dict[str, ast.ClassDef]) -> Iterator[str]:
     given = {keyword.arg: keyword.value for keyword in call.keywords}
     default = classes.get(call.func.id) if isinstance(call.func, ast.Name) else None

@@ -8,15 +8,14 @@ import pkgutil
 import re
 import shutil
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
-from support import brick_records, counter_records, memory_records, operation_records, rank_records, records
+from support import records
+from support.kinds_of_runs import RUNS
 from support.pages import Page
 from support.terminal import shown
-from support.watched_programs import watched_program
 
 import charact.analysis
 from charact.record.reader import Run, load_run
@@ -27,23 +26,6 @@ from charact.views.export.summary_markdown import MAX_LINES, summary_markdown
 from charact.views.html.report import report
 from charact.views.tensorboard.scalars import scalars
 
-RUNS: dict[str, Callable[[Path], Path]] = {
-    "profile": records.write_record,
-    "training": records.write_training,
-    "inference": records.write_inference,
-    "watched": records.write_watched,
-    "slow program": lambda out: watched_program(out, {"data": 0.03, "forward": 0.02}, settings={
-        "threads": {"intra_op": 16, "num_usable_cores": 2}}).path,
-    "memory": memory_records.write_memory,
-    "gpu counters": counter_records.write_gpu,
-    "cpu counters": counter_records.write_cpu,
-    "operations": lambda out: operation_records.suite(out, 8).path,
-    "sparse": lambda out: operation_records.sparse(out, {0.1: 1.0, 0.01: 0.5}).path,
-    "bricks": lambda out: brick_records.suite_run(out).path,
-    "ranks": rank_records.write_ranks,
-    "constructed models": lambda out: brick_records.three_models(out).path,
-}
-"""Writers of a run of each kind, of which together every analysis finds what it needs."""
 REASONS = {
     "iterations": "n/a (the record has no data)", "operators": "n/a (the record has no data)",
     "memory": "n/a (the record has no data)", "flop": "n/a (the record has no data)",

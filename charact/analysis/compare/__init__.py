@@ -1,12 +1,12 @@
 """Comparison of groups of runs with a baseline: the same cases on other machines, versions or repeats."""
 
 from charact.analysis.compare.matching import matched_cases, unmatched_cases
-from charact.analysis.compare.metrics import METRICS, metric_ratios
+from charact.analysis.compare.metric_ratios import metric_ratios
 from charact.analysis.compare.ratios import RATIOS_BY, ratios
 from charact.analysis.compare.run_groups import Group, Turns
 from charact.analysis.compare.speedups import GROUPS, geometric_means, speedups
 
 __all__ = [
-    "GROUPS", "METRICS", "RATIOS_BY", "Group", "Turns", "geometric_means", "matched_cases", "metric_ratios", "ratios",
+    "GROUPS", "RATIOS_BY", "Group", "Turns", "geometric_means", "matched_cases", "metric_ratios", "ratios",
     "speedups", "unmatched_cases",
 ]  # fmt: skip

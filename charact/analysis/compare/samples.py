@@ -19,7 +19,7 @@ from charact.analysis.compare.brick_samples import (
 from charact.analysis.operations.timings import call_times
 from charact.analysis.profile.breakdown import operator_times, phase_breakdown
 from charact.analysis.profile.case_summary import iteration_samples, phase_times
-from charact.analysis.training.stages import TRAINING_STAGES, stage_phase_times
+from charact.analysis.training.stages import TRAINING_STAGES, stage_phase_times, stage_times
 from charact.record.reader import Run
 
 PUBLISHED = "published without an interval"
@@ -81,6 +81,14 @@ def _epoch_phases(run: Run) -> Iterator[tuple[str, pd.DataFrame]]:
         rows = stage_phase_times(run)
         for case, epochs in rows[rows["stage"].isin(TRAINING_STAGES)].groupby("case", sort=False):
             yield str(case), epochs
+
+
+def epoch_times(run: Run) -> Iterator[tuple[str, "pd.Series[float]"]]:
+    """Yield each training case with the times of its epochs (s)."""
+    if len(run.stages):
+        times = stage_times(run)
+        for case, epochs in times[times["stage"].isin(TRAINING_STAGES)].groupby("case", sort=False):
+            yield str(case), epochs.groupby("number")["wall_s"].sum()
 
 
 def num_epochs(run: Run, case: str) -> int | None:

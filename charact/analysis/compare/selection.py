@@ -8,7 +8,7 @@ import pandas as pd
 
 from charact.analysis.compare.gathering import Fact, gathered
 from charact.analysis.compare.matching import matched_cases
-from charact.analysis.compare.metrics import MEASURED
+from charact.analysis.compare.metric_ratios import MEASURED
 from charact.analysis.compare.operator_shares import COMPOSITION
 from charact.analysis.compare.ratios import TIMES, ratios
 from charact.analysis.compare.run_groups import Group

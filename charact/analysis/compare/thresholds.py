@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from charact.analysis.compare.metrics import METRICS
+from charact.analysis.compare.metrics import all_metrics
 from charact.core.errors import UserError
 from charact.record.schema import PHASES
 
@@ -21,7 +21,7 @@ _LONGEST = 60
 
 @dataclass(frozen=True)
 class Threshold:
-    """A metric, one of `METRICS` or `phase.` with a phase, and the limit of its ratio to the baseline."""
+    """A metric, one of `all_metrics` or `phase.` with a phase, and the limit of its ratio to the baseline."""
 
     metric: str
     sign: str
@@ -48,7 +48,7 @@ def parse(text: str) -> Threshold:
     Raises:
         UserError: the text is not a threshold; the message gives the character.
     """
-    name, end = _take(_NAME, text, 0, "a metric (" + ", ".join(METRICS) + " or phase.NAME)")
+    name, end = _take(_NAME, text, 0, "a metric (" + ", ".join(all_metrics()) + " or phase.NAME)")
     _check_metric(text, name)
     sign, end = _take(_SIGN, text, end, "> or <")
     limit, after = _take(_LIMIT, text, end, "a limit as in 1.05 or +5%")
@@ -76,8 +76,8 @@ def _check_metric(text: str, name: re.Match[str]) -> None:
     if metric == "phase" and dot:
         if phase not in PHASES:
             raise _error(text, name.start() + len("phase."), f"unknown phase, choose from {', '.join(PHASES)}")
-    elif name[0] not in METRICS:
-        raise _error(text, name.start(), f"unknown metric, choose from {', '.join(METRICS)}, phase.NAME")
+    elif name[0] not in all_metrics():
+        raise _error(text, name.start(), f"unknown metric, choose from {', '.join(all_metrics())}, phase.NAME")
 
 
 def _ratio(limit: re.Match[str]) -> float:

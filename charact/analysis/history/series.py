@@ -63,7 +63,7 @@ def history(index: Index, case: str, metric: str) -> pd.DataFrame:
     Args:
         index: the runs.
         case: name of a case.
-        metric: one of `compare.METRICS`.
+        metric: name of a metric.
 
     Raises:
         UserError: ruptures is not installed.

@@ -91,12 +91,14 @@ def training_metrics(incomplete: str) -> list[str]:
 
 def compared_metrics(incomplete: str) -> list[str]:
     """Return metrics of comparisons."""
-    from charact.core.declared_names import literal
     from charact.record.schema import PHASES
 
-    names = literal(_PACKAGE / "analysis" / "compare" / "metrics.py", "METRICS")
-    assert isinstance(names, tuple)
-    return [*names, *(f"phase.{phase}" for phase in PHASES)]
+    return [*metric_names(), *(f"phase.{phase}" for phase in PHASES)]
+
+
+def metric_names() -> list[str]:
+    """Return the names of metrics, by their files."""
+    return sorted(path.stem for path in _files(_PACKAGE / "analysis" / "compare" / "metrics"))
 
 
 def runs(incomplete: str) -> list[str]:

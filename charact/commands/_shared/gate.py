@@ -84,12 +84,13 @@ def check_repeats(gate: Gate, sides: "Sequence[Group]") -> None:
     Raises:
         UserError: one does, and `allow_single` is not set.
     """
-    from charact.analysis.compare.metrics import EXACT_METRICS
+    from charact.analysis.compare.metrics import all_metrics
 
     single = [side.label for side in sides if len(side.runs) == 1 and "reference" not in side.runs[0].manifest]
     if gate.allow_single or sides[0].label not in single or len(single) == 1:
         return
-    if any(threshold.metric not in EXACT_METRICS for threshold in gate.thresholds):
+    exact = {metric.name for metric in all_metrics().values() if metric.is_exact}
+    if any(threshold.metric not in exact for threshold in gate.thresholds):
         raise UserError(f"{' and '.join(single[:2])} have one run each, which cannot show how much runs vary: give "
                         "directories of several runs (charact compare --ab makes them), or --allow-single")
 

@@ -38,7 +38,7 @@ class SyntheticImages(ImageDataset):
         self.split: Split = split
         self.input_size = input_size
         self._drawn: dict[int, Tensor] = {}
-        self._num_drawn = max(2, _KEPT_BYTES // (4 * 3 * input_size**2))
+        self._num_drawn = max(2, _KEPT_BYTES // (4 * 3 * max(1, input_size) ** 2))
 
     def __getitem__(self, index: int) -> tuple[Tensor, int]:
         if not 0 <= index < len(self):

@@ -13,7 +13,7 @@ from charact.views.html.elements.drawing import FAINT, draw_svg, plain_axes, sca
 from charact.views.html.report import chapters_report
 from charact.views.tables import format as fmt
 from charact.views.tables import history_table as texts
-from charact.views.tables import palette
+from charact.views.tables import metric_text, palette
 from charact.views.tables.model import limited
 
 _WIDTH_PX, _HEIGHT_PX = 900, 320
@@ -40,7 +40,7 @@ def history_page(rows: pd.DataFrame, case: str, metric: str) -> str:
     body = Body(blocks=[*blocks, Block(title="Runs, the newest first", table=shown)])
     times = rows["started"].dropna()
     period = " to ".join(dict.fromkeys(times.iloc[[0, -1]])) if len(times) else "times not recorded"
-    return chapters_report(f"{texts.label(metric).capitalize()} of {case}", f"{len(rows):,} runs: {period}",
+    return chapters_report(f"{metric_text.label(metric).capitalize()} of {case}", f"{len(rows):,} runs: {period}",
                            [("history", "Over time", body)], "history")
 
 
@@ -69,20 +69,20 @@ def figure(rows: pd.DataFrame, case: str, metric: str) -> Markup:
         ax.set_ylabel(_axis(ax, known, metric))
         plain_axes(ax)
 
-    return draw_svg(f"{texts.label(metric).capitalize()} of {case} over {len(rows):,} runs", _HEIGHT_PX, draw,
+    return draw_svg(f"{metric_text.label(metric).capitalize()} of {case} over {len(rows):,} runs", _HEIGHT_PX, draw,
                     width_px=_WIDTH_PX)
 
 
 def _axis(ax: Any, known: pd.DataFrame, metric: str) -> str:
     """Set the ticks of the vertical axis in a unit; return its label."""
-    if texts.unit(metric) == "%":
+    if metric_text.unit(metric) == "%":
         ax.yaxis.set_major_formatter(mpl.ticker.PercentFormatter(1, symbol=" %"))
-        return texts.label(metric)
-    if not texts.unit(metric):
-        return texts.label(metric)
-    return f"{texts.label(metric)} ({scaled_ticks(ax.yaxis, float(known['value'].max()), texts.unit(metric))})"
+        return metric_text.label(metric)
+    if not (unit := metric_text.unit(metric)):
+        return metric_text.label(metric)
+    return f"{metric_text.label(metric)} ({scaled_ticks(ax.yaxis, float(known['value'].max()), unit)})"
 
 
 def _hover(metric: str, row: Any) -> str:
-    lines = [row.started or row.run, texts.value(metric, row.value), row.run]
+    lines = [row.started or row.run, metric_text.value(metric, row.value), row.run]
     return "\n".join([*lines, f"commit {row.commit}"] if isinstance(row.commit, str) else lines)

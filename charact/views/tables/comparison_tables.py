@@ -18,6 +18,7 @@ from charact.analysis.compare.group_facts import (
 from charact.analysis.compare.selection import Places, of_places
 from charact.analysis.compare.turns import SAME_FRAC, decision
 from charact.views.tables import format as fmt
+from charact.views.tables import metric_text
 from charact.views.tables.comparison_speedups import (
     CASE,
     INTERVAL,
@@ -29,7 +30,6 @@ from charact.views.tables.comparison_speedups import (
     side_column,
     speedup_tables,
 )
-from charact.views.tables.counter_text import energy
 from charact.views.tables.model import Column, Table, table, top
 
 LEVELS = {
@@ -44,15 +44,6 @@ _UNTIMED = {"kernel": "no kernels in both groups: they run on GPUs only",
             "problem": "no basic operations in both groups",
             "brick": "no suites of bricks in both groups",
             "layer_type": "no suites of bricks or constructed models in both groups"}  # fmt: skip
-
-_METRICS: dict[str, Any] = {
-    "throughput": ("samples/s", fmt.number), "peak_memory": ("peak memory", fmt.num_bytes),
-    "process_memory": ("peak memory of the process", fmt.num_bytes),
-    "accuracy": ("accuracy", fmt.share), "total_time": ("total time", fmt.seconds),
-    "inference_time": ("load and prediction", fmt.seconds), "measured_time": ("measured iteration", fmt.seconds),
-    "energy": ("energy of an iteration", energy), "program_time": ("whole program", fmt.seconds),
-}  # fmt: skip
-"""Metrics other than the time: their labels, and functions that format their values."""
 
 _VERDICT = Column("verdict", "Verdict", unbroken=True)
 _SINGLE_RUN = (
@@ -157,12 +148,13 @@ def metric_table(sides: Sequence[Group]) -> Table | None:
     """Build the table of throughput, memory, accuracy, energy and totals; None if no two groups share one."""
     frame = metric_ratios(sides)
     shared = (frame["base"].notna() & frame["value"].notna()).groupby(frame["metric"]).transform("any")
-    frame = frame[frame["metric"].isin(_METRICS) & shared & (frame["value"].notna() | frame["base"].notna())]
+    frame = frame[(frame["metric"] != "time") & shared & (frame["value"].notna() | frame["base"].notna())]
     if frame.empty:
         return None
-    words = [[_metric(row, row.base), _metric(row, row.value)] for row in fmt.rows(frame)]
+    words = [[metric_text.value(row.metric, number, reason(row)) for number in (row.base, row.value)]
+             for row in fmt.rows(frame)]
     frame[["base_text", "value_text"]] = pd.DataFrame(words, index=frame.index)
-    frame["metric"] = [_METRICS[metric][0] for metric in frame["metric"]]
+    frame["metric"] = frame["metric"].map(metric_text.label)
     frame = with_verdicts(frame, ("higher", "lower"), by_turns=sides[0].turns is not None)
     alike = (frame["base_text"] == frame["value_text"]) & (frame["ratio"] != 1) & frame["significant"]
     frame.loc[alike, "verdict"] = "equal, as rounded"
@@ -267,7 +259,3 @@ def _verdict(row: Any, verdicts: tuple[str, str], by_turns: bool) -> str:
     if by_turns and decision(row) == "same":
         return SAME
     return _NO_DIFFERENCE
-
-
-def _metric(row: Any, value: float) -> str:
-    return str(_METRICS[row.metric][1](value, reason(row)))

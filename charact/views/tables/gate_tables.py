@@ -10,15 +10,9 @@ from charact.analysis.compare.gate import OUTCOMES
 from charact.analysis.compare.group_facts import disturbed_cases
 from charact.core.units import digits
 from charact.views.tables import format as fmt
+from charact.views.tables import metric_text
 from charact.views.tables.comparison_speedups import exact_ratio
-from charact.views.tables.counter_text import energy
-from charact.views.tables.model import Column, Formatter, Table, table
-
-_FORMATS: dict[str, Formatter] = {
-    "throughput": fmt.or_missing(lambda value: f"{fmt.number(value)}/s"),
-    "peak_memory": fmt.num_bytes, "accuracy": fmt.share, "energy": energy,
-}  # fmt: skip
-"""Formatters of the values of metrics that are not times."""
+from charact.views.tables.model import Column, Table, table
 
 _SHOWN = ("regression", "not significant", "n/a", "ok")
 """Outcomes in display order."""
@@ -69,8 +63,8 @@ def _disturbed(rows: pd.DataFrame, sides: Sequence[Group]) -> list[str]:
 
 def values(row: Any) -> tuple[str, str]:
     """Format the metric's values in the baseline and the candidate, from a row of `judge`."""
-    words = _FORMATS.get(row.metric, fmt.seconds)
-    return words(row.base, "not measured"), words(row.value, "not measured")
+    base, new = (metric_text.value_alone(row.metric, number, "not measured") for number in (row.base, row.value))
+    return base, new
 
 
 def interval(row: Any) -> str:

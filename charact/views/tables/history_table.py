@@ -4,38 +4,12 @@ from typing import Any
 
 import pandas as pd
 
-from charact.analysis.compare.metrics import HIGHER_IS_BETTER
+from charact.analysis.compare.metrics import all_metrics
 from charact.analysis.history.change_points import FALSE_ALARM_FRAC, MIN_VALUES
 from charact.core.units import digits, scale
 from charact.views.tables import format as fmt
-from charact.views.tables.counter_text import energy
-from charact.views.tables.model import Column, Formatter, Table, table
-
-_FORMATS: dict[str, tuple[str, Formatter, str]] = {
-    "time": ("time", fmt.seconds, "s"), "throughput": ("samples/s", fmt.number, ""),
-    "peak_memory": ("peak memory", fmt.num_bytes, "B"), "accuracy": ("accuracy", fmt.share, "%"),
-    "energy": ("energy of an iteration", energy, "J"), "total_time": ("total time", fmt.seconds, "s"),
-    "inference_time": ("load and prediction", fmt.seconds, "s"),
-    "process_memory": ("peak memory of the process", fmt.num_bytes, "B"),
-    "measured_time": ("measured iteration", fmt.seconds, "s"), "program_time": ("whole program", fmt.seconds, "s"),
-}  # fmt: skip
-"""Metrics: their labels, formatters and base units."""
-_LOWER_IS_BETTER = frozenset(_FORMATS) - HIGHER_IS_BETTER
-
-
-def label(metric: str) -> str:
-    """Return the name of a metric in words."""
-    return _FORMATS[metric][0]
-
-
-def unit(metric: str) -> str:
-    """Return the base unit of a metric; empty without one."""
-    return _FORMATS[metric][2]
-
-
-def value(metric: str, number: float | None, reason: str | None = None) -> str:
-    """Return a value of a metric with its unit."""
-    return _FORMATS[metric][1](number, reason)
+from charact.views.tables.metric_text import label, unit, value
+from charact.views.tables.model import Column, Table, table
 
 
 def interval(metric: str, row: Any) -> str:
@@ -55,7 +29,7 @@ def change(metric: str, row: Any) -> str:
     if fmt.absent(row.change_frac):
         return ""
     sign = "+" if row.change_frac > 0 else "−"
-    better = (row.change_frac < 0) == (metric in _LOWER_IS_BETTER)
+    better = (row.change_frac > 0) == all_metrics()[metric].higher_is_better
     return f"{sign}{fmt.share(abs(row.change_frac))} ({'better' if better else 'worse'})"
 
 

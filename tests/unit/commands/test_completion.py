@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from charact.analysis.compare.metrics import METRICS
+from charact.analysis.compare.metrics import all_metrics
 from charact.cli import build_command
 from charact.commands._shared import completion
 from charact.commands._shared.merged_trace import MERGED_FORMAT
@@ -89,7 +89,7 @@ def test_names_are_those_of_the_registries() -> None:
     assert set(completion.datasets("")) == set(all_datasets())
     assert set(completion.stored_datasets("")) == set(all_datasets()) - {"synthetic"}
     assert set(completion.export_formats("")) == {*FORMATS, MERGED_FORMAT, *all_trackers()}
-    assert set(METRICS) < set(completion.compared_metrics(""))
+    assert set(all_metrics()) < set(completion.compared_metrics(""))
 
 
 def test_metrics_are_those_of_trainings() -> None:

@@ -12,7 +12,8 @@ from support.compared import record, scattered, side
 from support.operation_records import vo
 from support.records import case_entry, manifest, write_inference, write_training
 
-from charact.analysis.compare import METRICS, Group, metric_ratios, speedups
+from charact.analysis.compare import Group, metric_ratios, speedups
+from charact.analysis.compare.metrics import all_metrics
 from charact.analysis.compare.samples import time_samples
 from charact.record.in_progress import write_manifest
 from charact.record.reader import Run, load_run
@@ -30,7 +31,7 @@ def edited(path: Path, change: Any) -> Run:
 def test_of_a_profile(tmp_path: Path) -> None:
     sides = [side("base", scattered(tmp_path)), side("new", scattered(tmp_path, activations=1.5))]
     found = metric_ratios(sides).set_index("metric")
-    assert found.index.to_list() == list(METRICS)
+    assert found.index.to_list() == list(all_metrics())
     assert found["base"]["throughput"] == pytest.approx(8 / found["base"]["time"])
     memory = found.loc["peak_memory"]
     held = 1.02e8 * 3 + 1e6 + 4.0 * 8 * 3 * 32**2

@@ -1,0 +1,44 @@
+"""Samples per second."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+
+from charact.analysis.common.significance import Sample, Values
+from charact.analysis.compare.metrics._metric import Metric
+from charact.analysis.compare.samples import CASE, epoch_times, epochs_sample, time_samples
+from charact.analysis.training.stages import stage_times
+from charact.record.reader import Run
+
+
+def _rates(run: Run) -> Iterator[tuple[str, Sample]]:
+    batch_sizes = run.cases.reindex(columns=["case", "batch_size"]).set_index("case")["batch_size"].dropna().to_dict()
+    in_training = {case for case, _ in epoch_times(run)}
+    for (case, _), time in time_samples(run, CASE).items():
+        if case in batch_sizes and case not in in_training:
+            yield case, _rate(float(batch_sizes[case]), time)
+    if not len(run.stages):
+        return
+    trained = stage_times(run).query("stage == 'training'").dropna(subset=["samples_per_s"])
+    for of_case, epochs in trained.groupby("case", sort=False):
+        mean = float(epochs["num_samples"].sum() / epochs["wall_s"].sum())
+        yield str(of_case), epochs_sample(epochs["samples_per_s"], mean)
+
+
+def _rate(amount: float, time: Sample) -> Sample:
+    """Return an amount divided by a time, with its uncertainty."""
+    if time.draw is None:
+        return replace(time, value=amount / time.value)
+    least = None if time.least is None else (amount / time.least[1], amount / time.least[0])
+    return Sample(amount / time.value, tuple(amount / repeat for repeat in time.repeats),
+                  partial(_rate_draws, amount, time), least=least)
+
+
+def _rate_draws(amount: float, time: Sample) -> Values:
+    draws = time.draws
+    assert draws is not None  # only such times are resampled
+    return amount / draws
+
+
+METRIC = Metric("throughput", 20, "samples/s", "samples/s", "batch size over the time of an iteration; of a training, "
+                "samples of its training stage over that stage's time", _rates, higher_is_better=True)
