@@ -1,4 +1,4 @@
-"""Writes the pages of the reference from the code: commands, Python API, tables, counters, metrics, workloads and more."""
+"""Writes the pages of the reference from the code: commands, Python API, tables, counters, metrics, workloads."""
 
 import importlib
 import inspect
@@ -112,7 +112,7 @@ def metrics() -> str:
              "higher" if metric.higher_is_better else "lower",
              metric.meaning + ("; counted, so that every difference is significant" if metric.is_exact else "")]
             for metric in all_metrics().values()]
-    return _joined(["# Metrics", "Metrics of `charact compare`, its `--fail-if`, `charact history` and `charact query`. "
+    return _joined(["# Metrics", "Metrics of `charact compare`, `--fail-if`, `charact history` and `charact query`. "
                     "`phase.` with a phase, such as `phase.backward`, is one of `--fail-if` alone.",
                     _table(["metric", "unit", "better", "meaning"], rows)])
 
