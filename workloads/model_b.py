@@ -111,11 +111,7 @@ class ModelBWorkload(PublishedForms):
         return xception.SMALLEST_INPUT_SIZE
 
     def dataset(self, input_size: int, request: DataRequest) -> "Dataset[Any]":
-        """Return labelled images of 3 channels, (float32 (3, size, size), int64).
-
-        Raises:
-            UserError: the networks' features are not equally large at this size, or the data is not available.
-        """
+        """Return labelled images of 3 channels, (float32 (3, size, size), int64)."""
         sides = xception.features_side(input_size), resnet_v2.features_side(input_size)
         if sides[0] != sides[1]:
             # Xception's unpadded stem loses what six pixels more than a multiple of 32 would have given.

@@ -164,11 +164,7 @@ class Seq2seqWorkload(Workload):
     variants: tuple[str, ...] = ("bahdanau", "tutorial2017")
 
     def prepare(self, variant: str | None = None) -> Self:
-        """Return a copy for one case, in the requested variant, with the batch size that it was published with.
-
-        Raises:
-            UserError: the workload has no such variant.
-        """
+        """Return a copy for one case, in the requested variant, with the batch size that it was published with."""
         prepared = super().prepare(variant)
         return replace(prepared, default_batch_size=1) if prepared.variant == "tutorial2017" else prepared
 

@@ -81,11 +81,7 @@ class TransformerLM(Workload):
         return 1
 
     def dataset(self, input_size: int, request: DataRequest) -> Any:
-        """Return segments of streams, (int64 (size,), int64 (size,)), in batches (size, batch).
-
-        Raises:
-            UserError: there are no positions for so long an input.
-        """
+        """Return segments of streams, (int64 (size,), int64 (size,)), in batches (size, batch)."""
         sizes = SIZES[self.variant]
         if sizes.context is not None and input_size > sizes.context:
             raise UserError(f"input size {input_size} is too large for {self.name} {self.variant} "

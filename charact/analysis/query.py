@@ -79,9 +79,6 @@ def query(paths: Sequence[Path], sql: str, on_run: OnRun = lambda: None) -> pd.D
         paths: directories of runs.
         sql: a query in DuckDB's dialect.
         on_run: called for each run whose metrics had to be read; later queries find them in the user's cache.
-
-    Raises:
-        UserError: DuckDB is missing, the query is wrong, or a table cannot be read.
     """
     try:
         import duckdb
@@ -118,11 +115,7 @@ def _names(sql: str, table: str) -> bool:
 
 
 def _check(paths: Sequence[Path]) -> None:
-    """Check that each path is a run.
-
-    Raises:
-        UserError: one is not.
-    """
+    """Check that each path is a run."""
     for path in paths:
         if not os.path.isfile(path / "run.json"):
             raise UserError(f"{path} holds no run.json: name a run directory, such as one below runs/")
@@ -152,11 +145,7 @@ def _cases(paths: Sequence[Path]) -> pd.DataFrame:
 
 
 def _readable(index: Index) -> Index:
-    """Return the index.
-
-    Raises:
-        UserError: a run cannot be read.
-    """
+    """Return the index."""
     for facts in index.runs.values():
         if facts.problem is not None:
             raise UserError(f"{facts.problem}: leave this run out")
@@ -182,11 +171,7 @@ def _results(index: Index) -> pd.DataFrame:
 
 
 def _add(connection: "duckdb.DuckDBPyConnection", table: str, paths: Sequence[Path]) -> None:
-    """Add a view of one table of all runs; the files are read when a query needs them.
-
-    Raises:
-        UserError: a file is damaged.
-    """
+    """Add a view of one table of all runs; the files are read when a query needs them."""
     import duckdb
 
     files = [str(path / f"{table}.parquet") for path in paths if (path / f"{table}.parquet").is_file()]

@@ -28,11 +28,7 @@ _MOST_ITEMS = 4096
 
 
 def operator_of(name: str) -> OpOverload:
-    """Return the ATen operator of that name, such as `aten.conv2d.default`.
-
-    Raises:
-        UserError: PyTorch has no such operator, or the allowlist does not hold it.
-    """
+    """Return the ATen operator of that name, such as `aten.conv2d.default`."""
     namespace, _, rest = name.partition(".")
     packet, _, overload = rest.partition(".")
     if namespace != "aten" or not OPERATORS.intersection([packet, packet.removesuffix("_")]):
@@ -49,11 +45,7 @@ def operator_of(name: str) -> OpOverload:
 
 
 def check_arguments(layer: Layer) -> OpOverload:
-    """Check a layer's arguments against its operator's schema, and return the operator.
-
-    Raises:
-        UserError: an argument has the wrong type, is missing, unknown, or given twice.
-    """
+    """Check a layer's arguments against its operator's schema, and return the operator."""
     operator = operator_of(layer.operator)
     arguments = {each.name: each for each in operator._schema.arguments}
     positional = [each for each in operator._schema.arguments if not each.kwarg_only]
@@ -78,11 +70,7 @@ def check_arguments(layer: Layer) -> OpOverload:
 
 
 def literal(thing: Json, device: torch.device) -> Any:
-    """Return the Python value of a layer's argument.
-
-    Raises:
-        UserError: the argument is of an unknown kind.
-    """
+    """Return the Python value of a layer's argument."""
     if isinstance(thing, list):
         return [literal(each, device) for each in thing]
     if not isinstance(thing, dict):
@@ -194,9 +182,6 @@ def runnable(brick: Brick, device: str = "cpu") -> BrickFunction:
     """Compile a brick to a function from its inputs to its outputs. This is slow: call it once per brick.
 
     The function releases each value after its last use.
-
-    Raises:
-        UserError: a layer's operator is not allowed (an update's is not), or its arguments do not fit the schema.
     """
     names: dict[str, Any] = {}
     lines = [f"{_values(range(len(brick.inputs)))} = inputs"] if brick.inputs else []
@@ -251,11 +236,7 @@ def _expression(thing: Json, names: dict[str, Any], device: torch.device) -> str
 
 
 def optimizer_class(update: Layer) -> Any:
-    """Return the optimizer class of an update.
-
-    Raises:
-        UserError: torch.optim has no class of that name.
-    """
+    """Return the optimizer class of an update."""
     name = str(update.kwargs.get("optimizer"))
     made = vars(torch.optim).get(name)
     if not (isinstance(made, type) and issubclass(made, torch.optim.Optimizer)):

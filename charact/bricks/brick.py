@@ -308,11 +308,7 @@ _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
 def file_bytes(path: Path, missing: str) -> bytes:
-    """Return the content of a regular file.
-
-    Raises:
-        UserError: it is missing (message: `missing`), is not a regular file, cannot be read, or exceeds the limit.
-    """
+    """Return the content of a regular file."""
     try:
         if not stat.S_ISREG(path.stat().st_mode):  # opening a pipe would block
             raise UserError(f"{path} is not a regular file: copy the suite again")

@@ -140,11 +140,7 @@ def command(
 
 
 def _commands(sides: list[str] | None, ab: tuple[str, str] | None) -> list[list[str]]:
-    """Return the words of the commands of `--ab`; none without it.
-
-    Raises:
-        UserError: a command cannot be run so, or there are runs as well, or neither.
-    """
+    """Return the words of the commands of `--ab`; none without it."""
     if ab is None:
         if not sides:
             raise UserError("name runs to compare, or two commands to measure: charact compare --help shows examples")
@@ -156,11 +152,7 @@ def _commands(sides: list[str] | None, ab: tuple[str, str] | None) -> list[list[
 
 @contextmanager
 def _sound(sides: "Sequence[Group]") -> Iterator[None]:
-    """Raise an error of one line if a record has invalid values; its reader checks names and types only.
-
-    Raises:
-        UserError: comparing met such a value.
-    """
+    """Raise an error of one line if a record has invalid values; its reader checks names and types only."""
     try:
         yield
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
@@ -170,11 +162,7 @@ def _sound(sides: "Sequence[Group]") -> Iterator[None]:
 
 
 def _check_apart(*files: Path | None) -> None:
-    """Check that all output files are distinct.
-
-    Raises:
-        UserError: a file is given twice.
-    """
+    """Check that all output files are distinct."""
     named = [os.path.abspath(file) for file in files if file is not None]
     for file in files:
         if file is not None and named.count(os.path.abspath(file)) > 1:
@@ -182,11 +170,7 @@ def _check_apart(*files: Path | None) -> None:
 
 
 def _writer(to: Path, force: bool) -> "Callable[[Sequence[Group], Sequence[str]], None]":
-    """Return a function that writes a file of this type.
-
-    Raises:
-        UserError: the type is unknown, or the file exists or cannot be written.
-    """
+    """Return a function that writes a file of this type."""
     from charact.core.files import check_writable, write_text
 
     suffixes = {".html": _html, ".md": _markdown, ".csv": _csv}
@@ -219,11 +203,7 @@ def _csv(sides: "Sequence[Group]", levels: Sequence[str]) -> str:
 
 
 def _check_common(sides: "Sequence[Group]") -> None:
-    """Check that at least one group shares a case with the baseline.
-
-    Raises:
-        UserError: none does.
-    """
+    """Check that at least one group shares a case with the baseline."""
     from charact.analysis.common.script_attribution import is_watched
     from charact.analysis.compare import matched_cases, unmatched_cases
 

@@ -71,11 +71,7 @@ def command(
 
 
 def _index(runs: list[Path], *, quiet: bool) -> "Index":
-    """Return the index of all finished runs at these places; report runs that cannot be read.
-
-    Raises:
-        UserError: there is none.
-    """
+    """Return the index of all finished runs at these places; report runs that cannot be read."""
     from charact.analysis.history.index import read_index
     from charact.commands._shared.run_groups import finished_runs
     from charact.views.terminal.progress import RunsProgress
@@ -93,11 +89,7 @@ def _index(runs: list[Path], *, quiet: bool) -> "Index":
 
 
 def _check(to: Path, force: bool) -> None:
-    """Check the file to write.
-
-    Raises:
-        UserError: its type is unknown, or it exists or cannot be written.
-    """
+    """Check the file to write."""
     from charact.core.files import check_writable
 
     if to.suffix not in (".html", ".csv"):

@@ -81,11 +81,7 @@ def _open(out: Path, label: str, files: list[Path]) -> "RunWriter":
 
 def _add_cases(writer: "RunWriter", label: str, files: list[Path], interrupt: "Interrupt", *, named: bool,
                quiet: bool) -> None:
-    """Read the traces into the record, until a signal arrives; a terminal shows the progress.
-
-    Raises:
-        UserError: a file is no trace, or two are of the same rank (the record is removed); or it cannot be written.
-    """
+    """Read the traces into the record, until a signal arrives; a terminal shows the progress."""
     origins: dict[str, Path] = {}
     for path in files:
         try:

@@ -147,11 +147,7 @@ def _varied(problems: "list[Problem]", layouts: str, num_ranks: int) -> "list[Pr
 
 
 def _cases(problems: "list[Problem]", precisions: Sequence[str], device: str) -> "list[OperationCase]":
-    """Return every case.
-
-    Raises:
-        UserError: none of them can run.
-    """
+    """Return every case."""
     from charact.machine.facts import resolve_device
     from charact.measure.microbench.cases import operation_cases
 

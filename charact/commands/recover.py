@@ -63,9 +63,6 @@ def _recover(directory: Path, quiet: bool, waiting: int | None = None) -> bool:
         directory: of the run.
         quiet: whether output is reduced.
         waiting: write end of a pipe, see `publish_before_views`; None if no process waits for the record.
-
-    Raises:
-        UserError: there is nothing to do, or the run is empty and was removed; or it cannot be written, and is kept.
     """
     from charact.commands._shared.publish import (
         has_views,
@@ -117,11 +114,7 @@ def _recover(directory: Path, quiet: bool, waiting: int | None = None) -> bool:
 
 
 def _close(writer: "RunWriter") -> None:
-    """Close a record that was not closed.
-
-    Raises:
-        UserError: it was empty, and is removed; or it cannot be written.
-    """
+    """Close a record that was not closed."""
     from charact.commands._shared.watched_program import add_cases_of_program
     from charact.measure.script.spans.event_log_to_record import script_options
 

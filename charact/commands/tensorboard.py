@@ -47,11 +47,7 @@ def command(
 
 
 def _start(logdir: Path, port: int) -> str:
-    """Start the server in a thread; return its address, which ends in a slash.
-
-    Raises:
-        UserError: the port is in use or not allowed.
-    """
+    """Start the server in a thread; return its address, which ends in a slash."""
     from tensorboard import program
 
     from charact.views.tensorboard.hosts import allowed_hosts, guarded

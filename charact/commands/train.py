@@ -118,11 +118,7 @@ def _absolute(path: Path) -> str:
 
 
 def _check(options: Options, name: str | None) -> None:
-    """Check that options do not contradict each other.
-
-    Raises:
-        UserError: they do.
-    """
+    """Check that options do not contradict each other."""
     if not options["workloads"]:
         raise UserError("give a workload, as in `charact train mlp`, or resume a training with --resume")
     if "holdout_frac" in options and "validation" in options:
@@ -139,11 +135,7 @@ def _check(options: Options, name: str | None) -> None:
 
 
 def _check_alone(context: typer.Context) -> None:
-    """Check that `--resume` is the only option.
-
-    Raises:
-        UserError: there are other options.
-    """
+    """Check that `--resume` is the only option."""
     for option in context.params:
         source = context.get_parameter_source(option)
         if option not in ("resume", "quiet", "as_json") and source is not None and source.name == "COMMANDLINE":

@@ -38,11 +38,7 @@ def _reading(path: Path) -> Iterator[None]:
 
 
 def gunzip(content: bytes, path: Path, default: int) -> bytes:
-    """Return the unpacked content of a .gz file; `path` is for messages, `default` the limit in bytes.
-
-    Raises:
-        UserError: the content is damaged, or unpacks to more than the limit.
-    """
+    """Return the unpacked content of a .gz file; `path` is for messages, `default` the limit in bytes."""
     with _reading(path), gzip.open(io.BytesIO(content)) as stream:
         return read_all(stream, path, default)
 
@@ -58,9 +54,6 @@ def tar_files(archive: bytes, names: Container[str], path: Path, default: int) -
         names: names of the files, without folders.
         path: the file, for messages.
         default: limit in bytes of the contents together.
-
-    Raises:
-        UserError: the archive is damaged, holds a file twice, or exceeds a limit.
     """
     contents: dict[str, bytes] = {}
     with _reading(path), gzip.open(io.BytesIO(archive)) as unpacked:
@@ -147,9 +140,6 @@ def zip_file(archive: bytes, name: str, path: Path, default: int) -> bytes | Non
         name: name of the file, without folders.
         path: the archive, for messages.
         default: limit of the content in bytes.
-
-    Raises:
-        UserError: the archive is damaged, has the file twice, encrypted or in a rare compression, or exceeds a limit.
     """
     with _reading(path), open_zip(io.BytesIO(archive)) as file:
         members = [member for member in file.infolist() if member.filename.rpartition("/")[2] == name]

@@ -34,9 +34,6 @@ def parse_bytes(text: str, name: str) -> int:
     Args:
         text: the size.
         name: the option or variable with the size, for the message.
-
-    Raises:
-        UserError: the text is not a size, or is zero.
     """
     found = _SIZE.fullmatch(text.strip())
     size = int(float(found[1]) * _UNITS[(found[2] or "").upper()]) if found else 0
@@ -46,11 +43,7 @@ def parse_bytes(text: str, name: str) -> int:
 
 
 def limit_bytes(default: int) -> int:
-    """Return the current limit: that of `limited_to`, else of the environment variable, else the reader's default.
-
-    Raises:
-        UserError: the environment variable is not a size.
-    """
+    """Return the current limit: that of `limited_to`, else of the environment variable, else the reader's default."""
     if (asked := _asked.get()) is not None:
         return asked
     text = os.environ.get(VARIABLE)
@@ -75,9 +68,6 @@ def check_declared(num_bytes: int, path: object, default: int, verb: str = "unpa
         path: the file, for the message.
         default: the reader's limit if the user sets none.
         verb: what the file does with these bytes, for the message.
-
-    Raises:
-        UserError: the size exceeds the limit.
     """
     limit = limit_bytes(default)
     if num_bytes > limit:
@@ -86,11 +76,7 @@ def check_declared(num_bytes: int, path: object, default: int, verb: str = "unpa
 
 
 def read_all(stream: Readable, path: Path | str, default: int, verb: str = "unpacks to") -> bytes:
-    """Read a stream to its end, up to the limit.
-
-    Raises:
-        UserError: the stream has more bytes than the limit.
-    """
+    """Read a stream to its end, up to the limit."""
     limit = limit_bytes(default)
     # In blocks: a decompressor may allocate the whole requested size at once.
     blocks, left = [], limit + 1
@@ -117,11 +103,7 @@ class BoundedStream:
         self._num_bytes = 0
 
     def read(self, size: int = -1) -> bytes:
-        """Read up to `size` bytes; everything if it is negative.
-
-        Raises:
-            UserError: more bytes than the limit have been read.
-        """
+        """Read up to `size` bytes; everything if it is negative."""
         room = self._limit - self._num_bytes + 1
         block = self._stream.read(room if size < 0 else min(size, room))
         self._num_bytes += len(block)

@@ -21,11 +21,7 @@ _LONGEST_NAME = 200
 
 @contextlib.contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Convert errors of the file system while `path` is written into one line with a remedy.
-
-    Raises:
-        UserError: the disk is full, or the path is absent, not writable or faulty.
-    """
+    """Convert errors of the file system while `path` is written into one line with a remedy."""
     try:
         yield
     except OSError as error:
@@ -42,9 +38,6 @@ def reading(path: Path | str, remedy: str | None = None) -> Iterator[None]:
     Args:
         path: the file or directory.
         remedy: advice in the message; by default, to make it readable or to name another.
-
-    Raises:
-        UserError: the path is absent, not readable or faulty.
     """
     try:
         yield
@@ -69,11 +62,7 @@ def user_cache() -> Path:
 
 
 def write_text(path: Path, text: str, *, force: bool = True) -> None:
-    """Write a text file atomically; texts that are not valid UTF-8 are escaped.
-
-    Raises:
-        UserError: the file exists and `force` is false, or it cannot be written.
-    """
+    """Write a text file atomically; texts that are not valid UTF-8 are escaped."""
     _check_place(path, force=force)
     with atomic_write(path) as temporary:
         temporary.write_text(valid_text(text), encoding="utf-8")
@@ -86,9 +75,6 @@ def check_writable(path: Path, *, force: bool, option: str | None = None) -> Non
         path: the file.
         force: whether an existing file may be overwritten.
         option: command-line option that names another path.
-
-    Raises:
-        UserError: the file exists and `force` is false, or it cannot be written.
     """
     _check_place(path, force=force, option=option)
     probe = _hidden(path)
@@ -175,9 +161,6 @@ def lock(path: Path) -> int | None:
     """Lock a file until the returned descriptor is closed; None if another process has locked it.
 
     Forked processes hold the lock, too.
-
-    Raises:
-        UserError: the file cannot be created, or the file system has no locks.
     """
     with writing(path):
         file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)

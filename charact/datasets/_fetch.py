@@ -33,11 +33,7 @@ _SAMPLES: dict[Kind, tuple[str, Callable[[Any], int]]] = {
 
 
 def stored_dataset(name: str, source: str | None = None) -> StoredDatasetSpec:
-    """Return a stored data set by name; `source` replaces the published address.
-
-    Raises:
-        UserError: there is none, its data are synthetic, or the source is not an address.
-    """
+    """Return a stored data set by name; `source` replaces the published address."""
     spec = find_dataset(name)
     if not isinstance(spec, StoredDatasetSpec):
         raise UserError(f"{name} data are generated: they have no files")
@@ -66,11 +62,7 @@ def file_state(spec: StoredDatasetSpec, file: PublishedFile, directory: Path) ->
 
 
 def split_samples(spec: StoredDatasetSpec, directory: Path, split: Split) -> str:
-    """Return the number of samples of a split, as text.
-
-    Raises:
-        UserError: it cannot be read.
-    """
+    """Return the number of samples of a split, as text."""
     unit, count = _SAMPLES[spec.kind]
     return f"{count(spec.load(directory, split)):,} {unit}"
 
@@ -78,11 +70,7 @@ def split_samples(spec: StoredDatasetSpec, directory: Path, split: Split) -> str
 def fetch_file(
     spec: StoredDatasetSpec, file: PublishedFile, directory: Path, progress: Progress
 ) -> tuple[Path, str | None]:
-    """Return a file's path, and its previous state: None if it was present and correct, else it is downloaded.
-
-    Raises:
-        UserError: it cannot be downloaded, or its content is wrong.
-    """
+    """Return a file's path, and its previous state: None if it was present and correct, else it is downloaded."""
     address = spec.source + file.name
 
     def verify(part: Path) -> None:
@@ -112,9 +100,6 @@ def prove(spec: StoredDatasetSpec, file: PublishedFile, path: Path) -> bytes:
     """Compare a file with the published one and return its content.
 
     Without a published checksum, the first of its splits is read.
-
-    Raises:
-        UserError: they differ.
     """
     content, flaw = inspect(path, file)
     if flaw is not None:

@@ -69,11 +69,7 @@ Questions = tuple[Sequence[EncodedQuestion], Vocabulary]
 
 
 def parse_questions(content: bytes, path: Path) -> Iterator[Question]:
-    """Yield the samples of a file's content; all words at once would need gigabytes. `path` is for messages.
-
-    Raises:
-        UserError: the content is not UTF-8, has an extremely long line, or a malformed sample.
-    """
+    """Yield the samples of a file's content; all words at once would need gigabytes. `path` is for messages."""
     document: list[str] = []
     expected = 1
     place = 0
@@ -115,11 +111,7 @@ def _question(document: list[str], text: str, place: str) -> Question:
 
 
 def encode_questions(questions: Iterable[Question], numbers: dict[str, int], *, grow: bool) -> list[EncodedQuestion]:
-    """Return encoded samples; with `grow`, new words get the next indices in `numbers`.
-
-    Raises:
-        UserError: the vocabulary is larger than any language's.
-    """
+    """Return encoded samples; with `grow`, new words get the next indices in `numbers`."""
     def encode(words: Iterable[str]) -> Words:
         found = (numbers.setdefault(word, len(numbers)) if grow else numbers.get(word, UNKNOWN) for word in words)
         return np.fromiter(found, np.int32)

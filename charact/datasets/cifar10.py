@@ -36,11 +36,7 @@ MOST_BYTES = 2**28
 
 
 def parse_batch(content: bytes, path: Path) -> tuple[Pictures, Labels]:
-    """Return images (N, 3, 32, 32) and labels (N,) of a batch file's content; `path` is for messages.
-
-    Raises:
-        UserError: the content is not a whole number of records.
-    """
+    """Return images (N, 3, 32, 32) and labels (N,) of a batch file's content; `path` is for messages."""
     if not content or len(content) % RECORD_BYTES:
         raise UserError(f"{path} has {len(content):,} bytes, not a multiple of {RECORD_BYTES:,}-byte records: "
                         "fetch it again")
@@ -49,11 +45,7 @@ def parse_batch(content: bytes, path: Path) -> tuple[Pictures, Labels]:
 
 
 def parse_pickled_batch(content: bytes, path: Path) -> tuple[Pictures, Labels]:
-    """Return images (N, 3, 32, 32) and labels (N,) of a pickled batch's content; `path` is for messages.
-
-    Raises:
-        UserError: the pickle is damaged, has anything but plain values, or lacks the rows of images and labels.
-    """
+    """Return images (N, 3, 32, 32) and labels (N,) of a pickled batch's content; `path` is for messages."""
     batch = read_pickle(content, path)
     labels, rows = batch.get("labels"), batch.get("data")
     if not isinstance(rows, PickledArray) or not isinstance(labels, list):
@@ -69,11 +61,7 @@ def parse_pickled_batch(content: bytes, path: Path) -> tuple[Pictures, Labels]:
 
 
 def unpack(archive: bytes, names: tuple[str, ...], path: Path) -> list[bytes]:
-    """Return the contents of an archive's files with these names, in order; `path` is for messages.
-
-    Raises:
-        UserError: the archive is damaged, lacks a file, or unpacks to more than the limit.
-    """
+    """Return the contents of an archive's files with these names, in order; `path` is for messages."""
     contents = tar_files(archive, names, path, MOST_BYTES)
     for name in names:
         if name not in contents:
@@ -97,11 +85,7 @@ FORMS = (Form(ARCHIVE, BATCHES, parse_batch), Form(PICKLED_ARCHIVE, PICKLED_BATC
 
 
 def read_split(spec: StoredImagesSpec, directory: Path, split: Split) -> tuple[Pictures, Labels]:
-    """Return images (N, 3, 32, 32) and labels (N,) of a split.
-
-    Raises:
-        UserError: a file is missing, truncated or foreign.
-    """
+    """Return images (N, 3, 32, 32) and labels (N,) of a split."""
     path, content = spec.find(directory, *(name for form in FORMS for name in form.first(split)))
     form = next(form for form in FORMS if path.name in form.first(split))
     names = form.batches[split]

@@ -24,11 +24,7 @@ _PREFIXES: dict[Split, str] = {"train": "train", "test": "t10k"}
 
 
 def parse_idx(content: bytes, num_dimensions: int, path: Path) -> Pictures:
-    """Return the array of unsigned bytes in the content of an IDX file; `path` is for messages.
-
-    Raises:
-        UserError: the header is invalid, or the number of elements differs from it.
-    """
+    """Return the array of unsigned bytes in the content of an IDX file; `path` is for messages."""
     header_bytes = 4 + 4 * num_dimensions
     if len(content) < header_bytes or content[:4] != bytes((0, 0, _UNSIGNED_BYTE, num_dimensions)):
         raise UserError(f"{path} is not an IDX file of bytes in {num_dimensions} dimensions: fetch it again")
@@ -41,11 +37,7 @@ def parse_idx(content: bytes, num_dimensions: int, path: Path) -> Pictures:
 
 
 def read_split(spec: StoredImagesSpec, directory: Path, split: Split) -> tuple[Pictures, Labels]:
-    """Return images (N, 28, 28) and labels (N,) of a split.
-
-    Raises:
-        UserError: a file is missing, truncated or foreign.
-    """
+    """Return images (N, 28, 28) and labels (N,) of a split."""
     images = _read(spec, directory, f"{_PREFIXES[split]}-images-idx3-ubyte", num_dimensions=3)
     labels = _read(spec, directory, f"{_PREFIXES[split]}-labels-idx1-ubyte", num_dimensions=1)
     return images, labels.astype(np.int64)

@@ -31,11 +31,7 @@ _SPLIT_SEEDS: dict[Split, int] = {"train": 0, "test": 1, "valid": 2}
 
 
 def check_synthetic(synthetic: "Synthetic", kind: Kind) -> None:
-    """Check that the options apply to synthetic data of a kind.
-
-    Raises:
-        UserError: an option that does not apply differs from its default.
-    """
+    """Check that the options apply to synthetic data of a kind."""
     names = {field: key for key, field in KEYS.items()}
     for field in fields(synthetic):
         key = names[field.name]

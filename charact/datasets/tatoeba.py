@@ -82,11 +82,7 @@ def normalize(sentence: str) -> str:
 
 
 def parse_pairs(content: bytes, path: Path) -> list[Pair]:
-    """Return the normalized pairs of a file's content; `path` is for messages.
-
-    Raises:
-        UserError: the content is not UTF-8, has extremely many or long lines, or a line without two or three columns.
-    """
+    """Return the normalized pairs of a file's content; `path` is for messages."""
     try:
         lines = content.decode("utf-8-sig").strip().split("\n", MOST_PAIRS)
     except UnicodeDecodeError as error:
@@ -119,11 +115,7 @@ def in_split(pairs: Sequence[Pair], split: Split) -> list[Pair]:
 
 
 def encode_pairs(pairs: Sequence[Pair], split: Split, length: int) -> EncodedPairs:
-    """Return the selected pairs of a split, French to English; words are indexed by first occurrence, as published.
-
-    Raises:
-        UserError: no pair of the split is short enough.
-    """
+    """Return the selected pairs of a split, French to English; words are indexed by first occurrence, as published."""
     kept = select(pairs, length)
     chosen = in_split(kept, split)
     if not chosen:
@@ -173,11 +165,7 @@ def _numbered_words(num_words: int) -> Vocabulary:
 
 
 def unpack(archive: bytes, path: Path) -> bytes:
-    """Return the file of pairs in the tutorial's archive; `path` is for messages.
-
-    Raises:
-        UserError: the archive is damaged, lacks the file, or unpacks to more than the limit.
-    """
+    """Return the file of pairs in the tutorial's archive; `path` is for messages."""
     content = zip_file(archive, FILE, path, MOST_BYTES)
     if content is None:
         raise UserError(f"{path} has no {FILE}: fetch it again")
@@ -185,11 +173,7 @@ def unpack(archive: bytes, path: Path) -> bytes:
 
 
 def read_pairs(spec: StoredDatasetSpec, directory: Path, split: Split) -> list[Pair]:
-    """Return all normalized pairs for any split, because the split is known only after too long ones are left out.
-
-    Raises:
-        UserError: the file is missing or foreign.
-    """
+    """Return all normalized pairs for any split, because the split is known only after too long ones are left out."""
     path, content = spec.find(directory, ARCHIVE, FILE, "fra.txt")
     return parse_pairs(unpack(content, path) if path.name == ARCHIVE else content, path)
 

@@ -20,11 +20,7 @@ MOST_LINES = 1_000_000
 
 
 def tokenize(content: bytes, path: Path) -> list[list[str]]:
-    """Return the words of every line of a file's content, each with its end mark; `path` is for messages.
-
-    Raises:
-        UserError: the content is not UTF-8.
-    """
+    """Return the words of every line of a file's content, each with its end mark; `path` is for messages."""
     try:
         text = content.decode()
     except UnicodeDecodeError as error:
@@ -37,11 +33,7 @@ def tokenize(content: bytes, path: Path) -> list[list[str]]:
 
 
 def read_split(spec: StoredDatasetSpec, directory: Path, split: Split) -> tuple[Tokens, Vocabulary]:
-    """Return the encoded words of a split, and their vocabulary.
-
-    Raises:
-        UserError: the split's file is missing, or a file is truncated or foreign.
-    """
+    """Return the encoded words of a split, and their vocabulary."""
     words = _read(spec, directory, split)
     known = words
     if split != "train" and spec.place(directory, *_names("train")) is not None:
@@ -51,11 +43,7 @@ def read_split(spec: StoredDatasetSpec, directory: Path, split: Split) -> tuple[
 
 
 def _check(spec: StoredDatasetSpec, split: Split, path: Path, num_lines: int, num_tokens: int) -> None:
-    """Compare a split's numbers of lines and words with the published ones.
-
-    Raises:
-        UserError: there are more or fewer.
-    """
+    """Compare a split's numbers of lines and words with the published ones."""
     if (num_lines, num_tokens) != (NUM_LINES[split], NUM_TOKENS[split]):
         raise UserError(f"{path} has {num_lines:,} lines and {num_tokens:,} words for {split}, "
                         f"{NUM_LINES[split]:,} and {NUM_TOKENS[split]:,} were published: "

@@ -70,9 +70,6 @@ class Case:
 
         Args:
             here: whether the device is on this machine; the capabilities of others are not checked.
-
-        Raises:
-            UserError: the input is too small for the network, or the precision or data do not fit.
         """
         self.check_size()
         asked = here or self.device.type == "cpu"
@@ -84,11 +81,7 @@ class Case:
                             f"{self.data.name}: choose a smaller --batch-sizes")
 
     def check_size(self) -> None:
-        """Check that the network's layers allow the input size.
-
-        Raises:
-            UserError: it is too small.
-        """
+        """Check that the network's layers allow the input size."""
         smallest = self.workload.smallest_input_size
         if self.input_size < smallest:
             raise UserError(f"input size {self.input_size} is too small for {self._full_name} "

@@ -51,9 +51,6 @@ def memory_limit(device: torch.device, limit_bytes: int | None) -> Iterator[Limi
 
     *Error*: on a CPU, memory of libraries and Python counts too, and allocations in free parts of the heap do not: some
     MB more or less. See `give_back_to_system`.
-
-    Raises:
-        UserError: a limit on a CPU on another system than Linux; or one that a CUDA context exceeds.
     """
     if device.type == "cuda":
         with _cuda_limit(device, limit_bytes) as limit:

@@ -39,11 +39,7 @@ def _is_block(module: nn.Module) -> bool:
 
 
 def shard_by_block(model: nn.Module, mesh: "torch.distributed.device_mesh.DeviceMesh") -> None:
-    """Shard each repeated block of a model by FSDP2, then the rest of the model, in place.
-
-    Raises:
-        UserError: FSDP2 cannot shard the model, or PyTorch is older than 2.6.
-    """
+    """Shard each repeated block of a model by FSDP2, then the rest of the model, in place."""
     try:
         from torch.distributed.fsdp import fully_shard
     except ImportError:

@@ -77,7 +77,6 @@ def outline(path: Path, most_bytes: int) -> Any:
 
     Raises:
         DamagedFileError: the file is damaged, or has anything but dense tensors and plain values.
-        UserError: it exceeds the limit, cannot be read, or needs safetensors.
     """
     if path.suffix == SAFETENSORS:
         _safetensors_reader()
@@ -108,7 +107,6 @@ def read(path: Path, device: torch.device | str = "cpu") -> Any:
 
     Raises:
         DamagedFileError: the file is damaged.
-        UserError: it cannot be read, or needs safetensors.
     """
     try:
         if path.suffix == SAFETENSORS:
@@ -127,11 +125,7 @@ def read(path: Path, device: torch.device | str = "cpu") -> Any:
 
 
 def write_tensors(content: Any, path: Path) -> None:
-    """Write content for `torch.load(weights_only=True)`, atomically.
-
-    Raises:
-        UserError: the disk is full, or the place is not writable.
-    """
+    """Write content for `torch.load(weights_only=True)`, atomically."""
     with atomic_write(path) as temporary, temporary.open("wb") as file:
         try:
             torch.save(content, file)

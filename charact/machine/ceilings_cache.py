@@ -142,11 +142,7 @@ def distinct_devices(devices: Iterable[str]) -> Sequence[str]:
 
 
 def cache_ceilings(path: Path, kept: msgspec.Struct) -> None:
-    """Write ceilings to the cache, atomically.
-
-    Raises:
-        UserError: they cannot be written.
-    """
+    """Write ceilings to the cache, atomically."""
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, msgspec.json.format(msgspec.json.encode(kept), indent=1).decode())

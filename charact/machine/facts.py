@@ -240,11 +240,7 @@ def find_program(name: str, path: str | None = None) -> str | None:
 
 
 def resolve_device(text: str) -> "torch.device":
-    """Return the device named `auto` (a GPU if there is one), `cpu`, `cuda` (the first GPU) or `cuda:N`.
-
-    Raises:
-        UserError: the name is malformed, or there is no such device.
-    """
+    """Return the device named `auto` (a GPU if there is one), `cpu`, `cuda` (the first GPU) or `cuda:N`."""
     import torch
 
     gpus, reason = gpu_facts()

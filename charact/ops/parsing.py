@@ -11,11 +11,7 @@ _MOST_ELEMENTS = 2**56
 
 
 def whole_numbers(text: str, count: int, syntax: str) -> list[int]:
-    """Return a number of positive integers that are joined by `x`.
-
-    Raises:
-        UserError: there are more or fewer, or one is zero, too large or not a number.
-    """
+    """Return a number of positive integers that are joined by `x`."""
     parts = text.split("x")
     if len(parts) != count or not all(re.fullmatch(r"[0-9]{1,20}", part) for part in parts):
         raise malformed(text, syntax)
@@ -32,11 +28,7 @@ def malformed(text: str, syntax: str) -> UserError:
 
 
 def check_elements(text: str, *tensors: Sequence[int]) -> None:
-    """Check that tensors of these shapes are possible.
-
-    Raises:
-        UserError: one has too many elements.
-    """
+    """Check that tensors of these shapes are possible."""
     for shape in tensors:
         num_elements = 1
         for size in shape:

@@ -53,11 +53,7 @@ class BegunRun(NamedTuple):
 
 
 def begin_run(out: Path, name: str, manifest: dict[str, Any]) -> BegunRun:
-    """Create a new run's directory below `out`, with a manifest without cases and secrets.
-
-    Raises:
-        UserError: `out` is a file or not writable, or the disk is full.
-    """
+    """Create a new run's directory below `out`, with a manifest without cases and secrets."""
     name = redacted_text(name)
     safe_name = re.sub(r"[^A-Za-z0-9._+-]+", "_", name).strip("._") or "run"
     run_id = f"{time.strftime('%Y%m%d-%H%M%S')}-{safe_name[:80]}-{secrets.token_hex(3)}"
@@ -83,11 +79,7 @@ def begin_run(out: Path, name: str, manifest: dict[str, Any]) -> BegunRun:
 
 
 def remove_unbegun(directory: Path) -> bool:
-    """Remove a run's directory that was killed before its manifest was written; returns whether it was one.
-
-    Raises:
-        UserError: another process writes it, or it cannot be removed.
-    """
+    """Remove a run's directory that was killed before its manifest was written; returns whether it was one."""
     directory = directory.resolve()
     if not directory.name.startswith(PARTIAL_PREFIX) or not directory.is_dir():
         return False
@@ -102,11 +94,7 @@ def remove_unbegun(directory: Path) -> bool:
 
 
 def take_lock(directory: Path) -> int:
-    """Lock a run's directory until the returned descriptor is closed.
-
-    Raises:
-        UserError: another process writes it.
-    """
+    """Lock a run's directory until the returned descriptor is closed."""
     held = lock(directory / LOCK)
     if held is None:
         raise UserError(f"{directory} is being written by another process: wait for it, or end it")
@@ -128,9 +116,6 @@ def write_manifest(directory: Path, manifest: dict[str, Any]) -> None:
     """Write the manifest of a run with its checksum, atomically.
 
     Secrets and names of the user are replaced; texts become valid UTF-8.
-
-    Raises:
-        UserError: the disk is full.
     """
     text = json.dumps(sealed(valid_values(redacted(manifest))), indent=1, allow_nan=False)
     write_text(directory / "run.json", f"{text}\n")

@@ -269,9 +269,6 @@ def read_manifest(path: Path) -> dict[str, Any]:
 
     Args:
         path: run.json.
-
-    Raises:
-        UserError: the file cannot be read, was changed after it was written, is not a manifest, or has a newer schema.
     """
     with reading(path), path.open("rb") as file:
         content = read_all(file, path, MOST_BYTES)
@@ -299,9 +296,6 @@ def check_holds(manifest: dict[str, Any], run: Path, **wanted: tuple[str, ...]) 
         manifest: the run's manifest.
         run: the run's directory, for the message.
         wanted: names of the needed facts, by part of the manifest (such as `options`).
-
-    Raises:
-        UserError: a fact is missing, or a case is damaged.
     """
     missing = [f"{part}.{name}" for part, names in wanted.items() for name in names if manifest[part].get(name) is None]
     if missing:

@@ -55,9 +55,6 @@ def presentable(run: Run) -> Run:
 
     The record on disk and its exports keep their texts. The same object is returned while the manifest is unchanged, so
     that analyses of it are computed once.
-
-    Raises:
-        UserError: two cases have the same name after replacement.
     """
     if isinstance(run, _ChangedRun) and run.change is _labels:
         return run

@@ -25,9 +25,6 @@ def merge_parts(out: Path, parts: Sequence[Part]) -> RunWriter:
 
     Each case gets the suffix `-rank<number>` and the facts rank, local_rank, world_size and hostname. The run's facts
     are those of the lowest rank. `ranks` describes each part.
-
-    Raises:
-        UserError: a part is corrupt, or the disk is full.
     """
     runs = [load_run(part.directory) for part in parts]
     first = runs[0].manifest

@@ -87,11 +87,7 @@ def is_job(directory: Path) -> bool:
 
 
 def parts_of(job: Path) -> list[Part]:
-    """Return the latest part of each rank that has begun, in the order of ranks.
-
-    Raises:
-        UserError: the directory cannot be read.
-    """
+    """Return the latest part of each rank that has begun, in the order of ranks."""
     found = []
     with writing(job):
         for folder in job.iterdir():
@@ -105,11 +101,7 @@ def parts_of(job: Path) -> list[Part]:
 
 @contextlib.contextmanager
 def job_lock(job: Path) -> Iterator[bool]:
-    """Hold the job's lock inside the block; yield whether the job still exists, and was not merged in the meantime.
-
-    Raises:
-        UserError: the directory cannot be written.
-    """
+    """Hold the job's lock inside the block; yield whether the job still exists, and was not merged in the meantime."""
     from filelock import lock_descriptor
 
     try:

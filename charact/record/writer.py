@@ -30,11 +30,7 @@ from charact.record.table_checks import table_problem
 
 
 class RunWriter:
-    """Writer of one run, hidden until `publish`.
-
-    Raises:
-        UserError: `out` is a file, is not writable, or the disk is full.
-    """
+    """Writer of one run, hidden until `publish`."""
 
     def __init__(self, out: Path, name: str, manifest: dict[str, Any]) -> None:
         self.directory, self.manifest, self._lock = begin_run(out, name, manifest)
@@ -48,9 +44,6 @@ class RunWriter:
         Args:
             directory: directory of the run.
             held: descriptor of its lock, inherited from the parent process.
-
-        Raises:
-            UserError: there is no record, it is corrupt or published, or another process writes it.
         """
         directory = directory.resolve()
         run = load_run(directory, partial=True)
@@ -101,9 +94,6 @@ class RunWriter:
 
         A case can be flushed again, as a training is after each epoch: until everything is written, the record has the
         earlier version of the case. A table that is not named keeps its rows.
-
-        Raises:
-            UserError: a row has a value that readers reject, as in a foreign trace; or the disk is full.
         """
         case = valid_values(case)
         name = case["case"]
@@ -130,11 +120,7 @@ class RunWriter:
                 part_path(self.directory, table, number, flush - 2).unlink(missing_ok=True)
 
     def close(self, status: str) -> Path:
-        """Merge the cases into the tables and write the final manifest; the directory stays hidden.
-
-        Raises:
-            UserError: the disk is full, or a part is damaged; the cases stay, and closing can be repeated.
-        """
+        """Merge the cases into the tables and write the final manifest; the directory stays hidden."""
         if self.manifest["status"] == "running":
             self._merge(status)
         # Last: until the manifest has the final status, readers use these files.
@@ -232,11 +218,7 @@ def _redacted(rows: pa.Table) -> pa.Table:
 
 
 def _typed(rows: Rows, table: str, case: str) -> pa.Table:
-    """Return the rows of a case with the types of their table.
-
-    Raises:
-        UserError: the schema does not allow a value.
-    """
+    """Return the rows of a case with the types of their table."""
     try:
         typed = finite(_redacted(_arrow(rows, table)))
         problem = table_problem(typed, table)

@@ -56,11 +56,7 @@ _ORDER = ["deep500", "aalto", "northeastern", "dlbricks"]
 
 
 def find_studies(name: str) -> list[Study]:
-    """Return the study with a name, or all of them for `all`.
-
-    Raises:
-        UserError: there is none; similar names are suggested.
-    """
+    """Return the study with a name, or all of them for `all`."""
     studies = all_studies()
     if name == "all":
         return list(studies.values())

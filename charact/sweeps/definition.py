@@ -93,10 +93,6 @@ def read_definition(path: Path, known: Known, check: Check = lambda command, nam
         path: the file.
         known: options of the commands that cases may run.
         check: checks the value of an option, such as the name of a workload.
-
-    Raises:
-        UserError: the file cannot be read or is not valid, with the number of the line; or it describes no case, or
-            more than `MAX_CASES`.
     """
     reader = _Reader(path, known, check)
     return reader.definition()

@@ -62,9 +62,6 @@ class SweepDirectory:
         """Create the directory, or check that it belongs to this sweep, and list the cases in it.
 
         Cases that an earlier version of the file had keep their outcomes and runs.
-
-        Raises:
-            UserError: the directory belongs to another sweep or holds other files, or cannot be written.
         """
         if self._file.exists():
             other = self.definition()
@@ -86,11 +83,7 @@ class SweepDirectory:
         return self.path / "sweep.json"
 
     def definition(self) -> Definition:
-        """Return the sweep that the directory lists.
-
-        Raises:
-            UserError: it is no directory of a sweep, or its list is damaged.
-        """
+        """Return the sweep that the directory lists."""
         if not self._file.is_file():
             raise UserError(f"{self.path} is no directory of a sweep: name the one that `charact sweep` printed")
         with reading(self._file):

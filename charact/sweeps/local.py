@@ -30,7 +30,6 @@ def run_cases(directory: SweepDirectory, cases: Sequence[SweepCase], on_begin: O
 
     Raises:
         KeyboardInterrupt: Ctrl-C; the running case was stopped first and has no outcome.
-        UserError: a log or an outcome cannot be written.
     """
     for case in cases:
         on_begin(case)

@@ -77,9 +77,6 @@ def run_cases(directory: SweepDirectory, cases: Sequence[SweepCase], parameters:
         parameters: options of sbatch, with underscores for dashes; `time` is in minutes.
         nodes: options of sbatch that replace or extend these for cases that name a type of node.
         on_change: called before each query of the queue.
-
-    Raises:
-        UserError: Slurm or submitit is missing, or Slurm rejects the jobs.
     """
     if shutil.which("sbatch") is None:
         raise UserError("there is no sbatch on the path: run this where Slurm's commands are, or with --launcher local")
@@ -139,11 +136,7 @@ class _Jobs:
         return {case_id for case_id in ours if self._jobs[case_id] in alive}
 
     def submit(self, cases: Sequence[SweepCase], parameters: Mapping[str, str]) -> None:
-        """Submit an array with a job per case.
-
-        Raises:
-            UserError: submitit is missing, or Slurm rejects the jobs.
-        """
+        """Submit an array with a job per case."""
         if not cases:
             return
         try:

@@ -33,9 +33,6 @@ def trace_case(trace: Trace, name: str, *, by_rank: bool = False) -> tuple[dict[
         trace: the trace; it is completed here.
         name: name of the case's workload; the case is named after it and its mode.
         by_rank: whether the trace's rank is part of the case's name.
-
-    Raises:
-        UserError: the trace has nothing to build a case from.
     """
     kept = trace.kept
     if not kept.operators and not kept.device:

@@ -87,11 +87,7 @@ class EventFilter:
         }  # fmt: skip
 
     def add(self, events: Sequence[Event]) -> None:
-        """Add more events.
-
-        Raises:
-            UserError: there are more than the limit, or most events are empty.
-        """
+        """Add more events."""
         self._num_read += len(events)
         for event in events:
             take = self._take.get(event.cat)

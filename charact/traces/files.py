@@ -54,11 +54,7 @@ class Trace:
 
 
 def trace_files(paths: Sequence[Path]) -> list[Path]:
-    """Return the named files, and the traces in named directories.
-
-    Raises:
-        UserError: a path is absent or cannot be read, or is a directory without traces.
-    """
+    """Return the named files, and the traces in named directories."""
     files: list[Path] = []
     for path in paths:
         with reading(path):
@@ -91,9 +87,6 @@ def open_trace(path: Path, kept: frozenset[str], progress: Progress | None = Non
         path: the file.
         kept: names of the wanted values outside the events.
         progress: called about once per MiB.
-
-    Raises:
-        UserError: it is not a trace, is truncated, damaged or unreadable, or unpacks to more than the limit.
     """
     with open_text(path, progress) as text:
         yield JsonStream(text, path, kept)
@@ -118,10 +111,6 @@ def read_trace(path: Path, progress: Progress | None = None) -> Trace:
     Args:
         path: the file. A compressed one may unpack to 4 GiB, or the limit of `charact.core.bounded_reading`.
         progress: called about once per MiB.
-
-    Raises:
-        UserError: it is not a trace, is truncated, damaged or unreadable, unpacks to more than the limit, or has more
-            events than fit into memory.
     """
     event_filter = EventFilter()
     with open_trace(path, _METADATA_KEYS, progress) as stream:

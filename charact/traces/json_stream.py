@@ -70,11 +70,7 @@ class JsonStream:
         """Wanted values outside the events; complete after all events were read."""
 
     def events(self, decode: Callable[[bytes], list[Event]]) -> Iterator[list[Event]]:
-        """Yield lists of events, in the order of the file.
-
-        Raises:
-            UserError: the text is not a trace, or is truncated or damaged.
-        """
+        """Yield lists of events, in the order of the file."""
         first = self._next()
         found = first == b"["
         if found:  # the other form of traces: events only

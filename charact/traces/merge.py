@@ -49,9 +49,6 @@ def merge_traces(rows: Sequence[Row], target: Path) -> int:
 
     Threads and streams of a trace become threads of its row. The time axis is that of the traces' clocks, from their
     first event on: rows of machines whose clocks differ are shifted against each other.
-
-    Raises:
-        UserError: a trace cannot be read, or the file cannot be written.
     """
     outlines = [_outline(row.path) for row in rows]
     first = min(outlines, key=lambda one: one.base_ns / 1e3 + one.first_us)

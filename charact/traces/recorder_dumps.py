@@ -64,11 +64,7 @@ class _Dump(msgspec.Struct):
 
 
 def is_dump(path: Path) -> bool:
-    """Return whether a file begins like a dump of the flight recorder.
-
-    Raises:
-        UserError: it cannot be read.
-    """
+    """Return whether a file begins like a dump of the flight recorder."""
     with open_text(path) as text:
         return bool(_FIRST_KEY.match(text.read(_HEAD_BYTES)))
 
@@ -83,9 +79,6 @@ def dump_case(path: Path, name: str, *, by_rank: bool) -> tuple[dict[str, Any], 
         path: the dump.
         name: name of the case's workload.
         by_rank: whether the rank is part of the case's name.
-
-    Raises:
-        UserError: it is not such a dump, has no collectives, or has impossible values.
     """
     dump = _read(path)
     entries = sorted(dump.entries, key=lambda one: one.time_created_ns)

@@ -81,11 +81,7 @@ PROTOCOLS = (
 
 
 def find_protocol(name: str, workload: str) -> Protocol:
-    """Return the protocol of a study for a workload; if the study has none for it, that of its first workload.
-
-    Raises:
-        UserError: there is no such study.
-    """
+    """Return the protocol of a study for a workload; if the study has none for it, that of its first workload."""
     named = [protocol for protocol in PROTOCOLS if protocol.name == name]
     if not named:
         names = ", ".join(dict.fromkeys(protocol.name for protocol in PROTOCOLS))

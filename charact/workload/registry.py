@@ -10,11 +10,7 @@ from charact.workload.base import Workload
 
 
 def all_workloads() -> dict[str, Workload]:
-    """Return every workload by name: those in `workloads/`, then those of entry points, with unique names.
-
-    Raises:
-        UserError: an entry point has no list `WORKLOADS`, or repeats a name.
-    """
+    """Return every workload by name: those in `workloads/`, then those of entry points, with unique names."""
     modules = [(f"workloads/{module.__name__.rpartition('.')[2]}.py", module)
                for module in modules_in("charact.workloads")]
     modules += [(f"entry point {point.value}", point.load()) for point in entry_points(group="charact.workloads")]
@@ -31,11 +27,7 @@ def all_workloads() -> dict[str, Workload]:
 
 
 def find_workload(name: str) -> Workload:
-    """Return the workload with a name or alias.
-
-    Raises:
-        UserError: there is none; similar names are suggested.
-    """
+    """Return the workload with a name or alias."""
     workloads = all_workloads()
     by_name = workloads | {alias: workload for workload in workloads.values() for alias in workload.aliases}
     if name in by_name:

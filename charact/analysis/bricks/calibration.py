@@ -48,9 +48,6 @@ def fit_correction(constructions: "Sequence[Construction]", measured_s: Sequence
     Args:
         constructions: of different models, on one machine.
         measured_s: median iteration (s) of each of them.
-
-    Raises:
-        UserError: there are fewer than two models, or one of them has no plain sum.
     """
     for construction in constructions:
         if construction.sum_s is None:

@@ -52,9 +52,6 @@ class BrickTimes:
 
     `bricks` maps each brick's identifier to its row of the table `bricks`; `facts` holds the facts of the pass
     `bricks`.
-
-    Raises:
-        UserError: the case does not belong to a suite's run.
     """
 
     def __init__(self, run: Run, case: str) -> None:
@@ -234,9 +231,6 @@ def brick_case(run: Run, composition: Composition) -> str:
     """Return the case of a suite's run that matches a model's mode, precision and cut.
 
     Bricks of mixed precision include their casts, and may be timed with those of fp32.
-
-    Raises:
-        UserError: it is not a run of a suite, or the model has another mode, precision or cut.
     """
     entries = [entry for entry in run.manifest["cases"] if "bricks" in entry.get("passes", {})]
     if not entries:

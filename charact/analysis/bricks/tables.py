@@ -177,11 +177,7 @@ _PIECE_COLUMNS = ["case", "brick", "num_layers", "layers"]
 
 
 def suite_pieces(compositions: Sequence[Composition], suite: Suite) -> pd.DataFrame:
-    """Return one row for each segment of models. Columns: case; brick; num_layers; layers, as text.
-
-    Raises:
-        UserError: the suite lacks a brick.
-    """
+    """Return one row for each segment of models. Columns: case; brick; num_layers; layers, as text."""
     rows = [(each.case, piece.brick, suite.entry(piece.brick)["num_layers"],
              " + ".join(suite.entry(piece.brick)["layer_types"])) for each in compositions for piece in each.pieces]
     return pd.DataFrame(rows, columns=_PIECE_COLUMNS)

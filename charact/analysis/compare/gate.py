@@ -37,11 +37,7 @@ def judge(thresholds: Sequence[Threshold], sides: Sequence[Group]) -> pd.DataFra
 
 
 def has_failed(judged: pd.DataFrame) -> bool:
-    """Return whether any threshold found a regression.
-
-    Raises:
-        UserError: no threshold could be checked for any case.
-    """
+    """Return whether any threshold found a regression."""
     if judged.empty:
         raise UserError("no threshold could be checked: the groups of runs have no case in common, so measure the same "
                         "cases in each")

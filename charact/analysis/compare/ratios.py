@@ -39,9 +39,6 @@ def ratios(sides: Sequence[Group], by: str, cases: frozenset[str] | None = None)
     are sorted by time, longest first.
 
     *Error*: the profiler gives one value per run, so that a single run per group has no interval.
-
-    Raises:
-        UserError: `by` is not in `RATIOS_BY`.
     """
     if by not in RATIOS_BY:
         raise UserError(f"cannot compare by '{by}': choose from {', '.join(RATIOS_BY)}")

@@ -47,9 +47,6 @@ def geometric_means(sides: Sequence[Group], by: str | None = None) -> pd.DataFra
     reason, why there is none. The interval covers other cases of the same kind: it comes from the spread between cases
     (Student's t of logarithms), or from the uncertainty of each case if that is larger. For one case it is the case's
     own interval.
-
-    Raises:
-        UserError: `by` is not in `GROUPS`.
     """
     if by is not None and by not in GROUPS:
         raise UserError(f"cannot group by '{by}': choose from {', '.join(GROUPS)}")

@@ -44,9 +44,6 @@ def parse(text: str) -> Threshold:
     """Return the threshold from a text such as `time > 1.05`, `phase.backward > +10%` or `throughput < 0.95`.
 
     A limit is a ratio to the baseline, or a change with its sign and a percent sign.
-
-    Raises:
-        UserError: the text is not a threshold; the message gives the character.
     """
     name, end = _take(_NAME, text, 0, "a metric (" + ", ".join(all_metrics()) + " or phase.NAME)")
     _check_metric(text, name)

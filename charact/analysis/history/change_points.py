@@ -43,9 +43,6 @@ def change_points(values: Sequence[float]) -> list[int]:
 
     Args:
         values: values in the order of time; fewer than `MIN_VALUES` have no change points.
-
-    Raises:
-        UserError: ruptures is not installed.
     """
     found = _of_whole(values)
     if not found:

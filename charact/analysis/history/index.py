@@ -116,11 +116,7 @@ def read_index(paths: Sequence[Path], on_run: OnRun = lambda: None) -> Index:
 
 
 def change_points_of(index: Index, values: Sequence[float]) -> list[int]:
-    """Return the change points of a series, kept in the index: finding them imports SciPy, which takes 0.5 s.
-
-    Raises:
-        UserError: ruptures is not installed.
-    """
+    """Return the change points of a series, kept in the index: finding them imports SciPy, which takes 0.5 s."""
     digest = hashlib.sha256(repr(list(values)).encode()).hexdigest()[:24]
     if digest not in index.changes:
         from charact.analysis.history.change_points import change_points

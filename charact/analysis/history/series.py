@@ -25,11 +25,7 @@ def case_counts(index: Index) -> dict[str, int]:
 
 
 def chosen_case(index: Index, case: str | None) -> str:
-    """Return the case of this name; without a name, the only case of the runs.
-
-    Raises:
-        UserError: there is no such case, or the name is missing and there are several.
-    """
+    """Return the case of this name; without a name, the only case of the runs."""
     counts = case_counts(index)
     if not counts:
         raise UserError("no run that can be read has a case: name a directory of runs, such as runs")
@@ -64,9 +60,6 @@ def history(index: Index, case: str, metric: str) -> pd.DataFrame:
         index: the runs.
         case: name of a case.
         metric: name of a metric.
-
-    Raises:
-        UserError: ruptures is not installed.
     """
     runs = sorted((run for run in index.runs.values() if case in run.cases),
                   key=lambda run: (started(run.started), run.run))

@@ -50,9 +50,6 @@ def iteration_timeline(run: Run, case: str, least_frac: float) -> IterationTimel
         run: the run.
         case: a case that has a trace.
         least_frac: smallest share of the iteration that an operator or kernel has.
-
-    Raises:
-        UserError: the trace is missing, too large or damaged, or has no iteration.
     """
     path = run.trace(case)
     if path is None:

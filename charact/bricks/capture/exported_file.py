@@ -50,11 +50,7 @@ class SavedModel:
 
 
 def read_saved(path: Path) -> SavedModel:
-    """Read the model of a file.
-
-    Raises:
-        UserError: the file does not exist, is damaged, or holds data that would have to be unpickled or evaluated.
-    """
+    """Read the model of a file."""
     if not os.path.isfile(path):
         raise UserError(f"there is no file {path}: name one that torch.export.save wrote")
     try:

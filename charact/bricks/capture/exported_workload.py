@@ -111,28 +111,16 @@ class SavedProgram(Workload):
         return model(*batch)
 
     def loss(self, outputs: Any, batch: Any) -> Tensor:
-        """Raise an error: exported programs have no loss.
-
-        Raises:
-            UserError: always.
-        """
+        """Raise an error: exported programs have no loss."""
         raise UserError(f"{self.name} is an exported program, which has no loss: use --mode infer")
 
     def optimizers(self, model: nn.Module) -> list[torch.optim.Optimizer]:
-        """Raise an error: exported programs are not trained.
-
-        Raises:
-            UserError: always.
-        """
+        """Raise an error: exported programs are not trained."""
         raise UserError(f"{self.name} is an exported program, which cannot be trained: use --mode infer")
 
 
 def saved_program(path: Path) -> SavedProgram:
-    """Return the workload of an exported model, named after its file.
-
-    Raises:
-        UserError: the file does not exist, or cannot be read.
-    """
+    """Return the workload of an exported model, named after its file."""
     saved = read_saved(path)
     if not saved.inputs:
         raise UserError(f"{path} takes no tensors: export a model with inputs")

@@ -58,11 +58,7 @@ def _listed(counts: Counter[Any]) -> str:
 
 
 def audit(path: Path) -> AuditReport:
-    """Read a suite's public part and report what it reveals.
-
-    Raises:
-        UserError: the suite does not exist, or is damaged.
-    """
+    """Read a suite's public part and report what it reveals."""
     suite = load_suite(path)
     own = {path / INDEX, path / BRICKS, *(brick_path(path, brick) for brick in suite.bricks)}
     report = AuditReport(suite, findings=[f"{each.relative_to(path)} is not part of a suite"

@@ -175,11 +175,7 @@ def _file_name(case: str) -> str:
 
 
 def load_compositions(directory: Path) -> list[Composition]:
-    """Read the compositions of a private directory, sorted by case.
-
-    Raises:
-        UserError: there are none, or one cannot be read.
-    """
+    """Read the compositions of a private directory, sorted by case."""
     found = [read_composition(path) for path in sorted(directory.glob("*.json"))]
     if not found:
         raise UserError(f"no compositions in {directory}: charact bricks generate writes them")
@@ -187,11 +183,7 @@ def load_compositions(directory: Path) -> list[Composition]:
 
 
 def read_composition(path: Path) -> Composition:
-    """Read one composition.
-
-    Raises:
-        UserError: it is newer than this version of charact, or damaged.
-    """
+    """Read one composition."""
     try:
         entry = strict_json(file_bytes(path, f"there is no composition {path}"))
         newer = entry["schema_version"] > SCHEMA_VERSION

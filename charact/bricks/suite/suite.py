@@ -71,21 +71,13 @@ class Suite:
         return private_directory(self.path)
 
     def entry(self, identifier: str) -> Entry:
-        """Return the index entry of a brick.
-
-        Raises:
-            UserError: the index does not contain it.
-        """
+        """Return the index entry of a brick."""
         if identifier not in self.bricks:
             raise UserError(f"{self.path} has no brick {identifier}: add the model that needs it to the suite")
         return self.bricks[identifier]
 
     def brick(self, identifier: str) -> Brick:
-        """Read a brick and check its file against the index.
-
-        Raises:
-            UserError: the brick is not in the index, or its file is missing or was changed.
-        """
+        """Read a brick and check its file against the index."""
         entry = self.entry(identifier)
         path = brick_path(self.path, identifier)
         data = file_bytes(path, f"brick {identifier} is missing from {self.path}: copy the suite again")
@@ -125,11 +117,7 @@ def _digest(index: dict[str, Any]) -> str:
 
 
 def load_suite(path: Path) -> Suite:
-    """Read a suite's index.
-
-    Raises:
-        UserError: the suite does not exist, is newer than this version of charact, or was changed.
-    """
+    """Read a suite's index."""
     file = path / INDEX
     data = file_bytes(file, f"no suite of bricks in {path}: charact bricks generate writes one")
     version, suite = _parsed(file, data, lambda index: _read(path, index))
@@ -157,11 +145,7 @@ def _read(path: Path, index: Any) -> tuple[int, Suite | None]:
 
 
 def _parsed(path: Path, data: bytes, read: Callable[[Any], Any]) -> Any:
-    """Parse JSON and convert it with `read`.
-
-    Raises:
-        UserError: it is not JSON, or `read` rejects it.
-    """
+    """Parse JSON and convert it with `read`."""
     try:
         return read(strict_json(data))
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError, msgspec.ValidationError) as error:
@@ -202,9 +186,6 @@ def add_models(directory: Path, models: Sequence[CutModel], g: int, method: str,
         torch: version of PyTorch that captured the models.
         decoys: models of which only the bricks are written.
         patience_s: maximum time to wait for another process that writes the suite.
-
-    Raises:
-        UserError: the suite was cut with other options, another process writes it, or the disk is full.
     """
     with suite_lock(directory, patience_s):
         old = check_place(directory, g, method)
@@ -222,11 +203,7 @@ def add_models(directory: Path, models: Sequence[CutModel], g: int, method: str,
 
 
 def check_place(directory: Path, g: int, method: str) -> Suite | None:
-    """Return the existing suite of a directory, or None.
-
-    Raises:
-        UserError: it was cut with other options, cannot be read, or the directory holds other files.
-    """
+    """Return the existing suite of a directory, or None."""
     with writing(directory):
         there = {path.name for path in directory.iterdir() if not is_begun(path)} if directory.exists() else set()
     if INDEX not in there:

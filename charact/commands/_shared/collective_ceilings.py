@@ -21,11 +21,7 @@ from charact.measure.script.ranks.launcher import warn_of_few_cores
 
 
 def measured_collectives(fingerprint: str, num_ranks: int, *, refresh: bool) -> list[CachedCollectives]:
-    """Return the collectives of gloo, and of NCCL if there is a GPU for each rank; from the cache unless `refresh`.
-
-    Raises:
-        UserError: the ranks cannot be started, or one fails.
-    """
+    """Return the collectives of gloo, and of NCCL if there is a GPU for each rank; from the cache unless `refresh`."""
     has_nccl = dist.is_nccl_available() and torch.cuda.device_count() >= num_ranks
     return [_measured(fingerprint, num_ranks, device_type, refresh=refresh)
             for device_type in ("cpu", *(["cuda"] if has_nccl else []))]

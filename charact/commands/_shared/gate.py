@@ -28,11 +28,7 @@ class Gate:
 
 def read_gate(fail_if: list[str], summary: Path | None, junit: Path | None, force: bool,
               allow_single: bool) -> Gate | None:
-    """Return the requested gate; None without thresholds.
-
-    Raises:
-        UserError: a threshold cannot be read, a file is given without thresholds, or it exists or cannot be written.
-    """
+    """Return the requested gate; None without thresholds."""
     from charact.core.files import check_writable
 
     for option, path in (("--summary", summary), ("--junit", junit)):
@@ -49,11 +45,7 @@ def read_gate(fail_if: list[str], summary: Path | None, junit: Path | None, forc
 
 
 def pass_gate(gate: Gate, sides: "Sequence[Group]", quiet: bool) -> int:
-    """Judge the thresholds, print and write their results; return 1 if a threshold failed, else 0.
-
-    Raises:
-        UserError: no threshold could be judged, or a file cannot be written.
-    """
+    """Judge the thresholds, print and write their results; return 1 if a threshold failed, else 0."""
     from charact.analysis.compare.gate import has_failed, judge
     from charact.core.files import write_text
     from charact.views.export.junit import junit
@@ -79,11 +71,7 @@ def pass_gate(gate: Gate, sides: "Sequence[Group]", quiet: bool) -> int:
 
 
 def check_repeats(gate: Gate, sides: "Sequence[Group]") -> None:
-    """Check that no threshold compares two groups of one run each, except by counts.
-
-    Raises:
-        UserError: one does, and `allow_single` is not set.
-    """
+    """Check that no threshold compares two groups of one run each, except by counts."""
     from charact.analysis.compare.metrics import all_metrics
 
     single = [side.label for side in sides if len(side.runs) == 1 and "reference" not in side.runs[0].manifest]

@@ -44,9 +44,6 @@ def chosen_device(device: str, like: str | None, limit_bytes: int | None, *, run
         like: name of a GPU of the table.
         limit_bytes: memory limit.
         runs: whether cases may run on the device, which then has at least the memory of the limit.
-
-    Raises:
-        UserError: there is no such device, or two of the options contradict each other.
     """
     if like is not None:
         if device == "cpu":

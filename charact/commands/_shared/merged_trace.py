@@ -15,9 +15,6 @@ def export_merged(run: Run, target: Path | None, *, force: bool) -> str:
 
     A case of a rank has the name of its rank. The traces are those in the run, or, of an imported run, the files from
     which it was imported.
-
-    Raises:
-        UserError: no case has a trace, or the file exists and `force` is not given.
     """
     path = target or Path(f"{run.run_id}.trace.json.gz")
     if path.exists() and not force:

@@ -56,11 +56,7 @@ _SYNTHETIC_RANGES: dict[str, tuple[int, int] | tuple[float, float]] = {
 
 
 def parse_sizes(text: str, option: str) -> list[int]:
-    """Parse positive integers from `32,224` or a range `32:224:32` (end included); without duplicates, in order.
-
-    Raises:
-        UserError: a number is invalid, zero or negative, the list is empty, or a range is empty.
-    """
+    """Parse positive integers from `32,224` or a range `32:224:32` (end included); without duplicates, in order."""
     sizes: list[int] = []
     for part in _parts(text, option):
         sizes += _range(part, option) if ":" in part else [_positive(part, option)]
@@ -68,11 +64,7 @@ def parse_sizes(text: str, option: str) -> list[int]:
 
 
 def parse_choices(text: str, option: str, choices: Collection[str]) -> list[str]:
-    """Parse a comma-separated list of choices; without duplicates, in order.
-
-    Raises:
-        UserError: a word is none of the choices, or the list is empty.
-    """
+    """Parse a comma-separated list of choices; without duplicates, in order."""
     words = parse_list(text, option)
     for word in words:
         if word not in choices:
@@ -81,40 +73,24 @@ def parse_choices(text: str, option: str, choices: Collection[str]) -> list[str]
 
 
 def parse_counters(text: str) -> list[str]:
-    """Parse names of counter sources, including `auto`.
-
-    Raises:
-        UserError: the list is empty.
-    """
+    """Parse names of counter sources, including `auto`."""
     return [] if text == "none" else parse_list(text, "--counters")
 
 
 def parse_choice(text: str, option: str, choices: Collection[str]) -> str:
-    """Return the choice of an option.
-
-    Raises:
-        UserError: it is none of the choices.
-    """
+    """Return the choice of an option."""
     if text not in choices:
         raise UserError(f"{option}: '{text}' is not one of {', '.join(choices)}")
     return text
 
 
 def parse_list(text: str, option: str) -> list[str]:
-    """Parse a comma-separated list; without duplicates, in order.
-
-    Raises:
-        UserError: the list or an item is empty.
-    """
+    """Parse a comma-separated list; without duplicates, in order."""
     return list(dict.fromkeys(_parts(text, option)))
 
 
 def parse_synthetic(text: str) -> "Synthetic":
-    """Parse options of synthetic data from `classes=100,zipf=1.2`; others keep their default.
-
-    Raises:
-        UserError: a key is unknown or repeated, or its value is no number or out of range.
-    """
+    """Parse options of synthetic data from `classes=100,zipf=1.2`; others keep their default."""
     from charact.datasets._common.request import Synthetic
     from charact.datasets.synthetic import KEYS
 
@@ -174,11 +150,7 @@ def _range(text: str, option: str) -> list[int]:
 
 
 def data_request(data: str, data_dir: Path | None, synthetic: str | None, split: str, seed: int) -> "DataRequest":
-    """Return the data that options select.
-
-    Raises:
-        UserError: they contradict each other, or one is invalid.
-    """
+    """Return the data that options select."""
     from charact.datasets._common.request import DataRequest, Synthetic
 
     chosen = parse_choice(split, "--split", SPLITS)
@@ -188,11 +160,7 @@ def data_request(data: str, data_dir: Path | None, synthetic: str | None, split:
 
 
 def check_data(data: str, data_dir: str | Path | None, synthetic: str | None) -> None:
-    """Check that options of real and synthetic data are not mixed.
-
-    Raises:
-        UserError: they are.
-    """
+    """Check that options of real and synthetic data are not mixed."""
     if data == "synthetic" and data_dir is not None:
         raise UserError("--data-dir is for real data: select it with --data, or leave it out")
     if data != "synthetic" and synthetic is not None:
@@ -200,20 +168,12 @@ def check_data(data: str, data_dir: str | Path | None, synthetic: str | None) ->
 
 
 def check_forks(command: str) -> None:
-    """Check that this system can fork processes.
-
-    Raises:
-        UserError: it cannot, as Windows.
-    """
+    """Check that this system can fork processes."""
     if not hasattr(os, "fork"):
         raise UserError(f"{command} needs a system that forks processes, such as Linux or macOS: use one, or WSL")
 
 
 def check_name(name: str | None) -> None:
-    """Check that the name of a run is not empty.
-
-    Raises:
-        UserError: it is.
-    """
+    """Check that the name of a run is not empty."""
     if name is not None and not name.strip():
         raise UserError("--name is empty: give the run a name, or leave it out")

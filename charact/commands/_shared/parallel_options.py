@@ -25,9 +25,6 @@ def parse_ranks(parallel: str | None, nproc: str | None, *, with_one: bool = Fal
         parallel: the option `--parallel`.
         nproc: the option `--nproc`.
         with_one: whether a single process is a number of ranks, too; it comes first, without a name.
-
-    Raises:
-        UserError: one of the options is missing, a name is unknown, or a number is below 2 or too large.
     """
     if parallel is None and nproc is None:
         return []

@@ -17,9 +17,6 @@ def read_run(path: Path, *, partial: bool) -> Run:
     Args:
         path: the directory that contains `run.json`.
         partial: whether to read an unfinished run.
-
-    Raises:
-        UserError: there is no record, it is corrupt, unfinished (and `partial` is false), or of a newer schema.
     """
     if is_job(path):
         from charact.commands._shared.ranks import merged

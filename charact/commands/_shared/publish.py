@@ -33,9 +33,6 @@ def keeping_finished(writers: Sequence[RunWriter], remedy: str | None = None) ->
     Args:
         writers: writers of the block's records; published and discarded ones are ignored.
         remedy: what is kept and how to continue; by default `charact recover`.
-
-    Raises:
-        UserError: the block raised one; this one adds what is kept.
     """
     try:
         yield
@@ -67,9 +64,6 @@ def measure_and_publish(writer: RunWriter, measure: Callable[[], None], interrup
     """Write cases into a new record and publish it; return the exit status.
 
     The status is 0 if a case succeeded, 1 if none did, and 128 plus the signal if one ended the run.
-
-    Raises:
-        UserError: the record cannot be written; finished cases are kept.
     """
     with keeping_finished([writer]):
         measure()
@@ -96,9 +90,6 @@ def measure_resumably(writer: RunWriter, measure: Callable[[], None], interrupt:
         command: command that resumes the record, such as `train`.
         unit: unit that is kept once it is complete, such as `epoch`.
         as_json: whether the outcome is printed as JSON.
-
-    Raises:
-        UserError: the record cannot be written; finished cases are kept.
     """
     kept = f"complete {unit}s are kept: resume with {program()} {command} --resume {shlex.quote(str(writer.directory))}"
     with keeping_finished([writer], kept):
@@ -115,21 +106,13 @@ def measure_resumably(writer: RunWriter, measure: Callable[[], None], interrupt:
 
 
 def publish_and_report(writer: RunWriter, quiet: bool, *, as_json: bool = False) -> bool:
-    """Publish a closed record and report its outcome; return whether any case succeeded.
-
-    Raises:
-        UserError: the record cannot be written.
-    """
+    """Publish a closed record and report its outcome; return whether any case succeeded."""
     publish(writer, load_run(writer.directory))
     return report_outcome(load_run(writer.final), quiet, as_json=as_json)
 
 
 def publish(writer: RunWriter, run: Run) -> None:
-    """Write the views into the run's directory and publish it, even if rendering a view fails.
-
-    Raises:
-        UserError: the disk is full; the directory stays hidden, and publishing can be repeated.
-    """
+    """Write the views into the run's directory and publish it, even if rendering a view fails."""
     try:
         write_views(run)
     except UserError:
@@ -172,11 +155,7 @@ def has_views(directory: Path) -> bool:
 
 
 def write_views(run: Run) -> None:
-    """Write the report and TensorBoard's scalars into a run's directory.
-
-    Raises:
-        UserError: the disk is full.
-    """
+    """Write the report and TensorBoard's scalars into a run's directory."""
     from charact.views.html.report import report
     from charact.views.tensorboard.scalars import write_scalars
 

@@ -26,9 +26,6 @@ def end_rank(directory: Path, *, quiet: bool, waiting: int | None = None) -> boo
 
     Returns:
         Whether the run, if it was merged, has a case that succeeded.
-
-    Raises:
-        UserError: a part cannot be read or written, and is kept; or no rank has an iteration.
     """
     job = job_of(directory.absolute())
     assert job is not None
@@ -43,11 +40,7 @@ def end_rank(directory: Path, *, quiet: bool, waiting: int | None = None) -> boo
 
 
 def merge_job(job: Path, *, quiet: bool) -> bool:
-    """Merge the parts of a job whose ranks have all ended or were killed; return whether any case succeeded.
-
-    Raises:
-        UserError: a rank is still running, no rank has an iteration (then the parts are removed), or a part is corrupt.
-    """
+    """Merge the parts of a job whose ranks have all ended or were killed; return whether any case succeeded."""
     job = job.absolute()
     with job_lock(job) as exists:
         if not exists:
@@ -59,11 +52,7 @@ def merge_job(job: Path, *, quiet: bool) -> bool:
 
 
 def merged(job: Path) -> Path:
-    """Merge the parts of a job that has ended; return the run's directory.
-
-    Raises:
-        UserError: as `merge_job`.
-    """
+    """Merge the parts of a job that has ended; return the run's directory."""
     before = set(job.absolute().parent.iterdir())
     merge_job(job, quiet=True)
     (new,) = (each for each in job.absolute().parent.iterdir() if each not in before and (each / "run.json").exists())
@@ -71,11 +60,7 @@ def merged(job: Path) -> Path:
 
 
 def complete_part(directory: Path) -> None:
-    """Turn a rank's event log into its part, without views; nothing to do if another process does it or has done it.
-
-    Raises:
-        UserError: the part is corrupt or cannot be written.
-    """
+    """Turn a rank's event log into its part, without views; nothing to do if another process does it or has done it."""
     writer = _reopened(directory)
     if writer is None:
         return
@@ -98,9 +83,6 @@ def _reopened(directory: Path) -> RunWriter | None:
     """Return the writer of a part; None if another process completes it or has completed it.
 
     A process that asks whether a part is being written holds its lock for a moment.
-
-    Raises:
-        UserError: the part is corrupt or cannot be written.
     """
     for wait_s in (0.05, 0.1, 0.2, None):
         try:
@@ -129,9 +111,6 @@ def _merge(job: Path, *, quiet: bool, waiting: int | None) -> bool:
     """Complete the parts of killed ranks, merge all, and remove the merged parts; the job's lock is held.
 
     A part that cannot be read or completed is reported and stays where it is.
-
-    Raises:
-        UserError: no rank has an iteration, or the run cannot be written; the parts stay.
     """
     parts = _completed(job)
     if parts is None:
@@ -174,11 +153,7 @@ def _completed(job: Path) -> list[Part] | None:
 
 
 def _is_readable(part: Part) -> bool:
-    """Read a part with its tables.
-
-    Raises:
-        UserError: it is corrupt.
-    """
+    """Read a part with its tables."""
     run = load_run(part.directory)
     return all(run.table(table) is not None for table in run.manifest.get("tables", []))
 

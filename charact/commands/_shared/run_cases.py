@@ -37,9 +37,6 @@ def run_and_publish(measure: Measure, out: Path, label: str, options: dict[str, 
     reached are kept in the cache afterwards. With `as_json`, only the JSON of the outcome is printed.
 
     The status is 0 if a case succeeded, 1 if none did, and 128 plus the signal if one ended the run.
-
-    Raises:
-        UserError: the record cannot be written; finished cases are kept.
     """
     quiet = quiet or as_json
     writer, console = open_record(out, label, options, threads), Console(stderr=True)
@@ -66,11 +63,7 @@ def warn_of_load(others_cores: float, num_cores: int) -> None:
 
 
 def open_record(out: Path, label: str, options: dict[str, Any], threads: int | None) -> RunWriter:
-    """Create a record in `out` with facts of machine, software and options; the number of threads is set first.
-
-    Raises:
-        UserError: it cannot be written.
-    """
+    """Create a record in `out` with facts of machine, software and options; the number of threads is set first."""
     if threads is not None:
         torch.set_num_threads(threads)
     return RunWriter(out, label, {

@@ -26,9 +26,6 @@ def read_sides(texts: list[str], on_run: "Callable[[Run], object]" = lambda run:
     Args:
         texts: the groups as the user named them.
         on_run: called each time after the tables of a run are read.
-
-    Raises:
-        UserError: there is only one group, or one names no run, no reference, or a run that cannot be read.
     """
     from charact.analysis.compare import Group
     from charact.record.presentable import presentable
@@ -50,20 +47,12 @@ def read_sides(texts: list[str], on_run: "Callable[[Run], object]" = lambda run:
 
 
 def newest_run(path: Path) -> Path:
-    """Return the newest finished run in a directory, by its name, which begins with the time; a run is returned itself.
-
-    Raises:
-        UserError: the directory has no finished run.
-    """
+    """Return the newest finished run in a directory, by its name, which begins with the time; a run returns itself."""
     return finished_runs(path)[-1]
 
 
 def check_unfinished(paths: list[Path]) -> None:
-    """Check that the directories of unfinished runs exist.
-
-    Raises:
-        UserError: one does not; the unfinished runs next to it are listed.
-    """
+    """Check that the directories of unfinished runs exist."""
     for path in (path for path in paths if not os.path.lexists(path)):
         there = sorted(str(each) for each in path.parent.glob(f"{PARTIAL_PREFIX}*"))
         what = "unfinished are " + ", ".join(there) if there else f"{path.parent} has no unfinished run" \
@@ -72,11 +61,7 @@ def check_unfinished(paths: list[Path]) -> None:
 
 
 def finished_runs(path: Path) -> list[Path]:
-    """Return the finished runs in a directory, sorted by name; a run is returned itself.
-
-    Raises:
-        UserError: the directory has no finished run.
-    """
+    """Return the finished runs in a directory, sorted by name; a run is returned itself."""
     from charact.record.runs import run_directories
 
     if not path.is_dir() or (path / "run.json").exists() or path.name.startswith(PARTIAL_PREFIX):
@@ -121,11 +106,7 @@ def _split(text: str) -> tuple[str, str, str]:
 
 
 def _runs_at(path: Path) -> "tuple[Run, ...]":
-    """Return the run of a directory, or every finished run in it; unreadable ones are reported and left out.
-
-    Raises:
-        UserError: there is none, or none that can be read.
-    """
+    """Return the run of a directory, or every finished run in it; unreadable ones are reported and left out."""
     from charact.record.reader import load_run
     from charact.record.runs import run_directories
 

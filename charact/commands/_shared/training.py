@@ -22,11 +22,7 @@ Options = dict[str, Any]
 
 def start(options: Options, out: Path, name: str | None, quiet: bool, interrupt: "Interrupt", *,
           as_json: bool = False) -> int:
-    """Train into a new record in `out`; return the exit status.
-
-    Raises:
-        UserError: the options contradict each other, or the record cannot be written.
-    """
+    """Train into a new record in `out`; return the exit status."""
     from charact.commands._shared.ceilings import recorded_ceilings
     from charact.commands._shared.publish import keeping_finished
     from charact.commands._shared.run_cases import open_record
@@ -46,11 +42,7 @@ def start(options: Options, out: Path, name: str | None, quiet: bool, interrupt:
 
 
 def resume_training(directory: Path, quiet: bool, interrupt: "Interrupt", *, as_json: bool = False) -> int:
-    """Resume a killed or interrupted training; return the exit status.
-
-    Raises:
-        UserError: the directory has no such training, another process is writing it, or a checkpoint is damaged.
-    """
+    """Resume a killed or interrupted training; return the exit status."""
     import torch
 
     from charact.commands._shared.publish import publish_and_report
@@ -71,11 +63,7 @@ def resume_training(directory: Path, quiet: bool, interrupt: "Interrupt", *, as_
 
 
 def make_trainings(options: Options) -> "list[Training]":
-    """Return the cross product of workloads, sizes and precisions; each is checked before anything is written.
-
-    Raises:
-        UserError: options contradict each other.
-    """
+    """Return the cross product of workloads, sizes and precisions; each is checked before anything is written."""
     from charact.workload.registry import find_workload
 
     trainings = [
@@ -171,11 +159,7 @@ def _train(writer: "RunWriter", trainings: "list[Training]", quiet: bool, interr
 
 
 def parse_target(text: str) -> tuple[str, float]:
-    """Parse metric and value of `accuracy=0.95`.
-
-    Raises:
-        UserError: the text is invalid, or the value is not finite.
-    """
+    """Parse metric and value of `accuracy=0.95`."""
     metric, _, value = (part.strip() for part in text.partition("="))
     try:
         number = float(value)

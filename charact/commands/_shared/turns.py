@@ -38,9 +38,6 @@ def read_command(text: str) -> list[str]:
     """Return the words of a charact command that creates a run: the program, its command and arguments.
 
     `charact` without a path becomes the charact that is running.
-
-    Raises:
-        UserError: the text cannot be split as in a shell, is no such command, or has the option `--out`.
     """
     try:
         program, *words = shlex.split(text)
@@ -82,9 +79,6 @@ def measure_by_turns(commands: Sequence[Sequence[str]], limit: Limit, out: Path,
         limit: when to stop.
         out: parent directory of the directory that holds the runs.
         quiet: whether to print no progress.
-
-    Raises:
-        UserError: a command fails, or the directory cannot be created.
     """
     directory = out / f"{time.strftime('%Y%m%d-%H%M%S')}-ab-{secrets.token_hex(3)}"
     measurement = _Measurement(_with_one_name(commands), limit, directory, quiet)
@@ -193,11 +187,7 @@ class _Measurement:
 
 
 def read_turns(groups: Sequence[Path]) -> "Turns | None":
-    """Return how the turns ended that measured both groups; None if they are not the directories of such turns.
-
-    Raises:
-        UserError: the file with these facts is damaged.
-    """
+    """Return how the turns ended that measured both groups; None if they are not the directories of such turns."""
     from charact.analysis.compare.run_groups import ENDINGS, Turns
 
     parents = {path.resolve().parent for path in groups}
@@ -238,11 +228,7 @@ def _after_name(command: Sequence[str]) -> int:
 
 
 def _measure(command: Sequence[str], out: Path) -> list[Path]:
-    """Run a command to its end, and return the runs that it adds to a directory.
-
-    Raises:
-        UserError: it cannot be started, fails, or adds no run.
-    """
+    """Run a command to its end, and return the runs that it adds to a directory."""
     place = _after_name(command)
     with_options = [*command[:place], "--out", str(out), "--quiet", *command[place:]]
     before = set(out.iterdir())

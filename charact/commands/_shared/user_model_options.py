@@ -29,9 +29,6 @@ def check_own_options(own: Mapping[str, Any], of_workloads: Mapping[str, Any], c
         own: `--model` and its options; None if not given.
         of_workloads: options of built-in workloads only; false if not given.
         command: the command's name.
-
-    Raises:
-        UserError: a model and a workload are given, or neither, or an option of the other kind.
     """
     given = [option for option, value in of_workloads.items() if value]
     if own["--model"] is None:
@@ -48,11 +45,7 @@ def check_own_options(own: Mapping[str, Any], of_workloads: Mapping[str, Any], c
 
 
 def load_own_model(own: Mapping[str, Any]) -> "OwnModel":
-    """Return the workload of the user's model.
-
-    Raises:
-        UserError: a name or the spec is invalid.
-    """
+    """Return the workload of the user's model."""
     from charact.workload.user_model.input_spec import parse_input_spec
     from charact.workload.user_model.model import own_model
 

@@ -49,11 +49,7 @@ def _ranks(manifest: dict[str, Any], backend: str | None) -> set[tuple[int, str]
 
 
 def add_cases_of_program(writer: RunWriter, options: ScriptOptions, nothing: str) -> tuple[str, str]:
-    """Add the event log of a watched program to its record; return the run's status, and a message if it is empty.
-
-    Raises:
-        UserError: the event log is damaged from its beginning, or the record cannot be written.
-    """
+    """Add the event log of a watched program to its record; return the run's status, and a message if it is empty."""
     from charact.measure.script.spans.blind_spots import unwatched
     from charact.measure.script.spans.event_log_to_record import read_event_log, script_cases
     from charact.record.in_progress import TRACE

@@ -42,11 +42,7 @@ _READ_S, _DRAW_S, _LINE_S = 0.1, 0.5, 5.0
 
 
 class Tail:
-    """Reader of a running program's event log.
-
-    Raises:
-        UserError: there is no run, or it is not of a watched program that is running.
-    """
+    """Reader of a running program's event log."""
 
     def __init__(self, directory: Path) -> None:
         manifest = load_run(directory, partial=True).manifest
@@ -111,11 +107,7 @@ class Tail:
 
 
 class RanksTail:
-    """Reader of the event logs of a job's ranks, also of those that begin later.
-
-    Raises:
-        UserError: no rank is running.
-    """
+    """Reader of the event logs of a job's ranks, also of those that begin later."""
 
     def __init__(self, job: Path) -> None:
         self.ended = False
@@ -159,11 +151,7 @@ def _process(number: int | None) -> psutil.Process | None:
 
 
 def running_one(directories: list[Path]) -> Path:
-    """Return the running one of several runs; a single run is returned unchecked.
-
-    Raises:
-        UserError: several are running, or none of several is.
-    """
+    """Return the running one of several runs; a single run is returned unchecked."""
     if len(directories) == 1:
         return directories[0]
     found = [directory for directory in directories if _is_running(directory)]
@@ -181,11 +169,7 @@ def _is_running(directory: Path) -> bool:
 
 
 def watch_ranks(job: Path) -> None:
-    """Show the ranks of a job until all have ended.
-
-    Raises:
-        UserError: no rank is running.
-    """
+    """Show the ranks of a job until all have ended."""
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _leave)
     tail = RanksTail(job)
@@ -197,11 +181,7 @@ def watch_ranks(job: Path) -> None:
 
 
 def watch(directory: Path, *, of_run: bool) -> None:
-    """Show a run until its program ends; a view that the run started shows nothing if it is too late.
-
-    Raises:
-        UserError: there is no run, or it is not of a watched program that is running.
-    """
+    """Show a run until its program ends; a view that the run started shows nothing if it is too late."""
     held: int | None = None
     if of_run:
         held = lock(directory / PANEL) if (directory / PANEL).exists() else None

@@ -54,7 +54,6 @@ def calibrate_machine(path: Path, names: Sequence[str], own: Named, directory: P
         as_json: whether only the corrections are printed, as JSON.
 
     Raises:
-        UserError: the run is not of this machine, there are too few models, or the cache cannot be written.
         KeyboardInterrupt: a signal came; nothing more is written.
     """
     quiet = quiet or as_json
@@ -130,7 +129,6 @@ def measured_by_turns(run: Run, case: str, constructions: Sequence[Construction]
     Models take turns, so that drift of the machine affects all equally.
 
     Raises:
-        UserError: too few models can be run.
         KeyboardInterrupt: a signal came.
     """
     console, failed = Console(stderr=True), dict[int, str]()

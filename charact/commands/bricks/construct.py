@@ -55,11 +55,7 @@ class Models:
 
 
 def brick_run(path: Path) -> Run:
-    """Load the run of a suite from a directory.
-
-    Raises:
-        UserError: the directory holds another record, or none.
-    """
+    """Load the run of a suite from a directory."""
     run = load_run(path)
     if not is_brick_run(run):
         raise UserError(f"{path} is not a run of a suite: charact bricks run makes one")
@@ -73,9 +69,6 @@ def kept_compositions(run: Run, directory: Path | None) -> list[Composition]:
     Args:
         run: run of the suite.
         directory: directory given by the user.
-
-    Raises:
-        UserError: the given directory has none, or they cannot be read.
     """
     if directory is not None:
         return load_compositions(directory)
@@ -89,9 +82,6 @@ def chosen_models(asked: Asked, kept: Sequence[Composition], runs: Sequence[Run]
     """Return the models that the user names: stored compositions, else newly captured models with the suite's cut.
 
     A name selects all stored compositions of that name that fit the options; `all` selects every timed model.
-
-    Raises:
-        UserError: a name is unknown, there are no compositions for `all`, or nothing could be captured.
     """
     timed = set.intersection(*(_timed(run) for run in runs))
     allowed = [each for each in kept if asked.allows(each)]
@@ -166,7 +156,6 @@ def construct_models(words: Sequence[str], asked: dict[str, Any], own: tuple[Seq
         as_json: whether only the JSON of the record is printed; of several records, a list.
 
     Raises:
-        UserError: a run or a model is invalid, or a record cannot be written; finished records are kept.
         KeyboardInterrupt: a signal came before a model was constructed.
     """
     quiet = quiet or as_json
@@ -220,11 +209,7 @@ def _publish(writer: RunWriter, quiet: bool, *, as_json: bool) -> bool:
 
 
 def _split_arguments(words: Sequence[str]) -> tuple[list[str], list[Run]]:
-    """Split arguments into names of models, and runs of suites (directories with a record, or unambiguous paths).
-
-    Raises:
-        UserError: models or runs are missing, or a directory holds no run of a suite.
-    """
+    """Split arguments into names of models, and runs of suites (directories with a record, or unambiguous paths)."""
     paths = [word for word in words if os.path.exists(os.path.join(word, "run.json"))
              or ("/" in word and ":" not in word and not word.endswith(".pt2"))]
     names = [part for word in words if word not in paths for part in word.split(",") if part]
@@ -360,11 +345,7 @@ def read_correction(path: Path) -> Correction:
 
 
 def keep_correction(path: Path, correction: Correction) -> None:
-    """Write a correction to the cache atomically.
-
-    Raises:
-        UserError: it cannot be written.
-    """
+    """Write a correction to the cache atomically."""
     kept = Kept(1, version("charact"), time.strftime("%Y-%m-%dT%H:%M:%S%z"), correction)
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)

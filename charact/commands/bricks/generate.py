@@ -78,9 +78,6 @@ def sources_of(names: Sequence[str], *, input_sizes: Sequence[int] = (), batch_s
         learning_rate: of the optimizer.
         seed: random seed.
         device: device of the capture.
-
-    Raises:
-        UserError: the model does not exist, or the input size is too small.
     """
     found: list[Source] = []
     for name in names:
@@ -143,11 +140,7 @@ class Asked:
     seed: int = 0
 
     def sources(self) -> list[Source]:
-        """Return every requested configuration.
-
-        Raises:
-            UserError: a name is unknown, or an option does not fit.
-        """
+        """Return every requested configuration."""
         given = [option for option, value in self.own.items() if value is not None]
         if given and not any(":" in name for name in self.names):
             raise UserError(f"{given[0]} is for models of your own, named as package.module:factory: leave it out")
@@ -237,7 +230,6 @@ def generate_suite(asked: Asked, out: Path, g: int, method: str, fallback: str |
     """Write or extend a suite; return the exit status, 1 if no model could be captured.
 
     Raises:
-        UserError: the options do not fit, or the suite cannot be written.
         KeyboardInterrupt: a signal came; nothing is written.
     """
     sources = asked.sources()
@@ -292,11 +284,7 @@ Options = dict[str, Any]
 def start_run(path: Path, options: Options, out: Path, name: str | None, threads: int | None, quiet: bool,
           interrupt: Interrupt, *,
           as_json: bool = False) -> int:
-    """Time a suite into a new record below `out`; return the exit status.
-
-    Raises:
-        UserError: the suite does not exist or lacks the requested bricks, or the record cannot be written.
-    """
+    """Time a suite into a new record below `out`; return the exit status."""
     suite, device = load_suite(path), resolve_device(options["device"])
     cases = _cases(suite, options, device)
     if options["share_frac"] < 1 and any(mode == "train" for mode, _ in cases):
@@ -311,12 +299,7 @@ def start_run(path: Path, options: Options, out: Path, name: str | None, threads
 
 
 def resume_run(directory: Path, quiet: bool, interrupt: Interrupt, *, as_json: bool = False) -> int:
-    """Resume a killed or interrupted run; return the exit status.
-
-    Raises:
-        UserError: the directory holds no such run, or one of another machine; another process is writing it; or the
-            suite has changed.
-    """
+    """Resume a killed or interrupted run; return the exit status."""
     begun = load_run(directory, partial=True)
     if "suite_digest" not in begun.manifest.get("options", {}):
         raise UserError(f"{directory} is not a run of a suite: --resume needs an unfinished run of charact bricks run")
@@ -337,11 +320,7 @@ def resume_run(directory: Path, quiet: bool, interrupt: Interrupt, *, as_json: b
 
 
 def _cases(suite: Suite, options: Options, device: torch.device) -> list[list[str]]:
-    """Return modes and precisions to run: the requested ones, else all that the device supports.
-
-    Raises:
-        UserError: the suite lacks the requested bricks, or the device does not support the precisions.
-    """
+    """Return modes and precisions to run: the requested ones, else all that the device supports."""
     asked = (options["modes"], options["precisions"], options["batch_sizes"])
     there = sorted({(entry["mode"], precision, size) for entry in suite.bricks.values()
                     for precision in entry["precisions"] for size in entry["batch_sizes"]})  # fmt: skip

@@ -20,9 +20,6 @@ def show_suite(path: Path, directory: Path | None) -> int:
     Args:
         path: of the suite.
         directory: of the compositions; None for the suite's own.
-
-    Raises:
-        UserError: the suite or its compositions do not exist.
     """
     suite = load_suite(path)
     compositions = load_compositions(suite.private if directory is None else directory)

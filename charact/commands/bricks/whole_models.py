@@ -54,9 +54,6 @@ def recreated_source(composition: Composition, named: Named) -> Source:
     """Recreate the source of a composition: a workload, or a model named on the command line.
 
     A composition may be untrusted: its texts are only compared with those of the command line.
-
-    Raises:
-        UserError: the command line does not name the model, or it does not exist or cannot be imported here.
     """
     facts = composition.facts
     if not {"asked_as", "seed"} <= facts.keys():
@@ -95,7 +92,6 @@ def timed_model(composition: Composition, named: Named, run: Run, case: str, rul
     """Time a model with the device and number of threads of a suite's run.
 
     Raises:
-        UserError: the command line does not name the model, the model or the device no longer exists, or it fails.
         KeyboardInterrupt: a signal came.
     """
     entry = next(entry for entry in run.manifest["cases"] if entry["case"] == case)

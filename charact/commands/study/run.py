@@ -34,9 +34,6 @@ def repeat_studies(name: str, scale: Scale, out: Path, data_dir: Path | None, sl
         dry_run: only list the cases.
         retry: also run failed cases again.
         quiet: print no progress.
-
-    Raises:
-        UserError: there is no such study, or a directory is not right, or a preparing command failed.
     """
     if data_dir is not None and not data_dir.is_dir():
         raise UserError(f"--data-dir {data_dir} is no directory: name one that holds data sets, or leave it out")

@@ -45,11 +45,7 @@ def known_options() -> dict[str, list[str]]:
 
 
 def check_cases(cases: Iterable[SweepCase]) -> None:
-    """Check that the command line of each case can be parsed.
-
-    Raises:
-        UserError: an option has a value of the wrong type, or an argument is missing.
-    """
+    """Check that the command line of each case can be parsed."""
     for case in dict.fromkeys(replace(case, repeat=1) for case in cases):
         arguments = case.arguments[len(case.command.split()):]
         try:
@@ -65,9 +61,6 @@ def check_possible(cases: Sequence[SweepCase], *, here: bool) -> None:
     Args:
         cases: the cases, whose command lines can be parsed.
         here: whether they run on this machine, whose device and data sets are then checked, too.
-
-    Raises:
-        UserError: a case cannot be. The message has the number of such cases.
     """
     problems: dict[SweepCase, str] = {}
     known: dict[str, str] = {}
@@ -97,11 +90,7 @@ def _impossible(case: SweepCase, known: dict[str, str], here: bool) -> str:
 
 
 def _check_workload(command: str, name: str, options: dict[str, str], known: dict[str, str], *, here: bool) -> None:
-    """Check the cases of a workload as its command does before it writes anything.
-
-    Raises:
-        UserError: one of them cannot be.
-    """
+    """Check the cases of a workload as its command does before it writes anything."""
     from charact.commands._shared import options as opt
     from charact.execution.case import cases_of
     from charact.workload.registry import find_workload

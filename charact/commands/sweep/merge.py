@@ -18,11 +18,7 @@ from charact.views.case_kind import by_kind
 
 
 def merge_runs(path: Path, *, force: bool) -> int:
-    """Write `report.html` and `cases.csv` into the directory of a sweep; return the exit status.
-
-    Raises:
-        UserError: the directory is not that of a sweep, or no case has a run yet.
-    """
+    """Write `report.html` and `cases.csv` into the directory of a sweep; return the exit status."""
     directory = SweepDirectory(path)
     found = statuses(directory, directory.definition().cases)
     runs = [directory.runs / one.outcome.run for one in found if one.outcome is not None and one.outcome.run]

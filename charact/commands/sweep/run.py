@@ -19,11 +19,7 @@ _COORDINATOR = "coordinator"
 
 
 def parameters_of(text: str | None) -> dict[str, str]:
-    """Parse options of sbatch: `partition=gpu,exclusive=true`.
-
-    Raises:
-        UserError: a part has no name or no value.
-    """
+    """Parse options of sbatch: `partition=gpu,exclusive=true`."""
     found: dict[str, str] = {}
     for part in filter(None, (text or "").split(",")):
         name, _, value = part.partition("=")
@@ -44,9 +40,6 @@ def run_sweep(definition: Definition, out: Path | None, slurm: Mapping[str, str]
         dry_run: only list the cases.
         retry: also run failed cases again.
         quiet: print no progress.
-
-    Raises:
-        UserError: a case cannot run, the directory is not right, or another process runs this sweep.
     """
     check_cases(definition.cases)
     check_possible(definition.cases, here=slurm is None and all(case.node is None for case in definition.cases))

@@ -16,11 +16,7 @@ _MAX_ROWS = 40
 
 
 def show_status(path: Path, *, as_json: bool) -> int:
-    """Print the states of the cases; return the exit status.
-
-    Raises:
-        UserError: the directory is not that of a sweep.
-    """
+    """Print the states of the cases; return the exit status."""
     directory = SweepDirectory(path)
     definition = directory.definition()
     found = statuses(directory, definition.cases)

@@ -29,9 +29,6 @@ def read_pickle(content: bytes, path: Path) -> dict[str, Any]:
     """Return the dictionary of texts, numbers, lists and `PickledArray`s in a pickle; `path` is for messages.
 
     Keys are texts. Texts of Python 2 are bytes of unknown encoding, decoded as Latin-1.
-
-    Raises:
-        UserError: the pickle is damaged, uses anything else, or is not a dictionary.
     """
     # Texts and arrays are copied when they are created, by protocol 2 of Python 3 twice.
     machine = _Machine(budget_bytes=4 * len(content) + 2**16)

@@ -41,11 +41,7 @@ Progress = Callable[[int, int | None], None]
 
 
 def check_address(address: str) -> None:
-    """Check that an address is a valid HTTP address.
-
-    Raises:
-        UserError: it has another scheme, no host, an invalid port, or characters that must be escaped.
-    """
+    """Check that an address is a valid HTTP address."""
     try:
         parts = urlsplit(address)
         right = parts.scheme in ("http", "https") and parts.hostname and (parts.port or True)
@@ -69,10 +65,6 @@ def download(address: str, target: Path, num_bytes: int | None, most_bytes: int,
         most_bytes: limit of its size if it is unknown.
         verify: function that checks the file at a path.
         progress: callback with the number of received bytes.
-
-    Raises:
-        UserError: the server does not send the file, its content is wrong (it is deleted then), the file cannot be
-            written, or another process is downloading it.
     """
     part = target.with_name(f"{target.name}.part")
     transfer = _Transfer(address, num_bytes, most_bytes, progress)

@@ -42,9 +42,6 @@ def hold_out(dataset: Dataset[Any], frac: float, seed: int, batch_size: int) -> 
 
     Held-out samples are drawn at random with the seed. If the order of samples matters (`shuffled = False`), they are
     the last ones, and the rest is a whole number of batches.
-
-    Raises:
-        UserError: either part would be smaller than a batch.
     """
     num_samples = len(dataset)  # type: ignore[arg-type]
     in_order = not getattr(dataset, "shuffled", True)

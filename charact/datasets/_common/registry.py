@@ -21,11 +21,7 @@ def all_datasets() -> dict[str, DatasetSpec]:
 
 
 def find_dataset(name: str) -> DatasetSpec:
-    """Return the data set with a name.
-
-    Raises:
-        UserError: there is none; similar names are suggested.
-    """
+    """Return the data set with a name."""
     datasets = all_datasets()
     if name in datasets:
         return datasets[name]
@@ -37,10 +33,6 @@ def stored_content(request: "DataRequest", kind: Kind) -> tuple[StoredDatasetSpe
     """Return spec and content of the stored data set in a request; None for synthetic data.
 
     The content depends on the kind: images and labels, or the words of a text. It is shared and must not be changed.
-
-    Raises:
-        UserError: the data set is unknown, of another kind, lacks the split, its directory was not given, or a file is
-            missing, truncated or foreign; or an option does not apply to synthetic data of this kind.
     """
     spec = find_dataset(request.name)
     if spec.kind not in (kind, None):

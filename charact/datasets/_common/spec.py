@@ -95,11 +95,7 @@ class StoredDatasetSpec(DatasetSpec):
     """Function that returns the content of a split, given the spec, the directory and the split."""
 
     def load(self, directory: Path, split: Split) -> Any:
-        """Return the content of a split.
-
-        Raises:
-            UserError: there is no such directory, or a file is missing, truncated or foreign.
-        """
+        """Return the content of a split."""
         with reading(directory, _REMEDY):
             if not directory.is_dir():
                 raise UserError(f"{directory} is not a directory: name the one that holds {self.name} with --data-dir, "
@@ -107,11 +103,7 @@ class StoredDatasetSpec(DatasetSpec):
         return self.read(self, directory, split)
 
     def find(self, directory: Path, *names: str) -> tuple[Path, bytes]:
-        """Return path and verified content of a file: the first of its alternative names that exists.
-
-        Raises:
-            UserError: none exists, or it differs from the published one.
-        """
+        """Return path and verified content of a file: the first of its alternative names that exists."""
         path = self.place(directory, *names)
         if path is None:
             folders = ", ".join((self.home, *self.folders))
@@ -146,11 +138,7 @@ class StoredImagesSpec(StoredDatasetSpec):
     num_pictures: dict[Split, int]
 
     def load(self, directory: Path, split: Split) -> tuple[Pictures, Labels]:
-        """Return images and labels of a split, with their number checked.
-
-        Raises:
-            UserError: there is no such directory, or a file is missing, truncated or foreign.
-        """
+        """Return images and labels of a split, with their number checked."""
         images, labels = super().load(directory, split)
         again = f"fetch its files again from {self.source}"
         published = self.num_pictures[split]
@@ -168,9 +156,6 @@ def inspect(path: Path, file: PublishedFile) -> tuple[bytes, str | None]:
     """Return a file's content and its difference from the published or the downloaded file; None if there is none.
 
     Reads at most the published size, or the limit if the size is unknown.
-
-    Raises:
-        UserError: the file cannot be read, or exceeds the limit.
     """
     with reading(path, _REMEDY), path.open("rb") as stream:
         num_bytes = os.fstat(stream.fileno()).st_size
@@ -198,10 +183,6 @@ def _change(path: Path, file: PublishedFile, content: bytes) -> str | None:
 
 
 def has_digest(path: Path) -> bool:
-    """Return whether the SHA-256 of a downloaded file is recorded.
-
-    Raises:
-        UserError: the directory cannot be read.
-    """
+    """Return whether the SHA-256 of a downloaded file is recorded."""
     with reading(path, _REMEDY):
         return digest_path(path).is_file()

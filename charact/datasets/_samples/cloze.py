@@ -70,9 +70,6 @@ def cloze_dataset(request: "DataRequest", *, input_size: int, num_synthetic_word
     """Return questions about documents of at most `input_size` words.
 
     `num_synthetic_words` is the default vocabulary size of synthetic data.
-
-    Raises:
-        UserError: as `stored_content`.
     """
     stored = stored_content(request, "cloze")
     if stored is None:

@@ -71,9 +71,6 @@ def image_dataset(request: DataRequest, *, input_size: int, num_synthetic_classe
 
     Stored images are scaled bilinearly to the input size, and gray ones get three equal channels. Values are divided by
     255, without standardization. `num_synthetic_classes` is the default number of classes of synthetic data.
-
-    Raises:
-        UserError: as `stored_content`.
     """
     stored = stored_content(request, "image")
     if stored is None:

@@ -32,9 +32,6 @@ class TokenStreams(Dataset[tuple[Tensor, Tensor]]):
         num_words: size of its vocabulary.
         input_size: words in a segment.
         request: the requested data; its batch size is the number of streams.
-
-    Raises:
-        UserError: the streams are shorter than a segment and the word to predict after it.
     """
 
     shuffled = False
@@ -81,9 +78,6 @@ def language_model_dataset(request: "DataRequest", *, input_size: int, num_synth
 
     Samples are (int64 (size,), int64 (size,)): a segment of one stream, and the same one word later.
     `num_synthetic_words` is the default vocabulary size of synthetic data.
-
-    Raises:
-        UserError: as `stored_content`, or the text is too short for streams of that size.
     """
     stored = stored_content(request, "language_model")
     if stored is None:

@@ -40,9 +40,6 @@ def translation_dataset(
     """Return sentence pairs of at most `input_size` words including the end mark.
 
     `num_source_words` and `num_target_words` are the default vocabulary sizes of synthetic data.
-
-    Raises:
-        UserError: as `stored_content`, or no pair is short enough.
     """
     stored = stored_content(request, "translation")
     if stored is None:

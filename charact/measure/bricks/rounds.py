@@ -33,11 +33,7 @@ MOST_BRICK_BYTES = 16 * 2**30
 
 
 def check_size(brick: Brick) -> None:
-    """Check that a brick's inputs, weights included, are within the memory limit of a brick.
-
-    Raises:
-        UserError: they are not.
-    """
+    """Check that a brick's inputs, weights included, are within the memory limit of a brick."""
     num_bytes = sum(storage_elements(each.type.shape, each.type.stride) * ITEM_BYTES[each.type.dtype]
                     for each in brick.inputs)
     if num_bytes > (limit := most_bytes()):

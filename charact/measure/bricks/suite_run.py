@@ -72,11 +72,7 @@ def brick_settings(precision: str) -> Iterator[None]:
 
 
 def set_recorded_threads(number: object) -> None:
-    """Set PyTorch's number of threads to that of a record, which may be untrusted.
-
-    Raises:
-        UserError: the number is implausible: starting the threads would end the process.
-    """
+    """Set PyTorch's number of threads to that of a record, which may be untrusted."""
     if type(number) is not int or not 1 <= number <= _MOST_THREADS:
         raise UserError(f"the run was made with {ascii(number)[:40]} threads, which no machine has: run the "
                         "suite again")
@@ -115,10 +111,6 @@ def run_bricks(suite: Suite, mode: str, precision: str, device: torch.device, ru
         models: number of uses of each brick, for each known model, to choose the bricks to time.
         precisions: of the bricks' models; by default all that run in `precision`.
         crashes: bricks that ended earlier processes of this run.
-
-    Raises:
-        UserError: the suite has no such bricks, one is damaged, or the suite was changed since the case began; the
-            device does not support the precision; or the record cannot be written.
     """
     if reason := unsupported_reason(precision, device):
         raise UserError(reason)
@@ -139,9 +131,6 @@ def chosen_bricks(suite: Suite, mode: str, precision: str, batch_sizes: Sequence
 
     Bricks of autocast precisions and of pure-bf16 carry their own dtypes and count as fp32. Bricks of models without a
     batch size match every batch size.
-
-    Raises:
-        UserError: there are none, or one is damaged.
     """
     found = [name for name, entry in sorted(suite.bricks.items())
              if entry["mode"] == mode and entry["precision"] == runs_as(precision)

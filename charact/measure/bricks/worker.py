@@ -96,10 +96,6 @@ def run_isolated(writer: RunWriter, observer: Observer, interrupt: Interrupt) ->
 
     The new process has used neither GPU nor threads. After each report it waits until the observer has displayed it,
     so that the display does not disturb measurements. Signals are forwarded to the process.
-
-    Raises:
-        UserError: the suite lacks the requested bricks, the record cannot be written, or the process crashed outside
-            of a brick.
     """
     events, their_events = os.pipe()
     their_answers, answers = os.pipe()

@@ -18,11 +18,7 @@ def all_sources() -> dict[str, CounterSource]:
 
 
 def chosen_sources(names: Sequence[str] | None) -> list[CounterSource]:
-    """Return sources by name; `auto`, or no names, selects all that need no pass of their own.
-
-    Raises:
-        UserError: there is no such source.
-    """
+    """Return sources by name; `auto`, or no names, selects all that need no pass of their own."""
     sources = all_sources()
     chosen: dict[str, CounterSource] = {}
     for name in ["auto"] if names is None else names:

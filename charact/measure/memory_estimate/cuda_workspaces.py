@@ -199,16 +199,18 @@ class _Convolution:
         return 0, winograd if takes_winograd else 0, max(winograd, self._fourier())
 
     def _fourier(self) -> float:
-        """Return the bytes of transforms of inputs, kernels and outputs: of whole pictures, or of tiles of 32×32."""
+        """Return the bytes of transforms of inputs, kernels and outputs.
+
+        A forward transforms whole pictures of up to 64×64, gradients tiles of 32×32.
+        """
         count, channels, *sides = self.inputs
         kernels, reach = self.weight[0], max(sides) + max(self.weight[2:]) - 1
-        tiles = channels * kernels + count * (channels + kernels) * (1 if reach <= 32 else 2)
-        found = float(tiles * 32 * 17 * 8)
-        side = next((side for side in (16, 32, 64) if side >= reach), None)
-        if side is not None and not self.is_backward:
-            transforms = 2 * channels * kernels + 2 * count * max(channels, kernels)
-            found = max(found, transforms * side * (side // 2 + 1) * 8 + self._weight_bytes)
-        return found
+        if self.is_backward:
+            tiles = channels * kernels + count * (channels + kernels) * (1 if reach <= 32 else 2)
+            return float(tiles * 32 * 17 * 8)
+        side = next((side for side in (16, 32, 64) if side >= reach), 0)
+        transforms = 2 * channels * kernels + 2 * count * max(channels, kernels)
+        return float(transforms * side * (side // 2 + 1) * 8 + self._weight_bytes)
 
 
 def _padded(shape: tuple[int, ...], multiple: int) -> int:

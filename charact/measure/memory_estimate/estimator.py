@@ -110,7 +110,6 @@ def estimate_function(build: Callable[[], Any], name: str, target: Target) -> Me
 
     Raises:
         CannotEstimate: it cannot run on fake tensors.
-        UserError: `build` does not return a callable.
     """
     started = time.perf_counter()
     with _kernels_of(target):

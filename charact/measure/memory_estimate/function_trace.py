@@ -39,7 +39,6 @@ def trace_function(build: Callable[[], Any], name: str, *, on_cuda: bool = False
 
     Raises:
         CannotEstimate: the function reads values of tensors, is compiled, or has an operator without a fake kernel.
-        UserError: `build` does not return a callable, or the callable runs no operator.
     """
     recorder = _FunctionRecorder(on_cuda=on_cuda)
     with (cannot_estimate_errors(name, "leave that out"), FakeTensorMode(), fake_modules(recorder.add_weight),

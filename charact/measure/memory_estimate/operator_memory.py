@@ -128,11 +128,7 @@ def _processor(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
 
 
 def _run(calls: Sequence[OperatorCall], reasons: dict[OperatorCall, str]) -> dict[OperatorCall, CallMemory]:
-    """Run calls under the profiler; add those that fail to `reasons`.
-
-    Raises:
-        UserError: this CPU has no kernel for a call, so the whole program cannot run; or PyTorch's profiler is active.
-    """
+    """Run calls under the profiler; add those that fail to `reasons`."""
     if torch._C._autograd._profiler_enabled():
         raise UserError("PyTorch's profiler is active, and there is only one: estimate memory outside of it")
     outputs: dict[int, tuple[int, ...]] = {}

@@ -24,11 +24,7 @@ _BUCKET_BYTES = 25 * 2**20
 
 @contextlib.contextmanager
 def fake_process_group(num_ranks: int) -> Iterator[None]:
-    """Make this process rank 0 of a process group whose collectives do nothing.
-
-    Raises:
-        UserError: the process has a process group already, or this PyTorch has no fake one.
-    """
+    """Make this process rank 0 of a process group whose collectives do nothing."""
     if not dist.is_available():
         raise UserError("this PyTorch was built without torch.distributed: install another build")
     if dist.is_initialized():

@@ -105,11 +105,7 @@ def targets_of_about(memory_bytes: int, most: int = 3) -> list[str]:
 
 
 def target_like(name: str) -> Target:
-    """Return the device of a name from the table; case, spaces and underscores do not matter.
-
-    Raises:
-        UserError: it is not in the table.
-    """
+    """Return the device of a name from the table; case, spaces and underscores do not matter."""
     wanted = re.sub(r"[\s_]+", "-", name.strip().lower())
     if wanted not in _TABLE:
         # for example a100, which has two sizes, or "RTX 4090"
@@ -153,11 +149,7 @@ def this_device(device: "torch.device") -> Target:
 
 
 def parse_memory(text: str) -> int:
-    """Parse a memory size (bytes): `16GiB`, `1.5 TiB`, `16GB` (powers of ten), or a plain number of bytes.
-
-    Raises:
-        UserError: it is not a memory size, less than a byte, or more than any device has.
-    """
+    """Parse a memory size (bytes): `16GiB`, `1.5 TiB`, `16GB` (powers of ten), or a plain number of bytes."""
     match = _MEMORY.fullmatch(text)
     if match is None or match[2].upper() not in _UNITS:
         raise UserError(f"'{text}' is not an amount of memory: write it as 16GiB, 900MiB, 16GB, or in bytes")

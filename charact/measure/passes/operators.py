@@ -130,11 +130,7 @@ class OperatorProbe:
         self._forget()
 
     def found(self) -> OperatorPass:
-        """Return the results of the counted iterations.
-
-        Raises:
-            UserError: there are no kernels of the device in the traces.
-        """
+        """Return the results of the counted iterations."""
         if self._on_cuda and not any(trace.kept.device for trace in self._traces):
             raise UserError(_NO_KERNELS)
         counted = undisturbed(self._profiled, self._wall_s)

@@ -34,11 +34,7 @@ class Annotations:
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Attribute all time inside to a phase, except for phases nested inside.
-
-        Raises:
-            UserError: the phase does not exist, or this is not the recorded thread.
-        """
+        """Attribute all time inside to a phase, except for phases nested inside."""
         if name not in _KINDS:
             raise UserError(f"unknown phase '{name}': name one of {', '.join(PHASES)}")
         entered = self._enter(name)
@@ -50,11 +46,7 @@ class Annotations:
                 self._flush()
 
     def batches(self, batches: Iterable[Item]) -> Iterator[Item]:
-        """Yield the same items, each fetched in the phase `data`.
-
-        Raises:
-            UserError: this is not the recorded thread.
-        """
+        """Yield the same items, each fetched in the phase `data`."""
         self._num_loops += 1
         owner = -self._num_loops
         iterator: Iterator[Item] | None = None
@@ -82,9 +74,6 @@ class Annotations:
 
         Args:
             action: called between this iteration and the next.
-
-        Raises:
-            UserError: this is not the recorded thread.
         """
         self._check_thread()
 

@@ -54,11 +54,7 @@ class ProgramState:
 
 
 def compute_device() -> torch.device:
-    """Return the device on which the program computes.
-
-    Raises:
-        UserError: the passes do not measure such a device.
-    """
+    """Return the device on which the program computes."""
     device = program_device() or torch.device("cpu")
     if device.type not in ("cpu", "cuda"):
         raise UserError(f"the pass measures CPUs and CUDA devices, and the program uses {device}")

@@ -63,7 +63,6 @@ def run_program(program: Program, *, skip: int | None, iterations: int | None, s
         environment: environment variables for the program; others are removed from `os.environ`.
 
     Raises:
-        UserError: the program does not exist or is not valid Python, or the record cannot be written.
         SystemExit: the program has ended.
         ProgramInterrupted: Ctrl-C ended the program.
     """
@@ -155,11 +154,7 @@ def _trace(error: BaseException) -> Iterator[TracebackType]:
 
 
 def _starter(program: Program) -> Callable[[], None]:
-    """Return a function that runs the program as `__main__`, with its own `sys.argv` and `sys.path[0]`.
-
-    Raises:
-        UserError: the program does not exist or is not valid Python.
-    """
+    """Return a function that runs the program as `__main__`, with its own `sys.argv` and `sys.path[0]`."""
     main = ModuleType("__main__")
     main.__dict__["__builtins__"] = builtins
     directory = os.getcwd() if program.script is None else str(Path(program.script).resolve().parent)
@@ -199,11 +194,7 @@ def _script_starter(script: str, main: ModuleType) -> Callable[[], None]:
 
 
 def _compiled(script: str, path: str) -> CodeType:
-    """Return the compiled code of a script.
-
-    Raises:
-        UserError: the script does not exist or is not valid Python.
-    """
+    """Return the compiled code of a script."""
     try:
         return compile(Path(script).read_bytes(), path, "exec", dont_inherit=True)
     except OSError as error:

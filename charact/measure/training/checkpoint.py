@@ -32,11 +32,7 @@ class Progress(NamedTuple):
 
 
 def write_checkpoint(path: Path, loop: Loop, schedulers: list[Any], progress: Progress) -> None:
-    """Write a training's state.
-
-    Raises:
-        UserError: as `write_tensors`.
-    """
+    """Write a training's state."""
     write_tensors({
         "model": loop.model.state_dict(), "optimizers": [optimizer.state_dict() for optimizer in loop.optimizers],
         "schedulers": [scheduler.state_dict() for scheduler in schedulers], "scaler": loop.scaler.state_dict(),
@@ -45,11 +41,7 @@ def write_checkpoint(path: Path, loop: Loop, schedulers: list[Any], progress: Pr
 
 
 def read_checkpoint(path: Path, loop: Loop, schedulers: list[Any]) -> Progress:
-    """Restore a training's state.
-
-    Raises:
-        UserError: the file is damaged, or belongs to another training.
-    """
+    """Restore a training's state."""
     remedy = "remove it to restart the training of its case"
     with reading(path), path.open("rb"):  # torch's error for a file without read permission is misleading
         pass

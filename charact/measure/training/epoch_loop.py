@@ -24,9 +24,6 @@ class Trainer:
         training: what to train, and how.
         on_iteration: called with the stage's name, the number of finished iterations and the total.
         rank: of a data-parallel training, whose process group exists; it trains on its share of the samples.
-
-    Raises:
-        UserError: the data is not available, or the initial weights do not fit.
     """
 
     def __init__(self, training: Training, on_iteration: Callable[[str, int, int], None], rank: int = 0) -> None:

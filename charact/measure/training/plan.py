@@ -45,11 +45,7 @@ class Training:
     """Facts for the record about the published protocol."""
 
     def parts(self, dataset: Dataset[Any]) -> tuple[Dataset[Any], Dataset[Any]]:
-        """Return the training and validation data.
-
-        Raises:
-            UserError: the validation data has other classes or words, or a part is too small.
-        """
+        """Return the training and validation data."""
         if self.holdout_frac is not None:
             from charact.datasets._common.holdout import hold_out
 
@@ -61,12 +57,7 @@ class Training:
         return dataset, other
 
     def check(self) -> None:
-        """Raise if the training cannot run, before anything is written.
-
-        Raises:
-            UserError: as `Case.check`, `parts` and `check_weights`, or the workload does not have the target's metric,
-                or it is not available.
-        """
+        """Raise if the training cannot run, before anything is written."""
         self.case.check()
         dataset = self.case.dataset()
         if self.case.parallel:

@@ -46,9 +46,6 @@ class RankTrainers:
         training: what to train, and how; its case has the number of ranks.
         on_iteration: called with rank 0's stage, the number of finished iterations and the total.
         interrupt: tells whether a signal ended the run.
-
-    Raises:
-        UserError: as `Trainer`, or a rank was killed.
     """
 
     _processes: Sequence[Any] = ()

@@ -28,10 +28,6 @@ def train_cases(trainings: Sequence[Training], writer: RunWriter, observer: Obse
     """Train each case that the record does not contain as finished, and write it to the record after every epoch.
 
     A signal ends the run and keeps the finished epochs; `interrupt.signal` is its number.
-
-    Raises:
-        UserError: the record or a checkpoint cannot be written or read, or weights do not fit; finished epochs are
-            kept.
     """
     for number, training in enumerate(trainings, start=1):
         before = writer.entry(_name(training))

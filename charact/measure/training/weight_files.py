@@ -29,40 +29,24 @@ precision has 6 times the model's size."""
 
 
 def save_weights(model: nn.Module, path: Path) -> None:
-    """Write the model's state dict atomically with `torch.save`.
-
-    Raises:
-        UserError: the disk is full, or the path is not writable.
-    """
+    """Write the model's state dict atomically with `torch.save`."""
     write_tensors(model.state_dict(), path)
 
 
 def load_weights(model: nn.Module, path: Path) -> None:
-    """Load the weights of a file into a model, converted to the model's type and device.
-
-    Raises:
-        UserError: as `read_outlines`, `read_weights` and `check_fit`.
-    """
+    """Load the weights of a file into a model, converted to the model's type and device."""
     check_fit(model, read_outlines(path, model), path)
     place_weights(model, read_weights(path), path)
 
 
 def place_weights(model: nn.Module, state: State, path: Path) -> None:
-    """Copy weights into a model.
-
-    Raises:
-        UserError: as `check_fit`.
-    """
+    """Copy weights into a model."""
     check_fit(model, state, path)
     model.load_state_dict(state, strict=False)  # shared weights may be stored once
 
 
 def read_outlines(path: Path, model: nn.Module) -> Outlines:
-    """Return names and shapes of a file's weights, without reading values: a state dict, or a checkpoint with one.
-
-    Raises:
-        UserError: the file does not exist, is damaged, has other contents, or exceeds the size limit.
-    """
+    """Return names and shapes of a file's weights, without reading values: a state dict, or a checkpoint with one."""
     if not path.is_file():
         raise UserError(f"weight file {path} not found: name a file written by torch.save or safetensors")
     return _state_in(outline(path, limit_for(model)), Outline, path)
@@ -75,20 +59,12 @@ def limit_for(model: nn.Module) -> int:
 
 
 def read_weights(path: Path) -> State:
-    """Return the weights, in host memory, of a file that `read_outlines` has checked.
-
-    Raises:
-        UserError: the file is damaged.
-    """
+    """Return the weights, in host memory, of a file that `read_outlines` has checked."""
     return _state_in(read(path), Tensor, path)
 
 
 def _state_in(content: Any, kind: type[T], path: Path) -> dict[str, T]:
-    """Return the state dict of a file's content: itself, or its entry model, state_dict or weights.
-
-    Raises:
-        UserError: there is none.
-    """
+    """Return the state dict of a file's content: itself, or its entry model, state_dict or weights."""
     candidates: list[Any] = [content, *(content.get(key) for key in _STATE_KEYS)] if isinstance(content, dict) else []
     for candidate in candidates:
         if isinstance(candidate, dict) and candidate and all(
@@ -99,11 +75,7 @@ def _state_in(content: Any, kind: type[T], path: Path) -> dict[str, T]:
 
 
 def check_weights(cases: Sequence[Case], weights: Path) -> None:
-    """Raise if weights do not fit a case's model, before anything is written; the models use fake tensors.
-
-    Raises:
-        UserError: the file cannot be read, or belongs to another model.
-    """
+    """Raise if weights do not fit a case's model, before anything is written; the models use fake tensors."""
     state: State = {}
     for case in {case.input_size: case for case in cases}.values():
         with FakeTensorMode():
@@ -114,11 +86,7 @@ def check_weights(cases: Sequence[Case], weights: Path) -> None:
 
 
 def check_fit(model: nn.Module, state: Mapping[str, Tensor] | Mapping[str, Outline], path: Path) -> None:
-    """Compare names and shapes of weights with those of a model, which may use fake tensors.
-
-    Raises:
-        UserError: a weight is missing, unexpected, or has another shape.
-    """
+    """Compare names and shapes of weights with those of a model, which may use fake tensors."""
     wanted = model.state_dict(keep_vars=True)
     # safetensors stores weights that are shared, such as tied embeddings, under one of their names.
     there = {id(wanted[name]) for name in state if name in wanted}

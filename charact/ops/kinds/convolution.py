@@ -56,11 +56,7 @@ class Convolution(Kind):
     syntax = "convolution:NxCxHxW:KxRxS[:pPAD][:sSTRIDE]"
 
     def parse(self, sizes: str) -> Problem:
-        """Return the problem from `8x3x224x224:64x7x7:p3:s2`.
-
-        Raises:
-            UserError: it is malformed, the filter is larger than the image, or a size is too large.
-        """
+        """Return the problem from `8x3x224x224:64x7x7:p3:s2`."""
         match = re.fullmatch(r"([^:]*):([^:]*)(?::p([\dx]+))?(?::s([\dx]+))?", sizes)
         if match is None:
             raise malformed(sizes, self.syntax)

@@ -23,11 +23,7 @@ class Gemm(Kind):
     syntax = "gemm:MxNxK[:nt|tn|tt]"
 
     def parse(self, sizes: str) -> Problem:
-        """Return the problem from `3072x128x1024` or `3072x128x1024:tn`.
-
-        Raises:
-            UserError: it is malformed, or a size is too large.
-        """
+        """Return the problem from `3072x128x1024` or `3072x128x1024:tn`."""
         numbers, colon, form = sizes.partition(":")
         m, n, k = whole_numbers(numbers, 3, self.syntax)
         if (form or "nn") not in _FORMS or (colon and not form):

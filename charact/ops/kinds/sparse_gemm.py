@@ -33,11 +33,7 @@ class SparseGemm(Kind):
     syntax = "sparse_gemm:MxNxK:sZEROS|dNONZEROS[:csr|csc|coo|bsr|dense]"
 
     def parse(self, sizes: str) -> Problem:
-        """Return the problem from `7680x1500x2560:s0.95` or `7680x1500x2560:d0.05:coo`.
-
-        Raises:
-            UserError: it is malformed, a size is too large, or there is not one non-zero.
-        """
+        """Return the problem from `7680x1500x2560:s0.95` or `7680x1500x2560:d0.05:coo`."""
         match = re.fullmatch(r"([^:]*):([sd])(\d*\.?\d+)(?::(\w+))?", sizes)
         if match is None or (match[4] or LAYOUTS[0]) not in LAYOUTS:
             raise malformed(sizes, self.syntax)

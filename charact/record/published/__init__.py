@@ -25,11 +25,7 @@ def reference_names() -> list[str]:
 
 
 def published_table(name: str) -> dict[str, Any]:
-    """Return a published table as in its file: source, gpu and cases.
-
-    Raises:
-        UserError: there is no such table.
-    """
+    """Return a published table as in its file: source, gpu and cases."""
     if name not in reference_names():
         raise UserError(f"there is no reference '{name}': choose from {', '.join(reference_names())}")
     table: dict[str, Any] = json.loads((files(__name__) / f"{name}.json").read_text(encoding="utf-8"))
@@ -41,9 +37,6 @@ def reference(name: str) -> Run:
 
     Its manifest has `reference`: source, what is unstated, and notes. A training has one stage with the number of the
     last epoch, which covers all epochs; its time is in the phase `other`, because none was published by phase.
-
-    Raises:
-        UserError: there is no such table.
     """
     published = published_table(name)
     entries: list[dict[str, Any]] = []

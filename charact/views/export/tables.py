@@ -101,9 +101,6 @@ def export(run: Run, form: str, target: Path, *, force: bool = False) -> list[st
 
     The table `summary` has the headline numbers. Tables without rows are left out. In CSV, a text that a spreadsheet
     would run as a formula begins with an apostrophe.
-
-    Raises:
-        UserError: the format is unknown, or the target exists (`force` replaces a directory) or is not writable.
     """
     if form not in FORMATS:
         raise UserError(f"unknown format '{form}': choose from {', '.join(FORMATS)}")

@@ -44,11 +44,7 @@ def all_trackers() -> dict[str, Tracker]:
 
 
 def export_to(tracker: Tracker, run: Run, target: Path | None, *, force: bool = False) -> str:
-    """Export a run to a tracker; return a line that names the result.
-
-    Raises:
-        UserError: the client is not installed or reports an error, or `target` cannot be written or does not apply.
-    """
+    """Export a run to a tracker; return a line that names the result."""
     if target is not None and not tracker.writes_file:
         raise UserError(f"--to is for files: leave it out, since {tracker.name} chooses its place with settings of its "
                         "own (see charact export --help)")
@@ -61,11 +57,7 @@ def tracked_run(run: Run) -> Run:
 
 
 def client(module: str, extra: str) -> Any:
-    """Import a tracker's client.
-
-    Raises:
-        UserError: it is not installed.
-    """
+    """Import a tracker's client."""
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:

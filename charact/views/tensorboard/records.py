@@ -71,7 +71,6 @@ class Records:
 
         Raises:
             KeyError: there is no such run.
-            UserError: it cannot be read.
         """
         return self._at(run_id, lambda path: self._sections(path, only_first))
 
@@ -96,7 +95,6 @@ class Records:
 
         Raises:
             KeyError: one of the runs does not exist.
-            UserError: no run is given, or one of them cannot be read.
         """
         from charact.views.tensorboard.comparison import comparison
 
@@ -109,7 +107,6 @@ class Records:
 
         Raises:
             KeyError: there is no such run.
-            UserError: it cannot be read.
         """
         path = self.directories()[run_id]
         try:

@@ -89,11 +89,7 @@ def _by_size(run: Run, found: Mapping[str, "pd.Series[float]"]) -> Iterator[Scal
 
 
 def write_scalars(run: Run, directory: Path) -> Path:
-    """Write a run's scalars atomically into an events file in `directory`; return the file.
-
-    Raises:
-        UserError: the directory is not writable, or the disk is full.
-    """
+    """Write a run's scalars atomically into an events file in `directory`; return the file."""
     run = presentable(run)
     path = directory / EVENTS_FILE
     started = datetime.fromisoformat(run.manifest.get("started") or _NO_TIME).timestamp()

@@ -12,11 +12,7 @@ from charact.core.text import did_you_mean
 
 
 def imported(target: str, option: str) -> Any:
-    """Return the object `package.module:name`; modules in the working directory are found, too.
-
-    Raises:
-        UserError: there is no such module or name, or the module cannot be imported.
-    """
+    """Return the object `package.module:name`; modules in the working directory are found, too."""
     module_name, _, path = target.partition(":")
     if not module_name or not path:
         raise UserError(f"{option}: '{target}' is not of the form package.module:name")
@@ -47,11 +43,7 @@ def _module(name: str, option: str) -> Any:
 
 
 def call_arguments(text: str, option: str) -> dict[str, Any]:
-    """Return keyword arguments from a text such as `name=value,name=value`; a bare word is a text.
-
-    Raises:
-        UserError: the text is malformed.
-    """
+    """Return keyword arguments from a text such as `name=value,name=value`; a bare word is a text."""
     try:
         call = ast.parse(f"_({text})", mode="eval").body
         if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name) or call.args:
@@ -67,11 +59,7 @@ def call_arguments(text: str, option: str) -> dict[str, Any]:
 
 
 def chosen(name: str, names: Sequence[str], option: str) -> str:
-    """Return the name after checking that it is one of the allowed names.
-
-    Raises:
-        UserError: it is not; similar names are suggested.
-    """
+    """Return the name after checking that it is one of the allowed names."""
     if name in names:
         return name
     hint = did_you_mean(name, names, f"choose from {', '.join(names)}")

@@ -74,11 +74,7 @@ class InputSpec:
 
 
 def parse_input_spec(text: str) -> InputSpec:
-    """Parse `--input-spec`.
-
-    Raises:
-        UserError: the text is malformed.
-    """
+    """Parse `--input-spec`."""
     text = " ".join(text.split())
     inputs_text, arrow, target_text = text.partition("->")
     if "->" in target_text:

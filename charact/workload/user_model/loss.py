@@ -41,9 +41,6 @@ def named_loss(name: str, spec: InputSpec) -> Loss:
     """Return a loss of `torch.nn.functional` by name, or `package.module:function` of outputs and target.
 
     It can be pickled, because the processes of ranks receive it.
-
-    Raises:
-        UserError: there is none with this name, or it needs a target that the spec lacks.
     """
     if ":" in name:
         function = imported(name, "--loss")

@@ -63,11 +63,7 @@ class OwnModel(Workload):
 
     @property
     def default_input_size(self) -> int:
-        """Not available.
-
-        Raises:
-            UserError: always, because only the user knows the meaning of S.
-        """
+        """Not available."""
         raise UserError(f"{self.name} has no default input size: give values of S with --input-sizes")
 
     @property
@@ -126,9 +122,6 @@ def own_model(target: str, arguments: str, spec: InputSpec, loss: str | None, op
         loss: name of a function in `torch.nn.functional`, or `package.module:function` of outputs and target.
         optimizer: name of a class in `torch.optim`.
         learning_rate: learning rate of the optimizer.
-
-    Raises:
-        UserError: a name is wrong, or names an unsuitable object.
     """
     factory = imported(target, "--model")
     if isinstance(factory, nn.Module):

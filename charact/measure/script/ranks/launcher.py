@@ -23,9 +23,6 @@ def launch(num_ranks: int, arguments: Sequence[str]) -> int:
     Args:
         num_ranks: number of ranks.
         arguments: what follows `charact`, with the option that names the number of ranks.
-
-    Raises:
-        UserError: this process is a rank itself, or the agent cannot start.
     """
     identity = rank_identity(os.environ)
     if identity is not None:

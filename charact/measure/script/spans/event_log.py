@@ -48,11 +48,7 @@ class Damage(NamedTuple):
 
 
 class EventLogWriter:
-    """Appends to an event log; all written data survives the process.
-
-    Raises:
-        UserError: the directory cannot be written.
-    """
+    """Appends to an event log; all written data survives the process."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -95,11 +91,7 @@ class EventLogWriter:
 
 
 class EventLogReader:
-    """Reader of an event log that may still grow. It reads a damaged file up to the first invalid record.
-
-    Raises:
-        UserError: a file exceeds the size limit.
-    """
+    """Reader of an event log that may still grow. It reads a damaged file up to the first invalid record."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory

@@ -96,11 +96,7 @@ class ScriptOptions(msgspec.Struct):
 
 
 def script_options(manifest: Mapping[str, Any]) -> ScriptOptions | None:
-    """Return the options of a profiled program's run; None for other runs.
-
-    Raises:
-        UserError: the options are invalid.
-    """
+    """Return the options of a profiled program's run; None for other runs."""
     options = manifest.get("options", {})
     if "script" not in options:
         return None
@@ -113,11 +109,7 @@ def script_options(manifest: Mapping[str, Any]) -> ScriptOptions | None:
 
 
 def read_event_log(directory: Path) -> EventLog:
-    """Read a whole event log.
-
-    Raises:
-        UserError: a file exceeds the size limit.
-    """
+    """Read a whole event log."""
     reader = EventLogReader(directory)
     slices: list[Slice] = list(reader.slices())
     if SLICES in reader.damage:
