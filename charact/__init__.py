@@ -1,6 +1,5 @@
 """charact: profiler of time, memory and device utilization of deep-learning workloads."""
 
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -24,6 +23,8 @@ _HOMES = {
 def __getattr__(name: str) -> Any:
     """Import on first use, so that `charact --help` needs neither pandas nor torch."""
     if name == "__version__":
+        from importlib.metadata import version
+
         return version("charact")
     if name in _HOMES:
         import importlib

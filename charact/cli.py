@@ -1,6 +1,8 @@
 """The command line: loads every module of `charact/commands`, and reports errors as one line and an exit status."""
 
+import importlib
 import os
+import pkgutil
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -11,9 +13,9 @@ from typing import Annotated, Any, get_args
 
 import typer
 
+import charact.commands
 from charact.core.errors import ProgramInterrupted, UserError
 from charact.core.output import OUT, finish, occupy_closed_descriptors, show, warn
-from charact.core.plugins import modules_in
 
 OK, FAILED, USER_ERROR = 0, 1, 2
 _VALUE_NAMES = {int: "N", float: "X", Path: "PATH"}
@@ -45,8 +47,6 @@ class _State:
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        import charact
-
         show(f"charact {charact.__version__}")
         raise typer.Exit
 
@@ -64,19 +64,27 @@ def _root(
         context.obj.command = f"charact {context.invoked_subcommand}"
 
 
-def build_app() -> typer.Typer:
+def build_app(arguments: Sequence[str] | None = None) -> typer.Typer:
     """Return the application with a command for every module of `charact.commands`, named as its module.
 
-    A module has a function `command`, or a `group` of commands.
+    A module has a function `command`, or a `group` of commands. With `arguments` it has only what these need: their
+    command, or the names of all commands with the first lines of their help.
     """
     # Markup off: rich would double the time of `--help`.
     app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False,
                       context_settings={"help_option_names": ["-h", "--help"]})
     app.callback(help=HELP, invoke_without_command=True)(_root)
-    for module in modules_in("charact.commands"):
-        # A module whose command is a keyword of Python ends in `_`.
-        name = module.__name__.rpartition(".")[2].rstrip("_").replace("_", "-")
-        if hasattr(module, "group"):
+    modules, named, is_help = _command_modules(), None, False
+    if arguments is not None and "_CHARACT_COMPLETE" not in os.environ:
+        named = next((word for word in arguments if not word.startswith("-")), None)
+        before = arguments[: arguments.index(named)] if named is not None else arguments
+        is_help = named is None or bool({"-h", "--help"} & set(before))
+    for name in modules if is_help or named not in modules else [named]:
+        module = importlib.import_module(modules[name])
+        if is_help:
+            app.command(name=name, help=module.group.info.help if hasattr(module, "group") else module.command.__doc__,
+                        )(lambda: None)
+        elif hasattr(module, "group"):
             app.add_typer(module.group, name=name)
         else:
             app.command(name=name, cls=getattr(module, "CLASS", None),
@@ -84,9 +92,15 @@ def build_app() -> typer.Typer:
     return app
 
 
-def build_command() -> Any:
-    """Return the application's command; its path parameters reject empty values, and its help names values plainly."""
-    command = typer.main.get_command(build_app())
+def _command_modules() -> dict[str, str]:
+    """Return the names of modules by the names of their commands; one that is a keyword of Python ends in `_`."""
+    names = sorted(module.name for module in pkgutil.iter_modules(charact.commands.__path__))
+    return {name.rstrip("_").replace("_", "-"): f"charact.commands.{name}" for name in names if name[0] != "_"}
+
+
+def build_command(arguments: Sequence[str] | None = None) -> Any:
+    """Return the command of `build_app`; its path parameters reject empty values, and its help names values plainly."""
+    command = typer.main.get_command(build_app(arguments))
     _reject_empty_paths(command)
     _name_values(command)
     return command
@@ -154,7 +168,8 @@ def run(arguments: Sequence[str]) -> int:
 def _run(arguments: Sequence[str]) -> int:
     state = _State()
     try:
-        status: Any = build_command().main(list(arguments), prog_name="charact", standalone_mode=False, obj=state)
+        command = build_command(arguments)
+        status: Any = command.main(list(arguments), prog_name="charact", standalone_mode=False, obj=state)
     except UserError as error:
         return _report_error(str(error), error if state.show_traceback else None)
     except typer.TyperException as error:

@@ -2,10 +2,8 @@
 
 import contextlib
 import errno
-import hashlib
 import os
 import re
-import secrets
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -96,6 +94,8 @@ def _check_place(path: Path, *, force: bool, option: str | None = None) -> None:
 
 def file_name(text: str) -> str:
     """Return a text as a file name: printable, without slashes; a long one is cut and gets a hash of the whole."""
+    import hashlib  # here: few names are long
+
     name = label(text).replace("/", "_")
     if len(name.encode()) <= _LONGEST_NAME:
         return name
@@ -105,7 +105,7 @@ def file_name(text: str) -> str:
 
 def _hidden(path: Path) -> Path:
     """Return a new hidden name in the same folder."""
-    return path.with_name(f".{secrets.token_hex(8)}")
+    return path.with_name(f".{os.urandom(8).hex()}")
 
 
 def is_begun(path: Path) -> bool:

@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from charact.commands._shared.options import check_data, parse_synthetic
 from charact.core.errors import UserError
-from charact.record.redaction import expanded_path
-from charact.workload.protocols import Protocol, find_protocol
 
 if TYPE_CHECKING:
     from charact.execution.interrupt import Interrupt
     from charact.measure.training.plan import Training
     from charact.record.writer import RunWriter
     from charact.workload.base import Workload
+    from charact.workload.protocols import Protocol
 
 Options = dict[str, Any]
 """The user's options, as in the manifest: options that were not given are absent."""
@@ -78,8 +77,10 @@ def make_trainings(options: Options) -> "list[Training]":
     return list({training.case.id: training for training in trainings}.values())
 
 
-def _chosen(options: Options, workload: "Workload") -> tuple[Options, Protocol | None]:
+def _chosen(options: Options, workload: "Workload") -> tuple[Options, "Protocol | None"]:
     """Return every option: the user's, else the protocol's, else the default."""
+    from charact.workload.protocols import find_protocol
+
     protocol = find_protocol(options["protocol"], workload.name) if "protocol" in options else None
     chosen: Options = {
         "input_sizes": [workload.default_input_size], "batch_sizes": [workload.default_batch_size],
@@ -105,12 +106,13 @@ def _other_split(data: str, split: str) -> str:
     return other
 
 
-def _training(workload: "Workload", size: int, batch: int, precision: str, chosen: Options, protocol: Protocol | None
+def _training(workload: "Workload", size: int, batch: int, precision: str, chosen: Options, protocol: "Protocol | None"
               ) -> "Training":
     from charact.datasets._common.request import DataRequest, Synthetic
     from charact.execution.case import Case
     from charact.machine.facts import resolve_device
     from charact.measure.training.plan import Target, Training
+    from charact.record.redaction import expanded_path
 
     directory, weights = chosen.get("data_dir"), chosen.get("weights")
     made_up = parse_synthetic(chosen["synthetic"]) if "synthetic" in chosen else Synthetic()

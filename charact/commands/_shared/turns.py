@@ -2,9 +2,7 @@
 
 import json
 import os
-import secrets
 import shlex
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
@@ -80,7 +78,7 @@ def measure_by_turns(commands: Sequence[Sequence[str]], limit: Limit, out: Path,
         out: parent directory of the directory that holds the runs.
         quiet: whether to print no progress.
     """
-    directory = out / f"{time.strftime('%Y%m%d-%H%M%S')}-ab-{secrets.token_hex(3)}"
+    directory = out / f"{time.strftime('%Y%m%d-%H%M%S')}-ab-{os.urandom(3).hex()}"
     measurement = _Measurement(_with_one_name(commands), limit, directory, quiet)
     measurement.run()
     if not quiet:
@@ -229,6 +227,8 @@ def _after_name(command: Sequence[str]) -> int:
 
 def _measure(command: Sequence[str], out: Path) -> list[Path]:
     """Run a command to its end, and return the runs that it adds to a directory."""
+    import subprocess
+
     place = _after_name(command)
     with_options = [*command[:place], "--out", str(out), "--quiet", *command[place:]]
     before = set(out.iterdir())
