@@ -29,8 +29,8 @@ def fetch(
 ) -> int:
     """Download the files of a data set and verify them.
 
-    Files that are present and correct are not downloaded again. An interrupted download resumes, also in the next
-    call. If a file is not available, the others are still downloaded, and the exit status is 1.
+    Files that are present and correct are not downloaded again. If a file is not available, the others are still
+    downloaded, and the exit status is 1.
 
     \b
       charact data fetch mnist

@@ -1,6 +1,5 @@
-"""A server of files on loopback that can cut connections, ignore ranges, and lie: what a download has to stand."""
+"""A server of files on loopback that can cut connections and lie: what a download has to stand."""
 
-import re
 import sys
 import threading
 from collections.abc import Iterator
@@ -17,15 +16,10 @@ class FileServer(ThreadingHTTPServer):
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.files: dict[str, bytes] = {}
-        self.ranges: list[str | None] = []
-        """What each request asked for in its header `Range`."""
         self.paths: list[str] = []
         self.cuts: list[int] = []
         """How many bytes the next answers send before their connection is cut."""
-        self.ignore_ranges = False
         self.no_lengths = False
-        self.shift = 0
-        """How far the ranges sent are from those asked for."""
         self.status: int | None = None
         """Answered to every request, with `headers`."""
         self.headers: dict[str, str] = {}
@@ -53,7 +47,6 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         server = self.server
-        server.ranges.append(self.headers["Range"])
         server.paths.append(self.path)
         if server.raw is not None:
             self.wfile.write(server.raw)
@@ -62,19 +55,8 @@ class _Handler(BaseHTTPRequestHandler):
         if server.status is not None or content is None:
             self._head(server.status or 404, {"Content-Length": "0", **server.headers})
             return
-        first = self._first_byte()
-        if first >= len(content) > 0:
-            self._head(416, {"Content-Range": f"bytes */{len(content)}", "Content-Length": "0"})
-            return
-        headers = {} if server.no_lengths else {"Content-Length": str(len(content) - first)}
-        if first:
-            headers["Content-Range"] = f"bytes {first}-{len(content) - 1}/{len(content)}"
-        self._head(206 if first else 200, headers)
-        self._body(content[first:])
-
-    def _first_byte(self) -> int:
-        asked = re.fullmatch(r"bytes=(\d+)-", self.headers["Range"] or "")
-        return int(asked[1]) + self.server.shift if asked and not self.server.ignore_ranges else 0
+        self._head(200, {} if server.no_lengths else {"Content-Length": str(len(content))})
+        self._body(content)
 
     def _head(self, status: int, headers: dict[str, str]) -> None:
         self.send_response(status)
