@@ -6,6 +6,7 @@ from statistics import median
 from typing import Any
 
 from charact.core.errors import UserError
+from charact.core.timeline import sums
 from charact.record.schema import Rows
 from charact.traces.collectives import collective_rows
 from charact.traces.counters import NO_KERNELS, SOURCE, counter_rows, outcome
@@ -109,10 +110,7 @@ def _timing(trace: Trace, placed: AttributedTrace, rows: Rows) -> dict[str, Any]
 
 def _passes(kept: TraceEvents, iterations: Sequence[Iteration], tables: dict[str, Rows]) -> dict[str, dict[str, Any]]:
     """Return the facts of the other passes of a trace."""
-    phase_ns: dict[str, int] = defaultdict(int)
-    for iteration in iterations:
-        for span in iteration.spans:
-            phase_ns[span.phase] += span.end_ns - span.start_ns
+    phase_ns = sums((span.start_ns, span.end_ns, span.phase) for iteration in iterations for span in iteration.spans)
     reason = _NO_OPERATORS_INSIDE if kept.operators else _NO_HOST
     operators = {**_outcome(bool(tables["operators"]), reason), "num_iterations": len(iterations),
                  "phase_s": {phase: spent / 1e9 / len(iterations) for phase, spent in phase_ns.items()}}

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from charact.core.operator_types import own_operator_type
-from charact.core.trace_marks import PHASE_PREFIX, with_gaps
+from charact.core.timeline import phase_at, with_gaps
+from charact.core.trace_marks import PHASE_PREFIX
 from charact.record.schema import PHASES
 from charact.traces.device import find_launches
 from charact.traces.events import BEFORE_ALL_NS, LOADER, OPTIMIZER, STEP, Mark, Operator, TraceEvents
@@ -224,8 +225,7 @@ class Places:
     def __init__(self, iterations: Sequence[Iteration]) -> None:
         self._iterations = iterations
         self._starts = [iteration.start_ns for iteration in iterations]
-        self._spans = [span for iteration in iterations for span in iteration.spans]
-        self._span_starts = [span.start_ns for span in self._spans]
+        self._spans = [(span.start_ns, span.end_ns, span.phase) for iteration in iterations for span in iteration.spans]
 
     def phase(self, moment_ns: int | None) -> str | None:
         """Return the phase at a time, `other` between phases; None outside all iterations."""
@@ -234,10 +234,7 @@ class Places:
         number = bisect_right(self._starts, moment_ns) - 1
         if number < 0 or moment_ns > self._iterations[number].end_ns:
             return None
-        place = bisect_right(self._span_starts, moment_ns) - 1
-        if place >= 0 and moment_ns < self._spans[place].end_ns:
-            return self._spans[place].phase
-        return "other"
+        return phase_at(self._spans, moment_ns) or "other"
 
 
 @dataclass(frozen=True)

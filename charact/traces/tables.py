@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Any
 
+from charact.core.timeline import sums, with_rest
 from charact.core.trace_marks import LAYER_PREFIX
 from charact.record.schema import PHASES, Rows
 from charact.traces.device import DeviceClock, Intervals, is_communication, union, without
@@ -34,7 +35,8 @@ def iteration_rows(iterations: Sequence[Iteration], device: Sequence[DeviceEvent
     exposed = without(exchanging, computing)
     rows: Rows = []
     for number, iteration in enumerate(iterations):
-        host_ns = _host_ns(iteration)
+        host_ns = with_rest(sums((span.start_ns, span.end_ns, span.phase) for span in iteration.spans),
+                            iteration.end_ns - iteration.start_ns)
         device_ns = None if clock is None else _device_ns(iteration, clock, exposed)
         if device_ns and exchanging:
             host_ns["communication"] = 0  # the host only launches it, within another phase
@@ -44,14 +46,6 @@ def iteration_rows(iterations: Sequence[Iteration], device: Sequence[DeviceEvent
             for phase in PHASES if phase in host_ns
         ]
     return rows
-
-
-def _host_ns(iteration: Iteration) -> dict[str, int]:
-    spent: dict[str, int] = defaultdict(int)
-    for span in iteration.spans:
-        spent[span.phase] += span.end_ns - span.start_ns
-    spent["other"] += iteration.end_ns - iteration.start_ns - sum(spent.values())
-    return spent
 
 
 def _device_ns(iteration: Iteration, clock: DeviceClock, exposed: Intervals) -> dict[str, int]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from charact.core.trace_marks import phase_at
+from charact.core.timeline import phase_at
 from charact.execution.case_outcome import one_line
 from charact.execution.loop import Loop
 from charact.measure.counters._support.phase_spans import PhaseTimeline, Span, drawable

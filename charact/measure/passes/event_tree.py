@@ -11,7 +11,8 @@ import torch
 from torch.profiler import profile
 
 from charact.core.operator_types import operator_type, own_operator_type
-from charact.core.trace_marks import LAYER_PREFIX, PHASE_PREFIX, RELEASE_PREFIX, phase_at, with_gaps
+from charact.core.timeline import phase_at, with_gaps
+from charact.core.trace_marks import LAYER_PREFIX, PHASE_PREFIX, RELEASE_PREFIX
 
 _ANNOTATIONS = ("ProfilerStep#", "Optimizer.", "enumerate(DataLoader)")
 

@@ -15,6 +15,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from charact.core.errors import UserError
+from charact.core.timeline import sums, with_rest
 from charact.execution.case_outcome import one_line
 from charact.measure.passes.event_tree import EventTree, read_event_tree
 from charact.measure.passes.marks import layer_marks, phase_mark
@@ -247,9 +248,6 @@ def attribute_flop(operators: list[dict[str, Any]], flop: list[dict[str, Any]]) 
 
 def _phase_s(profiled: Sequence[ProfiledIteration], wall_s: float) -> dict[str, float]:
     """Return the host time of each phase per profiled iteration in seconds; `other` is the rest of its wall time."""
-    seconds: dict[str, float] = defaultdict(float)
-    for iteration in profiled:
-        for start_ns, end_ns, phase in iteration.tree.phases:
-            seconds[phase] += (end_ns - start_ns) / 1e9 / len(profiled)
-    seconds["other"] += max(0.0, wall_s - sum(seconds.values()))
-    return dict(seconds)
+    lengths = sums(span for iteration in profiled for span in iteration.tree.phases)
+    seconds = {phase: ns / 1e9 / len(profiled) for phase, ns in lengths.items()}
+    return with_rest(seconds, max(wall_s, sum(seconds.values())))

@@ -4,16 +4,16 @@ A phase is the interval between entering and leaving its context manager. Phases
 remaining time, so their sum is the iteration's wall time.
 """
 
-from collections import defaultdict
 from time import perf_counter_ns
 from typing import Any, Self
 
 import torch
 
+from charact.core.timeline import Durations, sums, with_rest
 from charact.record.schema import PHASES
 
-Stamps = tuple[Any, Any, list[tuple[str, Any, Any]]]
-"""An iteration: its start, its end, and each of its phases with start and end; on the host in ns."""
+Stamps = tuple[Any, Any, list[tuple[Any, Any, str]]]
+"""An iteration: its start, its end, and the start, the end and the name of each of its phases; on the host in ns."""
 
 
 class _Span:
@@ -21,14 +21,14 @@ class _Span:
 
     __slots__ = ("_name", "_open", "_stamp", "_stamps")
 
-    def __init__(self, name: str, stamps: list[tuple[str, Any, Any]], stamp: Any) -> None:
+    def __init__(self, name: str, stamps: list[tuple[Any, Any, str]], stamp: Any) -> None:
         self._name, self._stamps, self._stamp = name, stamps, stamp
 
     def __enter__(self) -> None:
         self._open = self._stamp()
 
     def __exit__(self, *_: object) -> None:
-        self._stamps.append((self._name, self._open, self._stamp()))
+        self._stamps.append((self._open, self._stamp(), self._name))
 
 
 class HostPhases:
@@ -38,7 +38,7 @@ class HostPhases:
     """
 
     def __init__(self) -> None:
-        self._stamps: list[tuple[str, Any, Any]] = []
+        self._stamps: list[tuple[Any, Any, str]] = []
         self._spans = {name: _Span(name, self._stamps, self._stamp) for name in PHASES if name != "other"}
         self._begin: Any = None
         self._finished: list[Stamps] = []
@@ -56,7 +56,7 @@ class HostPhases:
         if kind is None:
             self._finished.append((self._begin, self._stamp(), self._stamps.copy()))
 
-    def take(self, *, wait: bool = False) -> list[dict[str, tuple[float, float | None]]]:
+    def take(self, *, wait: bool = False) -> list[Durations]:
         """Return the finished iterations since the last call: by phase (host_s, device_s), which sum to the wall time.
 
         Args:
@@ -75,9 +75,8 @@ class HostPhases:
     def _stamp(self) -> Any:
         return perf_counter_ns()
 
-    def _durations(self, begin: Any, end: Any, stamps: list[tuple[str, Any, Any]]
-                   ) -> dict[str, tuple[float, float | None]]:
-        return {phase: (ns / 1e9, None) for phase, ns in _exclusive(begin, end, stamps).items()}
+    def _durations(self, begin: Any, end: Any, stamps: list[tuple[Any, Any, str]]) -> Durations:
+        return {phase: (ns / 1e9, None) for phase, ns in with_rest(sums(stamps), end - begin).items()}
 
 
 class DevicePhases(HostPhases):
@@ -94,7 +93,7 @@ class DevicePhases(HostPhases):
         self._streams = [self._module.current_stream(device)] if hasattr(self._module, "current_stream") else []
         self._free: list[Any] = []
 
-    def take(self, *, wait: bool = False) -> list[dict[str, tuple[float, float | None]]]:
+    def take(self, *, wait: bool = False) -> list[Durations]:
         """See `HostPhases`; without `wait` only iterations that the device has finished."""
         if wait and self._finished:
             self._finished[-1][1][1].synchronize()
@@ -115,32 +114,19 @@ class DevicePhases(HostPhases):
         event.record(*self._streams)
         return perf_counter_ns(), event
 
-    def _durations(self, begin: Any, end: Any, stamps: list[tuple[str, Any, Any]]
-                   ) -> dict[str, tuple[float, float | None]]:
-        host = _exclusive(begin[0], end[0], [(name, a[0], b[0]) for name, a, b in stamps])
+    def _durations(self, begin: Any, end: Any, stamps: list[tuple[Any, Any, str]]) -> Durations:
+        host = with_rest(sums((first[0], last[0], name) for first, last, name in stamps), end[0] - begin[0])
 
         def since_begin_ms(stamp: tuple[int, Any]) -> float:
             return float(begin[1].elapsed_time(stamp[1]))
 
         # All times are relative to one event, so that rounding cannot make phases overlap.
-        device = _exclusive(0.0, since_begin_ms(end),
-                            [(name, since_begin_ms(a), since_begin_ms(b)) for name, a, b in stamps])
-        self._free += [begin[1], end[1], *(event for _, a, b in stamps for event in (a[1], b[1]))]
+        device = with_rest(sums((since_begin_ms(first), since_begin_ms(last), name) for first, last, name in stamps),
+                           since_begin_ms(end))
+        self._free += [begin[1], end[1], *(event for first, last, _ in stamps for event in (first[1], last[1]))]
         return {phase: (host[phase] / 1e9, device[phase] / 1e3) for phase in host}
 
 
 def phases_for(device: torch.device) -> HostPhases:
     """Return a phase timer for a device."""
     return HostPhases() if device.type == "cpu" else DevicePhases(device)
-
-
-def _exclusive(begin: float, end: float, stamps: list[tuple[str, float, float]]) -> dict[str, float]:
-    """Return the time of each phase, summed over its spans, with `other` for the remaining time."""
-    durations: dict[str, float] = defaultdict(float)
-    reached = begin
-    for name, opened, closed in stamps:
-        assert reached <= opened <= closed <= end, "phases overlap"
-        durations[name] += closed - opened
-        reached = closed
-    durations["other"] = end - begin - sum(durations.values())
-    return dict(durations)

@@ -8,6 +8,7 @@ from statistics import median
 from typing import Any
 
 from charact.core.statistics import median_interval
+from charact.core.timeline import Durations, iteration_rows
 from charact.execution.loop import Loop
 from charact.machine.core_use import CoreUse
 from charact.measure.passes.phase_timer import phases_for
@@ -18,9 +19,6 @@ STABLE_ITERATIONS = 3
 STABLE_FRAC = 0.1
 MAX_WARMUP_ITERATIONS = 10
 WARMUP_TIME_FRAC = 0.4  # of the time limit
-
-Durations = dict[str, tuple[float, float | None]]
-
 
 @dataclass(frozen=True)
 class StopRule:
@@ -72,11 +70,7 @@ def timing_pass(loop: Loop, rule: StopRule, on_iteration: Callable[[int, float],
             on_iteration(len(wall_s), median(wall_s))
     measured += phases.take(wait=True)
     wall_s += [wall_s_of(durations) for durations in measured[len(wall_s):]]
-    rows = [
-        {"iteration": i, "phase": phase, "host_s": host_s, "device_s": device_s}
-        for i, durations in enumerate(measured) for phase, (host_s, device_s) in durations.items()
-    ]
-    return Timing(rows, wall_s, {
+    return Timing(iteration_rows(measured), wall_s, {
         "num_warmup_iterations": len(warmup_s) + num_more, "warmup_ended_by": warmup_ended_by,
         "num_iterations": len(measured),
         "ended_by": reason, "precision_target_frac": rule.precision_target_frac, "interval_frac": spread_frac(wall_s),

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple, Self
 import torch
 import torch.distributed as dist
 
+from charact.core.timeline import Durations, sums, with_rest
 from charact.measure.passes.phase_timer import Stamps, phases_for
-from charact.measure.passes.timing import Durations
 from charact.measure.script.hooks.patch_context import Replacements
 from charact.measure.script.hooks.patches import COLLECTIVES
 from charact.measure.script.ranks.flight_recorder import FlightRecorder
@@ -108,7 +108,7 @@ def _iteration(stamps: Stamps, waits: list[tuple[int, int]]) -> Iteration:
     """Return the iteration; each wait, in order of time, interrupts the phase that it is in."""
     begin_ns, end_ns, phases = stamps
     intervals = []
-    for phase, start_ns, until_ns in phases:
+    for start_ns, until_ns, phase in phases:
         for wait_ns, waited_ns in waits:
             if start_ns <= wait_ns and waited_ns <= until_ns:
                 intervals += [Interval(phase, 0, start_ns, wait_ns),
@@ -120,8 +120,5 @@ def _iteration(stamps: Stamps, waits: list[tuple[int, int]]) -> Iteration:
 
 def _durations(iteration: Iteration) -> Durations:
     """Return the host's time of each phase; `other` is the rest of the iteration."""
-    sums_ns: dict[str, int] = {}
-    for one in iteration.intervals:
-        sums_ns[one.phase] = sums_ns.get(one.phase, 0) + one.end_ns - one.start_ns
-    sums_ns["other"] = iteration.end_ns - iteration.start_ns - sum(sums_ns.values())
-    return {phase: (ns / 1e9, None) for phase, ns in sums_ns.items()}
+    lengths = sums((one.start_ns, one.end_ns, one.phase) for one in iteration.intervals)
+    return {phase: (ns / 1e9, None) for phase, ns in with_rest(lengths, iteration.end_ns - iteration.start_ns).items()}

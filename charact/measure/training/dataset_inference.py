@@ -1,6 +1,5 @@
 """Inference on a data set: latency of each batch, in order, and the total time."""
 
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from time import perf_counter
@@ -8,6 +7,7 @@ from time import perf_counter
 import torch
 
 from charact.core.statistics import mean_interval_frac
+from charact.core.timeline import Durations, total, with_rest
 from charact.execution.batches import Batches
 from charact.execution.loop import Loop
 from charact.measure.passes.phase_timer import phases_for
@@ -21,30 +21,18 @@ class InferenceTimes:
     """Times of an inference on a data set: loader start, each batch by phase, and wall time on the host's clock."""
 
     loading_s: float
-    batches: list[dict[str, tuple[float, float | None]]]
+    batches: list[Durations]
     wall_s: float
-
-    def iteration_rows(self) -> Rows:
-        """Return rows of the table `iterations`."""
-        return [
-            {"iteration": number, "phase": phase, "host_s": host_s, "device_s": device_s}
-            for number, durations in enumerate(self.batches) for phase, (host_s, device_s) in durations.items()
-        ]
 
     def stage_rows(self, num_samples: int) -> Rows:
         """Return rows of the table `stages`; host time outside of the batches' phases is `other`."""
-        host_s: dict[str, float] = defaultdict(float, data=self.loading_s)
-        device_s: dict[str, float | None] = {}
-        for durations in self.batches:
-            for phase, (host, device) in durations.items():
-                host_s[phase] += host
-                device_s[phase] = None if device is None else (device_s.get(phase) or 0.0) + device
+        host_s, device_s = total([{"data": (self.loading_s, None)}, *self.batches])
         interval_frac = mean_interval_frac([wall_s_of(durations) for durations in self.batches])
-        host_s["other"] += self.wall_s - sum(host_s.values())
+        host_s = with_rest(host_s, self.wall_s)
         return [
-            {"stage": "prediction", "number": 1, "phase": phase, "host_s": host_s[phase], "device_s": device_s[phase],
+            {"stage": "prediction", "number": 1, "phase": phase, "host_s": spent_s, "device_s": device_s.get(phase),
              "num_iterations": len(self.batches), "num_samples": num_samples, "interval_frac": interval_frac}
-            for phase in host_s
+            for phase, spent_s in host_s.items()
         ]
 
 
@@ -63,7 +51,7 @@ def run_inference(loop: Loop, batches: Batches, num_batches: int, metrics: Seque
         on_iteration: called with (batches so far, mean seconds) between batches.
     """
     phases = phases_for(loop.case.device)
-    measured: list[dict[str, tuple[float, float | None]]] = []
+    measured: list[Durations] = []
     begun = perf_counter()
     loop.feed(batches.epoch(loop.case.data.seed))
     loading_s = perf_counter() - begun

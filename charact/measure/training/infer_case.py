@@ -13,6 +13,7 @@ from torch import nn
 from torch.utils.data import Dataset
 
 from charact.core.observer import Observer
+from charact.core.timeline import iteration_rows
 from charact.execution.batches import Batches
 from charact.execution.case import Case
 from charact.execution.case_outcome import case_entry, failure
@@ -148,7 +149,7 @@ class _InferenceRun:
             "num_samples": num_samples, "num_batches": num_batches,
             "compile_s": None if compiling_s is None else max(0.0, compiling_s - prediction.wall_s),
         }
-        self._tables["iterations"] = prediction.iteration_rows()
+        self._tables["iterations"] = iteration_rows(prediction.batches)
         self._tables["stages"] += prediction.stage_rows(num_samples)
         self._tables["metrics"] = [
             {"stage": "prediction", "number": 1, "metric": metric.name, "value": value, "reason": reason}

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from charact.core.statistics import mean_interval_frac
+from charact.core.timeline import total, with_rest
 from charact.execution.batches import Batches
 from charact.execution.loop import Loop, Step
 from charact.measure.passes.phase_timer import phases_for
@@ -96,11 +97,9 @@ class _Clock:
 
     def read(self, *, wait: bool = False) -> None:
         """Add the finished iterations."""
-        for durations in self.phases.take(wait=wait):
-            for phase, (host_s, device_s) in durations.items():
-                self._host_s[phase] += host_s
-                if device_s is not None:
-                    self._device_s[phase] += device_s
+        for of_all, of_these in zip((self._host_s, self._device_s), total(self.phases.take(wait=wait)), strict=True):
+            for phase, spent_s in of_these.items():
+                of_all[phase] += spent_s
 
     def stop(self) -> dict[str, tuple[float, float | None]]:
         """Synchronize the device; return the time of each phase on the host and on the device, in seconds."""
@@ -109,8 +108,8 @@ class _Clock:
         self.read(wait=True)
         wall_s = time.perf_counter() - self._begun
         self._host_s.pop("other")
-        self._host_s["other"] = wall_s - sum(self._host_s.values())
-        return {phase: (host_s, self._device_s.get(phase)) for phase, host_s in self._host_s.items()}
+        host_s = with_rest(self._host_s, wall_s)
+        return {phase: (spent_s, self._device_s.get(phase)) for phase, spent_s in host_s.items()}
 
 
 class _CompileTimer:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from charact.core.declared_names import declared_names, literal
+from charact.core.declared_names import declared_names
 
 CLASSES = '''
 import nowhere
@@ -29,9 +29,3 @@ def test_names_are_read_as_they_are_written(tmp_path: Path, text: str, names: li
     path = tmp_path / "file.py"
     path.write_text(f"{CLASSES}\n{text}\n", encoding="utf-8")
     assert declared_names(path, "LIST") == names
-
-
-def test_literals_are_read(tmp_path: Path) -> None:
-    path = tmp_path / "file.py"
-    path.write_text('import nowhere\nA: int\nA = ("x", 2)\n', encoding="utf-8")
-    assert (literal(path, "A"), literal(path, "B")) == (("x", 2), None)

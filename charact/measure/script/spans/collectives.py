@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+from charact.core.timeline import phase_at
 from charact.measure.script.spans.iterations import Interval, Iteration
 from charact.record.schema import Rows
 
@@ -105,20 +106,14 @@ def collective_rows(number: int, iteration: Iteration, arrivals: Arrivals) -> Ro
         for place in range(begin, end):
             exposed_ns[place] += bounds[place - begin + 1] - bounds[place - begin]
         ends[end - 1] = part.end_ns
+    spans = [(part.start_ns, part.end_ns, part.inside or part.phase) for part in iteration.intervals]
     return [
-        {"iteration": number, "phase": _phase_at(iteration, one.time_ns), "group": one.group, "group_size": one.size,
-         "sequence": one.sequence, "operation": one.operation, "bytes": one.num_bytes,
+        {"iteration": number, "phase": phase_at(spans, one.time_ns) or "other",
+         "group": one.group, "group_size": one.size, "sequence": one.sequence, "operation": one.operation,
+         "bytes": one.num_bytes,
          "start_s": (one.time_ns - iteration.start_ns) / 1e9,
          "wait_s": None if end_ns is None or one.backend not in _BLOCKING else (end_ns - one.time_ns) / 1e9,
          "exposed_s": exposed / 1e9 if one.backend in _BLOCKING else None,
          "device_s": None if one.device_ns is None else one.device_ns / 1e9}
         for one, end_ns, exposed in zip(found, ends, exposed_ns, strict=True)
     ]
-
-
-def _phase_at(iteration: Iteration, time_ns: int) -> str:
-    """Return the phase of a collective's call: `communication` between phases, `other` elsewhere."""
-    for one in iteration.intervals:
-        if one.start_ns <= time_ns < one.end_ns:
-            return one.inside or one.phase
-    return "other"

@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Meta
 
 from charact.core.errors import UserError
+from charact.core.timeline import sums, with_rest
 from charact.measure.script.program.facts import program_times, settings_facts
 from charact.measure.script.program.iterations import program_iteration_rows
 from charact.measure.script.program.notes import ProgramNotes
@@ -293,17 +294,17 @@ def _num_parameters(log: EventLog, models: set[int]) -> int | None:
     return sum(log.owners.get(model, {}).get("num_parameters", 0) for model in counted) or None
 
 
+_REST = ("other", None)
+
+
 def iteration_rows(number: int, iteration: Iteration, parts: Mapping[tuple[int, str, Mode], str]) -> Rows:
     """Return rows of the table `iterations`: one per phase and part, and `other` for the remaining time."""
-    host_ns: dict[tuple[str, str | None], int] = defaultdict(int)
-    device_ns: dict[tuple[str, str | None], int] = defaultdict(int)
+    keyed = [(interval, (interval.phase, parts.get((interval.owner, interval.phase, interval.mode))))
+             for interval in iteration.intervals]
     on_device = _has_device(iteration) and all(map(_has_device, iteration.intervals))
-    for one in iteration.intervals:
-        key = one.phase, parts.get((one.owner, one.phase, one.mode))
-        host_ns[key] += one.end_ns - one.start_ns
-        device_ns[key] += lasts_ns(one) if on_device else 0
-    host_ns["other", None] += iteration.end_ns - iteration.start_ns - sum(host_ns.values())
-    device_ns["other", None] += lasts_ns(iteration) - sum(device_ns.values()) if on_device else 0
+    host_ns = with_rest(sums((interval.start_ns, interval.end_ns, key) for interval, key in keyed),
+                        iteration.end_ns - iteration.start_ns, _REST)
+    device_ns = with_rest(sums((0, lasts_ns(interval), key) for interval, key in keyed), lasts_ns(iteration), _REST)
     return [
         {"iteration": number, "phase": phase, "part": part, "host_s": ns / 1e9,
          "device_s": device_ns[phase, part] / 1e9 if on_device else None}

@@ -17,6 +17,7 @@ from torch import nn
 
 from charact import load_run
 from charact.core.errors import UserError
+from charact.core.timeline import iteration_rows
 from charact.execution.batches import Batches
 from charact.execution.case import Case
 from charact.execution.interrupt import Interrupt
@@ -131,7 +132,7 @@ class TestTimes:
     def test_metrics_do_not_count_into_a_batchs_latency(self) -> None:
         with slept() as sleeps:
             prediction, _, metric_s = predicted(small_case("infer", batch_size=1, workload=Sleeper()), 4)
-        others = [row["host_s"] for row in prediction.iteration_rows() if row["phase"] == "other"]
+        others = [row["host_s"] for row in iteration_rows(prediction.batches) if row["phase"] == "other"]
         assert len(others) == 4
         assert min(others) < METRIC_S / 5
         latencies = [sum(durations[phase][0] for phase in durations) for durations in prediction.batches]

@@ -1,4 +1,4 @@
-"""The phase of a moment, and of the gaps between phases."""
+"""Sums of phases, the phase of a moment, and of the gaps between phases."""
 
 import itertools
 from typing import Any
@@ -7,8 +7,29 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from charact.core.trace_marks import phase_at, with_gaps
+from charact.core.timeline import iteration_rows, phase_at, sums, total, with_gaps, with_rest
 from charact.record.schema import PHASES
+
+
+@given(st.lists(st.tuples(st.sampled_from(PHASES), st.integers(0, 50), st.integers(0, 50))), st.integers(0, 50))
+def test_phases_and_the_rest_sum_to_the_whole(parts: list[tuple[str, int, int]], at_end: int) -> None:
+    """Spans one after the other, with gaps before each and at the end."""
+    spans, reached, alone = [], 0, 0
+    for phase, gap, length in parts:
+        spans.append((reached + gap, reached + gap + length, phase))
+        reached, alone = reached + gap + length, alone + gap + (length if phase == "other" else 0)
+    lengths = with_rest(sums(spans), reached + at_end)
+    assert sum(lengths.values()) == reached + at_end
+    assert lengths["other"] == alone + at_end
+    assert all(lengths[phase] == sum(length for name, _, length in parts if name == phase)
+               for phase in lengths if phase != "other")
+
+
+def test_iterations_are_summed_and_made_rows_on_both_clocks() -> None:
+    iterations = [{"data": (1.0, None), "other": (0.5, None)}, {"data": (2.0, 0.25)}]
+    assert total(iterations) == ({"data": 3.0, "other": 0.5}, {"data": 0.25})
+    assert iteration_rows(iterations)[-1] == {"iteration": 1, "phase": "data", "host_s": 2.0, "device_s": 0.25}
+    assert len(iteration_rows(iterations)) == 3
 
 
 def test_a_moment_is_in_the_phase_that_it_lies_in() -> None:
