@@ -77,13 +77,13 @@ def test_a_line_that_sleeps_waits_and_one_that_computes_does_not(tmp_path: Path)
     (tmp_path / "own.py").write_text('import time\n'
                                      'def both(until_s):\n'
                                      '    while time.monotonic() < until_s:\n'
-                                     '        time.sleep(0.03)  # waits\n'
-                                     '        sum(range(2_000_000))\n')
+                                     '        time.sleep(0.2)  # waits\n'
+                                     '        sum(range(10_000_000))\n')
     program: dict[str, Any] = {"__name__": "__main__"}
     exec(compile((tmp_path / "own.py").read_text(), str(tmp_path / "own.py"), "exec"), program)
     sampler = FrameSampler(recorder, EventLogWriter(tmp_path))
     sampler.start()
-    program["both"](program["time"].monotonic() + 2)
+    program["both"](program["time"].monotonic() + 3)
     sampler.stop()
     samples = Samples()
     for note in EventLogReader(tmp_path).notes():
@@ -92,5 +92,5 @@ def test_a_line_that_sleeps_waits_and_one_that_computes_does_not(tmp_path: Path)
     facts = samples.facts(whole, whole, {"other": 1.0})
     assert facts is not None
     shares = {frame["text"]: frame["waiting_frac"] for frame in facts["frames"]}
-    assert shares["time.sleep(0.03)  # waits"] > 0.6
-    assert shares["sum(range(2_000_000))"] < 0.3
+    assert shares["time.sleep(0.2)  # waits"] > 0.6
+    assert shares["sum(range(10_000_000))"] < 0.3
