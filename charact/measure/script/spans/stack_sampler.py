@@ -109,6 +109,7 @@ class FrameSampler:
         self._before: ClockReading | None = None
         """Reading some milliseconds before a sample."""
         self._at_sample: ClockReading | None = None
+        self._at_sample_frac: float | None = None
         self._num_samples = 0
         self._delays_s: list[float] = []
         self._own_switch_s: float | None = None
@@ -143,7 +144,7 @@ class FrameSampler:
             while self._num_samples < MAX_SAMPLES and not self._ended.wait(due_s - _LEAD_S - time.monotonic()):
                 sample = self._look(due_s) if self._recorder.on else None
                 due_s += self._next_s()
-                waiting_frac = self._waiting_since_sample() if due_s < time.monotonic() else None
+                waiting_frac = self._waiting_at(due_s) if due_s < time.monotonic() else None
                 while due_s < time.monotonic():  # the program kept the GIL at the same line
                     self._add(sample, waiting_frac)
                     due_s += self._next_s()
@@ -170,7 +171,7 @@ class FrameSampler:
             return None  # the program ran on while its stack was read
         assert frame is not None
         now_ns = time.perf_counter_ns()
-        waiting_frac = self._waiting_frac(self._before, self._at_sample)
+        self._at_sample_frac = waiting_frac = self._waiting_frac(self._before, self._at_sample)
         if location not in self._numbers:
             self._numbers[location] = len(self._numbers)
             self._new.append(location)
@@ -186,7 +187,13 @@ class FrameSampler:
             self._waiting.append(waiting_frac)
             self._num_samples += 1
 
-    def _waiting_since_sample(self) -> float | None:
+    def _waiting_at(self, due_s: float) -> float | None:
+        """Return the share for a sample that was due at a time at which the program kept the GIL.
+
+        The last sample was taken after that, if it had to wait for the GIL: then its share is that of the same time.
+        """
+        if self._at_sample is not None and due_s * 1e9 <= self._at_sample.time_ns:
+            return self._at_sample_frac
         return None if self._clock is None else self._waiting_frac(self._at_sample, self._clock.read())
 
     def _waiting_frac(self, since: ClockReading | None, until: ClockReading | None) -> float | None:

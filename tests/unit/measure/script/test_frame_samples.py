@@ -71,19 +71,23 @@ def test_shares_of_a_note_are_checked(waiting: list[Any]) -> None:
 
 
 @pytest.mark.clock
-def test_a_line_that_sleeps_waits_and_one_that_computes_does_not(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("sleep_s", "num_terms"), [(0.03, 2_000_000), (0.2, 10_000_000)])
+def test_a_line_that_sleeps_waits_and_one_that_computes_does_not(tmp_path: Path, sleep_s: float, num_terms: int
+                                                                 ) -> None:
+    """The sum keeps the GIL, also for several samples."""
     recorder = SpanRecorder()
     recorder.on = True
+    waits, computes = f"time.sleep({sleep_s})", f"sum(range({num_terms}))"
     (tmp_path / "own.py").write_text('import time\n'
                                      'def both(until_s):\n'
                                      '    while time.monotonic() < until_s:\n'
-                                     '        time.sleep(0.2)  # waits\n'
-                                     '        sum(range(10_000_000))\n')
+                                     f'        {waits}\n'
+                                     f'        {computes}\n')
     program: dict[str, Any] = {"__name__": "__main__"}
     exec(compile((tmp_path / "own.py").read_text(), str(tmp_path / "own.py"), "exec"), program)
     sampler = FrameSampler(recorder, EventLogWriter(tmp_path))
     sampler.start()
-    program["both"](program["time"].monotonic() + 3)
+    program["both"](program["time"].monotonic() + 2)
     sampler.stop()
     samples = Samples()
     for note in EventLogReader(tmp_path).notes():
@@ -92,5 +96,5 @@ def test_a_line_that_sleeps_waits_and_one_that_computes_does_not(tmp_path: Path)
     facts = samples.facts(whole, whole, {"other": 1.0})
     assert facts is not None
     shares = {frame["text"]: frame["waiting_frac"] for frame in facts["frames"]}
-    assert shares["time.sleep(0.2)  # waits"] > 0.6
-    assert shares["sum(range(10_000_000))"] < 0.3
+    assert shares[waits] > 0.6
+    assert shares[computes] < 0.3
