@@ -87,7 +87,9 @@ def write_all(out: Path, keep: Callable[[str], str]) -> int:
         for name, files in parts.items():
             (out / name).mkdir(parents=True, exist_ok=True)
             for file, text in files:
-                text = _TIME.sub("TIME", _RUN.sub("RUN", text.replace(temporary, "DIR")))
+                for place in (temporary, temporary.replace("_", "\\_")):  # as it is, and in Markdown
+                    text = text.replace(place, "DIR")
+                text = _TIME.sub("TIME", _RUN.sub("RUN", text))
                 (out / name / file).write_text(keep(text), encoding="utf-8")
                 number += 1
     return number
