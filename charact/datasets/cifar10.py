@@ -1,4 +1,4 @@
-"""CIFAR-10: 32×32 colour images in 10 classes, in binary or pickled form, read without unpickling.
+"""CIFAR-10: 32×32 colour images in 10 classes, in binary or pickled form.
 
 A binary batch has records of one label byte and 3×32×32 bytes (red, green, blue planes); a pickled one is a dictionary
 with the array `data` of such rows and the list `labels`. The binary form is preferred, and of each form the archive,
@@ -15,7 +15,7 @@ import numpy as np
 
 from charact.core.archives import tar_files
 from charact.core.errors import UserError
-from charact.datasets._common.cifar_pickle import PickledArray, read_pickle
+from charact.datasets._common.cifar_pickle import read_pickle
 from charact.datasets._common.spec import Labels, Pictures, PublishedFile, Split, StoredImagesSpec
 
 ARCHIVE = "cifar-10-binary.tar.gz"
@@ -48,16 +48,14 @@ def parse_pickled_batch(content: bytes, path: Path) -> tuple[Pictures, Labels]:
     """Return images (N, 3, 32, 32) and labels (N,) of a pickled batch's content; `path` is for messages."""
     batch = read_pickle(content, path)
     labels, rows = batch.get("labels"), batch.get("data")
-    if not isinstance(rows, PickledArray) or not isinstance(labels, list):
+    if not isinstance(rows, np.ndarray) or not isinstance(labels, list):
         raise UserError(f"{path} has no array 'data' and list 'labels': fetch it again")
-    # The lengths are compared before any array is created.
-    shape = (len(labels), RECORD_BYTES - 1)
-    if not labels or rows.shape != shape or rows.dtype != "u1" or len(rows.content) != shape[0] * shape[1]:
-        raise UserError(f"{path} has {len(labels):,} labels and a different number of rows of {shape[1]:,} bytes: "
-                        "fetch it again")
+    if not labels or rows.shape != (len(labels), RECORD_BYTES - 1) or rows.dtype != np.uint8:
+        raise UserError(f"{path} has {len(labels):,} labels and a different number of rows of {RECORD_BYTES - 1:,} "
+                        "bytes: fetch it again")
     if not all(type(label) is int and 0 <= label < NUM_CLASSES for label in labels):
         raise UserError(f"{path} has labels that are not from 0 to {NUM_CLASSES - 1}: fetch it again")
-    return np.frombuffer(rows.content, np.uint8).reshape(-1, *PICTURE_SHAPE), np.array(labels, np.int64)
+    return rows.reshape(-1, *PICTURE_SHAPE), np.array(labels, np.int64)
 
 
 def unpack(archive: bytes, names: tuple[str, ...], path: Path) -> list[bytes]:

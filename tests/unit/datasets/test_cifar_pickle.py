@@ -1,4 +1,4 @@
-"""Pickles read without unpickling: CIFAR-10's true layout by Python 2 and 3, code that must not run, damage."""
+"""CIFAR-10's pickles: their true layout by Python 2 and 3, code that must not run, damage."""
 
 import hashlib
 import io
@@ -15,9 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from charact.core import pickles
 from charact.core.errors import UserError
-from charact.datasets._common.cifar_pickle import PickledArray, read_pickle
+from charact.datasets._common.cifar_pickle import read_pickle
 from charact.datasets._common.spec import PublishedFile, StoredImagesSpec
 from charact.datasets.cifar10 import BATCHES, DATASETS, PICKLED_ARCHIVE, PICKLED_BATCHES, parse_pickled_batch
 
@@ -122,7 +121,7 @@ def test_code_is_refused_and_does_not_run(tmp_path: Path, protocol: int) -> None
     ran = tmp_path / "ran"
     for content in (Evil(ran), {"data": Evil(ran)}, {"labels": [Evil(ran)]}, batch() | {"data": Stateful()}):
         written = pickle.dumps(content, protocol)
-        with pytest.raises(UserError, match=r"^made is rejected: its pickle (names '|has the opcode )"):
+        with pytest.raises(UserError, match=r"^made is rejected: its pickle names '"):
             read_pickle(written, MADE)
         assert not ran.exists()
     pickle.loads(pickle.dumps(Evil(ran), protocol))
@@ -130,19 +129,18 @@ def test_code_is_refused_and_does_not_run(tmp_path: Path, protocol: int) -> None
 
 
 @pytest.mark.parametrize("program", [
-    b"cos\nsystem\n(S'echo'\ntR.", b"(S'echo'\nios\nsystem\n.", b"(cos\nsystem\nS'echo'\no.", b"\x80\x02P1\n.",
-    b"\x80\x04\x8c\x02os\x8c\x06system\x93.", b"\x80\x02cnumpy\nndarray\n)\x81.", b"\x80\x02\x82\x01.",
-    b"\x80\x05\x97.", b"\x80\x02cbuiltins\neval\n.",
-    b"\x80\x02c_codecs\nencode\nX\x01\x00\x00\x00aX\x04\x00\x00\x00zlib\x86R.",
+    b"cos\nsystem\n(S'echo'\ntR.", b"(S'echo'\nios\nsystem\n.", b"(cos\nsystem\nS'echo'\no.",
+    b"\x80\x04\x8c\x02os\x8c\x06system\x93.", b"\x80\x02cbuiltins\neval\n.",
+    b"\x80\x04\x8c\x05numpy\x8c\x0ddtype.newtype\x93.", b"\x80\x02P1\n.", b"\x80\x02\x82\x01.", b"\x80\x05\x97.",
 ])
-def test_every_other_way_to_call_something_is_refused(program: bytes) -> None:
-    with pytest.raises(UserError, match=r"^made is rejected: its pickle"):
+def test_every_way_to_call_something_else_is_refused(program: bytes) -> None:
+    with pytest.raises(UserError, match=r"^made is (rejected: its pickle names '|a damaged pickle)"):
         read_pickle(program, MADE)
 
 
 @pytest.mark.parametrize("program", [
     b"", b"\x80\x02", b"}", b".", b"]", b"\x80\x02K\x01.", b"\x80\x02].", b"}e.", b"}K\x01a.", b"}K\x01K\x02s.", b"(u.",
-    b"}(K\x01u.", b"h\x05.", b"e.", b"\x85.", b"}.}", b"<html>not found</html>", b"K\x01K\x02R.", b"}K\x01b.",
+    b"}(K\x01u.", b"h\x05.", b"e.", b"\x85.", b"<html>not found</html>", b"K\x01K\x02R.", b"}K\x01b.",
     b"U\x05ab.", b"T\xff\xff\xff\xff.", b"T\xff\xff\xff\x7f.", b"\x8e" + b"\xff" * 8, b"\x96" + b"\xff" * 7 + b"\x7f.",
     b"r\xff\xff\xff\xff.", b"}r\xff\xff\xff\xff0.", b"I" + b"9" * 10_000 + b"\n.", b"S'\\q'\n.", b"V\\ud8\n.",
     b"\x80\x02c_codecs\nencode\nK\x01\x85R.", b"}" + b"(" * 100_000, b"c\xff\n\n.",
@@ -154,24 +152,6 @@ def test_what_is_no_dictionary_is_refused_in_one_line(program: bytes) -> None:
     assert len(str(refusal.value)) < 200
 
 
-BIG = b"X" + struct.pack("<I", 2**20) + b"a" * 2**20
-
-
-@pytest.mark.parametrize("program", [
-    # A text of a mebibyte that is encoded again and again, by ten bytes each time.
-    b"\x80\x02}" + BIG + b"q\0X\x06\0\0\0latin1q\1c_codecs\nencode\nq\2(" + b"h\2h\0h\1\x86R" * 5_000 + b"e.",
-    # A key of a mebibyte that is converted and hashed again and again.
-    b"\x80\x03}(B" + struct.pack("<I", 2**20) + b"a" * 2**20 + b"q\0K\1" + b"h\0K\1" * 5_000 + b"u.",
-    b"\x80\x02}(" + b"]" * 100_001 + b"e.",
-    b"\x80\x02}" + b"\x85" * 100_001 + b".",
-])
-def test_a_pickle_that_grows_is_refused(program: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pickles, "MOST_OPCODES", 100_000)
-    with pytest.raises(UserError, match=r"^made is rejected: its pickle (makes values that are much larger than "
-                                        r"itself|has more than 100,000 opcodes): fetch it again$"):
-        read_pickle(program, MADE)
-
-
 def with_array(**fields: Any) -> bytes:
     return pickle.dumps(batch() | fields, 4)
 
@@ -181,7 +161,6 @@ def with_array(**fields: Any) -> bytes:
     (with_array(data=np.zeros((3, ROW_BYTES // 8))), "different number of rows"),
     (with_array(data=np.zeros((2, ROW_BYTES), np.uint8)), "has 3 labels and a different number of rows"),
     (with_array(data=np.zeros((3, 3, 32, 32), np.uint8)), "different number of rows"),
-    (with_array(data=np.asfortranarray(np.zeros((3, ROW_BYTES), np.uint8))), "an array of another form"),
     (with_array(data=bytes(3 * ROW_BYTES)), "has no array 'data' and list 'labels'"),
     (with_array(labels=(0, 1, 2)), "has no array 'data' and list 'labels'"),
     (with_array(labels=[0, 1, 10]), "labels that are not from 0 to 9"),
@@ -193,15 +172,6 @@ def with_array(**fields: Any) -> bytes:
 ])
 def test_a_batch_of_another_form_is_refused(content: bytes, reason: str) -> None:
     with pytest.raises(UserError, match=f"^made .*{reason}.*: fetch it again$"):
-        parse_pickled_batch(content, MADE)
-
-
-def test_a_shape_that_lies_allocates_nothing() -> None:
-    content = python2_bytes(batch(2)).replace(b"K\x02M\x00\x0c\x86", b"J\xff\xff\xff\x7fM\x00\x0c\x86")
-    lying = read_pickle(content, MADE)["data"]
-    assert isinstance(lying, PickledArray)
-    assert lying.shape == (2**31 - 1, ROW_BYTES)
-    with pytest.raises(UserError, match="has 2 labels and a different number of rows"):
         parse_pickled_batch(content, MADE)
 
 
