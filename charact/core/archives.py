@@ -5,14 +5,14 @@ Nothing is unpacked onto the disk, and only requested members are held in memory
 
 import gzip
 import io
-import itertools
 import struct
+import tarfile
 import zipfile
 import zlib
 from collections.abc import Container, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, Any
 
 from charact.core.bounded_reading import BoundedStream, check_declared, read_all
 from charact.core.errors import UserError
@@ -22,10 +22,8 @@ MOST_STREAM_BYTES = 2**31
 _MOST_MEMBERS = 100_000
 MOST_DIRECTORY_BYTES = 2**23
 """Limit of a zip archive's directory, some 80,000 members: Python keeps an object for each."""
-_BLOCK = 512
-_CHUNK = 2**20
-_REGULAR = (b"0", b"\0", b"7")
-_DAMAGES = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, OSError, ValueError, RuntimeError, LookupError)
+_DAMAGES = (zipfile.BadZipFile, tarfile.TarError, zlib.error, struct.error, EOFError, OSError, ValueError, RuntimeError,
+            LookupError)
 """Exceptions that Python's readers raise for damaged archives."""
 
 
@@ -46,8 +44,7 @@ def gunzip(content: bytes, path: Path, default: int) -> bytes:
 def tar_files(archive: bytes, names: Container[str], path: Path, default: int) -> dict[str, bytes]:
     """Return the contents of a .tar.gz's files with these names, in any folder of the archive.
 
-    Python's `tarfile` is not used: it holds headers of any length in memory, and its patterns for them take quadratic
-    time (CVE-2024-6232). Links, devices and sparse files count as absent.
+    Links, devices and sparse files count as absent.
 
     Args:
         archive: content of the file.
@@ -57,79 +54,23 @@ def tar_files(archive: bytes, names: Container[str], path: Path, default: int) -
     """
     contents: dict[str, bytes] = {}
     with _reading(path), gzip.open(io.BytesIO(archive)) as unpacked:
-        stream = BoundedStream(unpacked, path, MOST_STREAM_BYTES)
-        for number in itertools.count():
-            member = _next_member(stream)
-            if member is None:
-                break
-            if number == _MOST_MEMBERS:
-                raise ValueError("too many members")
-            kept = member.is_regular and member.name in names
-            if kept:
-                if member.name in contents:
-                    raise UserError(f"{path} holds {member.name} twice: fetch it again")
-                check_declared(member.num_bytes + sum(map(len, contents.values())), path, default)
-            content = _take(stream, member.num_bytes, keep=kept)
-            _take(stream, -member.num_bytes % _BLOCK, keep=False)
-            if kept:
-                contents[member.name] = content
+        stream: Any = BoundedStream(unpacked, path, MOST_STREAM_BYTES)
+        with tarfile.open(fileobj=stream, mode="r|") as tar:
+            for number, member in enumerate(tar):
+                if number == _MOST_MEMBERS or member.size < 0:
+                    raise ValueError("too many members, or a negative size")
+                name = member.name.rpartition("/")[2]
+                if not member.isreg() or member.issparse() or name not in names:
+                    continue
+                if name in contents:
+                    raise UserError(f"{path} holds {name} twice: fetch it again")
+                check_declared(member.size + sum(map(len, contents.values())), path, default)
+                reader = tar.extractfile(member)
+                assert reader is not None  # it is a file
+                contents[name] = reader.read()
+                if len(contents[name]) < member.size:
+                    raise EOFError
     return contents
-
-
-class _Member(NamedTuple):
-    name: str
-    """Without its folder."""
-    num_bytes: int
-    is_regular: bool
-
-
-def is_tar_header(block: bytes) -> bool:
-    """Return whether a file that begins with these bytes is a tar archive: its header's checksum is right."""
-    try:
-        return len(block) >= _BLOCK and _tar_number(block[148:156]) == sum(block[:148]) + 256 + sum(block[156:_BLOCK])
-    except ValueError:
-        return False
-
-
-def _next_member(stream: BoundedStream) -> _Member | None:
-    """Return the next member of a tar archive, whose content follows; None at its end."""
-    header = _take(stream, _BLOCK, keep=True, may_end=True)
-    if not header.strip(b"\0"):
-        return None
-    if not is_tar_header(header):
-        raise ValueError("a header's checksum is wrong")
-    name = header[:100].partition(b"\0")[0].decode("utf-8", "replace")
-    return _Member(name.rpartition("/")[2], _tar_number(header[124:136]), header[156:157] in _REGULAR)
-
-
-def _tar_number(field: bytes) -> int:
-    """Return a number of a tar header: octal digits, or big-endian after a byte 0x80.
-
-    Raises:
-        ValueError: it is neither.
-    """
-    if field[0] == 0x80:
-        return int.from_bytes(field[1:])
-    digits = field.strip(b" \0")
-    if not all(digit in b"01234567" for digit in digits):
-        raise ValueError("a number is not octal")
-    return int(digits or b"0", 8)
-
-
-def _take(stream: BoundedStream, num_bytes: int, *, keep: bool, may_end: bool = False) -> bytes:
-    """Read a number of bytes; returns them if `keep` is true.
-
-    Raises:
-        EOFError: there are fewer, and `may_end` is false or the read was partial.
-    """
-    blocks, left = [], num_bytes
-    while left and (block := stream.read(min(left, _CHUNK))):
-        left -= len(block)
-        if keep:
-            blocks.append(block)
-    if left and not (may_end and left == num_bytes):
-        raise EOFError
-    return b"".join(blocks)
 
 
 def zip_file(archive: bytes, name: str, path: Path, default: int) -> bytes | None:
