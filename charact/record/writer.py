@@ -12,6 +12,7 @@ import pyarrow as pa
 from charact.core.errors import UserError
 from charact.core.files import atomic_write, sync, writing
 from charact.core.text import valid_values
+from charact.record.case_facts import pass_facts
 from charact.record.checksums import TABLE_CHECKSUMS, checksum
 from charact.record.in_progress import (
     LEFTOVERS,
@@ -194,7 +195,7 @@ def _has_finished(entry: dict[str, Any]) -> bool:
 
 
 def _has_trace(entry: dict[str, Any]) -> bool:
-    return bool(entry.get("passes", {}).get("operators", {}).get("status") == "ok")
+    return bool(pass_facts(entry, "operators").get("status") == "ok")
 
 
 def _arrow(rows: Rows, table: str) -> pa.Table:

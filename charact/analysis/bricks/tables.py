@@ -18,6 +18,7 @@ from charact.analysis.profile.case_summary import phase_times
 from charact.bricks.suite.composition import Composition
 from charact.bricks.suite.suite import Suite
 from charact.core.operator_types import operator_type
+from charact.record.case_facts import pass_facts
 from charact.record.reader import Run
 from charact.record.schema import LEFT_OUT
 
@@ -354,7 +355,7 @@ def _plain_sums(run: Run) -> "pd.Series[float]":
 
 def _fact(entry: dict[str, Any], name: str) -> Any:
     """Return a fact of a case's pass `construct`, or None."""
-    return entry.get("passes", {}).get("construct", {}).get(name)
+    return pass_facts(entry, "construct").get(name)
 
 
 @memoize

@@ -6,6 +6,7 @@ from typing import Any
 import pandas as pd
 
 from charact.analysis.common.script_attribution import is_watched
+from charact.record.case_facts import pass_facts
 from charact.record.reader import Run
 
 _STOP_RULE = [
@@ -67,7 +68,7 @@ class MissedPrecision:
 def missed_precision(run: Run, case: str) -> MissedPrecision | None:
     """Return how far a case that hit a limit is from the requested precision; None if it reached that precision."""
     entry = next(entry for entry in run.manifest["cases"] if entry["case"] == case)
-    timing = entry.get("passes", {}).get("timing", {})
+    timing = pass_facts(entry, "timing")
     reached, target = timing.get("interval_frac"), timing.get("precision_target_frac")
     if reached is None or target is None or reached <= target:
         return None

@@ -7,6 +7,7 @@ import pandas as pd
 
 from charact.analysis.common.cache import memoize
 from charact.analysis.common.row_order import in_order
+from charact.record.case_facts import pass_facts
 from charact.record.reader import Run
 from charact.record.schema import SAMPLED_PHASES
 
@@ -44,7 +45,7 @@ def attribution(run: Run) -> pd.DataFrame:
     than `other`; inferred_frac, the share outside PyTorch calls that a rule assigned to a phase; compile_s, compile
     time of the whole program (null without compilation). Workloads have no rows.
     """
-    timed = [(entry["case"], entry.get("passes", {}).get("timing", {})) for entry in _entries(run)]
+    timed = [(entry["case"], pass_facts(entry, "timing")) for entry in _entries(run)]
     rows = [[case, *(timing.get(fact) for fact in _FACTS)] for case, timing in timed]
     return pd.DataFrame(rows, columns=["case", *_FACTS]).astype(dict.fromkeys(_FACTS, "float64") | {"case": "str"})
 
@@ -57,7 +58,7 @@ def time_outside(run: Run) -> pd.DataFrame:
     between_s, between iterations; after_s, from the last one. outside_s is the sum of the last three. A program that
     was not recorded to its end has no row.
     """
-    timed = [(entry["case"], entry.get("passes", {}).get("timing", {}).get("program") or {}) for entry in _entries(run)]
+    timed = [(entry["case"], pass_facts(entry, "timing").get("program") or {}) for entry in _entries(run)]
     rows = [[case, *(facts[name] for name in _OUTSIDE)] for case, facts in timed if facts.get("duration_s")]
     found = pd.DataFrame(rows, columns=["case", *_OUTSIDE]).astype({"case": "str"} | dict.fromkeys(_OUTSIDE, "float64"))
     found["outside_s"] = found["before_s"] + found["between_s"] + found["after_s"]
@@ -70,7 +71,7 @@ def blind_spots(run: Run) -> pd.DataFrame:
     Columns: case; blind_spot, a text with a remedy.
     """
     rows = [(entry["case"], spot) for entry in _entries(run)
-            for spot in entry.get("passes", {}).get("timing", {}).get("blind_spots", [])]
+            for spot in pass_facts(entry, "timing").get("blind_spots", [])]
     return pd.DataFrame(rows, columns=["case", "blind_spot"], dtype="str")
 
 
@@ -90,7 +91,7 @@ def phase_evidence(run: Run) -> pd.DataFrame:
     Columns: case; phase; evidence, as text.
     """
     rows = [(entry["case"], phase, "; ".join(evidence)) for entry in _entries(run)
-            for phase, evidence in entry.get("passes", {}).get("timing", {}).get("evidence", {}).items()]
+            for phase, evidence in pass_facts(entry, "timing").get("evidence", {}).items()]
     return in_order(pd.DataFrame(rows, columns=["case", "phase", "evidence"], dtype="str"), run, "case", "phase")
 
 
@@ -103,7 +104,7 @@ def has_unexplained_other(run: Run, case: str) -> bool:
     found = attribution(run)
     much = found.loc[found["case"] == case, "attributed_frac"] < 1 - _MUCH_FRAC
     sampled = {entry["case"] for entry in run.manifest["cases"]
-               if "num_samples" in entry.get("passes", {}).get("frames", {})}
+               if "num_samples" in pass_facts(entry, "frames")}
     return is_watched(run) and bool(much.any()) and case not in sampled
 
 
@@ -120,7 +121,7 @@ def sample_delay_s(run: Run) -> float | None:
 
 def _samples(run: Run, case: str) -> dict[str, Any]:
     """Return the facts of the pass `frames` of a case; empty if it has none."""
-    return next((entry.get("passes", {}).get("frames", {}) for entry in _entries(run) if entry["case"] == case), {})
+    return next((pass_facts(entry, "frames") for entry in _entries(run) if entry["case"] == case), {})
 
 
 def too_few_samples(run: Run, case: str) -> dict[str, int]:
@@ -159,7 +160,7 @@ def sampled_frames(run: Run, phase: str = "other") -> pd.DataFrame:
     num_samples, frames_name = SAMPLED_PHASES.get(phase, ("", ""))
     rows: list[dict[str, Any]] = []
     for entry in run.manifest["cases"]:
-        sampled = entry.get("passes", {}).get("frames", {})
+        sampled = pass_facts(entry, "frames")
         rows += [{"case": entry["case"], **frame, "share_frac": frame["num_samples"] / sampled[num_samples]}
                  for frame in sampled.get(frames_name, [])]
     frames = pd.DataFrame(rows, columns=["case", *_FRAMES, "share_frac"])

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from charact.analysis.compare.run_groups import Group, memoize_comparison
 from charact.analysis.profile.case_summary import case_kinds
+from charact.record.case_facts import pass_facts
 from charact.record.reader import Run
 
 IDENTITY = {
@@ -88,7 +89,7 @@ def _cases(sides: Sequence[Group]) -> pd.DataFrame:
 
 def _by_suite(entry: dict[str, Any], suites: dict[str, Any]) -> dict[str, Any]:
     """Return a case's entry; give equal suites of bricks the same variant, that of the first one."""
-    digest = entry.get("passes", {}).get("bricks", {}).get("suite_digest")
+    digest = pass_facts(entry, "bricks").get("suite_digest")
     return entry if digest is None else entry | {"variant": suites.setdefault(digest, entry.get("variant"))}
 
 

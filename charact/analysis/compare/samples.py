@@ -20,6 +20,7 @@ from charact.analysis.operations.timings import call_times
 from charact.analysis.profile.breakdown import operator_times, phase_breakdown
 from charact.analysis.profile.case_summary import iteration_samples, phase_times
 from charact.analysis.training.stages import TRAINING_STAGES, stage_phase_times, stage_times
+from charact.record.case_facts import pass_facts
 from charact.record.reader import Run
 
 PUBLISHED = "published without an interval"
@@ -147,7 +148,7 @@ def _operators(run: Run, column: str) -> Iterator[tuple[tuple[str, str], Sample]
     timed_s = phase_breakdown(run).set_index(["case", "phase"])["time_s"].to_dict()
     profiled_s = {
         (entry["case"], phase): seconds for entry in run.manifest["cases"]
-        for phase, seconds in entry.get("passes", {}).get("operators", {}).get("phase_s", {}).items()
+        for phase, seconds in pass_facts(entry, "operators").get("phase_s", {}).items()
     }  # fmt: skip
     # Iterating over Arrow-backed strings of pandas is slow.
     cases, phases = (rows[name].to_numpy("object") for name in ("case", "phase"))

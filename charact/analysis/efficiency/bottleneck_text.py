@@ -16,6 +16,7 @@ from charact.analysis.efficiency.time_bounds import CALLING, LIMITS
 from charact.analysis.profile.breakdown import OUTSIDE_OPERATORS, top_operators
 from charact.analysis.profile.core_use import core_use
 from charact.core.units import quantity, share
+from charact.record.case_facts import pass_facts
 from charact.record.reader import Run
 
 _NEAR_FRAC = 0.7
@@ -73,7 +74,7 @@ class Situation:
     @property
     def is_compiled(self) -> bool:
         """Whether the model was compiled, by an option or by the program itself."""
-        return bool(self.option("compiled") or self.entry.get("passes", {}).get("timing", {}).get("compile_s"))
+        return bool(self.option("compiled") or pass_facts(self.entry, "timing").get("compile_s"))
 
     @property
     def script(self) -> list[str] | None:
@@ -84,7 +85,7 @@ class Situation:
     @property
     def num_workers(self) -> int | None:
         """Number of loader processes; None if it is not known."""
-        timing = self.entry.get("passes", {}).get("timing", {})
+        timing = pass_facts(self.entry, "timing")
         number: int | None = self.option("workers") if self.is_ours else timing.get("num_loader_workers")
         return number
 

@@ -8,6 +8,7 @@ from charact.analysis.common.cache import memoize
 from charact.analysis.common.script_attribution import is_imported
 from charact.analysis.profile.breakdown import operator_times
 from charact.machine.ceilings_cache import UNDISTURBED_FRAC
+from charact.record.case_facts import pass_facts
 from charact.record.reader import Run
 
 _TEXTS = ["device", "ceiling", "precision", "level", "unit", "datasheet_source", "origin"]
@@ -112,7 +113,7 @@ def product_precision(entry: dict[str, Any]) -> str:
     """Return the precision in which a case computes products; of a watched program that of most of its FLOP."""
     precision = str(entry["precision"])
     if precision == "as written":
-        return str(entry.get("passes", {}).get("flop", {}).get("product_precision") or precision)
+        return str(pass_facts(entry, "flop").get("product_precision") or precision)
     return _COMPUTED_IN.get(precision, precision)
 
 

@@ -8,6 +8,7 @@ from charact.analysis.common.row_order import in_order
 from charact.analysis.efficiency.ceilings import case_ceilings
 from charact.analysis.efficiency.roofline import lower_bounds
 from charact.analysis.profile.breakdown import OUTSIDE_OPERATORS, operator_times, phase_breakdown
+from charact.record.case_facts import pass_facts
 from charact.record.reader import Run
 
 LIMITS = ("data", "communication", "host", "compute", "bandwidth", "other")
@@ -77,7 +78,7 @@ def _covered(run: Run, phases: pd.DataFrame, operators: pd.DataFrame) -> pd.Data
     """
     spans = pd.DataFrame(
         [[entry["case"], phase, span_s] for entry in run.manifest["cases"]
-         for phase, span_s in entry.get("passes", {}).get("operators", {}).get("phase_s", {}).items()],
+         for phase, span_s in pass_facts(entry, "operators").get("phase_s", {}).items()],
         columns=[*_PLACE, "profiled_s"],
     ).astype({"case": "str", "phase": "str", "profiled_s": "float64"})  # fmt: skip
     rows = operators.assign(

@@ -11,6 +11,7 @@ from charact.analysis.efficiency.ceilings import case_ceilings
 from charact.analysis.efficiency.counters import counter_meaning, counter_sources, counter_values, missing_counters
 from charact.analysis.efficiency.roofline import work_reason
 from charact.analysis.profile.case_summary import case_summary
+from charact.record.case_facts import pass_facts
 from charact.record.reader import Run
 
 _WARP_METRICS = ("warp_occupancy_frac", "warp_execution_efficiency_frac", "nonpredicated_efficiency_frac")
@@ -139,7 +140,7 @@ def energy(run: Run) -> pd.DataFrame:
     keys = ["case", "device", "source"]
     wide = read.pivot_table(index=keys, columns="counter", values="value", sort=False)
     frame = wide.reindex(columns=["energy_j", "power_w"]).astype("float64").reset_index()
-    passes = {entry["case"]: entry.get("passes", {}).get("counters", {}) for entry in run.manifest["cases"]}
+    passes = {entry["case"]: pass_facts(entry, "counters") for entry in run.manifest["cases"]}
     batch_sizes = {entry["case"]: entry.get("batch_size") for entry in run.manifest["cases"]}
 
     def of_pass(fact: str) -> "pd.Series[float]":

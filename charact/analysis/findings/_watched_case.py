@@ -12,6 +12,7 @@ from charact.analysis.findings._finding import Basis, Place, Saving
 from charact.analysis.findings._slow_groups import SlowGroup, slow_groups
 from charact.analysis.profile.breakdown import operator_times, phase_breakdown
 from charact.analysis.profile.core_use import Disturbance, disturbance
+from charact.record.case_facts import pass_facts
 from charact.record.reader import Run
 from charact.record.schema import PHASES, SAMPLED_PHASES
 
@@ -94,7 +95,7 @@ class WatchedCase:
     @cached_property
     def program(self) -> dict[str, Any]:
         """Facts of the whole program, which are recorded with its first case."""
-        facts = (entry.get("passes", {}).get("timing", {}).get("program") for entry in self.run.manifest["cases"])
+        facts = (pass_facts(entry, "timing").get("program") for entry in self.run.manifest["cases"])
         return next((each for each in facts if each), {})
 
     @cached_property
@@ -105,7 +106,7 @@ class WatchedCase:
     @cached_property
     def inspection(self) -> dict[str, Any]:
         """Facts of the pass `inspection`; empty without it."""
-        facts: dict[str, Any] = self.entry.get("passes", {}).get("inspection", {})
+        facts: dict[str, Any] = pass_facts(self.entry, "inspection")
         return facts if facts.get("status") == "ok" else {}
 
     @cached_property
@@ -160,7 +161,7 @@ class WatchedCase:
         """Rows of `operators`; time_s is scaled from the profiled to the typical iteration."""
         rows = operator_times(self.run)
         rows = rows[rows["case"] == self.name].copy()
-        profiled = self.entry.get("passes", {}).get("operators", {}).get("phase_s") or {}
+        profiled = pass_facts(self.entry, "operators").get("phase_s") or {}
         scale = {phase: min(self.phase_s.get(phase, 0.0) / profiled_s, 1.0)
                  for phase, profiled_s in profiled.items() if profiled_s}
         rows["time_s"] *= rows["phase"].map(scale).fillna(1.0).astype(float)
@@ -182,7 +183,7 @@ class WatchedCase:
 
     def all_lines(self, phase: str) -> list[SampledLine]:
         """Return the lines of one of `SAMPLED_PHASES`, also those with few samples, like `lines`."""
-        facts = self.entry.get("passes", {}).get("frames", {})
+        facts = pass_facts(self.entry, "frames")
         count, frames = SAMPLED_PHASES.get(phase, ("", ""))
         merged: dict[tuple[str, str], list[dict[str, Any]]] = {}
         for frame in facts.get(frames, []):

@@ -7,6 +7,7 @@ import pandas as pd
 from charact.analysis.common.cache import memoize
 from charact.analysis.common.pass_status import pass_reason
 from charact.analysis.common.row_order import in_order
+from charact.record.case_facts import pass_facts
 from charact.record.reader import Run
 
 _INTERMEDIATE = ("activations", "temporary")
@@ -108,7 +109,7 @@ def _peak(run: Run, entry: dict[str, Any], totals: "pd.Series[float]") -> dict[s
         held = totals.get((case, method))
         found[f"{method}_bytes"] = held
         found[f"{method}_reason"] = None if held is not None else _why_none(run, entry, name, method)
-    facts = entry.get("passes", {}).get("prediction", {})
+    facts = pass_facts(entry, "prediction")
     workspaces = facts.get("workspaces") or facts.get("calibration") or {}
     return found | {name: facts.get(name) for name in _PREDICTED} | {
         "workspaces_method": workspaces.get("method"), "workspaces_reason": workspaces.get("reason"),
@@ -136,8 +137,8 @@ def memory_needs(run: Run) -> pd.DataFrame:
     """
     rows = []
     for entry in run.manifest["cases"]:
-        measured = entry.get("passes", {}).get("memory", {})
-        predicted = entry.get("passes", {}).get("prediction", {})
+        measured = pass_facts(entry, "memory")
+        predicted = pass_facts(entry, "prediction")
         if measured.get("peak_bytes") is not None or predicted.get("peak_bytes") is not None:
             rows.append([
                 entry["case"], entry.get("device"), predicted.get("device"), measured.get("peak_bytes"),

@@ -6,6 +6,7 @@ import pandas as pd
 
 from charact.analysis.common.row_order import in_order
 from charact.analysis.memory.growth import SERIES, case_series
+from charact.record.case_facts import pass_facts
 from charact.record.reader import Run
 from charact.record.schema import MEMORY_CATEGORIES, column_names
 
@@ -35,7 +36,7 @@ def memory_room(run: Run) -> pd.DataFrame:
     """
     options = run.manifest.get("options", {})
     named = (options.get("device_memory_bytes") or options.get("device_like")) and not options.get("fit")
-    found = [(entry["case"], entry.get("passes", {}).get("prediction", {})) for entry in run.manifest["cases"]]
+    found = [(entry["case"], pass_facts(entry, "prediction")) for entry in run.manifest["cases"]]
     rows = [[case, facts["device"], facts["device_memory_bytes"], facts["needed_bytes"]]
             for case, facts in found if named and facts.get("fits")]
     room = pd.DataFrame(rows, columns=["case", "target", "limit_bytes", "needed_bytes"])

@@ -8,6 +8,7 @@ from charact.analysis.common.cache import memoize
 from charact.analysis.common.row_order import in_order
 from charact.analysis.profile.case_summary import iteration_times, phase_times
 from charact.analysis.profile.slow_iterations import typical_iterations
+from charact.record.case_facts import pass_facts
 from charact.record.reader import Run
 
 OUTSIDE_OPERATORS = "outside operators"
@@ -91,7 +92,7 @@ def _outside_operators(run: Run, operators: pd.DataFrame) -> pd.DataFrame:
 
 
 def _operator_passes(run: Run) -> dict[str, dict[str, Any]]:
-    return {entry["case"]: entry.get("passes", {}).get("operators", {}) for entry in run.manifest["cases"]}
+    return {entry["case"]: pass_facts(entry, "operators") for entry in run.manifest["cases"]}
 
 
 def top_operators(run: Run) -> pd.DataFrame:

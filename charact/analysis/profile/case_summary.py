@@ -8,6 +8,7 @@ from charact.analysis.common.cache import memoize
 from charact.analysis.common.significance import Sample, timed
 from charact.analysis.memory.composition import is_memory_run, memory_composition
 from charact.core.statistics import median_interval
+from charact.record.case_facts import pass_facts
 from charact.record.reader import Run
 
 _PROFILE_PASSES = {"timing", "operators", "kernels", "memory", "flop", "counters", "frames", "prediction", "fit",
@@ -103,7 +104,7 @@ def _compile_s(entry: dict[str, Any]) -> float | None:
 
 
 def _samples_per_s(run: Run, summary: pd.DataFrame) -> "pd.Series[float]":
-    samples = [entry.get("passes", {}).get("timing", {}).get("num_samples") for entry in run.manifest["cases"]]
+    samples = [pass_facts(entry, "timing").get("num_samples") for entry in run.manifest["cases"]]
     fetched = pd.Series(samples, summary.index, dtype="float64")
     total_s = summary["case"].map(iteration_times(run).groupby("case")["wall_s"].sum()).astype(float)
     return (fetched / total_s).fillna(summary["batch_size"].astype(float) / summary["median_s"])

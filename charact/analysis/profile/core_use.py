@@ -6,6 +6,7 @@ from typing import Any
 import pandas as pd
 
 from charact.analysis.common.cache import memoize
+from charact.record.case_facts import pass_facts
 from charact.record.reader import Run
 
 DISTURBED_FRAC = 0.05
@@ -28,7 +29,7 @@ def core_use(run: Run) -> pd.DataFrame:
     time that other programs used therefore counts as lost.
     """
     rows = [[entry["case"], *_row(facts)] for entry in run.manifest["cases"]
-            if (facts := entry.get("passes", {}).get("timing", {}).get("core_use"))]
+            if (facts := pass_facts(entry, "timing").get("core_use"))]
     return pd.DataFrame(rows, columns=["case", *_NUMBERS]).astype({"case": "str"} | dict.fromkeys(_NUMBERS, "float64"))
 
 
@@ -68,7 +69,7 @@ def disturbance(run: Run, case: str) -> Disturbance | None:
 
 def disturbance_of(entry: dict[str, Any]) -> Disturbance | None:
     """Return what other programs took from a case of a manifest, as `disturbance`."""
-    facts = entry.get("passes", {}).get("timing", {}).get("core_use")
+    facts = pass_facts(entry, "timing").get("core_use")
     if not facts:
         return None
     _, _, others_cores, num_usable_cores, lost_frac = _row(facts)

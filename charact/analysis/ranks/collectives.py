@@ -7,6 +7,7 @@ from charact.analysis.common.script_attribution import is_imported
 from charact.analysis.ranks.matching import matched_iterations, rank_cases
 from charact.analysis.ranks.waiting import waits
 from charact.core.bus_bandwidth import bus_factor
+from charact.record.case_facts import pass_facts
 from charact.record.reader import Run
 from charact.traces.collective_names import operation_name
 
@@ -48,7 +49,7 @@ def collective_summary(run: Run) -> pd.DataFrame:
 
 def _iterations(run: Run) -> pd.DataFrame:
     """Return case, rank and the number of timed iterations of every case."""
-    rows = [[entry["case"], entry.get("rank"), entry.get("passes", {}).get("timing", {}).get("num_iterations") or 0]
+    rows = [[entry["case"], entry.get("rank"), pass_facts(entry, "timing").get("num_iterations") or 0]
             for entry in run.manifest["cases"]]
     found = pd.DataFrame(rows, columns=["case", "rank", "num_iterations"])
     return found.astype({"case": "str", "rank": "Int64"})

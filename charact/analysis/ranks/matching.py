@@ -4,6 +4,7 @@ import pandas as pd
 
 from charact.analysis.common.cache import memoize
 from charact.analysis.common.pass_status import pass_reason
+from charact.record.case_facts import pass_facts
 from charact.record.reader import Run
 
 _RANKS = ["program", "case", "rank", "world_size", "hostname", "num_warmup_iterations", "num_iterations"]
@@ -19,7 +20,7 @@ def rank_cases(run: Run) -> pd.DataFrame:
     """
     rows = []
     for entry in run.manifest["cases"]:
-        rank, timing = entry.get("rank"), entry.get("passes", {}).get("timing", {})
+        rank, timing = entry.get("rank"), pass_facts(entry, "timing")
         if rank is not None and (entry.get("world_size") or 1) > 1:
             program = entry["case"].removesuffix(f"-rank{rank}")
             program = program if program != entry["case"] else f"{entry['workload']}-{entry['mode']}"
@@ -79,7 +80,7 @@ def mismatches(run: Run) -> pd.DataFrame:
     rows = []
     collectives, matched = rank_collectives(run), matched_iterations(run)
     lossy = {entry["case"] for entry in run.manifest["cases"]
-             if entry.get("passes", {}).get("collectives", {}).get("num_lost")}
+             if pass_facts(entry, "collectives").get("num_lost")}
     for program, cases in rank_cases(run).groupby("program", sort=False):
         num_matched = matched.loc[matched["program"] == program, "iteration"].nunique()
         reason = None

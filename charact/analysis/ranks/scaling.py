@@ -9,6 +9,7 @@ from charact.analysis.common.significance import Sample, judged, timed
 from charact.analysis.profile.case_summary import iteration_times, phase_times
 from charact.analysis.ranks.matching import rank_cases
 from charact.analysis.ranks.rank_work import rank_work
+from charact.record.case_facts import pass_facts
 from charact.record.reader import Run
 
 CAUSES = ("imbalance_s", "exposed_s", "slower_compute_s", "rest_s")
@@ -63,7 +64,7 @@ def _groups(run: Run) -> dict[tuple[Any, ...], dict[str, Any]]:
     found: dict[tuple[Any, ...], dict[str, Any]] = {}
     parallel = [entry for entry in run.manifest["cases"] if entry.get("parallel")]
     for entry in run.manifest["cases"] if parallel else []:
-        if entry["status"] != "ok" or not entry.get("passes", {}).get("timing", {}).get("num_iterations"):
+        if entry["status"] != "ok" or not pass_facts(entry, "timing").get("num_iterations"):
             continue
         num_ranks = entry["world_size"] if entry.get("parallel") else 1
         key = (*(entry.get(name) for name in _ALIKE), entry.get("parallel"), num_ranks, entry["batch_size"])

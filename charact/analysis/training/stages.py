@@ -7,6 +7,7 @@ import pandas as pd
 from charact.analysis.common.cache import memoize
 from charact.analysis.common.row_order import in_order
 from charact.analysis.profile.case_summary import iteration_times
+from charact.record.case_facts import pass_facts
 from charact.record.reader import Run
 from charact.record.schema import LOAD_PHASES
 
@@ -120,7 +121,7 @@ def _of_case(summary: pd.DataFrame, table: pd.DataFrame, column: Any) -> "pd.Ser
 
 def _outcome(entry: dict[str, Any]) -> dict[str, Any]:
     """Return the facts about a training from its manifest entry, by column of `training_summary`."""
-    facts = entry.get("passes", {}).get("training", {})
+    facts = pass_facts(entry, "training")
     best, until = facts.get("best") or {}, facts.get("until") or {}
     target_reason = None
     if not until:

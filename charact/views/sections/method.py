@@ -9,6 +9,7 @@ from charact.analysis.common.script_attribution import dropped, is_imported, is_
 from charact.analysis.memory.composition import is_memory_run
 from charact.analysis.profile.breakdown import operator_coverage
 from charact.analysis.profile.case_summary import case_summary
+from charact.record.case_facts import pass_facts
 from charact.record.reader import Run
 from charact.views.html.elements.blocks import CASE, Block, Body, by_first_case
 from charact.views.section import Section, all_sections
@@ -82,7 +83,7 @@ def _coverage(run: Run) -> Block:
 
 def _uncounted(run: Run) -> Block:
     names = {
-        name for entry in run.manifest["cases"] for name in entry.get("passes", {}).get("flop", {}).get("uncounted", [])
+        name for entry in run.manifest["cases"] for name in pass_facts(entry, "flop").get("uncounted", [])
     }
     note = ", ".join(sorted(names)) or "None: every counted operator has a formula."
     return Block(title="Heavy operators without a FLOP formula", note=note)

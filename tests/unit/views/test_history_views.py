@@ -110,7 +110,7 @@ def test_the_command_prints_and_writes(tmp_path: Path, capsys: pytest.CaptureFix
     for arguments, message in (
         (["--to", str(tmp_path / "h.csv")], "exists: --force overwrites it"),
         (["--to", str(tmp_path / "h.png")], "must end in .html or .csv"),
-        (["--metric", "speed"], "'speed' is not one of time, throughput"),
+        (["--metric", "speed"], "'speed' is not one of accuracy, energy"),
         (["--case", "other"], "no run has the case 'other'"),
     ):
         assert run(["history", str(out), *arguments]) == 2

@@ -7,13 +7,14 @@ from charact.analysis.common.significance import ONE_VALUE, Sample
 from charact.analysis.compare.metrics._metric import Metric
 from charact.analysis.compare.samples import PUBLISHED
 from charact.analysis.training.stages import prediction_metrics
+from charact.record.case_facts import pass_facts
 from charact.record.reader import Run
 
 
 def _accuracies(run: Run) -> Iterator[tuple[str, Sample]]:
     predicted = prediction_metrics(run).query("metric == 'accuracy'").set_index("case")["value"].dropna().to_dict()
     for entry in run.manifest["cases"]:
-        training, inference = (entry.get("passes", {}).get(name, {}) for name in ("training", "inference"))
+        training, inference = (pass_facts(entry, name) for name in ("training", "inference"))
         best = training.get("best") or {}
         if best.get("metric") == "accuracy":
             yield entry["case"], _proportion(run, best["value"], training.get("num_valid_samples"))

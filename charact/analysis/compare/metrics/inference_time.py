@@ -9,12 +9,13 @@ from charact.analysis.common.significance import ONE_VALUE, Sample
 from charact.analysis.compare.metrics._metric import Metric
 from charact.analysis.compare.samples import PUBLISHED
 from charact.analysis.training.stages import inference_summary
+from charact.record.case_facts import pass_facts
 from charact.record.reader import Run
 
 
 def _inferences(run: Run) -> Iterator[tuple[str, Sample]]:
     published: dict[str, Any] = {
-        entry["case"]: entry.get("passes", {}).get("inference", {}) for entry in run.manifest["cases"]}
+        entry["case"]: pass_facts(entry, "inference") for entry in run.manifest["cases"]}
     if not any(published.values()):
         return
     for row in inference_summary(run).to_dict("records"):

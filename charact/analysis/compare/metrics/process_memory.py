@@ -4,12 +4,13 @@ from collections.abc import Iterator
 
 from charact.analysis.common.significance import ONE_VALUE, Sample
 from charact.analysis.compare.metrics._metric import Metric
+from charact.record.case_facts import pass_facts
 from charact.record.reader import Run
 
 
 def _process_peaks(run: Run) -> Iterator[tuple[str, Sample]]:
     for entry in run.manifest["cases"]:
-        program = entry.get("passes", {}).get("timing", {}).get("program") or {}
+        program = pass_facts(entry, "timing").get("program") or {}
         if program.get("process_peak_bytes"):
             yield entry["case"], Sample(float(program["process_peak_bytes"]), reason=ONE_VALUE)
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from charact.analysis.findings._finding import Finding
 from charact.analysis.findings._watched_case import WatchedCase
 from charact.core.units import quantity, share
+from charact.record.case_facts import pass_facts
 
 _FULL_FRAC = 0.7
 """Share of the machine's memory in use from which recomputation may be needed."""
@@ -19,7 +20,7 @@ def find(case: WatchedCase) -> Iterator[Finding]:
     saving = case.saving(0.6 * spent_s, 1.15 * spent_s)
     if saving is None:
         return
-    peak_bytes = (case.entry.get("passes", {}).get("memory") or {}).get("process_peak_bytes")
+    peak_bytes = pass_facts(case.entry, "memory").get("process_peak_bytes")
     memory_bytes = min(filter(None, (case.run.manifest.get("machine", {}).get(name)
                                      for name in ("memory_bytes", "memory_limit_bytes"))), default=None)
     evidence = [f"forwards inside of backward take {quantity(spent_s, 's')}, "
