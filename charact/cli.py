@@ -1,4 +1,4 @@
-"""The command line: loads every module of `charact/commands`, and reports errors as one line and an exit status."""
+"""The command line: a command for every module of `charact/commands`; errors are one line and an exit status."""
 
 import importlib
 import os
@@ -65,10 +65,11 @@ def _root(
 
 
 def build_app(arguments: Sequence[str] | None = None) -> typer.Typer:
-    """Return the application with a command for every module of `charact.commands`, named as its module.
+    """Return the application with a command for every module of `charact.commands`.
 
-    A module has a function `command`, or a `group` of commands. With `arguments` it has only what these need: their
-    command, or the names of all commands with the first lines of their help.
+    A module has a function `command`, or a `group` of commands. With `arguments` only what they need is imported: their
+    command, or for `--help` the names of all commands with the first lines of their help. For an unknown command, and
+    for the shell's completion, it is all of them.
     """
     # Markup off: rich would double the time of `--help`.
     app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False,

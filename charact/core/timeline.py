@@ -26,7 +26,7 @@ def sums(spans: Iterable[tuple[Moment, Moment, Key]]) -> dict[Key, Moment]:
 
 
 def with_rest(lengths: Mapping[Key, Moment], whole: Moment, rest: Any = "other") -> dict[Key, Moment]:
-    """Return lengths by phase with `rest` as what is left of the whole, in place of any that it had."""
+    """Return lengths by phase, with what the others leave of the whole as `rest`, which replaces an earlier one."""
     return {**lengths, rest: whole - sum(length for phase, length in lengths.items() if phase != rest)}
 
 
@@ -37,7 +37,7 @@ def iteration_rows(iterations: Iterable[Durations]) -> list[dict[str, Any]]:
 
 
 def total(iterations: Iterable[Durations]) -> tuple[dict[str, float], dict[str, float]]:
-    """Return the sum of each phase over iterations, on the host and on the device (s); phases without are left out."""
+    """Return the sums of each phase over iterations (s): on the host, and on the device if it has times there."""
     host_s: dict[str, float] = defaultdict(float)
     device_s: dict[str, float] = defaultdict(float)
     for durations in iterations:
@@ -60,10 +60,10 @@ def phase_at(spans: Sequence[tuple[float, float, str]], moment: float) -> str | 
 
 
 def with_gaps(spans: Sequence[tuple[Moment, Moment, str]]) -> list[tuple[Moment, Moment, str]]:
-    """Return spans by time, with the gaps between them that have an unambiguous phase.
+    """Return the spans of an iteration by time, with the gaps between them that have an unambiguous phase.
 
     Between the end of a forward and the start of its backward, a loss is computed by hand. Without a marked forward, as
-    in a function that was compiled whole, the gap before the loss is the forward.
+    in a function that was compiled whole, the gap before the loss, or before the backward, is the forward.
     """
     filled: list[tuple[Moment, Moment, str]] = []
     gaps: list[tuple[Moment, Moment, str]] = []  # used if a backward follows

@@ -1,7 +1,7 @@
 """Download of one file over HTTP, of limited size, which gets its name when it is verified.
 
-It is `requests` that speaks to the server. Redirections are followed here, because it reads their bodies, which may be
-endless, and goes on from https to http.
+`requests` speaks to the server. Redirections are followed here: it would read their bodies, which may be endless, and
+would follow one from https to http.
 """
 
 import re
@@ -48,7 +48,7 @@ def download(address: str, target: Path, num_bytes: int | None, most_bytes: int,
     Args:
         address: address of the file.
         target: path of the file.
-        num_bytes: its size if known; no more is read.
+        num_bytes: its size if known; reading stops once it is exceeded.
         most_bytes: limit of its size if it is unknown.
         verify: function that checks the file at a path.
         progress: callback with the number of received bytes.

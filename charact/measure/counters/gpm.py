@@ -24,8 +24,8 @@ MIN_WINDOW_S = 0.1
 """Shortest time in seconds between two GPM snapshots, according to NVML's documentation."""
 
 LAG_S = 0.15
-"""Time in seconds after which GPM's counters show work: on an H200, snapshots at the end of a load of 1.2 s held 1.04 s
-of it, those 0.5 s later 1.18 s."""
+"""Time in seconds after which GPM's counters show work: of a load of 1.2 s on an H200, a snapshot at its end
+counted 1.04 s, one 0.5 s after its end 1.18 s."""
 _SCOPE = "the GPU, or the MIG instance, with all that runs on it"
 _PERCENT, _MIB_PER_S = 0.01, 2.0**20
 
@@ -61,10 +61,10 @@ _OCCUPANCY = Counter(
 class GpmCounters:
     """GPM metrics between consecutive snapshots, and between the first and the last.
 
-    The first snapshot is taken `LAG_S` after the start, since before it would show what ran before. The values of the
-    whole are therefore those from the start until `LAG_S` before the end.
+    The first snapshot is that of the first sample `LAG_S` or more after the start: an earlier one would still show work
+    from before the start. The values of the whole are therefore those until `LAG_S` before the end.
 
-    *Error*: a sample shows the device `LAG_S` before its time.
+    *Error*: a sample shows the device as it was `LAG_S` before the sample's time.
 
     *Source*: nvml.h of NVIDIA's driver; `LAG_S` was measured.
     """
@@ -92,7 +92,7 @@ class GpmCounters:
         return None if supported else Unavailable("no GPU here has GPM: Hopper and later do")
 
     def open(self, device: torch.device) -> "_GpmReading":
-        """Take the first snapshot."""
+        """Find the device, and try whether it gives snapshots."""
         with nvml_errors(), contextlib.ExitStack() as resources:
             start(resources)
             gpu = find_gpu(self._uuid_of(device))
@@ -137,8 +137,8 @@ class _GpmReading:
         with nvml_errors(), self._resources:
             self._take(self._next)
             if self._lags or self._next.time_s - self._first.time_s < MIN_WINDOW_S:
-                reason = (f"the pass was shorter than {LAG_S + MIN_WINDOW_S:.2f} s: GPM shows work {LAG_S} s later, "
-                          f"over intervals of at least {MIN_WINDOW_S} s")
+                reason = (f"the pass was too short: GPM shows work {LAG_S} s later, over intervals of at least "
+                          f"{MIN_WINDOW_S} s")
                 self.missing |= {counter.name: reason for counter in GpmCounters.counters}
                 return {}
             values, missing = _metrics(self._first, self._next)

@@ -116,10 +116,10 @@ def _inside(op: Op, blocks: Blocks, capability: tuple[int, int], *, tf32: bool, 
 
 @dataclass(frozen=True)
 class _Convolution:
-    """A convolution or its gradients, of which the larger workspace counts.
+    """A convolution, or its gradients by inputs and by weights, of which the one with the larger workspace counts.
 
     Source of all rules without another: 524 convolutions of VGG-11, ResNet-18, ResNet-50 and GoogLeNet on an H200 with
-    cuDNN 9.19. One of them allocated 2 % more than the range's upper bound, one 1 %, the others less.
+    cuDNN 9.19. Two of them allocated 1 and 2 % more than the range's upper bound, the others were within the range.
     """
 
     inputs: tuple[int, ...]
@@ -157,10 +157,11 @@ class _Convolution:
         return min(64 * 4 * math.prod(self.weight), 33 * MIB) if self.is_backward else 0
 
     def on_tensor_cores(self, *, channels_last: bool) -> Bytes:
-        """Return copies to NHWC with channels in multiples of 8 (TF32: 4), which tensor cores read.
+        """Return the bytes of copies to NHWC with channels in multiples of 8 (TF32: 4), which tensor cores read.
 
-        Pointwise ones read NCHW where nothing is filled up and a picture's positions are a multiple of 4, and so does
-        the forward of a 3×3 kernel over up to 3 channels.
+        Without strides two kinds read NCHW in place: pointwise ones whose channels need no filling up and whose
+        pictures have a multiple of 4 positions, and the forward of a 3×3 kernel over up to 3 channels. In channels-last
+        only tensors whose channels must be filled up are copied.
 
         Source: also an H100, on which the first convolution of ViT-B/16 in bf16 allocated 7,561,728 bytes at batch 4,
         512 more than these copies, and 0.2 % more at batch 128; a transposed one on a V100, which allocated 1.5 times
@@ -180,10 +181,11 @@ class _Convolution:
         return 0, 0 if in_place and self.strides_one else copies, 1.5 * copies + self._partial_sums + MIB
 
     def without_tensor_cores(self) -> Bytes:
-        """Return Winograd's transformation, which gradients of a 3×3 kernel's weights take, or Fourier transforms.
+        """Return the bytes of Winograd's or Fourier's transforms, and of copies for pointwise and strided convolutions.
 
-        Which convolutions take these follows no rule that was found: five of 33 forwards with 3×3 kernels do, and nine
-        gradients by inputs. Where the memory is too small for one, PyTorch takes another algorithm.
+        Winograd's is likely for gradients by the weights of 3×3 kernels over more than 4 channels. No rule was found
+        for Fourier's: of 51 convolutions with 3×3 kernels and without strides, 7 forwards and 14 gradients by inputs
+        took it. Where memory is too small for a transform, PyTorch takes another algorithm.
 
         Source: Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks", F(4×4, 3×3), which transforms a
         tile of 16 elements, and a kernel's 9, to 36; sizes of Fourier transforms were found from those measured.
@@ -201,7 +203,7 @@ class _Convolution:
     def _fourier(self) -> float:
         """Return the bytes of transforms of inputs, kernels and outputs.
 
-        A forward transforms whole pictures of up to 64×64, gradients tiles of 32×32.
+        A forward transforms whole pictures of up to 64×64, with the kernel's margin, gradients tiles of 32×32.
         """
         count, channels, *sides = self.inputs
         kernels, reach = self.weight[0], max(sides) + max(self.weight[2:]) - 1
@@ -309,10 +311,12 @@ def _embedding_backward(op: Op, blocks: Blocks) -> Bytes:
 
 
 def _recurrent(op: Op, blocks: Blocks) -> Bytes:
-    """Return 8 MiB a layer and direction, the weights, some outputs, and where it is not kept the reserve.
+    """Return 8 MiB a layer and direction, the weights, and 6.3 times the outputs (7.6 times in two directions).
 
-    Source: 24 LSTMs and GRUs on an H200 with cuDNN 9.19, of which 20 allocated this within 10 %; those of 128 units in
-    three layers allocated 0.9 to 1.7 times as much.
+    In inference and in the backward pass they also hold as much as the reserve, which training keeps in between.
+
+    Source: 24 LSTMs and GRUs on an H200 with cuDNN 9.19, of which 20 allocated this within 10 %; the others, of 128
+    units in three layers, allocated 0.9 to 1.7 times as much.
     """
     weights = _weights_bytes(op)
     inputs, states = op.input_shapes[0], next(shape for shape in op.input_shapes[1:] if len(shape) == 3)

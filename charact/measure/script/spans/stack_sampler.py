@@ -190,7 +190,7 @@ class FrameSampler:
     def _waiting_at(self, due_s: float) -> float | None:
         """Return the share for a sample that was due at a time at which the program kept the GIL.
 
-        The last sample was taken after that, if it had to wait for the GIL: then its share is that of the same time.
+        If the last sample had to wait for the GIL until after that, its share is that of this time, too.
         """
         if self._at_sample is not None and due_s * 1e9 <= self._at_sample.time_ns:
             return self._at_sample_frac

@@ -75,7 +75,7 @@ def test_a_pass_shorter_than_the_lag_and_a_window_says_so(stub_nvml: StubNvml, p
     assert found["whole"] == {}
     assert set(found["missing"]) == set(ODD) | set(NO_NVLINK)
     assert set(found["missing"].values()) == {
-        "the pass was shorter than 0.25 s: GPM shows work 0.15 s later, over intervals of at least 0.1 s"}
+        "the pass was too short: GPM shows work 0.15 s later, over intervals of at least 0.1 s"}
 
 
 def test_a_gpu_before_hopper_is_refused(stub_nvml: StubNvml) -> None:
