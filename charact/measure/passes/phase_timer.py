@@ -4,6 +4,8 @@ A phase is the interval between entering and leaving its context manager. Phases
 remaining time, so their sum is the iteration's wall time.
 """
 
+from collections.abc import Sequence
+from itertools import pairwise
 from time import perf_counter_ns
 from typing import Any, Self
 
@@ -76,7 +78,7 @@ class HostPhases:
         return perf_counter_ns()
 
     def _durations(self, begin: Any, end: Any, stamps: list[tuple[Any, Any, str]]) -> Durations:
-        return {phase: (ns / 1e9, None) for phase, ns in with_rest(sums(stamps), end - begin).items()}
+        return {phase: (ns / 1e9, None) for phase, ns in _exclusive(begin, end, stamps).items()}
 
 
 class DevicePhases(HostPhases):
@@ -115,14 +117,14 @@ class DevicePhases(HostPhases):
         return perf_counter_ns(), event
 
     def _durations(self, begin: Any, end: Any, stamps: list[tuple[Any, Any, str]]) -> Durations:
-        host = with_rest(sums((first[0], last[0], name) for first, last, name in stamps), end[0] - begin[0])
+        host = _exclusive(begin[0], end[0], [(first[0], last[0], name) for first, last, name in stamps])
 
         def since_begin_ms(stamp: tuple[int, Any]) -> float:
             return float(begin[1].elapsed_time(stamp[1]))
 
         # All times are relative to one event, so that rounding cannot make phases overlap.
-        device = with_rest(sums((since_begin_ms(first), since_begin_ms(last), name) for first, last, name in stamps),
-                           since_begin_ms(end))
+        device = _exclusive(0.0, since_begin_ms(end),
+                            [(since_begin_ms(first), since_begin_ms(last), name) for first, last, name in stamps])
         self._free += [begin[1], end[1], *(event for first, last, _ in stamps for event in (first[1], last[1]))]
         return {phase: (host[phase] / 1e9, device[phase] / 1e3) for phase in host}
 
@@ -130,3 +132,10 @@ class DevicePhases(HostPhases):
 def phases_for(device: torch.device) -> HostPhases:
     """Return a phase timer for a device."""
     return HostPhases() if device.type == "cpu" else DevicePhases(device)
+
+
+def _exclusive(begin: float, end: float, spans: Sequence[tuple[float, float, str]]) -> dict[str, float]:
+    """Return the time of each phase of an iteration, with `other` for the remaining time."""
+    bounds = [begin, *(moment for span in spans for moment in span[:2]), end]
+    assert all(first <= second for first, second in pairwise(bounds)), "phases overlap"
+    return with_rest(sums(spans), end - begin)

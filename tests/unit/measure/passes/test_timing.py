@@ -125,3 +125,11 @@ def test_the_same_seed_gives_the_same_weights_and_data() -> None:
 def test_epochs_follow_one_another_without_end() -> None:
     loop = Loop(small_case(batch_size=100))  # 256 samples: two batches an epoch
     assert [len(loop.next_batch()[0]) for _ in range(7)] == [100] * 7
+
+
+def test_a_phase_inside_of_another_is_refused_as_its_time_would_count_twice() -> None:
+    phases = HostPhases()
+    with phases, phases("forward"), phases("loss"):
+        pass
+    with pytest.raises(AssertionError, match="overlap"):
+        phases.take()
