@@ -45,7 +45,7 @@ def outline(path: Path, most_bytes: int) -> Any:
         check_declared(path.stat().st_size, path, most_bytes, "has")
     except OSError as error:
         raise UserError(_unreadable(path, error)) from error
-    return _outlined(_loaded(path, "meta"))
+    return _outlined(read(path, "meta"))
 
 
 def _outlined(value: Any) -> Any:
@@ -59,18 +59,13 @@ def _outlined(value: Any) -> Any:
 
 
 def read(path: Path, device: torch.device | str = "cpu") -> Any:
-    """Return the content of a file that `outline` has checked.
+    """Return the content of a file; its tensors on the device `meta` have no values.
 
     Files that end in `.safetensors` are memory-mapped, so that their pages are read on first use.
 
     Raises:
-        DamagedFileError: the file is damaged.
+        DamagedFileError: the file is damaged, or has anything but tensors and plain values.
     """
-    return _loaded(path, device)
-
-
-def _loaded(path: Path, device: torch.device | str) -> Any:
-    """Return a file's content; the device `meta` has no values."""
     try:
         if path.suffix == SAFETENSORS:
             return _safetensors(path, device)
