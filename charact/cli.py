@@ -83,8 +83,8 @@ def build_app(arguments: Sequence[str] | None = None) -> typer.Typer:
     for name in modules if is_help or named not in modules else [named]:
         module = importlib.import_module(modules[name])
         if is_help:
-            app.command(name=name, help=module.group.info.help if hasattr(module, "group") else module.command.__doc__,
-                        )(lambda: None)
+            text = module.group.info.help if hasattr(module, "group") else module.command.__doc__
+            app.command(name=name, help=text)(lambda: None)
         elif hasattr(module, "group"):
             app.add_typer(module.group, name=name)
         else:

@@ -82,7 +82,7 @@ def zip_file(archive: bytes, name: str, path: Path, default: int) -> bytes | Non
         path: the archive, for messages.
         default: limit of the content in bytes.
     """
-    with _reading(path), open_zip(io.BytesIO(archive)) as file:
+    with _reading(path), zipfile.ZipFile(_ShortReads(io.BytesIO(archive))) as file:
         members = [member for member in file.infolist() if member.filename.rpartition("/")[2] == name]
         if len(members) > 1:
             raise UserError(f"{path} holds {name} twice: fetch it again")
@@ -94,15 +94,6 @@ def zip_file(archive: bytes, name: str, path: Path, default: int) -> bytes | Non
             with file.open(member) as stream:
                 return read_all(stream, path, default)
     return None
-
-
-def open_zip(file: IO[bytes]) -> zipfile.ZipFile:
-    """Return a reader of a zip archive whose list of members is no longer than MOST_DIRECTORY_BYTES.
-
-    Raises:
-        zipfile.BadZipFile: the file is no zip archive, or its list of members is longer; damage can raise others, too.
-    """
-    return zipfile.ZipFile(_ShortReads(file))
 
 
 class _ShortReads:

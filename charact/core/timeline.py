@@ -11,8 +11,6 @@ from typing import Any, TypeVar
 Moment = TypeVar("Moment", int, float)
 Key = TypeVar("Key", bound=Hashable)
 
-Span = tuple[Moment, Moment, str]
-"""Start, end and phase."""
 Durations = dict[str, tuple[float, float | None]]
 """Time of each phase of an iteration on the host and on the device (s); None without device times."""
 

@@ -10,7 +10,7 @@ import io
 import json
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -71,7 +71,7 @@ def of_comparison(base: Path, new: Path) -> Iterator[tuple[str, str]]:
         yield f"gate {metric.split()[0]}.txt", commands("compare", *sides, "--fail-if", metric)
 
 
-def write_all(out: Path, keep: Callable[[str], str]) -> int:
+def write_all(out: Path) -> int:
     """Write the files of all runs, comparisons and the history; return their number."""
     number = 0
     with TemporaryDirectory() as temporary:
@@ -90,7 +90,7 @@ def write_all(out: Path, keep: Callable[[str], str]) -> int:
                 for place in (temporary, temporary.replace("_", "\\_")):  # as it is, and in Markdown
                     text = text.replace(place, "DIR")
                 text = _TIME.sub("TIME", _RUN.sub("RUN", text))
-                (out / name / file).write_text(keep(text), encoding="utf-8")
+                (out / name / file).write_text(text, encoding="utf-8")
                 number += 1
     return number
 
@@ -100,7 +100,7 @@ def main() -> None:
     out = Path(sys.argv[1])
     with pytest.MonkeyPatch.context() as patch:
         plain_figures.leave_texts(patch)
-        print(f"{write_all(out, str)} files in {out}")
+        print(f"{write_all(out)} files in {out}")
 
 
 if __name__ == "__main__":

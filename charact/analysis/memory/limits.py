@@ -36,9 +36,9 @@ def memory_room(run: Run) -> pd.DataFrame:
     """
     options = run.manifest.get("options", {})
     named = (options.get("device_memory_bytes") or options.get("device_like")) and not options.get("fit")
-    found = [(entry["case"], pass_facts(entry, "prediction")) for entry in run.manifest["cases"]]
+    predictions = [(entry["case"], pass_facts(entry, "prediction")) for entry in run.manifest["cases"]]
     rows = [[case, facts["device"], facts["device_memory_bytes"], facts["needed_bytes"]]
-            for case, facts in found if named and facts.get("fits")]
+            for case, facts in predictions if named and facts.get("fits")]
     room = pd.DataFrame(rows, columns=["case", "target", "limit_bytes", "needed_bytes"])
     room = room.astype({"case": "str", "target": "str", "limit_bytes": "float64", "needed_bytes": "float64"})
     return room.assign(margin_bytes=room["limit_bytes"] - room["needed_bytes"])

@@ -83,7 +83,7 @@ def _of_best(run: Run, rows: pd.DataFrame) -> pd.DataFrame:
     found: list[tuple[float | None, str | None]] = []
     for row in rows.to_dict("records"):
         operation = operation_name(row["operation"])
-        backend = entries[row["case"]].get("passes", {}).get("collectives", {}).get("backend")
+        backend = pass_facts(entries[row["case"]], "collectives").get("backend")
         if pd.isna(row["bus_bytes_per_s"]):
             found.append((None, _UNSEEN))
         elif len(hosts) > 1:

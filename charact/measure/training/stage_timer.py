@@ -107,7 +107,6 @@ class _Clock:
             torch.cuda.synchronize(self._device)
         self.read(wait=True)
         wall_s = time.perf_counter() - self._begun
-        self._host_s.pop("other")
         host_s = with_rest(self._host_s, wall_s)
         return {phase: (spent_s, self._device_s.get(phase)) for phase, spent_s in host_s.items()}
 
