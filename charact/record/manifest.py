@@ -15,7 +15,7 @@ from charact.core.errors import UserError
 from charact.core.files import reading
 from charact.core.text import valid_text
 from charact.record.checksums import is_intact, is_sealed
-from charact.record.manifest_passes import PASSES, Pass
+from charact.record.manifest_passes import PASSES, Pass, Passes
 from charact.record.manifest_types import Amount, Category, Count, Device, Number, RankCount
 from charact.record.schema import (
     CASE_STATUSES,
@@ -52,16 +52,16 @@ class OutOfMemory(Struct):
     fits_reason: str | None = None
 
 
-class Case(Struct):
+class CaseEntry(Struct, omit_defaults=True):
     """A case of the run: its parameters, status and passes."""
 
     case: str
     status: Literal[CASE_STATUSES]  # type: ignore[valid-type]
-    workload: str = ""
+    workload: str = "n/a"
     variant: str = ""
-    mode: str = ""
-    precision: str = ""
-    device: Device = "cpu"
+    mode: str = "n/a"
+    precision: str = "n/a"
+    device: Device = "n/a"
     reason: str | None = None
     input_kind: str | None = None
     input_size: Count | None = None
@@ -77,17 +77,20 @@ class Case(Struct):
     global_batch_size: Count | None = None
     source: str | None = None
     requested_bytes: Amount | None = None
-    passes: dict[str, dict[str, Any]] = {}
+    passes: Passes = msgspec.field(default_factory=Passes)
     out_of_memory: OutOfMemory | None = None
     facts: dict[str, Any] | None = None
 
+    def update(self, **facts: Any) -> None:
+        """Set fields, such as the status and the reason with which the case ended."""
+        for name, value in facts.items():
+            setattr(self, name, value)
 
-_OPTIONAL: dict[str, Any] = {
-    "workload": "n/a", "variant": "", "mode": "n/a", "precision": "n/a", "device": "n/a",
-    "reason": None, "input_kind": None, "input_size": None, "batch_size": None, "device_name": None, "data": None,
-    "num_parameters": None, "source": None, "requested_bytes": None,
-}  # fmt: skip
-"""Defaults of fields that old records lack."""
+
+_OPTIONAL = {field.name: field.default for field in msgspec.structs.fields(CaseEntry) if field.name in (
+    "workload", "variant", "mode", "precision", "device", "reason", "input_kind", "input_size", "batch_size",
+    "device_name", "data", "num_parameters", "source", "requested_bytes")}
+"""Defaults of the columns that `Run.cases` always has."""
 
 
 class Processor(Struct):
@@ -380,22 +383,39 @@ def _checked_cases(entries: list[Any], name: str) -> list[dict[str, Any]]:
 
 
 def _checked_case(entry: Any) -> dict[str, Any]:
-    msgspec.convert(entry, Case)
-    whole: dict[str, Any] = {**_OPTIONAL, "passes": {}, **entry}
-    for name, facts in whole["passes"].items():
-        try:
-            msgspec.convert(facts, PASSES.get(name, Pass))
-        except msgspec.ValidationError as error:
-            place = "" if "`$" in str(error) else " - at `$`"
-            raise ValueError(f"{error}{place}".replace("`$", f"`$.passes.{name}")) from error
-    return whole
+    typed_entry(entry)
+    return {**_OPTIONAL, "passes": {}, **entry}
+
+
+def typed_entry(entry: Any) -> CaseEntry:
+    """Return a case of run.json with its passes as Structs; facts that this version does not know are left out.
+
+    Raises:
+        ValueError: a fact is invalid; the message names its place, as in "`$.passes.timing.status`".
+    """
+    if not isinstance(entry, dict):
+        raise ValueError(f"Expected `object`, got `{type(entry).__name__}`")
+    typed = msgspec.convert({name: value for name, value in entry.items() if name != "passes"}, CaseEntry)
+    for name, facts in _converted(entry.get("passes", {}), dict[str, dict[str, Any]], "$.passes").items():
+        typed.passes[name] = _converted(facts, PASSES.get(name, Pass), f"$.passes.{name}")
+        if typed.passes[name].status is None:
+            raise ValueError(f"Object missing required field `status` - at `$.passes.{name}`")
+    return typed
+
+
+def _converted(facts: Any, type_: Any, place: str) -> Any:
+    try:
+        return msgspec.convert(facts, type_)
+    except msgspec.ValidationError as error:
+        whole = "" if "`$" in str(error) else " - at `$`"
+        raise ValueError(f"{error}{whole}".replace("`$", f"`{place}")) from error
 
 
 def _damaged(entry: Any, number: int, reason: str) -> dict[str, Any]:
     """Return a placeholder for a damaged case: its valid fields, without its passes."""
     fields = entry if isinstance(entry, dict) else {}
     case: dict[str, Any] = _OPTIONAL | {"case": f"case {number}", "passes": {}}
-    for field in msgspec.structs.fields(Case):
+    for field in msgspec.structs.fields(CaseEntry):
         if field.name in case and field.name in fields and field.name != "passes":
             with contextlib.suppress(msgspec.ValidationError):
                 case[field.name] = msgspec.convert(fields[field.name], field.type)

@@ -1,6 +1,6 @@
 """Types of the passes of run.json."""
 
-from typing import Any, Literal
+from typing import Any, Generic, Literal, TypeVar
 
 from msgspec import Struct
 
@@ -8,8 +8,7 @@ from charact.record.manifest_program import ProgramFacts
 from charact.record.manifest_types import Amount, Count, Number, Phase, Share
 from charact.record.schema import PASS_STATUSES, SAMPLED_PHASES
 
-# Fields with a default are optional, and unknown fields are allowed, so that an older charact can read newer records.
-# The Structs only validate types; other code reads the plain dictionary.
+# Fields have defaults, and unknown fields are allowed, so that an older charact can read newer records.
 
 class DroppedItems(Struct):
     """Items of a trace that were not imported."""
@@ -19,10 +18,11 @@ class DroppedItems(Struct):
     num_dropped: Count
 
 
-class Pass(Struct):
+class Pass(Struct, omit_defaults=True):
     """Facts that all passes may record."""
 
-    status: Literal[PASS_STATUSES]  # type: ignore[valid-type]
+    status: Literal[PASS_STATUSES] | None = None  # type: ignore[valid-type]
+    """None if the case has not taken the pass."""
     reason: str | None = None
     compile_s: Amount | None = None
     dropped: list[DroppedItems] = []
@@ -394,12 +394,12 @@ class OpsPass(Pass):
     directions: dict[str, Direction] = {}
 
 
-class BricksPass(Pass, kw_only=True):
+class BricksPass(Pass):
     """Facts of the pass `bricks`."""
 
-    g: Count | None
-    cut_method: str | None
-    method: str | None
+    g: Count | None = None
+    cut_method: str | None = None
+    method: str | None = None
     suite: str | None = None
     suite_digest: str | None = None
     num_bricks: Count | None = None
@@ -433,10 +433,44 @@ class ConstructPass(Pass):
     backward_start_s: Number | None = None
 
 
+_P = TypeVar("_P", bound=Pass)
+
+
+class _Recorded(Generic[_P]):
+    """Attribute of `Passes`: a recorded pass; without it an empty one, whose status is None."""
+
+    def __init__(self, type_: type[_P]) -> None:
+        self.type = type_
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, passes: "Passes", owner: type) -> _P:
+        recorded: Any = passes.get(self._name)
+        return self.type() if recorded is None else recorded
+
+
+class Passes(dict[str, Pass]):
+    """The passes that a case has taken, by name; attributes of the same names also exist for passes not taken."""
+
+    timing = _Recorded(TimingPass)
+    operators = _Recorded(OperatorsPass)
+    kernels = _Recorded(Pass)
+    memory = _Recorded(MemoryPass)
+    flop = _Recorded(FlopPass)
+    prediction = _Recorded(PredictionPass)
+    fit = _Recorded(Pass)
+    counters = _Recorded(CountersPass)
+    frames = _Recorded(FramesPass)
+    training = _Recorded(TrainingPass)
+    inference = _Recorded(InferencePass)
+    ops = _Recorded(OpsPass)
+    bricks = _Recorded(BricksPass)
+    inspection = _Recorded(InspectionPass)
+    construct = _Recorded(ConstructPass)
+    collectives = _Recorded(CollectivesPass)
+
+
 PASSES: dict[str, type[Pass]] = {
-    "timing": TimingPass, "operators": OperatorsPass, "kernels": Pass, "memory": MemoryPass, "flop": FlopPass,
-    "prediction": PredictionPass, "fit": Pass, "counters": CountersPass, "frames": FramesPass,
-    "training": TrainingPass, "inference": InferencePass, "ops": OpsPass, "bricks": BricksPass,
-    "inspection": InspectionPass, "construct": ConstructPass, "collectives": CollectivesPass,
-}  # fmt: skip
-"""Type that validates each pass; a pass that is not listed is validated as `Pass`."""
+    name: attribute.type for name, attribute in vars(Passes).items() if isinstance(attribute, _Recorded)}
+"""Type of each pass; a pass that is not listed is read as `Pass`."""

@@ -17,6 +17,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -28,7 +29,7 @@ from charact.core.files import reading
 from charact.core.text import valid_values
 from charact.record.checksums import CHECKSUM, TABLE_CHECKSUMS, checksum
 from charact.record.in_progress import PARTIAL_PREFIX, PARTS, trace_name
-from charact.record.manifest import REMEDY, one_line, read_manifest
+from charact.record.manifest import REMEDY, CaseEntry, Options, one_line, read_manifest, typed_entry
 from charact.record.schema import ADDED_COLUMNS, DAMAGED, TABLES, Column, column_names
 from charact.record.schema import Rows as Rows
 from charact.record.table_checks import table_problem
@@ -217,6 +218,27 @@ class Run:
             for case in self.manifest["cases"]
         ])
 
+    @cached_property
+    def entries(self) -> list[CaseEntry]:
+        """The cases with the facts of their passes, as Structs."""
+        return [typed_entry(entry) for entry in self.manifest["cases"]]
+
+    def entry(self, case: str) -> CaseEntry:
+        """Return a case with the facts of its passes."""
+        for entry in self.entries:
+            if entry.case == case:
+                return entry
+        raise KeyError(case)
+
+    def entries_with(self, name: str) -> list[CaseEntry]:
+        """Return the cases that have taken a pass."""
+        return [entry for entry in self.entries if name in entry.passes]
+
+    @cached_property
+    def options(self) -> Options:
+        """Options of the command that wrote the run; only those that charact reads again."""
+        return msgspec.convert(self.manifest.get("options", {}), Options)
+
     def passes(self, case: str) -> dict[str, Any]:
         """Return the recorded facts of each pass over a case, by pass: status, reason and others."""
         for entry in self.manifest["cases"]:
@@ -257,7 +279,8 @@ class Run:
         """Free the tables and cached results of analyses; both are read again when needed."""
         self._tables = dict(self._given)
         self.found.clear()
-        self.__dict__.pop("cases", None)
+        for name in ("cases", "entries", "options"):
+            self.__dict__.pop(name, None)
 
     def _read(self, name: str) -> pd.DataFrame:
         path = self.path / f"{name}.parquet"

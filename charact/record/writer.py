@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 from typing import Any, Self
 
+import msgspec
 import pyarrow as pa
 
 from charact.core.errors import UserError
@@ -23,7 +24,7 @@ from charact.record.in_progress import (
     trace_name,
     write_manifest,
 )
-from charact.record.manifest import one_line, read_manifest
+from charact.record.manifest import CaseEntry, one_line, read_manifest
 from charact.record.reader import FLUSHES, arrow_schema, finite, load_run, part_path, read_parts, write_table
 from charact.record.redaction import redacted_column
 from charact.record.schema import TABLES, UNFINISHED, Rows, column_names
@@ -90,13 +91,13 @@ class RunWriter:
         """Return a case's entry in the manifest; None before it was flushed."""
         return next((entry for entry in self.manifest["cases"] if entry["case"] == case), None)
 
-    def add_case(self, case: dict[str, Any], tables: dict[str, Rows]) -> None:
+    def add_case(self, entry: CaseEntry | dict[str, Any], tables: dict[str, Rows]) -> None:
         """Flush one case: its entry in the manifest, and its rows (`case` is filled in) by table.
 
         A case can be flushed again, as a training is after each epoch: until everything is written, the record has the
         earlier version of the case. A table that is not named keeps its rows.
         """
-        case = valid_values(case)
+        case = valid_values(entry if isinstance(entry, dict) else msgspec.to_builtins(entry))
         name = case["case"]
         before = {entry["case"]: entry for entry in self.manifest["cases"]}
         entries = before | {name: case}
