@@ -10,7 +10,7 @@ from charact.core.errors import UserError
 from charact.core.plugins import modules_in
 from charact.core.text import did_you_mean
 from charact.record.reader import Run
-from charact.views.html.elements.blocks import Body
+from charact.views.document import Body
 
 Scale = Literal["quick", "full"]
 """How much of a study is run: minutes on two cores, or as published."""

@@ -8,7 +8,8 @@ import pandas as pd
 
 from charact.core.plugins import modules_in
 from charact.record.reader import Run
-from charact.views.html.elements.blocks import RUN, Block, Card
+from charact.views.document import Block, Card
+from charact.views.html.elements.blocks import RUN
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -11,7 +11,7 @@ from charact.record.reader import Run
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from charact.views.html.elements.blocks import Body
+    from charact.views.document import Body
 
 Points = Sequence[tuple[str, str]]
 """Names of numbers, each with how the number was obtained."""

@@ -17,7 +17,7 @@ from charact.studies.study import Scale, Study, find_studies
 from charact.sweeps.definition import Definition, read_definition
 from charact.sweeps.directory import SweepDirectory
 from charact.sweeps.progress import CaseStatus, statuses
-from charact.views.html.elements.blocks import Block, Body
+from charact.views.document import Block, Body
 from charact.views.html.report import chapters_report
 
 

@@ -12,9 +12,10 @@ from charact.analysis.profile import breakdown
 from charact.analysis.profile.case_summary import case_summary
 from charact.record.reader import Run
 from charact.studies.study import Study
+from charact.views.document import Block, Body
 from charact.views.html.elements import bars
 from charact.views.html.elements import memory as memory_figures
-from charact.views.html.elements.blocks import PHASE, Block, Body, legend_of
+from charact.views.html.elements.blocks import PHASE, legend_of
 from charact.views.html.elements.drawing import bar_figure, rows_of
 from charact.views.sections.profile import _memory_tables as memory_tables
 from charact.views.sections.profile.memory import against_input, training_over_inference

@@ -9,7 +9,7 @@ import pandas as pd
 from charact.analysis.bricks.tables import latency_errors, model_reuse, normalized_latency, record_pieces, time_saved
 from charact.record.reader import Run
 from charact.studies.study import Study
-from charact.views.html.elements.blocks import Block, Body
+from charact.views.document import Block, Body
 from charact.views.html.elements.bricks import bars_by_name
 from charact.views.sections.bricks import constructed
 from charact.views.tables import format as fmt

@@ -9,7 +9,7 @@ from charact.core.units import digits
 from charact.record.reader import Run
 from charact.studies.published import INTERVAL_MEANING, published_cases, trainings
 from charact.studies.study import Study
-from charact.views.html.elements.blocks import Block, Body
+from charact.views.document import Block, Body
 from charact.views.html.elements.bricks import bars_by_name
 from charact.views.html.elements.curves import learning_curve
 from charact.views.tables import format as fmt

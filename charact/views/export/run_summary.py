@@ -159,7 +159,7 @@ def _of_overview(run: Run, kind: CaseKind, rows: pd.DataFrame
         for column, cell in zip(shown.columns, row.cells, strict=True):
             if cell.sort is None and (reason := fmt.reason_of(cell.text)):
                 reasons[str(row.case)][column.name] = reason
-    return reasons, {card.case: [card.warning] for card in overview.cards if card.warning}
+    return reasons, {card.case: [" ".join(card.warnings)] for card in overview.cards if card.warnings}
 
 
 def _not_measured(run: Run, cases: pd.DataFrame) -> dict[str, list[Data]]:

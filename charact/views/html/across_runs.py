@@ -11,7 +11,7 @@ from charact.core.errors import UserError
 from charact.core.text import label
 from charact.record.reader import Run
 from charact.views.case_kind import all_kinds, shown_as
-from charact.views.html.elements.blocks import Block
+from charact.views.document import Block
 from charact.views.tables import format as fmt
 from charact.views.tables.model import Table, limited
 

@@ -11,8 +11,9 @@ from charact.analysis.compare.differences import operator_steps, phase_steps
 from charact.analysis.compare.group_facts import published_notes
 from charact.analysis.compare.ratios import phases_by_side
 from charact.analysis.compare.selection import in_pair, most_different, of_places, read_parts
+from charact.views.document import Block, Body, Card, Number
 from charact.views.html.elements import comparison as figures
-from charact.views.html.elements.blocks import Block, Body, Card, legend_of
+from charact.views.html.elements.blocks import legend_of
 from charact.views.html.elements.comparison import waterfall
 from charact.views.tables import comparison_tables as tables
 from charact.views.tables import difference_tables, palette
@@ -56,7 +57,7 @@ def _card(row: Any, sides: Sequence[Group]) -> Card:
     shown_interval = f"95 % interval {row.interval}" if pd.notna(row.low) else fmt.missing(row.reason)
     answer = sentence(row, sides).removeprefix(f"{row.verdict}: ")
     times = f"{fmt.seconds(row.time_s)} in {row.side}, {fmt.seconds(row.base_s)} in {base}"
-    return Card(row.case, headline=(fmt.ratio(row.ratio), f"the time of {base}"), details=[shown_interval, times],
+    return Card(row.case, headline=Number(f"the time of {base}", fmt.ratio(row.ratio)), details=[shown_interval, times],
                 verdict=row.verdict, advice=[answer], several=True)  # fmt: skip
 
 

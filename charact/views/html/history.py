@@ -8,7 +8,7 @@ import pandas as pd
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
-from charact.views.html.elements.blocks import Block, Body
+from charact.views.document import Block, Body
 from charact.views.html.elements.drawing import FAINT, draw_svg, plain_axes, scaled_ticks, show_points_on_hover
 from charact.views.html.report import chapters_report
 from charact.views.tables import format as fmt

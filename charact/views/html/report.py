@@ -14,9 +14,10 @@ from charact.analysis.profile.breakdown import phase_breakdown
 from charact.core.errors import UserError
 from charact.record.presentable import presentable
 from charact.record.reader import Run
+from charact.views.document import Block, Body
 from charact.views.html import across_runs
 from charact.views.html import comparison as comparing
-from charact.views.html.elements.blocks import Block, Body, without_case
+from charact.views.html.elements.blocks import without_case
 from charact.views.html.scripts import TEMPLATES, scripts
 from charact.views.section import Section, all_sections
 from charact.views.sections.overview import overview

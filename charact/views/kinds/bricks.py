@@ -8,7 +8,8 @@ from rich.console import RenderableType
 from charact.analysis.bricks import tables
 from charact.record.reader import Run
 from charact.views.case_kind import CaseKind, CasePart, Overview, in_one_table
-from charact.views.html.elements.blocks import CASE, STATUS, Card, Strip, failure_of
+from charact.views.document import Bar, Card, Number, Part
+from charact.views.html.elements.blocks import CASE, STATUS, failure_of
 from charact.views.tables import format as fmt
 from charact.views.tables import palette
 from charact.views.tables.model import Column, Table, table
@@ -29,13 +30,14 @@ def _card(row: Any, types: pd.DataFrame) -> Card:
         return Card(row.case, failure=failure or ("no data", "the record has no brick times"))
     kinds = types.groupby("operator_type", sort=False)["share_frac"].sum()
     return Card(
-        row.case, failure=failure, headline=(fmt.seconds(row.suite_s), "every brick once"),
+        row.case, failure=failure, headline=Number("every brick once", fmt.seconds(row.suite_s)),
         details=[_METHODS.get(row.method, f"n/a ({row.method})")],
-        warning=f"{row.num_failed:.0f} of {row.num_bricks:.0f} bricks have no time" if row.num_failed else "",
-        numbers=[("bricks", fmt.number(row.num_bricks)), ("rounds", fmt.number(row.num_rounds, "not recorded")),
-                 ("took", fmt.duration(row.timed_s, "not recorded"))],
-        strips=[Strip("Time by type of layer", [(str(kind), float(share), palette.operator_type(str(kind)))
-                                                for kind, share in kinds.items()])],
+        warnings=[f"{row.num_failed:.0f} of {row.num_bricks:.0f} bricks have no time"] if row.num_failed else [],
+        numbers=[Number("bricks", fmt.number(row.num_bricks)),
+                 Number("rounds", fmt.number(row.num_rounds, "not recorded")),
+                 Number("took", fmt.duration(row.timed_s, "not recorded"))],
+        bars=[Bar("Time by type of layer", [Part(str(kind), float(share), palette.operator_type(str(kind)))
+                                            for kind, share in kinds.items()])],
     )  # fmt: skip
 
 

@@ -11,8 +11,9 @@ from charact.analysis.bricks.tables import latency_errors, model_summary, normal
 from charact.analysis.common.pass_status import passes_taken
 from charact.record.reader import Run
 from charact.views.case_kind import CaseKind, CasePart, Overview, in_one_table
+from charact.views.document import Bar, Block, Card, Number, Part
 from charact.views.html.elements import bricks as figures
-from charact.views.html.elements.blocks import CASE, STATUS, Block, Card, Strip, failure_of
+from charact.views.html.elements.blocks import CASE, STATUS, failure_of
 from charact.views.tables import format as fmt
 from charact.views.tables import palette
 from charact.views.tables.brick_tables import (
@@ -47,13 +48,14 @@ def _whole_cards(run: Run) -> list[Card]:
     errors = latency_errors(normalized_latency(run)).query("phase == 'all' and num_models > 1")
     rank = errors["strategy"].map(list(COLORS).index)
     best = errors.assign(rank=rank).sort_values("rank", kind="stable").drop_duplicates("mode")
-    saved = [("time saved", fmt.ratio(row.speedup)) for row in fmt.rows(tables.time_saved(run))]
+    saved = [Number("time saved", fmt.ratio(row.speedup)) for row in fmt.rows(tables.time_saved(run))]
     return [
         Card(
             f"{row.num_models} measured models · {row.mode} · {LABELS[row.strategy]}", several=True,
-            headline=(fmt.share(row.mean_abs_error_frac), "mean |error|"),
+            headline=Number("mean |error|", fmt.share(row.mean_abs_error_frac)),
             details=[f"largest error: {row.worst_case}"],
-            numbers=[("geometric mean", fmt.number(row.geometric_mean)), ("worst", signed_share(row.worst_error_frac)),
+            numbers=[Number("geometric mean", fmt.number(row.geometric_mean)),
+                     Number("worst", signed_share(row.worst_error_frac)),
                      *saved],
         ) for row in fmt.rows(best)
     ]  # fmt: skip
@@ -65,12 +67,12 @@ def _card(row: Any, parts: pd.DataFrame) -> Card:
     plain = [] if row.strategy != "corrected" else [f"plain sum {fmt.seconds(row.plain_s)}"]
     return Card(
         row.case, failure=failure_of(row.status, row.reason),
-        headline=(fmt.seconds(row.latency_s), LABELS[row.strategy]),
+        headline=Number(LABELS[row.strategy], fmt.seconds(row.latency_s)),
         details=[f"95 % interval {fmt.interval(row.low_s, row.high_s, 'fewer than 6 rounds')}", *plain],
-        numbers=[("measured", fmt.seconds(row.measured_s, "not measured")),
-                 ("error", signed_share(row.error_frac, "not measured"))],
-        strips=[Strip("Time by type of layer", [
-            (part.operator_type, float(part.share_frac), palette.operator_type(part.operator_type))
+        numbers=[Number("measured", fmt.seconds(row.measured_s, "not measured")),
+                 Number("error", signed_share(row.error_frac, "not measured"))],
+        bars=[Bar("Time by type of layer", [
+            Part(part.operator_type, float(part.share_frac), palette.operator_type(part.operator_type))
             for part in fmt.rows(parts)])],
     )  # fmt: skip
 

@@ -15,18 +15,13 @@ from charact.analysis.training.stages import (
 )
 from charact.record.reader import Run
 from charact.views.case_kind import CaseKind, CasePart, Overview, in_one_table
-from charact.views.html.elements.blocks import (
-    CASE,
-    STATUS,
-    Card,
-    Strip,
-    failure_of,
-    status_reason,
-)
+from charact.views.document import Bar, Card, Number, Part
+from charact.views.html.elements.blocks import CASE, STATUS, failure_of, status_reason
 from charact.views.tables import format as fmt
 from charact.views.tables import palette
 from charact.views.tables.model import Column, Table, table
-from charact.views.terminal.bars import Bar, Part
+from charact.views.terminal.bars import Bar as TerminalBar
+from charact.views.terminal.bars import Part as TerminalPart
 from charact.views.terminal.case_lines import case_block, headline_table, timed, without_rows
 
 
@@ -64,15 +59,15 @@ def _card(row: Any, parts: pd.DataFrame) -> Card:
     return Card(
         row.case,
         failure=failure,
-        headline=(fmt.duration(getattr(row, f"total_{load}_s")), f"with a {load} load"),
+        headline=Number(f"with a {load} load", fmt.duration(getattr(row, f"total_{load}_s"))),
         details=[other, *compiled],
         numbers=[
-            ("samples/s", fmt.number(row.samples_per_s, no_data(row))),
-            ("batch, p50", fmt.seconds(row.p50_s, no_data(row))),
-            ("batch, p99", fmt.seconds(row.p99_s, few_batches("p99_s")(row))),
+            Number("samples/s", fmt.number(row.samples_per_s, no_data(row))),
+            Number("batch, p50", fmt.seconds(row.p50_s, no_data(row))),
+            Number("batch, p99", fmt.seconds(row.p99_s, few_batches("p99_s")(row))),
         ],
-        strips=[Strip("Time by part", [
-            (part, float(share_frac), palette.INFERENCE_PARTS[part])
+        bars=[Bar("Time by part", [
+            Part(part, float(share_frac), palette.INFERENCE_PARTS[part])
             for part, share_frac in zip(shown["part"].astype(str), shown["share_frac"], strict=True)])],
     )  # fmt: skip
 
@@ -142,8 +137,8 @@ def _inference_line(run: Run, row: Any) -> Text:
 def _load_bars(run: Run, case: Any) -> list[RenderableType]:
     parts = inference_breakdown(run).query("case == @case")
     return [
-        Bar(_LOADS[str(load)], [
-            Part(row.part, row.share_frac, fmt.duration(row.time_s), palette.INFERENCE_PARTS[row.part])
+        TerminalBar(_LOADS[str(load)], [
+            TerminalPart(row.part, row.share_frac, fmt.duration(row.time_s), palette.INFERENCE_PARTS[row.part])
             for row in fmt.rows(rows)
         ])
         for load, rows in parts.groupby("load", sort=False)

@@ -20,7 +20,8 @@ from charact.analysis.memory.growth import (
 from charact.analysis.memory.limits import limited_cpu, memory_fits, memory_room, out_of_memory
 from charact.record.reader import Run
 from charact.views.case_kind import CaseKind, CasePart, Overview, in_one_table
-from charact.views.html.elements.blocks import CASE, STATUS, Card, failure_of, memory_strip
+from charact.views.document import Card, Number
+from charact.views.html.elements.blocks import CASE, STATUS, failure_of, memory_bar
 from charact.views.tables import format as fmt
 from charact.views.tables import memory_text as words
 from charact.views.tables.model import Column, Table, table
@@ -98,33 +99,33 @@ def _card(row: Any, held: pd.DataFrame, facts: _Facts) -> Card:
         detail = f"predicted {fmt.num_bytes(row.predicted_bytes, row.predicted_reason)}"
         detail += f", {words.share_of(row.error_frac)}" if pd.notna(row.error_frac) else ""
         detail += ", measured within its interval" if row.outside_bytes == 0 else ""
-    peak = (fmt.num_bytes(peak_bytes), f"at the peak, {method}")
+    peak = Number(f"at the peak, {method}", fmt.num_bytes(peak_bytes))
     details = [f"in {words.place(next(fmt.rows(snapshots)))}", detail, *words.batches(row)]
     fits = facts.fits[facts.fits["case"] == row.case]
     if len(fits):
-        headline, *more = words.fit_in_brief(next(fmt.rows(fits)))
-        details = [*more, f"{' '.join(peak)}, {details[0]}", detail]
+        (fit, of_what), *more = words.fit_in_brief(next(fmt.rows(fits)))
+        details = [*more, f"{peak.text} {peak.name}, {details[0]}", detail]
     room = facts.room[facts.room["case"] == row.case]
     if len(room):
         details = [words.room(next(fmt.rows(room))), *details]
     return Card(
         row.case,
-        headline=headline if len(fits) else peak,
+        headline=Number(of_what, fit) if len(fits) else peak,
         details=details,
         numbers=_numbers(row, method, facts),
-        strips=[memory_strip(parts)],
+        bars=[memory_bar(parts)],
     )  # fmt: skip
 
 
-def _numbers(row: Any, method: str, facts: _Facts) -> list[tuple[str, str]]:
+def _numbers(row: Any, method: str, facts: _Facts) -> list[Number]:
     """Return the growth of the card's series and its training-to-inference ratio; none of those that are not known."""
     line = next(fmt.rows(of_series(facts.growth.query("method == @method"), row)))
     ratios = facts.ratios.query("method == @method")
     ratio = ratios.loc[(ratios["train_case"] == row.case) | (ratios["infer_case"] == row.case), "ratio"]
-    growth = [(f"a {line.position} of a sample", fmt.num_bytes(line.sample_slope_bytes)),
-              ("fixed", fmt.num_bytes(line.fixed_bytes))]  # fmt: skip
+    growth = [Number(f"a {line.position} of a sample", fmt.num_bytes(line.sample_slope_bytes)),
+              Number("fixed", fmt.num_bytes(line.fixed_bytes))]  # fmt: skip
     return [*(growth if pd.notna(line.sample_slope_bytes) else []),
-            *([("training / inference", fmt.ratio(ratio.iloc[0]))] if len(ratio) else [])]
+            *([Number("training / inference", fmt.ratio(ratio.iloc[0]))] if len(ratio) else [])]
 
 
 def _table(rows: pd.DataFrame, *more: Column) -> Table:

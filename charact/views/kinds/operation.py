@@ -8,7 +8,8 @@ from rich.console import RenderableType
 from charact.analysis.operations.timings import operation_cases, operation_times, suite_totals
 from charact.record.reader import Run
 from charact.views.case_kind import CaseKind, CasePart, Overview, in_one_table
-from charact.views.html.elements.blocks import Card, Strip, failure_of
+from charact.views.document import Bar, Card, Number, Part
+from charact.views.html.elements.blocks import failure_of
 from charact.views.tables import format as fmt
 from charact.views.tables import operation_tables, palette
 from charact.views.terminal import operations as terminal
@@ -43,11 +44,11 @@ def _suite_card(row: Any, times: pd.DataFrame) -> Card:
     for column, word in zip(["suite", "set", "operation", "layout", "precision", "device"], words, strict=True):
         same = same[same[column].isna() if pd.isna(word) else same[column] == word]
     return Card(
-        name, several=True, headline=(fmt.duration(row.total_s), "total execution time"), details=[counted],
-        warning=f"{row.num_failed} failed and are left out" if row.num_failed else "",
-        numbers=[("FLOP", fmt.num_flop(row.flop, operation_tables.no_flop(row))),
-                 ("rate", fmt.flop_rate(row.flop_per_s, operation_tables.no_flop(row)))],
-        strips=_strips(same),
+        name, several=True, headline=Number("total execution time", fmt.duration(row.total_s)), details=[counted],
+        warnings=[f"{row.num_failed} failed and are left out"] if row.num_failed else [],
+        numbers=[Number("FLOP", fmt.num_flop(row.flop, operation_tables.no_flop(row))),
+                 Number("rate", fmt.flop_rate(row.flop_per_s, operation_tables.no_flop(row)))],
+        bars=_bars(same),
     )  # fmt: skip
 
 
@@ -58,23 +59,23 @@ def _problem_card(row: Any, times: pd.DataFrame) -> Card:
     first = next(fmt.rows(times))
     interval = fmt.interval(first.low_s, first.high_s, "fewer than 6 repetitions")
     of = "" if len(times) == 1 else f"{fmt.DIRECTIONS[first.direction]} "
-    rate = (f"{of}bandwidth", fmt.byte_rate(first.bytes_per_s)) if pd.isna(first.flop_per_s) else \
-        (f"{of}rate", fmt.flop_rate(first.flop_per_s))
+    rate = Number(f"{of}bandwidth", fmt.byte_rate(first.bytes_per_s)) if pd.isna(first.flop_per_s) else \
+        Number(f"{of}rate", fmt.flop_rate(first.flop_per_s))
     return Card(
         row.case, failure=failure,
-        headline=(fmt.seconds(row.time_s), "a call" if len(times) == 1 else "all directions"),
+        headline=Number("a call" if len(times) == 1 else "all directions", fmt.seconds(row.time_s)),
         details=[f"{fmt.DIRECTIONS[first.direction]}: 95 % interval {interval}"],
-        numbers=[rate, ("of the ceiling", fmt.share(first.share_frac, operation_tables.no_share(first)))],
-        strips=_strips(times.dropna(subset=["median_s"])),
+        numbers=[rate, Number("of the ceiling", fmt.share(first.share_frac, operation_tables.no_share(first)))],
+        bars=_bars(times.dropna(subset=["median_s"])),
     )  # fmt: skip
 
 
-def _strips(times: pd.DataFrame) -> list[Strip]:
+def _bars(times: pd.DataFrame) -> list[Bar]:
     """Return the bar of directions; none if there is only one."""
     sums = times.groupby("direction", sort=False)["median_s"].sum()
-    parts = [(fmt.DIRECTIONS[str(name)], float(time_s / sums.sum()), palette.DIRECTIONS[str(name)])
+    parts = [Part(fmt.DIRECTIONS[str(name)], float(time_s / sums.sum()), palette.DIRECTIONS[str(name)])
              for name, time_s in sums.items()]
-    return [Strip("Time by direction", parts)] if len(parts) > 1 else []
+    return [Bar("Time by direction", parts)] if len(parts) > 1 else []
 
 
 def _details(run: Run, cases: pd.DataFrame) -> list[RenderableType]:

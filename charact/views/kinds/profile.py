@@ -36,6 +36,7 @@ from charact.analysis.ranks.waiting import rank_waits
 from charact.record.reader import Run
 from charact.record.schema import SAMPLED_PHASES
 from charact.views.case_kind import CaseKind, CasePart, Overview, shown_as
+from charact.views.document import Bar, Card, Meter, Number, Part
 from charact.views.html.elements.blocks import (
     CASE,
     ITERATION,
@@ -44,11 +45,8 @@ from charact.views.html.elements.blocks import (
     RUN,
     SAMPLES,
     STATUS,
-    Card,
-    Meter,
-    Strip,
     failure_of,
-    memory_strip,
+    memory_bar,
     status_reason,
 )
 from charact.views.section import all_sections
@@ -81,7 +79,7 @@ def _without_shared_reasons(cards: list[Card]) -> list[Card]:
     whole = [dict(card.numbers) for card in cards if card.failure is None]
     shared = {name for name, text in (whole[0] if len(whole) > 1 else {}).items()
               if fmt.reason_of(text) is not None and all(numbers.get(name) == text for numbers in whole)}
-    return [replace(card, numbers=[number for number in card.numbers if number[0] not in shared]) for card in cards]
+    return [replace(card, numbers=[number for number in card.numbers if number.name not in shared]) for card in cards]
 
 
 def _card(run: Run, case: "pd.Series[Any]", verdict: Any, of_ranks: Any) -> Card:
@@ -97,20 +95,20 @@ def _card(run: Run, case: "pd.Series[Any]", verdict: Any, of_ranks: Any) -> Card
     few = timing or "fewer than 6 iterations"
     passes = {"samples/s": "timing", "rate": "flop", "peak memory": "memory"}
     numbers = [
-        ("samples/s", fmt.number(case["samples_per_s"], timing or fmt.no_samples(case["batch_size"]))),
-        ("rate", fmt.flop_rate(case["flop_per_s"], flop or timing)),
-        ("peak memory", fmt.num_bytes(case["peak_bytes"], memory)),
+        Number("samples/s", fmt.number(case["samples_per_s"], timing or fmt.no_samples(case["batch_size"]))),
+        Number("rate", fmt.flop_rate(case["flop_per_s"], flop or timing)),
+        Number("peak memory", fmt.num_bytes(case["peak_bytes"], memory)),
     ]
     compiled = [] if pd.isna(case["compile_s"]) else [f"compiled in {fmt.duration(case['compile_s'])}"]
     disturbed = disturbance(run, name)
     return Card(
         name,
-        headline=(fmt.seconds(case["median_s"], timing), "per iteration"),
+        headline=Number("per iteration", fmt.seconds(case["median_s"], timing)),
         details=[f"95 % interval {fmt.interval(case['low_s'], case['high_s'], few)}", *compiled],
-        warning=" ".join(_warnings(run, name)),
+        warnings=_warnings(run, name),
         doubtful=bool(disturbed and disturbed.is_unreliable),
         numbers=[number for number in numbers if was_asked_for(run, passes[number[0]])],
-        strips=_strips(run, name),
+        bars=_bars(run, name),
         meters=_meters(run, name),
         verdict=_verdict(verdict, disturbed) if of_ranks is None else rank_text.verdict(of_ranks),
         advice=[finding_text.sentence(text) for text in _advice(run, name, verdict, of_ranks)],
@@ -136,12 +134,12 @@ def _verdict(row: Any, disturbed: Disturbance | None) -> str:
     return fmt.verdict(row)
 
 
-def _strips(run: Run, case: str) -> list[Strip]:
+def _bars(run: Run, case: str) -> list[Bar]:
     """Return the bars of a case's phases, and of its memory if that was measured."""
     phases, held = (table[table["case"] == case] for table in (phase_breakdown(run), memory_composition(run)))
-    strips = [Strip("Time by phase", [(str(row.phase), float(row.share_frac), palette.PHASES[str(row.phase)])
+    bars = [Bar("Time by phase", [Part(str(row.phase), float(row.share_frac), palette.PHASES[str(row.phase)])
                                       for row in fmt.rows(phases)])] if len(phases) else []
-    return strips + ([memory_strip(held)] if held["bytes"].gt(0).any() else [])
+    return bars + ([memory_bar(held)] if held["bytes"].gt(0).any() else [])
 
 
 def _meters(run: Run, case: str) -> list[Meter]:

@@ -15,18 +15,14 @@ from charact.analysis.training.stages import (
 )
 from charact.record.reader import Run
 from charact.views.case_kind import CaseKind, CasePart, Overview, in_one_table
-from charact.views.html.elements.blocks import (
-    CASE,
-    STATUS,
-    Card,
-    Strip,
-    failure_of,
-    status_reason,
-)
+from charact.views.document import Bar, Card, Number, Part
+from charact.views.html.elements.blocks import CASE, STATUS, failure_of, status_reason
 from charact.views.tables import format as fmt
 from charact.views.tables import palette
 from charact.views.tables.model import Column, Table, table
-from charact.views.terminal.bars import Bar, Part, sparkline
+from charact.views.terminal.bars import Bar as TerminalBar
+from charact.views.terminal.bars import Part as TerminalPart
+from charact.views.terminal.bars import sparkline
 from charact.views.terminal.case_lines import case_block, headline_table, timed, without_rows
 
 _TOTAL = "training, validation and checkpointing of all epochs"
@@ -51,28 +47,28 @@ def _card(row: Any, parts: pd.DataFrame) -> Card:
     return Card(
         row.case,
         failure=failure,
-        headline=(fmt.duration(row.total_s), f"for {epochs}"),
+        headline=Number(f"for {epochs}", fmt.duration(row.total_s)),
         details=[", ".join(stages), *compiled, *([_batches(row)] if pd.notna(row.num_ranks) else [])],
         numbers=[
-            ("samples/s", fmt.number(row.samples_per_s, _no_epoch(row))),
+            Number("samples/s", fmt.number(row.samples_per_s, _no_epoch(row))),
             _best(row),
             _time_to_target(row) if pd.notna(row.target_metric) else
-            ("last validation loss", fmt.number(row.validation_loss, _no_epoch(row))),
+            Number("last validation loss", fmt.number(row.validation_loss, _no_epoch(row))),
         ],
-        strips=[Strip("Time by stage", [(str(stage), float(share_frac), palette.STAGES[str(stage)])
-                                        for stage, share_frac in shares.items()])],
+        bars=[Bar("Time by stage", [Part(str(stage), float(share_frac), palette.STAGES[str(stage)])
+                                    for stage, share_frac in shares.items()])],
     )  # fmt: skip
 
 
-def _best(row: Any) -> tuple[str, str]:
+def _best(row: Any) -> Number:
     if pd.isna(row.best_value):
-        return "best", fmt.missing(_no_epoch(row))
-    return f"best {row.best_metric}, epoch {row.best_epoch:.0f}", fmt.metric(row.best_metric, row.best_value)
+        return Number("best", fmt.missing(_no_epoch(row)))
+    return Number(f"best {row.best_metric}, epoch {row.best_epoch:.0f}", fmt.metric(row.best_metric, row.best_value))
 
 
-def _time_to_target(row: Any) -> tuple[str, str]:
+def _time_to_target(row: Any) -> Number:
     target = fmt.metric(row.target_metric, row.target_value).replace(" ", "\N{NO-BREAK SPACE}")
-    return f"to {row.target_metric} {target}", fmt.duration(row.time_to_target_s, row.target_reason)
+    return Number(f"to {row.target_metric} {target}", fmt.duration(row.time_to_target_s, row.target_reason))
 
 
 def _table(summary: pd.DataFrame, *more: Column) -> Table:
@@ -145,11 +141,11 @@ def _batches(row: Any) -> str:
             f"{fmt.number(row.global_batch_size)} in all")
 
 
-def _bar(run: Run, case: Any, column: str, colors: dict[str, str]) -> Bar:
+def _bar(run: Run, case: Any, column: str, colors: dict[str, str]) -> TerminalBar:
     parts = stage_breakdown(run).query("case == @case")
     sums = parts.groupby(column, sort=False)[["time_s", "share_frac"]].sum()
-    return Bar(f"total execution time by {column}", [
-        Part(str(name), part["share_frac"], fmt.duration(part["time_s"]), colors[str(name)])
+    return TerminalBar(f"total execution time by {column}", [
+        TerminalPart(str(name), part["share_frac"], fmt.duration(part["time_s"]), colors[str(name)])
         for name, part in sums.iterrows()
     ])  # fmt: skip
 

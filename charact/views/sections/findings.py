@@ -4,7 +4,7 @@ from typing import Any
 
 from charact.analysis.findings import findings, has_findings, largest_part, program_time
 from charact.record.reader import Run
-from charact.views.html.elements.blocks import Block, Body
+from charact.views.document import Block, Body
 from charact.views.section import Section
 from charact.views.tables import finding_text
 from charact.views.tables import format as fmt

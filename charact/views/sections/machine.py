@@ -3,7 +3,7 @@
 from typing import Any
 
 from charact.record.reader import Run
-from charact.views.html.elements.blocks import Body, Facts
+from charact.views.document import Body, Facts
 from charact.views.section import Section
 from charact.views.tables import format as fmt
 

@@ -11,7 +11,8 @@ from charact.analysis.profile.breakdown import operator_coverage
 from charact.analysis.profile.case_summary import case_summary
 from charact.record.case_facts import pass_facts
 from charact.record.reader import Run
-from charact.views.html.elements.blocks import CASE, Block, Body, by_first_case
+from charact.views.document import Block, Body
+from charact.views.html.elements.blocks import CASE, by_first_case
 from charact.views.section import Section, all_sections
 from charact.views.tables import format as fmt
 from charact.views.tables.model import Column, table

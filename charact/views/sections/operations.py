@@ -8,8 +8,9 @@ import pandas as pd
 from charact.analysis.operations.sparsity import sparse_crossover, sparse_speeds
 from charact.analysis.operations.timings import call_times, operation_cases, operation_shares, operation_times
 from charact.record.reader import Run
+from charact.views.document import Block, Body
 from charact.views.html.elements import operations as figures
-from charact.views.html.elements.blocks import Block, Body, why_nothing
+from charact.views.html.elements.blocks import why_nothing
 from charact.views.section import Scalar, Section
 from charact.views.sections.profile.roofline import roof_over
 from charact.views.tables import format as fmt

@@ -3,7 +3,7 @@
 from charact.analysis.profile.case_summary import case_summary
 from charact.record.reader import Run
 from charact.views.case_kind import by_kind
-from charact.views.html.elements.blocks import Block, Body, Card
+from charact.views.document import Block, Body, Card
 from charact.views.section import Section
 from charact.views.tables import format as fmt
 

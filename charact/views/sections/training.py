@@ -15,16 +15,10 @@ from charact.analysis.training.stages import (
     training_summary,
 )
 from charact.record.reader import Run
+from charact.views.document import Block, Body
 from charact.views.html.elements import bars
 from charact.views.html.elements import curves as drawn
-from charact.views.html.elements.blocks import (
-    CASE,
-    Block,
-    Body,
-    legend_of,
-    missing_cases,
-    why_nothing,
-)
+from charact.views.html.elements.blocks import CASE, legend_of, missing_cases, why_nothing
 from charact.views.section import Scalar, Section
 from charact.views.tables import format as fmt
 from charact.views.tables import palette

@@ -4,7 +4,7 @@ from typing import Any
 
 import pandas as pd
 
-from charact.views.html.elements.blocks import Legend
+from charact.views.document import Legend
 from charact.views.tables import format as fmt
 from charact.views.tables import palette
 from charact.views.tables.model import Column, Table, table

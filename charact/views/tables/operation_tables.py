@@ -6,7 +6,8 @@ from typing import Any
 
 import pandas as pd
 
-from charact.views.html.elements.blocks import CASE, STATUS, Legend
+from charact.views.document import Legend
+from charact.views.html.elements.blocks import CASE, STATUS
 from charact.views.tables import format as fmt
 from charact.views.tables import palette
 from charact.views.tables.model import Column, Table, table

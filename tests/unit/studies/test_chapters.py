@@ -13,7 +13,7 @@ from charact.studies.study import SCALES, Scale, Study, all_studies
 from charact.sweeps.definition import SweepCase
 from charact.sweeps.directory import Outcome, State
 from charact.sweeps.progress import CaseStatus
-from charact.views.html.elements.blocks import Block, Body
+from charact.views.document import Block, Body
 from charact.views.html.report import chapters_report
 
 STUDIES = all_studies()

@@ -35,7 +35,8 @@ from rich.text import Text
 
 from charact.analysis.profile.case_summary import case_summary
 from charact.views.case_kind import CaseKind, Overview
-from charact.views.html.elements.blocks import CASE, Card
+from charact.views.document import Card, Number
+from charact.views.html.elements.blocks import CASE
 from charact.views.tables.model import table
 from charact.views.html.elements.blocks import RUN
 

@@ -1,111 +1,17 @@
-"""Building blocks of sections, and columns that several sections share."""
+"""Columns, reasons and blocks that several sections and kinds of cases share."""
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from dataclasses import replace
 
 import pandas as pd
-from markupsafe import Markup
 
 from charact.analysis.common.pass_status import pass_reason
 from charact.record.reader import Run
-from charact.views.html.elements.charts import Chart
+from charact.views.document import Bar, Block, Legend, Part
 from charact.views.tables import format as fmt
 from charact.views.tables import palette
-from charact.views.tables.model import Column, Table, without_columns
-
-Legend = list[tuple[str, str]]
-"""Names with their colors."""
-
-
-@dataclass(frozen=True)
-class Block:
-    """Figures and their table, a table alone, or the reason why there is no data."""
-
-    title: str = ""
-    figures: list[Markup] = field(default_factory=list)
-    legend: Legend = field(default_factory=list)
-    table: Table | None = None
-    chart: Chart | None = None
-    """A chart that a script draws."""
-    note: str = ""
-    points: list[tuple[str, str]] = field(default_factory=list)
-    """Names, each with explanatory sentences."""
-    missing: list[tuple[str, str]] = field(default_factory=list)
-    """Cases without data, each with the reason."""
-    folded: bool = False
-    """Whether figures and table are folded."""
-    case: str | None = None
-    """The one case that the block is about, for the filter by case."""
-
-
-class Strip(NamedTuple):
-    """A bar of a card: what it divides, and its parts (name, share, color)."""
-
-    title: str
-    parts: list[tuple[str, float, str]]
-
-
-class Meter(NamedTuple):
-    """How well a device is used by one measure: its share of the ideal, and the measure in words."""
-
-    share_frac: float
-    text: str
-
-
-@dataclass(frozen=True)
-class Card:
-    """A case's headline number with its label, details, bars, meters, more numbers, and its verdict.
-
-    `verdict` is a few words, and `advice` the sentences after it. `failure` is the status and reason of a failed case,
-    which may have numbers nevertheless. `several` is true if `case` names several cases, so that no filter hides the
-    card. `warning` names missing data. The bars of a `doubtful` card are pale.
-    """
-
-    case: str
-    headline: tuple[str, str] | None = None
-    details: list[str] = field(default_factory=list)
-    warning: str = ""
-    numbers: list[tuple[str, str]] = field(default_factory=list)
-    strips: list[Strip] = field(default_factory=list)
-    meters: list[Meter] = field(default_factory=list)
-    verdict: str = ""
-    advice: list[str] = field(default_factory=list)
-    failure: tuple[str, str] | None = None
-    several: bool = False
-    doubtful: bool = False
-
-
-@dataclass(frozen=True)
-class Facts:
-    """A titled list of names and values."""
-
-    title: str
-    items: list[tuple[str, str]]
-
-
-@dataclass(frozen=True)
-class Body:
-    """A section's content, in display order."""
-
-    lead: str = ""
-    cards: list[Card] = field(default_factory=list)
-    legend: Legend = field(default_factory=list)
-    points: list[tuple[str, str]] = field(default_factory=list)
-    facts: list[Facts] = field(default_factory=list)
-    blocks: list[Block] = field(default_factory=list)
-
-    @property
-    def reasons(self) -> str:
-        """Why the section has no data; empty if it has some."""
-        if self.cards or self.facts or self.points or any(
-                block.figures or block.chart or block.points or (block.table and block.table.rows)
-                for block in self.blocks):
-            return ""
-        found = [text for block in self.blocks for text in (block.note, *(reason for _, reason in block.missing))]
-        return "; ".join(dict.fromkeys(filter(None, found))) or self.lead
-
+from charact.views.tables.model import Column, without_columns
 
 CASE = Column("case", "Case", unbroken=True)
 RUN = Column("run", "Run", unbroken=True)
@@ -142,12 +48,10 @@ def legend_of(names: Iterable[str], colors: dict[str, str]) -> Legend:
     return [(name.replace("_", " "), color) for name, color in colors.items() if name in present]
 
 
-def memory_strip(parts: pd.DataFrame) -> Strip:
+def memory_bar(parts: pd.DataFrame, title: str = "Memory at the peak") -> Bar:
     """Return the bar of what memory is for at a case's peak, from its rows of `memory_composition`."""
-    held = parts[parts["bytes"] > 0]
-    return Strip("Memory at the peak", [
-        (part.category.replace("_", " "), float(part.share_frac), palette.CATEGORIES[part.category])
-        for part in fmt.rows(held)])
+    return Bar(title, [Part(row.category.replace("_", " "), float(row.share_frac), palette.CATEGORIES[row.category],
+                            fmt.num_bytes(row.bytes)) for row in fmt.rows(parts[parts["bytes"] > 0])])
 
 
 def failure_of(status: str, reason: str | None) -> tuple[str, str] | None:

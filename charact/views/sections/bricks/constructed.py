@@ -5,8 +5,9 @@ import pandas as pd
 from charact.analysis.bricks import tables
 from charact.analysis.bricks.tables import NOT_RUN, latency_errors, normalized_latency
 from charact.record.reader import Run
+from charact.views.document import Block, Body, Legend
 from charact.views.html.elements import bricks as figures
-from charact.views.html.elements.blocks import CASE, Block, Body, Legend, why_nothing
+from charact.views.html.elements.blocks import CASE, why_nothing
 from charact.views.section import Section
 from charact.views.tables import format as fmt
 from charact.views.tables.brick_tables import (

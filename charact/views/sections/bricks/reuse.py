@@ -4,8 +4,9 @@ import pandas as pd
 
 from charact.analysis.bricks.tables import layer_reuse, model_reuse, record_pieces
 from charact.record.reader import Run
+from charact.views.document import Block, Body
 from charact.views.html.elements import bricks as figures
-from charact.views.html.elements.blocks import CASE, Block, Body, why_nothing
+from charact.views.html.elements.blocks import CASE, why_nothing
 from charact.views.section import Section
 from charact.views.tables import format as fmt
 from charact.views.tables.brick_tables import BRICKS, LAYERS, PIECES

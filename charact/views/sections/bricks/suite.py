@@ -7,8 +7,9 @@ import pandas as pd
 
 from charact.analysis.bricks import tables
 from charact.record.reader import Run
+from charact.views.document import Block, Body
 from charact.views.html.elements import bricks as figures
-from charact.views.html.elements.blocks import Block, Body, why_nothing
+from charact.views.html.elements.blocks import why_nothing
 from charact.views.html.elements.bricks import NUM_POINTS, work
 from charact.views.section import Scalar, Section
 from charact.views.tables import format as fmt

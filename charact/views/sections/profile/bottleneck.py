@@ -12,8 +12,9 @@ from charact.analysis.efficiency.time_bounds import time_limits
 from charact.analysis.findings import has_findings
 from charact.analysis.ranks.stragglers import rank_verdicts
 from charact.record.reader import Run
+from charact.views.document import Block, Body
 from charact.views.html.elements import bars
-from charact.views.html.elements.blocks import CASE, Block, Body, legend_of
+from charact.views.html.elements.blocks import CASE, legend_of
 from charact.views.section import Section
 from charact.views.sections.profile._shared import is_timed
 from charact.views.tables import format as fmt

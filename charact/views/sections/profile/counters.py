@@ -20,17 +20,9 @@ from charact.analysis.efficiency.counters import (
     missing_counters,
 )
 from charact.record.reader import Run
+from charact.views.document import Block, Body
 from charact.views.html.elements import counters as counter_figures
-from charact.views.html.elements.blocks import (
-    CASE,
-    PHASE,
-    Block,
-    Body,
-    by_first_case,
-    legend_of,
-    missing_cases,
-    why_nothing,
-)
+from charact.views.html.elements.blocks import CASE, PHASE, by_first_case, legend_of, missing_cases, why_nothing
 from charact.views.section import Section
 from charact.views.tables import format as fmt
 from charact.views.tables import palette

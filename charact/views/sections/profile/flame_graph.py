@@ -9,7 +9,8 @@ import pandas as pd
 from charact.analysis.memory.by_layer import memory_by_layer
 from charact.analysis.profile.layer_tree import iteration_work, nested
 from charact.record.reader import Run
-from charact.views.html.elements.blocks import Block, Body, Legend, missing_cases, why_nothing
+from charact.views.document import Block, Body, Legend
+from charact.views.html.elements.blocks import missing_cases, why_nothing
 from charact.views.html.elements.charts import LEAST_FRAC, Box, ChartMaker
 from charact.views.section import Section
 from charact.views.tables import format as fmt

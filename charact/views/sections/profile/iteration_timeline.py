@@ -4,7 +4,7 @@ from charact.analysis.profile.case_summary import case_summary
 from charact.analysis.profile.iteration_timeline import IterationTimeline, iteration_timeline
 from charact.core.errors import UserError
 from charact.record.reader import Run
-from charact.views.html.elements.blocks import Block, Body
+from charact.views.document import Block, Body
 from charact.views.html.elements.charts import LEAST_FRAC, Box, Chart, ChartMaker
 from charact.views.section import Section
 from charact.views.tables import format as fmt

@@ -9,7 +9,8 @@ import pandas as pd
 from charact.analysis.efficiency.kernels import counted_kernels, top_kernels
 from charact.analysis.efficiency.utilization import UTILIZATION_METRICS
 from charact.record.reader import Run
-from charact.views.html.elements.blocks import CASE, Block, Body, missing_cases, why_nothing
+from charact.views.document import Block, Body
+from charact.views.html.elements.blocks import CASE, missing_cases, why_nothing
 from charact.views.section import Section
 from charact.views.tables import format as fmt
 from charact.views.tables.counter_text import counter_name, counter_value

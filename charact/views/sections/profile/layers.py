@@ -5,7 +5,8 @@ from typing import Any
 from charact.analysis.common.pass_status import pass_reason
 from charact.analysis.efficiency.layers import top_layers
 from charact.record.reader import Run
-from charact.views.html.elements.blocks import CASE, Block, Body, missing_cases, why_nothing
+from charact.views.document import Block, Body
+from charact.views.html.elements.blocks import CASE, missing_cases, why_nothing
 from charact.views.section import Section
 from charact.views.sections.profile._shared import flop_columns
 from charact.views.tables import format as fmt

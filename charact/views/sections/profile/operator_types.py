@@ -8,8 +8,9 @@ from charact.analysis.common.pass_status import was_asked_for
 from charact.analysis.profile import breakdown as breakdown_analysis
 from charact.analysis.profile.breakdown import OUTSIDE_OPERATORS
 from charact.record.reader import Run
+from charact.views.document import Block, Body
 from charact.views.html.elements import bars
-from charact.views.html.elements.blocks import PHASE, Block, Body, missing_cases, why_nothing
+from charact.views.html.elements.blocks import PHASE, missing_cases, why_nothing
 from charact.views.section import Section
 from charact.views.tables import format as fmt
 from charact.views.tables import palette

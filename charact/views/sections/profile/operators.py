@@ -2,7 +2,8 @@
 
 from charact.analysis.profile.breakdown import top_operators
 from charact.record.reader import Run
-from charact.views.html.elements.blocks import CASE, PHASE, Block, Body, missing_cases, why_nothing
+from charact.views.document import Block, Body
+from charact.views.html.elements.blocks import CASE, PHASE, missing_cases, why_nothing
 from charact.views.section import Section
 from charact.views.sections.profile._shared import flop_columns
 from charact.views.tables import format as fmt

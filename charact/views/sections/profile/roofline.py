@@ -16,7 +16,8 @@ from charact.analysis.efficiency.ceilings import (
     product_precision,
 )
 from charact.record.reader import Run
-from charact.views.html.elements.blocks import CASE, PHASE, Block, Body, legend_of, missing_cases, why_nothing
+from charact.views.document import Block, Body
+from charact.views.html.elements.blocks import CASE, PHASE, legend_of, missing_cases, why_nothing
 from charact.views.html.elements.roofline import Roof, extent, roofline_figure
 from charact.views.section import Section
 from charact.views.tables import format as fmt

@@ -8,8 +8,9 @@ from charact.analysis.common.pass_status import passes_taken
 from charact.analysis.efficiency import utilization as utilization_analysis
 from charact.analysis.efficiency.utilization import energy, energy_reason
 from charact.record.reader import Run
+from charact.views.document import Block, Body
 from charact.views.html.elements import counters
-from charact.views.html.elements.blocks import CASE, Block, Body, missing_cases
+from charact.views.html.elements.blocks import CASE, missing_cases
 from charact.views.section import Section
 from charact.views.tables import counter_text as words
 from charact.views.tables import format as fmt

@@ -7,7 +7,8 @@ from rich.text import Text
 
 from charact.analysis.ranks.collectives import collective_summary
 from charact.record.reader import Run
-from charact.views.html.elements.blocks import CASE, PHASE, Block, Body, why_nothing
+from charact.views.document import Block, Body
+from charact.views.html.elements.blocks import CASE, PHASE, why_nothing
 from charact.views.section import Section
 from charact.views.tables import format as fmt
 from charact.views.tables.model import Column, table

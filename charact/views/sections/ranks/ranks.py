@@ -11,7 +11,8 @@ from charact.analysis.ranks.presence import rank_presence
 from charact.analysis.ranks.stragglers import stragglers
 from charact.analysis.ranks.waiting import waiting_matrix
 from charact.record.reader import Run
-from charact.views.html.elements.blocks import PHASE, Block, Body, legend_of
+from charact.views.document import Block, Body
+from charact.views.html.elements.blocks import PHASE, legend_of
 from charact.views.html.elements.drawing import bar_figure, rows_of
 from charact.views.section import Section
 from charact.views.tables import format as fmt

@@ -6,7 +6,7 @@ from rich.console import RenderableType
 
 from charact.analysis.ranks.scaling import scaling
 from charact.record.reader import Run
-from charact.views.html.elements.blocks import Block, Body
+from charact.views.document import Block, Body
 from charact.views.section import Section
 from charact.views.tables import format as fmt
 from charact.views.tables.model import Column, table

@@ -8,7 +8,8 @@ from charact.analysis.common.script_attribution import (
     time_outside,
 )
 from charact.record.reader import Run
-from charact.views.html.elements.blocks import CASE, Block, Body, Facts
+from charact.views.document import Block, Body, Facts
+from charact.views.html.elements.blocks import CASE
 from charact.views.section import Section
 from charact.views.tables import format as fmt
 from charact.views.tables.model import Column, share_column, table

@@ -6,8 +6,9 @@ from rich.console import RenderableType
 
 from charact.analysis.profile.breakdown import part_breakdown
 from charact.record.reader import Run
+from charact.views.document import Block, Body
 from charact.views.html.elements import bars
-from charact.views.html.elements.blocks import PHASE, Block, Body, legend_of
+from charact.views.html.elements.blocks import PHASE, legend_of
 from charact.views.section import Section
 from charact.views.tables import format as fmt
 from charact.views.tables import palette

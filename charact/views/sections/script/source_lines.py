@@ -18,7 +18,8 @@ from charact.analysis.common.script_attribution import (
 )
 from charact.record.reader import Run
 from charact.record.schema import SAMPLED_PHASES
-from charact.views.html.elements.blocks import CASE, Block, Body
+from charact.views.document import Block, Body
+from charact.views.html.elements.blocks import CASE
 from charact.views.section import Section
 from charact.views.tables import format as fmt
 from charact.views.tables.model import Column, table

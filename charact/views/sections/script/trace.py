@@ -2,7 +2,8 @@
 
 from charact.analysis.common.script_attribution import attribution, blind_spots, is_imported, phase_evidence
 from charact.record.reader import Run
-from charact.views.html.elements.blocks import CASE, PHASE, Block, Body
+from charact.views.document import Block, Body
+from charact.views.html.elements.blocks import CASE, PHASE
 from charact.views.section import Section
 from charact.views.tables import format as fmt
 from charact.views.tables.model import Column, share_column, table

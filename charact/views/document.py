@@ -1,0 +1,171 @@
+"""What views show, as data: built once by kinds of cases and by sections, and drawn by one renderer each.
+
+`html/` draws cards and sections, `terminal/document.py` cards with their items, `export/` tables as Markdown. Texts are
+plain: a renderer escapes them and adds its own marks.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+
+from charact.views.tables.model import Table
+
+if TYPE_CHECKING:
+    from charact.views.html.elements.charts import Chart
+
+Tone = Literal["", "strong", "dim", "warning", "failure", "good", "place"]
+"""How a text stands out; a renderer chooses the color."""
+Legend = list[tuple[str, str]]
+"""Names with their colors."""
+Points = list[tuple[str, str]]
+"""Names, each with explanatory sentences."""
+
+
+class Number(NamedTuple):
+    """A number as text with its unit, or as n/a with the reason, and its name."""
+
+    name: str
+    text: str
+
+
+class Part(NamedTuple):
+    """A part of a bar: its name, its share of the whole, its color as #RRGGBB, and its amount as text."""
+
+    name: str
+    share_frac: float
+    color: str
+    amount: str = ""
+
+
+class Bar(NamedTuple):
+    """A stacked bar: what it divides, and its parts in order."""
+
+    title: str
+    parts: Sequence[Part]
+
+
+class Meter(NamedTuple):
+    """How well a device is used by one measure: its share of the ideal, and the measure in words."""
+
+    share_frac: float
+    text: str
+
+
+class Line:
+    """A paragraph: texts, and pairs of a text and its tone."""
+
+    def __init__(self, *spans: str | tuple[str, Tone]) -> None:
+        self.spans: list[tuple[str, Tone]] = [(span, "") if isinstance(span, str) else span for span in spans]
+
+    @property
+    def text(self) -> str:
+        """The text without tones."""
+        return "".join(text for text, _ in self.spans)
+
+
+@dataclass(frozen=True)
+class Lines:
+    """Items without space between them, below each other."""
+
+    items: Sequence["Item"]
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """A table for narrow screens: the names of its rows, and the columns `names` after the first one.
+
+    A number that all rows lack for one reason becomes a line below. The first column after the name is the most
+    important one if `strong`.
+    """
+
+    table: Table
+    names: Sequence[str]
+    strong: bool = True
+
+
+@dataclass(frozen=True)
+class Chapter:
+    """Items below a title."""
+
+    title: str
+    items: Sequence["Item"]
+
+
+Item: TypeAlias = Line | Bar | Lines | Numbers | Table | Chapter
+"""Content of a summary, in the order of reading."""
+
+
+@dataclass(frozen=True)
+class Card:
+    """A case's headline number with its label, details, bars, meters, more numbers, and its verdict.
+
+    `verdict` is a few words, and `advice` the sentences after it. `failure` is the status and reason of a failed case,
+    which may have numbers nevertheless. `several` is true if `case` names several cases, so that no filter hides the
+    card. `warnings` say what is missing or wrong. The bars of a `doubtful` card are pale. `items` follow in summaries
+    without sections, such as the terminal's.
+    """
+
+    case: str
+    headline: Number | None = None
+    details: Sequence[str] = ()
+    warnings: Sequence[str] = ()
+    numbers: Sequence[Number] = ()
+    bars: Sequence[Bar] = ()
+    meters: Sequence[Meter] = ()
+    verdict: str = ""
+    advice: Sequence[str] = ()
+    failure: tuple[str, str] | None = None
+    several: bool = False
+    doubtful: bool = False
+    items: Sequence[Item] = ()
+
+
+@dataclass(frozen=True)
+class Block:
+    """Figures and their table, a table alone, or the reason why there is no data."""
+
+    title: str = ""
+    figures: list[Any] = field(default_factory=list)
+    """What the HTML renderer draws above the table."""
+    legend: Legend = field(default_factory=list)
+    table: Table | None = None
+    chart: "Chart | None" = None
+    """A chart that a script draws."""
+    note: str = ""
+    points: Points = field(default_factory=list)
+    missing: list[tuple[str, str]] = field(default_factory=list)
+    """Cases without data, each with the reason."""
+    folded: bool = False
+    """Whether figures and table are folded."""
+    case: str | None = None
+    """The one case that the block is about, for the filter by case."""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """A titled list of names and values."""
+
+    title: str
+    items: list[tuple[str, str]]
+
+
+@dataclass(frozen=True)
+class Body:
+    """A section's content, in display order."""
+
+    lead: str = ""
+    cards: list[Card] = field(default_factory=list)
+    legend: Legend = field(default_factory=list)
+    points: Points = field(default_factory=list)
+    facts: list[Facts] = field(default_factory=list)
+    blocks: list[Block] = field(default_factory=list)
+
+    @property
+    def reasons(self) -> str:
+        """Why the section has no data; empty if it has some."""
+        if self.cards or self.facts or self.points or any(
+                block.figures or block.chart or block.points or (block.table and block.table.rows)
+                for block in self.blocks):
+            return ""
+        texts = [text for block in self.blocks for text in (block.note, *(reason for _, reason in block.missing))]
+        return "; ".join(dict.fromkeys(filter(None, texts))) or self.lead
