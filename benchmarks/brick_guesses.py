@@ -18,13 +18,13 @@ import torch
 from torch import Tensor
 
 from charact.bricks.aten import runnable
-from charact.bricks.brick import Brick
 from charact.bricks.capture.capture import capture
-from charact.bricks.captured_graph import Json
+from charact.bricks.commands._generate import sources_of
+from charact.bricks.suite.brick import Brick
+from charact.bricks.suite.captured_graph import Json
 from charact.bricks.suite.composition import Configuration, cut_model
 from charact.bricks.suite.suite import perturbed
 from charact.bricks.value_distributions import draw
-from charact.commands.bricks.generate import sources_of
 
 Distance = Callable[[Tensor, Tensor], float]
 _SHARES = (torch.arange(32, dtype=torch.float64) + 0.5) / 32

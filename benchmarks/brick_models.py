@@ -9,9 +9,9 @@ from brick_zoo import Member
 
 from charact.bricks.capture.capture import capture
 from charact.bricks.suite.composition import Composition, Configuration, CutModel, cut_model
+from charact.bricks.timing.inputs import num_new_pages
 from charact.core.errors import UserError
 from charact.execution.loop import Loop
-from charact.measure.bricks.inputs import num_new_pages
 
 AT_HOME_ITERATIONS = 10
 """Untimed iterations at a model's turn: caches keep what was read several times, and other models ran between."""

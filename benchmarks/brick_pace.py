@@ -11,7 +11,7 @@ from dataclasses import replace
 import pandas as pd
 from brick_models import Measured
 
-from charact.measure.bricks.rounds import Rounds
+from charact.bricks.timing.rounds import Rounds
 from charact.record.reader import Rows
 
 NEIGHBOURS = 81

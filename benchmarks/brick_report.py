@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 from brick_models import Measured
 
-from charact.analysis.bricks.calibration import fit_correction, typical
-from charact.analysis.bricks.construction import BrickTimes, Construction, construct
+from charact.bricks.analysis.calibration import fit_correction, typical
+from charact.bricks.analysis.construction import BrickTimes, Construction, construct
 from charact.bricks.suite.suite import Suite
-from charact.measure.bricks.rounds import Rounds, as_stored
-from charact.measure.bricks.suite_run import left_out
+from charact.bricks.timing.rounds import Rounds, as_stored
+from charact.bricks.timing.suite_run import left_out
 from charact.record.reader import Rows, load_run
 from charact.record.writer import RunWriter
 

@@ -28,11 +28,11 @@ from brick_pace import Pace
 from brick_report import not_timed, report, times_of
 from brick_zoo import members
 
-from charact.analysis.bricks.construction import construct
+from charact.bricks.analysis.construction import construct
 from charact.bricks.suite.suite import Suite, add_models
+from charact.bricks.timing.rounds import Rounds, rotated
+from charact.bricks.timing.suite_run import brick_settings
 from charact.execution.loop import Loop
-from charact.measure.bricks.rounds import Rounds, rotated
-from charact.measure.bricks.suite_run import brick_settings
 from charact.measure.passes.timing import StopRule
 
 CPU = torch.device("cpu")

@@ -1,8 +1,7 @@
-"""The command line: a command for every module of `charact/commands`; errors are one line and an exit status."""
+"""The command line: a command for every module of `commands/`; errors are one line and an exit status."""
 
 import importlib
 import os
-import pkgutil
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -13,9 +12,10 @@ from typing import Annotated, Any, get_args
 
 import typer
 
-import charact.commands
+import charact
 from charact.core.errors import ProgramInterrupted, UserError
 from charact.core.output import OUT, finish, occupy_closed_descriptors, show, warn
+from charact.core.plugins import module_names
 
 OK, FAILED, USER_ERROR = 0, 1, 2
 _VALUE_NAMES = {int: "N", float: "X", Path: "PATH"}
@@ -95,8 +95,8 @@ def build_app(arguments: Sequence[str] | None = None) -> typer.Typer:
 
 def _command_modules() -> dict[str, str]:
     """Return the names of modules by the names of their commands; one that is a keyword of Python ends in `_`."""
-    names = sorted(module.name for module in pkgutil.iter_modules(charact.commands.__path__))
-    return {name.rstrip("_").replace("_", "-"): f"charact.commands.{name}" for name in names if name[0] != "_"}
+    names = module_names("charact.commands")
+    return {name.rpartition(".")[2].rstrip("_").replace("_", "-"): name for name in names}
 
 
 def build_command(arguments: Sequence[str] | None = None) -> Any:

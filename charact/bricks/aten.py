@@ -17,8 +17,8 @@ from torch import Tensor
 from torch._ops import OpOverload
 
 from charact.bricks.allowlist import _RETURN_NUMBERS, LAYOUTS, MEMORY_FORMATS, OPERATORS, STRINGS
-from charact.bricks.brick import Brick
-from charact.bricks.captured_graph import ITEM_BYTES, CaptureError, Json, Layer
+from charact.bricks.suite.brick import Brick
+from charact.bricks.suite.captured_graph import ITEM_BYTES, CaptureError, Json, Layer
 from charact.core.errors import UserError
 
 _EQUATION = re.compile(r"[A-Za-z.]{1,30}(,[A-Za-z.]{1,30}){0,7}->[A-Za-z.]{0,30}")

@@ -25,8 +25,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from charact.bricks.brick import LARGEST_WHOLE_BYTES
-from charact.bricks.captured_graph import PRIVATE_KINDS, Json, TensorType
+from charact.bricks.suite.brick import LARGEST_WHOLE_BYTES
+from charact.bricks.suite.captured_graph import PRIVATE_KINDS, Json, TensorType
 
 NUM_QUANTILES = 64
 NUM_PERTURBED = 16

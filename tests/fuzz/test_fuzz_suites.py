@@ -38,23 +38,23 @@ from support.hand_made_bricks import (
 )
 from torch import nn
 
-from charact.analysis.bricks.construction import brick_case
 from charact.bricks.allowlist import OPERATORS, STRINGS
-from charact.bricks.brick import brick_from_json, brick_to_json, canonical
+from charact.bricks.analysis.construction import brick_case
 from charact.bricks.capture.exported_workload import saved_program
+from charact.bricks.commands._construct import Models, _construct, _open
+from charact.bricks.commands._show import audit_suite, show_suite
+from charact.bricks.commands._whole_models import Named, recreated_source
+from charact.bricks.suite.brick import brick_from_json, brick_to_json, canonical
 from charact.bricks.suite.composition import load_compositions
 from charact.bricks.suite.suite import index_bytes, load_suite
+from charact.bricks.timing import worker as worker_process
+from charact.bricks.timing.suite_run import run_cases
 from charact.commands._shared.publish import publish_and_report
-from charact.commands.bricks.construct import Models, _construct, _open
-from charact.commands.bricks.show import audit_suite, show_suite
-from charact.commands.bricks.whole_models import Named, recreated_source
 from charact.core.bounded_reading import limited_to
 from charact.core.errors import UserError
 from charact.datasets._common.request import DataRequest
 from charact.execution.interrupt import Interrupt
 from charact.execution.out_of_memory import data_growth_limit
-from charact.measure.bricks import worker as worker_process
-from charact.measure.bricks.suite_run import run_cases
 from charact.record.reader import load_run
 from charact.record.writer import RunWriter
 
@@ -322,7 +322,7 @@ def run_suite(path: Path, out: Path) -> None:
     os.set_blocking(events, False)
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD, signal.SIGINT, signal.SIGTERM})
     try:
-        with patch("charact.measure.bricks.suite_run.release_memory"):  # it walks all that tests import: 0.8 s
+        with patch("charact.bricks.timing.suite_run.release_memory"):  # it walks all that tests import: 0.8 s
             status = worker_process.supervise(run_cases, writer.directory, writer.lock, their_events, their_answers,
                                               os.getppid())
         told = b""

@@ -8,8 +8,8 @@ from support.hand_made_bricks import a_gradient_sum, a_suite, an_update, product
 from support.notes import Notes
 
 from charact import load_run
+from charact.bricks.timing.suite_run import run_bricks
 from charact.execution.interrupt import Interrupt
-from charact.measure.bricks.suite_run import run_bricks
 from charact.measure.microbench.call_timer import clock_for
 from charact.measure.passes.timing import StopRule
 from charact.measure.passes.warm_device import warm_device

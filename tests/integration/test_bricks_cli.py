@@ -191,7 +191,7 @@ class TestGenerating:
         from charact.workload.registry import all_workloads
 
         few = {name: workload for name, workload in all_workloads().items() if name in ("mlp", "convolve2d")}
-        monkeypatch.setattr("charact.commands.bricks.generate.all_workloads", lambda: few)
+        monkeypatch.setattr("charact.bricks.commands._generate.all_workloads", lambda: few)
         done = here("bricks", "generate", "mlp", *TINY, "--decoys", "1", "--out", "s", cwd=tmp_path)
         assert done.returncode == 0, done.stderr
         composition, = load_compositions(tmp_path / "s.private")

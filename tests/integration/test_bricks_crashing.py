@@ -11,7 +11,7 @@ from support.crashing_bricks import CRASHING, allow_crashes
 from support.hand_made_bricks import a_brick, a_layer, a_suite, an_input, pointwise, product, value
 
 from charact import load_run
-from charact.measure.bricks.worker import DESCRIBING, TIMING, Crashes, Note
+from charact.bricks.timing.worker import DESCRIBING, TIMING, Crashes, Note
 from charact.record.reader import Run
 
 Here = Callable[..., Any]

@@ -5,7 +5,6 @@ import gzip
 import io
 import json
 import os
-import pkgutil
 import subprocess
 import sys
 from pathlib import Path
@@ -23,6 +22,7 @@ import charact.views.tensorboard.scalars  # noqa: F401
 from charact import cli
 from charact.commands._shared.run_cases import run_and_publish
 from charact.core import output
+from charact.core.plugins import module_names
 from charact.execution.interrupt import Interrupt
 from charact.record.in_progress import PARTIAL_PREFIX
 from charact.record.reader import load_run
@@ -111,8 +111,7 @@ def pipe_without_reader() -> int:
 
 
 def test_every_command_is_tried() -> None:
-    files = pkgutil.iter_modules([str(Path(cli.__file__).parent / "commands")])
-    names = {file.name.rstrip("_") for file in files if not file.name.startswith("_")}
+    names = {name.rpartition(".")[2].rstrip("_") for name in module_names("charact.commands")}
     assert names <= {command.split()[0] for command in COMMANDS} | ELSEWHERE
 
 

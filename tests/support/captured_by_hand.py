@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from charact.bricks.aten import literal, operator_of, written_values
-from charact.bricks.captured_graph import CapturedModel, Json, Layer, Segment, TensorType, Update
+from charact.bricks.suite.captured_graph import CapturedModel, Json, Layer, Segment, TensorType, Update
 from charact.bricks.suite.composition import Configuration
 
 CPU = torch.device("cpu")

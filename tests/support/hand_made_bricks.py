@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from charact.bricks.brick import Brick, brick_from_json
+from charact.bricks.suite.brick import Brick, brick_from_json
 from charact.bricks.suite.composition import Composition, CutModel
 from charact.bricks.suite.suite import Suite, add_models, load_suite
 

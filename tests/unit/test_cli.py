@@ -1,7 +1,5 @@
-import pkgutil
 import subprocess
 import sys
-from pathlib import Path
 from types import ModuleType
 from typing import Annotated
 
@@ -10,6 +8,7 @@ import typer
 
 from charact import cli
 from charact.core.errors import UserError
+from charact.core.plugins import module_names
 
 HEAVY = {"torch", "pandas", "pyarrow", "matplotlib", "tensorboard", "numpy", "rich", "psutil"}
 
@@ -160,8 +159,7 @@ def test_help_costs_little_more_than_its_parser() -> None:
 
 
 def test_every_file_of_commands_is_a_command_with_help() -> None:
-    files = pkgutil.iter_modules([str(Path(cli.__file__).parent / "commands")])
-    names = {file.name.rstrip("_").replace("_", "-") for file in files if not file.name.startswith("_")}
+    names = {name.rpartition(".")[2].rstrip("_").replace("_", "-") for name in module_names("charact.commands")}
     described = {}
     for line in charact("--help").stdout.partition("Commands:\n")[2].splitlines():
         if line.strip() and not line.startswith("   "):  # deeper lines continue the one above

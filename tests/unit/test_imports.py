@@ -1,7 +1,8 @@
 """Imports run one way between layers, no two files import each other, and no folder is crowded.
 
 The layer of a file is the first folder below `charact/`. Every import counts, also one inside a function; imports for
-type checking alone do not.
+type checking alone do not. A feature in a folder of its own (`FEATURES`) uses all layers, and none uses it: it is found
+by scanning, through folders that have the path of a layer's folder, such as `bricks/views/sections/`.
 """
 
 import ast
@@ -25,20 +26,22 @@ MAY_IMPORT = {
     "workloads": {"core", "datasets", "workload"},
     "execution": {"core", "record", "machine", "datasets", "workload"},
     "ops": {"core", "datasets", "execution"},
-    "bricks": {"core", "record", "datasets", "workload", "execution"},
     "traces": {"core", "record"},
-    "measure": {"core", "record", "machine", "datasets", "workload", "execution", "ops", "bricks", "traces"},
-    "analysis": {"core", "record", "machine", "bricks", "traces"},
-    "views": {"core", "record", "bricks", "analysis"},
+    "measure": {"core", "record", "machine", "datasets", "workload", "execution", "ops", "traces"},
+    "analysis": {"core", "record", "machine", "traces"},
+    "views": {"core", "record", "analysis"},
     "sweeps": {"core", "record"},
-    "studies": {"core", "record", "analysis", "views"},
-    "commands": {"core", "record", "machine", "datasets", "workload", "execution", "ops", "bricks", "traces",
-                 "measure", "analysis", "views", "sweeps", "studies"},
+    "commands": {"core", "record", "machine", "datasets", "workload", "execution", "ops", "traces",
+                 "measure", "analysis", "views", "sweeps"},
 }  # fmt: skip
 """Layers that each layer may import besides itself. The files at the top may import all of them."""
-FREE_OF_TORCH = {"core", "record", "traces", "analysis", "views", "sweeps", "studies"}
-FREE_OF_TORCH_ONCE_IMPORTED = ("charact.bricks.suite", "charact.bricks.brick", "charact.bricks.captured_graph")
-"""What analyses and views may import of bricks."""
+FEATURES: dict[str, set[str]] = {"bricks": {"studies"}, "studies": set()}
+"""Features in a folder of their own, with other features that each may import: bricks has a chapter of the studies."""
+FREE_OF_TORCH = {"core", "record", "traces", "analysis", "views", "sweeps", "bricks.suite", "bricks.analysis",
+                 "bricks.views", "bricks.studies", "studies"}
+"""Layers, and folders of features, whose files import no torch, also not by way of others."""
+KNOTS = {("charact.analysis.compare.samples", "bricks"), ("charact.views.tables.comparison_speedups", "bricks")}
+"""Files that still import a feature."""
 LARGEST_FOLDER = 20
 HEAVY = {"torch", "numpy", "pandas", "pyarrow", "matplotlib", "tensorboard", "rich", "psutil", "jinja2"}
 
@@ -57,7 +60,20 @@ SOURCES = sources()
 def layer(module: str) -> str:
     """The first folder below `charact`; "" for a file at the top, which stands above all layers."""
     name = module.removeprefix("charact").lstrip(".").partition(".")[0]
-    return name if name in MAY_IMPORT else ""
+    return name if name in MAY_IMPORT or name in FEATURES else ""
+
+
+def may_import(own: str, other: str) -> bool:
+    """Whether files of a layer or feature may import those of another."""
+    if own in FEATURES:
+        return other in MAY_IMPORT or other in FEATURES[own] | {own}
+    return other not in FEATURES and (not own or other in MAY_IMPORT[own] | {own})
+
+
+def free_of_torch(module: str) -> bool:
+    """Whether a file may not import torch, also not by way of others."""
+    first, _, inner = module.removeprefix("charact.").partition(".")
+    return first in FREE_OF_TORCH or f"{first}.{inner.partition('.')[0]}" in FREE_OF_TORCH
 
 
 @cache
@@ -88,29 +104,27 @@ def violations(source: str, module: str) -> list[str]:
     own, found = layer(module), []
     for name, line in imports(parsed(source)):
         top = name.partition(".")[0]
-        if top == "charact" and own and layer(name) not in MAY_IMPORT[own] | {own}:
-            found.append(f"{module}:{line} imports {name}: {own}/ may not import {layer(name) or 'the top'}")
-        reads_only = own in ("analysis", "views")
-        if reads_only and layer(name) == "bricks" and not name.startswith(FREE_OF_TORCH_ONCE_IMPORTED):
-            found.append(f"{module}:{line} imports {name}, which imports torch")
-        if top == "torch" and own in FREE_OF_TORCH:
+        if top == "charact" and not may_import(own, layer(name)) and (module, layer(name)) not in KNOTS:
+            found.append(f"{module}:{line} imports {name}: {own or 'the top'} may not import {layer(name)}")
+        if top == "torch" and free_of_torch(module):
             found.append(f"{module}:{line} imports torch")
     return found + at_start(source, module)
 
 
 def at_start(source: str, module: str) -> list[str]:
     """Heavy libraries that a command's file imports when the command line starts, before it knows what to run."""
-    if module != "charact.cli" and (layer(module) != "commands" or helper(module)):
+    if module != "charact.cli" and not starting(module):
         return []
     body = [node for node in parsed(source).body if not isinstance(node, (ast.FunctionDef, ast.ClassDef))]
     return [f"{module}:{line} imports {name} when the command line starts"
             for name, line in imports(ast.Module(body=body, type_ignores=[])) if name.partition(".")[0] in HEAVY]
 
 
-def helper(module: str) -> bool:
-    """Whether a file of commands is imported inside functions only."""
-    helpers = ("charact.commands._shared.", "charact.commands.bricks.", "charact.commands.sweep.")
-    return module.startswith(helpers) and not module.endswith((".options", ".user_model_options", ".cli"))
+def starting(module: str) -> bool:
+    """Whether a file of commands is imported when the command line starts, and not inside functions only."""
+    _, in_commands, name = f"{module}.".partition(".commands.")
+    is_helper = name.startswith(("_", "sweep.")) and name != "sweep."
+    return bool(in_commands) and (not is_helper or name.endswith((".options.", ".user_model_options.", ".cli.")))
 
 
 def graph() -> dict[str, set[str]]:
@@ -144,7 +158,7 @@ def circles(edges: dict[str, set[str]]) -> list[set[str]]:
 
 def test_every_folder_is_a_layer() -> None:
     folders = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
-    assert folders | {"workloads"} == MAY_IMPORT.keys() | {"integrations"}
+    assert folders | {"workloads"} == MAY_IMPORT.keys() | FEATURES.keys() | {"integrations"}
 
 
 def test_no_import_runs_back() -> None:
@@ -164,8 +178,8 @@ def test_no_folder_is_crowded() -> None:
 
 def test_records_are_read_and_commands_start_without_torch_and_modules_of_unix() -> None:
     """A file may import torch by way of others; Windows lacks these modules, and some signals and functions."""
-    starting = [name for name in SOURCES if layer(name) == "commands" and not helper(name)]
-    readers = [name for name in SOURCES if layer(name) in FREE_OF_TORCH or name.startswith(FREE_OF_TORCH_ONCE_IMPORTED)]
+    commands = [name for name in SOURCES if starting(name)]
+    readers = [name for name in SOURCES if free_of_torch(name)]
     program = f"""
 import sys, signal, os
 for name in ("fcntl", "grp", "pwd", "resource", "termios"):
@@ -173,7 +187,7 @@ for name in ("fcntl", "grp", "pwd", "resource", "termios"):
 for module, name in ((signal, "SIGHUP"), (os, "register_at_fork"), (os, "fork")):
     if hasattr(module, name):
         delattr(module, name)
-import charact, charact.cli, {', '.join([*readers, *starting])}
+import charact, charact.cli, {', '.join([*readers, *commands])}
 assert "torch" not in sys.modules
 import charact.execution.interrupt
 assert charact.cli.run(["--help"]) == 0
@@ -203,7 +217,7 @@ def test_a_planted_import_is_found(module: str, source: str) -> None:
 
 @pytest.mark.parametrize(("module", "source"), [
     ("charact.analysis.profile.breakdown", "from charact.record.reader import Run\nimport pandas"),
-    ("charact.analysis.bricks.construction", "from charact.bricks.suite.composition import Composition"),
+    ("charact.bricks.analysis.construction", "from charact.bricks.suite.composition import Composition"),
     ("charact.measure.passes.timing", "import torch\nfrom charact.record.writer import RunWriter"),
     ("charact.commands.list", "def command():\n    import torch\n    from charact.views.terminal import summary"),
     ("charact.commands.list", "if TYPE_CHECKING:\n    import torch"),

@@ -8,8 +8,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from charact.bricks.timing.inputs import num_new_pages
 from charact.cli import run
-from charact.measure.bricks.inputs import num_new_pages
 from charact.measure.passes.resident_memory import resident_peak_bytes
 
 ROOT = Path(__file__).parents[2]

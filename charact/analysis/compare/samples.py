@@ -9,17 +9,17 @@ import pandas as pd
 
 from charact.analysis.common.cache import memoize
 from charact.analysis.common.significance import MIN_ITERATIONS, Sample, Values, resampling, timed
-from charact.analysis.compare.brick_samples import (
+from charact.analysis.operations.timings import call_times
+from charact.analysis.profile.breakdown import operator_times, phase_breakdown
+from charact.analysis.profile.case_summary import iteration_samples, phase_times
+from charact.analysis.training.stages import TRAINING_STAGES, stage_phase_times, stage_times
+from charact.bricks.analysis.samples import (
     brick_samples,
     constructed_phases,
     constructed_samples,
     layer_samples,
     suite_samples,
 )
-from charact.analysis.operations.timings import call_times
-from charact.analysis.profile.breakdown import operator_times, phase_breakdown
-from charact.analysis.profile.case_summary import iteration_samples, phase_times
-from charact.analysis.training.stages import TRAINING_STAGES, stage_phase_times, stage_times
 from charact.record.case_facts import pass_facts
 from charact.record.reader import Run
 

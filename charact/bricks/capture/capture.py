@@ -19,7 +19,7 @@ from torch.export.graph_signature import InputKind, OutputKind
 
 from charact.bricks.aten import call, check_arguments, written_values
 from charact.bricks.capture.recording import SAME, Built, Draft, Program, Source, check_gradients, model_line, recorded
-from charact.bricks.captured_graph import (
+from charact.bricks.suite.captured_graph import (
     PRIVATE_KINDS,
     CapturedModel,
     CaptureError,

@@ -22,8 +22,8 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from charact.bricks.aten import check_arguments
-from charact.bricks.brick import MOST_FILE_BYTES, strict_json
-from charact.bricks.captured_graph import ITEM_BYTES, Json, Layer
+from charact.bricks.suite.brick import MOST_FILE_BYTES, strict_json
+from charact.bricks.suite.captured_graph import ITEM_BYTES, Json, Layer
 from charact.core.bounded_reading import check_declared
 from charact.core.errors import UserError
 from charact.execution.out_of_memory import host_memory_guard

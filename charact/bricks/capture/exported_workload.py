@@ -11,7 +11,7 @@ from torch.utils.data import Dataset
 
 from charact.bricks.aten import call
 from charact.bricks.capture.exported_file import SavedModel, read_saved
-from charact.bricks.captured_graph import Layer
+from charact.bricks.suite.captured_graph import Layer
 from charact.core.errors import UserError
 from charact.datasets._common.request import DataRequest
 from charact.workload.base import Workload

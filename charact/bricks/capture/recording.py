@@ -24,7 +24,7 @@ from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_map_on
 from torch.utils.weak import WeakIdKeyDictionary, WeakIdRef
 
 from charact.bricks.aten import encoded_call, operator_name
-from charact.bricks.captured_graph import CaptureError, Layer
+from charact.bricks.suite.captured_graph import CaptureError, Layer
 from charact.execution.case import Case
 from charact.execution.case_outcome import one_line
 from charact.execution.loop import Loop

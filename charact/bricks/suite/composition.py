@@ -12,7 +12,7 @@ from typing import Annotated, Any, TypedDict
 
 import msgspec
 
-from charact.bricks.brick import (
+from charact.bricks.suite.brick import (
     Brick,
     brick_of,
     file_bytes,
@@ -22,7 +22,7 @@ from charact.bricks.brick import (
     strict_json,
     update_brick,
 )
-from charact.bricks.captured_graph import (
+from charact.bricks.suite.captured_graph import (
     CapturedModel,
     Segment,
     cut,

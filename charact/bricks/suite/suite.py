@@ -17,7 +17,7 @@ from typing import Any, TypedDict, cast
 
 import msgspec
 
-from charact.bricks.brick import Brick, brick_from_json, brick_to_json, canonical, file_bytes, strict_json
+from charact.bricks.suite.brick import Brick, brick_from_json, brick_to_json, canonical, file_bytes, strict_json
 from charact.bricks.suite.composition import Composition, CutModel, write_composition
 from charact.core.errors import UserError
 from charact.core.files import atomic_write, is_begun, lock, release, writing

@@ -40,11 +40,6 @@ def stored_datasets(incomplete: str) -> list[str]:
     return [name for name in datasets(incomplete) if name != "synthetic"]
 
 
-def studies(incomplete: str) -> list[str]:
-    """Return names of the published studies."""
-    return [*(path.stem for path in _files(_PACKAGE / "studies" / "chapters")), "all"]
-
-
 def devices(incomplete: str) -> list[str]:
     """Return names of devices; those of CUDA on Linux only, by their device files."""
     try:
@@ -115,11 +110,6 @@ def compared_runs(incomplete: str) -> list[str]:
     """Return runs, and the names of published tables."""
     published = _PACKAGE / "record" / "published"
     return [*runs(incomplete), *sorted(f"reference:{path.stem}" for path in published.glob("*.json"))]
-
-
-def models_and_runs(incomplete: str) -> list[str]:
-    """Return what can be constructed from bricks: all, workloads and runs."""
-    return ["all", *workload_names(incomplete), *runs(incomplete)]
 
 
 def _records(incomplete: str, *, partial: bool) -> Iterator[str]:

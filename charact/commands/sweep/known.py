@@ -1,5 +1,6 @@
 """The commands that a case of a sweep may run, the names of their options, and a check of names given as values."""
 
+import importlib
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from functools import cache
@@ -10,6 +11,7 @@ import typer
 
 from charact.commands._shared import completion
 from charact.core.errors import UserError
+from charact.core.plugins import module_names
 from charact.core.text import did_you_mean
 from charact.record.schema import PRECISIONS
 from charact.sweeps.definition import ARGUMENTS, RESERVED, SweepCase
@@ -23,12 +25,15 @@ COMMANDS = ("profile", "train", "infer", "memory", "ops", "bricks run")
 @cache
 def _commands() -> dict[str, Any]:
     """Return the commands by name, as the command line defines them."""
-    from charact.commands import bricks, infer, memory, ops, profile, train
-
     app = typer.Typer()
-    for module in (profile, train, infer, memory, ops):
-        app.command(name=module.__name__.rpartition(".")[2])(module.command)
-    app.add_typer(bricks.group, name="bricks")
+    for path in module_names("charact.commands"):
+        name = path.rpartition(".")[2]
+        if name in {words.split()[0] for words in COMMANDS}:
+            module = importlib.import_module(path)
+            if hasattr(module, "group"):
+                app.add_typer(module.group, name=name)
+            else:
+                app.command(name=name)(module.command)
     root = typer.main.get_command(app)
     found: dict[str, Any] = {}
     for words in COMMANDS:

@@ -6,7 +6,7 @@ from typing import Any
 import pandas as pd
 
 from charact.analysis.compare import GROUPS, Group, geometric_means, speedups
-from charact.analysis.compare.bricks import brick_means, unmatched_bricks
+from charact.bricks.analysis.comparison import brick_means, unmatched_bricks
 from charact.core.units import digits
 from charact.views.tables import format as fmt
 from charact.views.tables.model import Column, Table, table

@@ -8,7 +8,7 @@ from torch._ops import OpOverload
 
 from charact.bricks.allowlist import OPERATORS
 from charact.bricks.aten import check_arguments, literal, operator_of
-from charact.bricks.captured_graph import Layer
+from charact.bricks.suite.captured_graph import Layer
 from charact.core.errors import UserError
 
 X, Y = {"value": 0}, {"value": 1}

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.captured_by_hand import ByHand, branches
 
-from charact.bricks.brick import (
+from charact.bricks.suite.brick import (
     Brick,
     BrickInput,
     brick_from_json,
@@ -21,7 +21,7 @@ from charact.bricks.brick import (
     identity,
     update_brick,
 )
-from charact.bricks.captured_graph import CapturedModel, Layer, TensorType, Update, cut
+from charact.bricks.suite.captured_graph import CapturedModel, Layer, TensorType, Update, cut
 
 SQUARE = TensorType("float32", (4, 4), (4, 1))
 

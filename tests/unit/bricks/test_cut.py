@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from support.captured_by_hand import ByHand, Value, branches, check_chained, run_whole
 
 from charact.bricks.aten import runnable
-from charact.bricks.brick import brick_of
-from charact.bricks.captured_graph import METHODS, CapturedModel, Segment, cut, written_before
+from charact.bricks.suite.brick import brick_of
+from charact.bricks.suite.captured_graph import METHODS, CapturedModel, Segment, cut, written_before
 
 
 def groups(captured: CapturedModel, g: int, method: str) -> list[tuple[int, ...]]:

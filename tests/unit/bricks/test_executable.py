@@ -11,12 +11,12 @@ from torch import Tensor
 
 from charact.bricks import aten
 from charact.bricks.aten import operator_of, optimizer_class, runnable, written_values
-from charact.bricks.brick import Brick, brick_from_json, brick_of, brick_to_json, gradient_sum_brick, update_brick
 from charact.bricks.capture.capture import capture
 from charact.bricks.capture.recording import Program, Source
-from charact.bricks.captured_graph import METHODS, CapturedModel, Layer, TensorType, Update, cut
+from charact.bricks.commands._generate import sources_of
+from charact.bricks.suite.brick import Brick, brick_from_json, brick_of, brick_to_json, gradient_sum_brick, update_brick
+from charact.bricks.suite.captured_graph import METHODS, CapturedModel, Layer, TensorType, Update, cut
 from charact.bricks.suite.composition import cut_model
-from charact.commands.bricks.generate import sources_of
 from charact.core.errors import UserError
 
 SQUARE = TensorType("float32", (4, 4), (4, 1))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from charact.bricks.brick import strict_json
+from charact.bricks.suite.brick import strict_json
 
 
 @pytest.mark.parametrize("data", [

@@ -9,7 +9,7 @@ import pytest
 from brick_models import Measured
 from brick_pace import Pace
 
-from charact.measure.bricks.rounds import rotated
+from charact.bricks.timing.rounds import rotated
 
 NUM_BRICKS, NUM_ROUNDS = 400, 12
 MODEL_S = 0.05

@@ -3,7 +3,7 @@
 import torch
 from support.captured_by_hand import ByHand
 
-from charact.bricks.captured_graph import CapturedModel, cut, next_power_of_two, reuse_distances
+from charact.bricks.suite.captured_graph import CapturedModel, cut, next_power_of_two, reuse_distances
 
 
 def recurrent(num_steps: int, *, last: bool = False) -> CapturedModel:

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from charact.bricks.brick import LARGEST_WHOLE_BYTES
-from charact.bricks.captured_graph import Json, TensorType
+from charact.bricks.suite.brick import LARGEST_WHOLE_BYTES
+from charact.bricks.suite.captured_graph import Json, TensorType
 from charact.bricks.value_distributions import (
     NUM_PERTURBED,
     NUM_QUANTILES,

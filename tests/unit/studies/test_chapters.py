@@ -7,8 +7,8 @@ from support.operation_records import Operations
 from support.pages import Page
 from support.pairs import write_northeastern
 
-from charact.commands.study.run import _chapter, _subtitle
 from charact.record.reader import Run, load_run
+from charact.studies.commands._run import _chapter, _subtitle
 from charact.studies.study import SCALES, Scale, Study, all_studies
 from charact.sweeps.definition import SweepCase
 from charact.sweeps.directory import Outcome, State

@@ -8,8 +8,8 @@ from torch import Tensor
 from charact.bricks.aten import call
 from charact.bricks.capture.capture import Interpretation, capture
 from charact.bricks.capture.recording import Program, Source, recorded
-from charact.bricks.captured_graph import CapturedModel, CaptureError
-from charact.commands.bricks.generate import sources_of
+from charact.bricks.commands._generate import sources_of
+from charact.bricks.suite.captured_graph import CapturedModel, CaptureError
 
 NETS = "support.capture_nets:"
 

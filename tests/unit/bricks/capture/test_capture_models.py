@@ -9,8 +9,8 @@ from torch import Tensor
 from charact.bricks.aten import call
 from charact.bricks.capture.capture import capture
 from charact.bricks.capture.recording import Program, Source
-from charact.bricks.captured_graph import CapturedModel, CaptureError, TensorType
-from charact.commands.bricks.generate import sources_of
+from charact.bricks.commands._generate import sources_of
+from charact.bricks.suite.captured_graph import CapturedModel, CaptureError, TensorType
 from charact.workload.registry import all_workloads
 
 SMALL = {"image": 32, "sequence": 6}

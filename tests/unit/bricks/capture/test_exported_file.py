@@ -18,8 +18,8 @@ from torch import Tensor, nn
 
 from charact.bricks.capture.capture import capture
 from charact.bricks.capture.exported_file import read_saved
-from charact.bricks.captured_graph import LEAF_KINDS
-from charact.commands.bricks.generate import sources_of
+from charact.bricks.commands._generate import sources_of
+from charact.bricks.suite.captured_graph import LEAF_KINDS
 from charact.core.bounded_reading import limited_to
 from charact.core.errors import UserError
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from charact.commands.bricks.generate import sources_of
+from charact.bricks.commands._generate import sources_of
 from charact.core.errors import UserError
 
 

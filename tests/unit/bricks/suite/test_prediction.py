@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from support.hand_made_bricks import a_brick, a_layer, an_input, value
 
-from charact.bricks.brick import literals
+from charact.bricks.suite.brick import literals
 from charact.bricks.suite.prediction import Sizes, chosen_to_time, sizes_of
 
 

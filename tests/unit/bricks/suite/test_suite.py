@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.captured_by_hand import ByHand, branches, configuration
 
-from charact.bricks.brick import brick_from_json, brick_to_json
-from charact.bricks.captured_graph import Json
+from charact.bricks.suite.brick import brick_from_json, brick_to_json
+from charact.bricks.suite.captured_graph import Json
 from charact.bricks.suite.composition import CutModel, cut_model, load_compositions, read_composition
 from charact.bricks.suite.suite import (
     Suite,

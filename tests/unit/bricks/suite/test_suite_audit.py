@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from support.captured_by_hand import branches, configuration
 
-from charact.bricks.brick import canonical
 from charact.bricks.capture.capture import capture
-from charact.bricks.captured_graph import CapturedModel
+from charact.bricks.commands._generate import sources_of
 from charact.bricks.suite.audit import audit
+from charact.bricks.suite.brick import canonical
+from charact.bricks.suite.captured_graph import CapturedModel
 from charact.bricks.suite.composition import CutModel, cut_model, drawn_decoys, load_compositions
 from charact.bricks.suite.suite import add_models, load_suite, private_directory
-from charact.commands.bricks.generate import sources_of
 from charact.core.errors import UserError
 
 MODEL, MODULE = "secret_net", "hidden_blocks.layer7"

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from support.brick_runs import CASE, brick_run, composition
 
-from charact.analysis.bricks.construction import BrickTimes, construct
+from charact.bricks.analysis.construction import BrickTimes, construct
 from charact.bricks.suite.prediction import Sizes, predict, sizes_of
 
 PLACES = [(rows, width) for rows in (8, 16, 32, 64, 128, 256) for width in (64, 128, 256, 512)]

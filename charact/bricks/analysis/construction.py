@@ -1,0 +1,448 @@
+"""Construction of a model's latency from the times of its bricks, measured or predicted."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import Annotated, Any
+
+import msgspec
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from charact.analysis.common.significance import MIN_ITERATIONS, Values, resampled
+from charact.bricks.suite.brick import runs_as
+from charact.bricks.suite.composition import Composition
+from charact.bricks.suite.prediction import predict, sizes_of
+from charact.core.errors import UserError
+from charact.record.reader import Rows, Run
+from charact.record.schema import LEFT_OUT
+
+_Frac = Annotated[float, msgspec.Meta(ge=0)]
+
+
+class Correction(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """Systematic differences between models and their bricks, fitted on calibration models.
+
+    The corrected latency is `factor` times the plain sum, plus a time for each module call, each segment, and each
+    segment that has a backward pass. A coefficient that the models do not determine stays at 1 or 0; `reasons` holds
+    the reason by its name.
+    """
+
+    factor: Annotated[float, msgspec.Meta(gt=0)]
+    module_call_s: float
+    piece_s: float
+    backward_start_s: float
+    reasons: dict[str, str]
+    models: Annotated[list[str], msgspec.Meta(min_length=2)]
+    """Calibration models."""
+    plain_error_frac: _Frac
+    """Mean |error| of the plain sum on these models."""
+    error_frac: _Frac
+    """Mean |error| in leave-one-out cross-validation."""
+    worst_error_frac: _Frac
+    """Largest |error| in leave-one-out cross-validation."""
+
+
+CLOCKS = ("host_s", "device_s")
+
+
+class BrickTimes:
+    """Times of the bricks of one case of a suite's run.
+
+    `bricks` maps each brick's identifier to its row of the table `bricks`; `facts` holds the facts of the pass
+    `bricks`.
+    """
+
+    def __init__(self, run: Run, case: str) -> None:
+        passes = run.passes(case)
+        if "bricks" not in passes:
+            raise UserError(f"{run.path} is not a run of a suite: charact bricks run makes one")
+        self.run, self.case, self.facts = run, case, passes["bricks"]
+        rows = run.bricks.query("case == @case")
+        self.bricks: dict[str, dict[Any, Any]] = {row["brick"]: row for row in rows.to_dict("records")}
+        timed = run.brick_times.query("case == @case")
+        self.num_repeats = len(timed[["round", "call"]].drop_duplicates())
+        """Number of timed calls of each brick."""
+        timed = timed.groupby(["brick", "phase", "round"], as_index=False, sort=False)[list(CLOCKS)].mean()
+        self.clocks = [clock for clock in CLOCKS if timed[clock].notna().any()]
+        """Clocks with recorded times: the host's, and on CUDA also the device's."""
+        self._rounds: dict[str, dict[tuple[str, str], Values]] = {}
+        self._common: dict[str, NDArray[np.bool_]] = {}
+        for clock in self.clocks:
+            by_round = timed.pivot(index=["brick", "phase"], columns="round", values=clock).astype("float64")
+            self._rounds[clock] = dict(zip(by_round.index, by_round.to_numpy(), strict=True))
+            self._common[clock] = by_round.notna().all(axis="index").to_numpy()
+        self._drawn: dict[tuple[str, str, str], Values] = {}
+        for clock in self.clocks:
+            self._predict(clock)
+
+    def has(self, brick: str, phase: str) -> bool:
+        """Return whether each clock has times of a brick's phase, measured or predicted."""
+        return bool(self.clocks) and all((brick, phase) in self._rounds[clock] or (brick, phase, clock) in self._drawn
+                                         for clock in self.clocks)  # fmt: skip
+
+    def method(self, brick: str) -> str:
+        """Return how the times of a brick were obtained: 'measured' or 'predicted' from other bricks."""
+        return "predicted" if self.bricks[brick]["status"] == LEFT_OUT else "measured"
+
+    def drawn(self, brick: str, phase: str, clock: str) -> Values:
+        """Return the median time (s) of a brick's phase, followed by its bootstrap draws; pass it to `interval`.
+
+        A predicted brick has the prediction, followed by draws from the distribution of its error.
+        """
+        key = (brick, phase, clock)
+        if key not in self._drawn:
+            times = self._rounds[clock][brick, phase]
+            self._drawn[key] = median_and_draws(times[~np.isnan(times)], times[self._common[clock]])
+        return self._drawn[key]
+
+    def _predict(self, clock: str) -> None:
+        """Predict the forward times of bricks that were not timed from timed bricks with known work."""
+        wanted = [brick for brick, row in self.bricks.items() if row["status"] == LEFT_OUT]
+        known = [brick for brick, phase in self._rounds[clock]
+                 if phase == "forward" and pd.notna(self.bricks[brick]["bytes"])]
+        if not wanted or not known:
+            return
+        drawn = [self.drawn(brick, "forward", clock) for brick in known]
+        times, deviations = predict([sizes_of(self.bricks[brick]) for brick in known],
+                                    np.array([each[0] for each in drawn]),
+                                    [sizes_of(self.bricks[brick]) for brick in wanted])
+        noise = np.random.default_rng(0).standard_normal((len(wanted), len(drawn[0]) - 1))
+        for brick, time_s, deviation, each in zip(wanted, times, deviations, noise, strict=True):
+            self._drawn[brick, "forward", clock] = time_s * np.exp(deviation * np.concatenate([[0.0], each]))
+
+    def start_s(self, name: str, clock: str) -> float:
+        """Return the fixed overhead (s) of a backward pass (`backward_start_s`) or optimizer step (`step_start_s`)."""
+        start = self.facts.get(name) or 0.0
+        return float((start[clock] if isinstance(start, dict) else start) or 0.0)  # a float in earlier versions
+
+
+MIN_ROUNDS = MIN_ITERATIONS
+"""Minimum number of rounds for an interval."""
+_TAILS = 0.025, 0.975
+
+
+def median_and_draws(times_s: Values, common_s: Values) -> Values:
+    """Return the median of a brick's times (s), followed by bootstrap draws in blocks of sqrt(n) rounds.
+
+    Args:
+        times_s: the brick's times in all its rounds.
+        common_s: its times in the rounds in which all bricks were timed. Fewer than `MIN_ROUNDS` give no draws.
+    """
+    middle = np.median(times_s, keepdims=True)
+    # The draws depend only on the number of values, so that all bricks use the same rounds.
+    return np.concatenate([middle, resampled(common_s.tolist(), np.median)]) if len(common_s) >= MIN_ROUNDS else middle
+
+
+def interval(drawn: Values) -> tuple[float, float] | None:
+    """Return the 95 % interval of the first value; None without draws or if the draws' median is not positive.
+
+    Args:
+        drawn: the value, followed by its bootstrap draws.
+
+    The bootstrap median of skewed values is biased upwards, noticeably in a sum of hundreds of bricks. The draws are
+    therefore scaled so that their median is the value; this also keeps the interval above zero.
+    """
+    middle = np.median(drawn[1:]) if len(drawn) > 1 else 0.0
+    if middle <= 0:
+        return None
+    low, high = np.quantile(drawn[1:] / middle, _TAILS)
+    return float(drawn[0] * min(low, 1.0)), float(drawn[0] * max(high, 1.0))
+
+
+_NAMED = 3
+"""Maximum number of bricks named in a reason; the others are counted."""
+
+
+@dataclass(frozen=True)
+class Use:
+    """A use of a brick in an iteration."""
+
+    piece: int | None
+    """Index of the segment; None for updates and gradient sums, which are not in the graph."""
+    brick: str
+    phase: str
+    """Phase of the iteration."""
+    timed_as: str
+    """Phase of the brick's times: a gradient sum of the backward phase is timed as `forward`."""
+    number: int = 1
+    """How often the brick is used like this."""
+
+    @property
+    def starts_backward(self) -> bool:
+        """Return whether the brick was timed with a backward pass, whose start is in its time."""
+        return self.timed_as == "backward"
+
+
+def uses(composition: Composition, times: BrickTimes) -> list[Use]:
+    """Return all uses of bricks by phase. Bricks without a backward time have no gradients."""
+    placed = list(enumerate(piece.brick for piece in composition.pieces))
+    found = [Use(number, brick, "forward", "forward") for number, brick in placed]
+    if composition.mode == "infer":
+        return found
+    found += [Use(number, brick, "backward", "backward") for number, brick in reversed(placed)
+              if times.has(brick, "backward")]  # fmt: skip
+    found += [Use(None, brick, "backward", "forward", number) for brick, number in composition.gradient_sums]
+    return found + [Use(None, brick, "update", "update", number) for brick, number in composition.updates]
+
+
+def missing(composition: Composition, brick_uses: Sequence[Use], times: BrickTimes,
+            layer_types: Mapping[str, Sequence[str]]) -> str | None:
+    """Return why a model cannot be constructed: bricks that the run lacks, or that have no time. None if it can be."""
+    untimed = list(dict.fromkeys(use.brick for use in brick_uses if not times.has(use.brick, use.timed_as)))
+    lacking = [brick for brick in untimed if brick not in times.bricks]
+    failed = [brick for brick in untimed if brick in times.bricks]
+    reasons = []
+    if lacking:
+        reasons.append(_lacking_text(composition, lacking, layer_types))
+    if failed:
+        reasons.append(_counted([f"brick {brick} has no time ({_why(times, brick)})" for brick in failed], "; "))
+    return "; ".join(reasons) or None
+
+
+def _lacking_text(composition: Composition, lacking: Sequence[str], layer_types: Mapping[str, Sequence[str]]) -> str:
+    num_pieces = sum(piece.brick in lacking for piece in composition.pieces)
+    num_others = sum(brick in lacking for brick, _ in [*composition.updates, *composition.gradient_sums])
+    parts = [f"{num_pieces} of {len(composition.pieces)} segments"] if num_pieces else []
+    parts += [f"{num_others} of {len(composition.updates) + len(composition.gradient_sums)} kinds of updates and "
+              "gradient sums"] if num_others else []  # fmt: skip
+    types = sorted({name for brick in lacking for name in layer_types.get(brick, ())})
+    of = f" of {', '.join(types)}" if types else ""
+    bricks = _counted([f"brick {brick}" for brick in lacking], ", ")
+    return f"the run lacks {' and '.join(parts)}{of} ({bricks}): extend the suite by the model and run it"
+
+
+def _why(times: BrickTimes, brick: str) -> str:
+    """Return why a brick of the run has no time."""
+    row = times.bricks[brick]
+    if row["status"] == "ok":
+        return "not timed in this phase"
+    return f"{row['status']}: {row['reason']}" if isinstance(row["reason"], str) else str(row["status"])
+
+
+def _counted(texts: Sequence[str], separator: str) -> str:
+    """Join the first few texts, and count the others."""
+    more = [f"{len(texts) - _NAMED} more"] if len(texts) > _NAMED else []
+    return separator.join([*texts[:_NAMED], *more])
+
+
+def brick_case(run: Run, composition: Composition) -> str:
+    """Return the case of a suite's run that matches a model's mode, precision and cut.
+
+    Bricks of mixed precision include their casts, and may be timed with those of fp32.
+    """
+    entries = [entry for entry in run.manifest["cases"] if "bricks" in entry.get("passes", {})]
+    if not entries:
+        raise UserError(f"{run.path} is not a run of a suite: charact bricks run makes one")
+    matching = [entry for entry in entries if entry["mode"] == composition.mode
+             and runs_as(entry["precision"]) == runs_as(composition.precision)]  # fmt: skip
+    matching.sort(key=lambda entry: bool(entry["precision"] != composition.precision))
+    if not matching:
+        timed = " and ".join(dict.fromkeys(f"{entry['mode']} in {entry['precision']}" for entry in entries))
+        raise UserError(f"{composition.case} is {composition.mode} in {composition.precision}, {run.path} timed "
+                        f"{timed}: charact bricks run --mode {composition.mode} --precision {composition.precision}")
+    case, facts = str(matching[0]["case"]), matching[0]["passes"]["bricks"]
+    if (facts["g"], facts["cut_method"]) != (composition.g, composition.method):
+        raise UserError(f"{composition.case} is cut by '{composition.method}' at G = {composition.g}, the bricks of "
+                        f"{run.path} by '{facts['cut_method']}' at G = {facts['g']}: run a suite with the same cut")
+    return case
+
+
+_PHASES = {"infer": ("all",), "train": ("forward", "backward", "update", "all")}
+
+
+@dataclass(frozen=True, eq=False)
+class Construction:
+    """A constructed model: rows of the tables `pieces` and `constructions`, and inputs of the correction.
+
+    `sum_s` is the uncorrected sum (s) of a whole iteration, or None with a `reason` if a brick has no time. `clock` is
+    the column with its times, `host_s` or `device_s`.
+    """
+
+    composition: Composition
+    times: BrickTimes
+    clock: str | None
+    sum_s: float | None
+    num_backward_starts: int
+    reason: str | None
+    pieces: Rows
+    latencies: Rows
+
+
+def construct(composition: Composition, times: BrickTimes, correction: Correction | str,
+              layer_types: Mapping[str, Sequence[str]] | None = None) -> Construction:
+    """Construct a model's latency (s) by three strategies: sequential, critical path and corrected.
+
+    *Sequential* is the sum of the bricks' median times, for training also by phase. The start of a backward pass has an
+    overhead, which is measured separately, subtracted from each brick, and added once per model. Times of optimizer
+    steps are recorded without their start, which is also added once. *Critical path* is the longest path through the
+    graph of segments, forward and backward; updates and gradient sums are added in full. *Corrected* applies the
+    correction to the sequential sum, for whole iterations only. A run with the paper's method has `paper` instead of
+    `sequential`. On CUDA all strategies use the clock with the larger sum, device or host, because a model waits for
+    the slower one.
+
+    *Error*: the interval covers the variation between rounds, not systematic errors of bricks or of the correction.
+
+    Args:
+        composition: the model.
+        times: times of the suite's bricks.
+        correction: the correction, or the reason why there is none.
+        layer_types: layer types by brick; they describe missing bricks in the reason.
+    """
+    brick_uses = uses(composition, times)
+    reason = missing(composition, brick_uses, times, layer_types or {})
+    if reason is not None:
+        rows = [_row(strategy, phase, None, reason) for strategy in _strategies(times)
+                for phase in _phases(composition, strategy)]  # fmt: skip
+        return Construction(composition, times, None, None, 0, reason, _piece_rows(brick_uses, times, None), rows)
+    sums = {clock: _sums(brick_uses, times, clock) for clock in times.clocks}
+    clock = max(sums, key=lambda each: float(sum(sums[each].values())[0]))  # type: ignore[index]
+    num_starts = sum(use.starts_backward for use in brick_uses)
+    by_strategy = {_strategies(times)[0]: sums[clock], "critical_path": _paths(composition, brick_uses, times, clock)}
+    rows = []
+    for strategy, by_phase in by_strategy.items():
+        by_phase["all"] = np.asarray(sum(by_phase.values()))
+        rows += [_row(strategy, phase, by_phase[phase]) for phase in _phases(composition, strategy)]
+    whole = sums[clock]["all"]
+    rows.append(_corrected(composition, whole, num_starts, correction))
+    return Construction(composition, times, clock, float(whole[0]), num_starts, None,
+                        _piece_rows(brick_uses, times, clock), rows)  # fmt: skip
+
+
+def _strategies(times: BrickTimes) -> tuple[str, ...]:
+    return "paper" if times.facts["method"] == "paper" else "sequential", "critical_path", "corrected"
+
+
+def _phases(composition: Composition, strategy: str) -> tuple[str, ...]:
+    return ("all",) if strategy == "corrected" else _PHASES[composition.mode]
+
+
+def _sums(brick_uses: Sequence[Use], times: BrickTimes, clock: str) -> dict[str, Values]:
+    """Return the uncorrected sums by phase; 0 for a phase that the model does not have."""
+    sums = _starts(brick_uses, times, clock)
+    for use in brick_uses:
+        sums[use.phase] = sums[use.phase] + use.number * _drawn(use, times, clock)
+    return sums
+
+
+def _paths(composition: Composition, brick_uses: Sequence[Use], times: BrickTimes, clock: str) -> dict[str, Values]:
+    """Return the longest path by phase, plus the bricks outside of the graph; backward has the same edges."""
+    placed = [use for use in brick_uses if use.piece is not None]
+    lengths = _starts(brick_uses, times, clock)
+    for phase in dict.fromkeys(use.phase for use in placed):
+        by_piece = {use.piece: _drawn(use, times, clock) for use in placed if use.phase == phase}
+        lengths[phase] = lengths[phase] + _longest(composition, by_piece)
+    for use in brick_uses:
+        if use.piece is None:
+            lengths[use.phase] = lengths[use.phase] + use.number * _drawn(use, times, clock)
+    return lengths
+
+
+def _longest(composition: Composition, by_piece: Mapping[int | None, Values]) -> Values:
+    """Return the length of the longest path through the graph, for each draw separately."""
+    ends: list[Values] = []
+    for number, piece in enumerate(composition.pieces):
+        before = {source[0] for source in piece.inputs if source is not None}.union(piece.after)
+        begin = reduce(np.maximum, (ends[source] for source in before), np.zeros(1))
+        ends.append(begin + by_piece.get(number, np.zeros(1)))
+    return reduce(np.maximum, ends, np.zeros(1))
+
+
+def _starts(brick_uses: Sequence[Use], times: BrickTimes, clock: str) -> dict[str, Values]:
+    """Return the overheads that occur once per model, by phase."""
+    backward_s = times.start_s("backward_start_s", clock) if any(use.starts_backward for use in brick_uses) else 0.0
+    update_s = times.start_s("step_start_s", clock) if any(use.phase == "update" for use in brick_uses) else 0.0
+    return {"forward": np.zeros(1), "backward": np.array([backward_s]), "update": np.array([update_s])}
+
+
+def _drawn(use: Use, times: BrickTimes, clock: str) -> Values:
+    """Return the median time and draws of one use; for a backward pass, without the overhead of its start."""
+    drawn = times.drawn(use.brick, use.timed_as, clock)
+    return np.maximum(drawn - times.start_s("backward_start_s", clock), 0.0) if use.starts_backward else drawn
+
+
+def _corrected(composition: Composition, whole: Values, num_starts: int,
+               correction: Correction | str) -> dict[str, object]:
+    if isinstance(correction, str):
+        return _row("corrected", "all", None, correction)
+    drawn = whole * correction.factor + (
+        correction.module_call_s * composition.num_module_calls + correction.piece_s * len(composition.pieces)
+        + correction.backward_start_s * num_starts)  # fmt: skip
+    if drawn.min() <= 0:
+        return _row("corrected", "all", None, "the model is too short: the correction would make its latency negative")
+    return _row("corrected", "all", drawn)
+
+
+def _row(strategy: str, phase: str, drawn: Values | None, reason: str | None = None) -> dict[str, object]:
+    """Return a row of the table `constructions`."""
+    low, high = (None if drawn is None else interval(drawn)) or (None, None)
+    return {"strategy": strategy, "phase": phase, "latency_s": None if drawn is None else float(drawn[0]),
+            "low_s": low, "high_s": high, "reason": reason}  # fmt: skip
+
+
+def _piece_rows(brick_uses: Sequence[Use], times: BrickTimes, clock: str | None) -> Rows:
+    """Return the rows of the table `pieces`, with all available times even if the model has no latency."""
+    rows = []
+    for use in brick_uses:
+        known = times.bricks.get(use.brick, {})
+        own_clock = clock or next(iter(times.clocks), None)
+        time_s = None
+        if own_clock is not None and times.has(use.brick, use.timed_as):
+            drawn = _drawn(use, times, own_clock)
+            time_s = float(drawn[0]) * use.number
+        rows.append({"piece": use.piece, "brick": use.brick, "num_layers": known.get("num_layers"),
+                     "layer_types": known.get("layer_types"), "phase": use.phase, "time_s": time_s,
+                     "num_uses_here": use.number,
+                     "method": None if time_s is None else times.method(use.brick)})  # fmt: skip
+    return rows
+
+
+_FROM_RUN = ("suite_digest", "num_rounds", "timed_s", "set_up_s")
+
+
+def constructed_case(construction: Construction,
+                     correction: Correction | str) -> tuple[dict[str, Any], dict[str, Rows]]:
+    """Return the arguments of `RunWriter.add_case` for a constructed model: its entry, and rows by table.
+
+    Facts of the pass `construct`: run and case that timed the bricks, and the timing method; g and cut_method; clock;
+    num_pieces, num_bricks (distinct), num_layers, num_module_calls; captured_by; suite_digest, num_rounds, timed_s and
+    set_up_s of the run; num_repeats, timed calls of each brick; backward_start_s by that clock; the correction, or why
+    there is none.
+
+    Args:
+        construction: the model's.
+        correction: the applied correction, or the reason why there is none.
+    """
+    composition, times = construction.composition, construction.times
+    timed = next(entry for entry in times.run.manifest["cases"] if entry["case"] == times.case)
+    ok = construction.reason is None
+    facts = {
+        "status": "ok" if ok else "failed", "reason": construction.reason, "brick_run": times.run.run_id,
+        "brick_case": times.case, "timing_method": times.facts["method"], "g": composition.g,
+        "cut_method": composition.method,
+        "clock": construction.clock, "num_pieces": len(composition.pieces),
+        "num_bricks": len({piece.brick for piece in composition.pieces}), "num_layers": composition.num_layers,
+        "num_module_calls": composition.num_module_calls, "captured_by": composition.captured_by,
+        **{name: times.facts.get(name) for name in _FROM_RUN}, "num_repeats": times.num_repeats,
+        "backward_start_s": _backward_start_s(construction),
+        "correction": None if isinstance(correction, str) else msgspec.structs.asdict(correction),
+        "correction_reason": correction if isinstance(correction, str) else None,
+    }  # fmt: skip
+    entry = {
+        "case": f"{composition.case}-{timed['device'].replace(':', '')}", "workload": composition.model,
+        "variant": composition.variant or "", "input_kind": composition.facts.get("input_kind"),
+        "input_size": composition.input_size, "batch_size": composition.batch_size, "mode": composition.mode,
+        "precision": composition.precision, "device": timed["device"], "device_name": timed.get("device_name"),
+        "data": "synthetic", "num_parameters": composition.num_parameters, "source": composition.facts.get("source"),
+        "status": "ok" if ok else "error", "reason": construction.reason, "requested_bytes": None,
+        "passes": {"construct": facts},
+    }  # fmt: skip
+    tables = {"pieces": construction.pieces, "constructions": construction.latencies}
+    return entry, tables
+
+
+def _backward_start_s(construction: Construction) -> float | None:
+    if construction.clock is None or not construction.num_backward_starts:
+        return None
+    return construction.times.start_s("backward_start_s", construction.clock)

@@ -1,0 +1,60 @@
+"""Constructed latencies of models on several machines."""
+
+from collections.abc import Callable, Sequence
+
+import pandas as pd
+
+from charact.analysis.common.machine_names import machine_name
+from charact.bricks.analysis.tables import PLAIN, model_summary, normalized_latency
+from charact.record.reader import Run
+
+_CONFIGURATION = ["workload", "variant", "input_size", "batch_size", "mode", "precision"]
+_FOUND = ["g", "strategy", "latency_s", "low_s", "high_s", "measured_s", "reason"]
+
+
+def latency_by_machine(runs: Sequence[Run]) -> pd.DataFrame:
+    """Return the latency of each model on each machine, one row for each pair, in the order of the records.
+
+    Columns: workload, variant, input_size, batch_size, mode and precision; machine, with its threads or the suite's
+    run if several records are of one machine; g, maximum number of layers of a segment; strategy, the best of the
+    model (see `model_summary`), or the plain sum if not all machines have a corrected one; latency_s with its 95 %
+    interval low_s to high_s; measured_s, null if not measured there; reason, why there is no latency.
+    """
+    best = _of_each(runs, model_summary)
+    plain = _of_each(runs, _plain_summary).set_index(["run", "case"])
+    corrected = best["strategy"].eq("corrected")
+    known = best["latency_s"].notna()
+    everywhere = (corrected | ~known).groupby([best[name] for name in _CONFIGURATION], dropna=False).transform("all")
+    rows = best.set_index(["run", "case"])
+    places = rows.index[(corrected & ~everywhere).to_numpy()]
+    rows.loc[places, _FOUND] = plain.loc[places, _FOUND]
+    rows = rows.reset_index()
+    order = rows.groupby(_CONFIGURATION, sort=False, dropna=False).ngroup()
+    rows = rows.loc[order.sort_values(kind="stable").index].reset_index(drop=True)
+    return rows[[*_CONFIGURATION, "machine", *_FOUND]]
+
+
+def _of_each(runs: Sequence[Run], table: Callable[[Run], pd.DataFrame]) -> pd.DataFrame:
+    """Return a table of latencies of all records, with configuration, machine and index of the record."""
+    frames = []
+    for number, (run, name) in enumerate(zip(runs, _names(runs), strict=True)):
+        configurations = run.cases.reindex(columns=["case", *_CONFIGURATION]).astype({"case": "str"})
+        found = configurations.merge(table(run)[["case", *_FOUND]], on="case")
+        frames.append(found.assign(machine=name, run=number))
+    return pd.concat(frames, ignore_index=True)
+
+
+def _plain_summary(run: Run) -> pd.DataFrame:
+    rows = normalized_latency(run)
+    return rows[rows["phase"].eq("all") & rows["strategy"].isin(PLAIN)]
+
+
+def _names(runs: Sequence[Run]) -> list[str]:
+    """Return the names of the machines; equal names get the number of threads or the suite's run appended."""
+    names = [machine_name(run) or run.run_id for run in runs]
+    for option, words in (("threads", "threads "), ("brick_run", "")):
+        labels = [f"{name}, {words}{run.manifest['options'].get(option)}" if names.count(name) > 1 else name
+                for name, run in zip(names, runs, strict=True)]  # fmt: skip
+        if len(set(labels)) > len(set(names)):
+            names = labels
+    return names

@@ -1,0 +1,88 @@
+"""DLBricks: unique sequences of layers, and latencies of models that are constructed from them."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pandas as pd
+
+from charact.bricks.analysis.tables import latency_errors, model_reuse, normalized_latency, record_pieces, time_saved
+from charact.bricks.views.sections import constructed
+from charact.record.reader import Run
+from charact.studies.study import Study
+from charact.views.document import Block, Body
+from charact.views.html.elements.bars import bars_by_name
+from charact.views.tables import format as fmt
+from charact.views.tables import palette
+from charact.views.tables.model import Column, Table, share_column, table
+
+_PUBLISHED = "published, ICPE 2020"
+
+
+def chapter(runs: Sequence[Run]) -> Body:
+    """Build the chapter: bricks against G, accuracy and speedup against G, and each model at the smallest G."""
+    built = sorted((run for run in runs if len(run.constructions)), key=lambda run: int(_row(run)["g"]))
+    published = {"name": _PUBLISHED, "g": 1, "num_models": 50, "unique_frac": 1529 / 10815, "geometric_mean": 0.918,
+                 "mean_abs_error_frac": None, "speedup": 4.4}
+    rows = pd.DataFrame([published, *map(_row, built)])
+    rows = rows.astype(dict.fromkeys(["unique_frac", "geometric_mean", "mean_abs_error_frac", "speedup"], "float64"))
+    figure = bars_by_name("Different bricks of all segments against G",
+                          rows.assign(unique_percent=100 * rows["unique_frac"]), "unique_percent", "%", "unique share",
+                          lambda row: palette.CASES[row.name != _PUBLISHED])
+    # The table is a block of its own: below a figure it would be folded, and the published values with it.
+    blocks = [Block(title="Unique bricks, accuracy and speedup against G", table=_against_g(rows), note=_NOTE),
+              Block(figures=[figure])]
+    return Body(blocks=[*blocks, *(block for run in built[:1] for block in _models(run))])
+
+
+def _models(run: Run) -> list[Block]:
+    """Return the figures of each model's latency."""
+    found = [block for block in constructed.models(run).blocks if block.figures]
+    return [replace(block, title=block.title or f"Latency, constructed against measured, G = {_row(run)['g']}")
+            for block in found]
+
+
+def _against_g(rows: pd.DataFrame) -> Table:
+    return table(rows, "Unique bricks, accuracy and speedup against G", [
+        Column("name", "Source", unbroken=True),
+        Column("g", "G", fmt.number, "maximum number of layers of a brick"),
+        Column("num_models", "Models", fmt.number),
+        share_column("unique_frac", "Unique", "different / all segments"),
+        Column("geometric_mean", "Constructed / measured", fmt.ratio, "geometric mean over the models",
+               lambda row: "no model was measured"),
+        Column("mean_abs_error_frac", "Mean error", fmt.share, "mean of |constructed / measured − 1|",
+               lambda row: "not published" if row.name == _PUBLISHED else "no model was measured"),
+        Column("speedup", "Speedup", fmt.ratio, "each model once / each brick once", lambda row: "not timed")])
+
+
+_NOTE = ("Published: 50 MXNet models on CPUs; the geometric mean is that of c5.2xlarge, where models lie between 82.9 "
+         "and 98.1 %. Errors within 5 % are published for G of 3, 5, 9 and 10, not for the 4.4-fold speedup.")
+
+
+def _row(run: Run) -> dict[str, Any]:
+    """Return the numbers of a construction that the study plots against G."""
+    latencies = normalized_latency(run).query("phase == 'all'")
+    errors = latency_errors(latencies.dropna(subset=["normalized"])).query("strategy in ('sequential', 'paper')")
+    reuse, saved, g = model_reuse(record_pieces(run)), time_saved(run), int(latencies["g"].max())
+    return {"name": f"here, G = {g}", "g": g, "num_models": latencies["case"].nunique(),
+            "unique_frac": reuse["unique_frac"].iloc[-1] if len(reuse) else None,
+            "geometric_mean": errors["geometric_mean"].iloc[0] if len(errors) else None,
+            "mean_abs_error_frac": errors["mean_abs_error_frac"].iloc[0] if len(errors) else None,
+            "speedup": saved["speedup"].iloc[0] if len(saved) else None}
+
+
+_QUICK = "resnet18 resnet34 vgg11 vgg13 googlenet --input-sizes 64 --batch-sizes 1"
+_FULL = ("vgg11 vgg13 vgg16 vgg19 vgg11_bn vgg13_bn vgg16_bn vgg19_bn resnet18 resnet34 resnet50 resnet101 resnet152 "
+         "resnet50v2 resnet152v2 googlenet xception model_a --batch-sizes 1")
+
+STUDY = Study(
+    "dlbricks", "DLBricks: models from bricks", "DLBricks: composable benchmark generation to reduce deep learning "
+    "benchmarking effort on CPUs (ICPE 2020)", chapter,
+    {"quick": ("5 image models of PyTorch at 64×64 pixels, not 50 of MXNet.",
+               "Bricks run with the cache state of a model, not repeated back to back."),
+     "full": ("The image models that are installed, not 50 of MXNet.",
+              "Bricks run with the cache state of a model, not repeated back to back.")},
+    before={"quick": tuple(f"bricks generate {_QUICK} -g {g} --out {{directory}}/suite-g{g}" for g in (1, 2, 4)),
+            "full": tuple(f"bricks generate {_FULL} -g {g} --out {{directory}}/suite-g{g}"
+                          for g in (1, 2, 3, 4, 5, 10))},
+    after_each="bricks construct all {run} --verify --max-seconds 3")

@@ -1,0 +1,345 @@
+"""A brick: a short sequence of operators with the types of its inputs, identified by a hash of its computation.
+
+The hash does not cover names of models and modules, the order of segments, or weight values.
+"""
+
+import hashlib
+import json
+import math
+import re
+import stat
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from charact.bricks.suite.captured_graph import ITEM_BYTES, CapturedModel, Json, Layer, Segment, TensorType, Update
+from charact.core.bounded_reading import read_all
+from charact.core.errors import UserError
+
+Kind = Literal["sequence", "update", "gradient_sum"]
+
+_UPDATE = "charact.update"
+_GRADIENT = {"weight": "normal"}
+"""Value distribution of gradients: the same as that of weights."""
+
+
+@dataclass(frozen=True)
+class BrickInput:
+    """A tensor that a brick reads but does not compute."""
+
+    kind: str
+    """`activation`, `weight`, `buffer` or `constant`; a model's own input is an activation."""
+    type: TensorType
+    requires_grad: bool
+    sample: Json
+    """Distribution that its values are drawn from; not part of the identity."""
+    repeated: int | None = None
+    """Index of the earlier input whose storage it shares, or None."""
+
+
+@dataclass(frozen=True)
+class Brick:
+    """Layers over indexed values: first the inputs in the order of their first use, then each layer's outputs."""
+
+    id: str
+    kind: Kind
+    mode: str
+    precision: str
+    """`tf32`, or `fp32` for all others: autocast's casts are layers, and the inputs carry their own dtypes."""
+    inputs: tuple[BrickInput, ...]
+    layers: tuple[Layer, ...]
+    outputs: tuple[int, ...]
+    """Values that other bricks read, or that the model returns."""
+    written: frozenset[int]
+    """Indices of the inputs that it changes in place."""
+    context_bytes: int
+    """Reuse distance of its weights (bytes) in the first model it was found in, see `reuse_distance`. Not part of the
+    identity."""
+
+    @property
+    def layer_types(self) -> list[str]:
+        """Return the names of its operators, without namespace and overload."""
+        return [layer.operator.split(".")[1] for layer in self.layers]
+
+    @property
+    def num_layers(self) -> int:
+        """Return the number of operators that it calls."""
+        return len(self.layers)
+
+    @property
+    def weights_bytes(self) -> int:
+        """Return the bytes of the weights and buffers that it reads."""
+        return sum(each.type.num_bytes for each in self.inputs if each.kind in ("weight", "buffer"))
+
+
+def brick_of(captured: CapturedModel, segment: Segment, mode: str, precision: str, context_bytes: int) -> Brick:
+    """Return the brick of a model's segment, whose weights have the reuse distance `context_bytes`.
+
+    `written` follows from the operators' schemas and from which values shared a storage during capture.
+    """
+    numbers = {value: number for number, value in enumerate(segment.inputs)}
+    layers = tuple(_renumbered(captured.layers[index], numbers) for index in segment.layers)
+    storages = [captured.views.get(value, value) for value in segment.inputs]
+    written = {captured.views.get(value, value) for index in segment.layers
+               for value in captured.layers[index].writes}
+    inputs = tuple(
+        BrickInput(
+            kind=captured.leaves.get(value, "input").replace("input", "activation"), type=captured.types[value],
+            requires_grad=value in captured.requires_grad, sample=captured.samples[value],
+            repeated=next((earlier for earlier in range(number) if storages[earlier] == storages[number]), None))
+        for number, value in enumerate(segment.inputs)
+    )  # fmt: skip
+    outputs = tuple(sorted(numbers[value] for value in segment.outputs))
+    places = frozenset(number for number, storage in enumerate(storages) if storage in written)
+    return identified(Brick("", "sequence", mode, precision, inputs, layers, outputs, places, context_bytes))
+
+
+def runs_as(precision: str) -> str:
+    """Return the precision that the bricks of a model in `precision` run in."""
+    return "tf32" if precision == "tf32" else "fp32"
+
+
+def leaves_bytes(captured: CapturedModel, *kinds: str) -> int:
+    """Return the total bytes of a model's leaves of the given kinds."""
+    held = (value for value, kind in captured.leaves.items() if kind in kinds)
+    return sum(captured.types[value].num_bytes for value in held)
+
+
+def update_brick(update: Update, precision: str, context: int) -> Brick:
+    """Return the brick of an optimizer step for one parameter; `context` is the model's traffic in bytes."""
+    layer = Layer(f"{_UPDATE}.default", [{"value": 0}],
+                  {"optimizer": update.optimizer, "options": dict(update.options)}, (), False)  # fmt: skip
+    weight = BrickInput("weight", update.type, False, {"weight": "normal"})
+    return identified(Brick("", "update", "train", precision, (weight,), (layer,), (), frozenset({0}), context))
+
+
+def gradient_sum_brick(of: TensorType, precision: str, context: int) -> Brick:
+    """Return the brick that sums two gradients of a value; a value with n readers needs n - 1 such sums."""
+    layer = Layer("aten.add.Tensor", [{"value": 0}, {"value": 1}], {}, (2,), False)
+    gradient = BrickInput("activation", of, False, _GRADIENT)
+    return identified(Brick("", "gradient_sum", "infer", precision, (gradient, gradient), (layer,), (2,), frozenset(),
+                             context))  # fmt: skip
+
+
+def _renumbered(layer: Layer, numbers: dict[int, int]) -> Layer:
+    """Return the layer with values renumbered by `numbers`, adding its outputs to `numbers`."""
+    renamed = layer.renamed(numbers.__getitem__)
+    outputs = tuple(None if value is None else numbers.setdefault(value, len(numbers)) for value in layer.outputs)
+    return replace(renamed, outputs=outputs, module="", call=0, writes=())
+
+
+def canonical(thing: Json) -> str:
+    """Return canonical JSON: sorted keys, no spaces."""
+    return json.dumps(thing, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def identified(brick: Brick) -> Brick:
+    """Return the brick with its id computed from its content."""
+    return replace(brick, id=identity(brick))
+
+
+def identity(brick: Brick) -> str:
+    """Return a hash of the brick's computation, 16 hexadecimal digits.
+
+    Shared storage of inputs counts only if the brick writes in place.
+    """
+    entry = content(brick)
+    for each in entry["inputs"]:
+        del each["sample"]
+        if not brick.written:
+            del each["repeated"]
+    return hashlib.sha256(canonical(entry).encode()).hexdigest()[:16]
+
+
+def content(brick: Brick) -> dict[str, Any]:
+    """Return the brick as JSON, without `written` and `context_bytes`."""
+    return {
+        "kind": brick.kind, "mode": brick.mode, "precision": brick.precision,
+        "inputs": [_input_to_json(each) for each in brick.inputs],
+        "layers": [{"operator": layer.operator, "args": layer.args, "kwargs": layer.kwargs,
+                    "outputs": list(layer.outputs), "several": layer.several} for layer in brick.layers],
+        "outputs": list(brick.outputs),
+    }  # fmt: skip
+
+
+def _input_to_json(each: BrickInput) -> dict[str, Json]:
+    return {"kind": each.kind, "dtype": each.type.dtype, "shape": list(each.type.shape),
+            "stride": list(each.type.stride), "requires_grad": each.requires_grad, "sample": each.sample,
+            "repeated": each.repeated}  # fmt: skip
+
+
+LARGEST_WHOLE_BYTES = 64 * 1024
+"""Maximum size of integer tensors that are stored exactly (bytes)."""
+_IMAGE_AXES = 4
+_Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+_Integer = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 2)]
+
+
+class _Special(msgspec.Struct, forbid_unknown_fields=True):
+    float: Literal["inf", "-inf", "nan"]
+
+
+class _Alike(msgspec.Struct, forbid_unknown_fields=True):
+    channel: float
+    neighbours: float
+
+
+class _Sample(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """A value distribution: see `value_distributions`."""
+
+    quantiles: Annotated[list[float], msgspec.Meta(min_length=1, max_length=1024)] | UnsetType = UNSET
+    constant: float | _Special | UnsetType = UNSET
+    weight: Literal["normal", "positive"] | UnsetType = UNSET
+    whole: str | UnsetType = UNSET
+    low: _Integer | UnsetType = UNSET
+    high: _Integer | UnsetType = UNSET
+    infinite: dict[Literal["-inf", "inf"], float] | UnsetType = UNSET
+    alike: _Alike | UnsetType = UNSET
+
+
+class _InputFile(msgspec.Struct):
+    kind: Literal["activation", "weight", "buffer", "constant"]
+    dtype: str
+    shape: tuple[_Count, ...]
+    stride: tuple[_Count, ...]
+    requires_grad: bool
+    sample: _Sample
+    repeated: _Count | None
+
+
+class _LayerFile(msgspec.Struct):
+    operator: Annotated[str, msgspec.Meta(pattern=r"^[^.]*\.[^.]*\.[^.]*$")]
+    args: list[Any]
+    kwargs: dict[str, Any]
+    outputs: tuple[_Count | None, ...]
+    several: bool
+
+
+class _BrickFile(msgspec.Struct):
+    kind: Kind
+    mode: Literal["train", "infer"]
+    precision: str
+    inputs: list[_InputFile]
+    layers: list[_LayerFile]
+    outputs: tuple[_Count, ...]
+    written: frozenset[_Count]
+    context_bytes: _Count
+
+
+def brick_to_json(brick: Brick) -> dict[str, Json]:
+    """Convert a brick to the JSON of its file; its id is the file's name."""
+    return {**content(brick), "written": sorted(brick.written), "context_bytes": brick.context_bytes}
+
+
+def brick_from_json(entry: Json) -> Brick:
+    """Read a brick from the JSON of its file, and compute its id.
+
+    Raises:
+        ValueError: it is not a brick, or its value indices are invalid.
+    """
+    try:
+        file = msgspec.convert(entry, _BrickFile)
+        inputs = tuple(_input(each, written["sample"]) for each, written in zip(file.inputs, entry["inputs"],
+                                                                               strict=True))
+        layers = tuple(Layer(each.operator, each.args, each.kwargs, each.outputs, each.several) for each in file.layers)
+        brick = identified(Brick("", file.kind, file.mode, file.precision, inputs, layers, file.outputs, file.written,
+                                 file.context_bytes))
+        _check_values(brick)
+    except (TypeError, OverflowError) as error:  # an index of another type, or a number beyond all floats
+        raise ValueError(f"{type(error).__name__}: {error}") from error
+    return brick
+
+
+def _input(file: _InputFile, sample: Json) -> BrickInput:
+    of, read = TensorType(file.dtype, file.shape, file.stride), file.sample
+    _expect(len(of.shape) == len(of.stride), "an input has as many strides as dimensions")
+    _expect(of.dtype in ITEM_BYTES, "an input has an unknown dtype")
+    how = {"quantiles", "constant", "weight", "whole", "low", "high"}.intersection(sample)
+    _expect(how == {"low", "high"} or (len(how) == 1 and not how & {"low", "high"}),
+            "an input's sample is not exactly one kind of value distribution")
+    if isinstance(read.low, int) and isinstance(read.high, int):
+        _expect(read.low <= read.high, "an input's integers have an invalid range")
+    _expect("whole" not in how or of.num_bytes <= LARGEST_WHOLE_BYTES, "an input has too many exact integers")
+    _expect("alike" not in sample or len(of.shape) == _IMAGE_AXES,
+            "an input that is not an image has a spatial correlation")
+    return BrickInput(file.kind, of, file.requires_grad, sample, file.repeated)
+
+
+def _check_values(brick: Brick) -> None:
+    """Raise an error for values that no layer computes, and for gaps in the indices."""
+    known = set(range(len(brick.inputs)))
+    for layer in brick.layers:
+        _expect(known.issuperset(layer.inputs), f"{layer.operator} reads an undefined value")
+        for value in layer.outputs:
+            _expect(value is None or value <= len(known), f"{layer.operator} defines values out of order")
+            if value is not None:
+                known.add(value)
+    _expect(known.issuperset(brick.outputs), "it returns an undefined value")
+    _expect(brick.written <= set(range(len(brick.inputs))), "it writes to a value that is not an input")
+    if brick.kind == "update":
+        _expect(len(brick.layers) == len(brick.inputs) == 1, "an update is one layer with one input")
+        _expect(isinstance(brick.layers[0].kwargs.get("options"), dict), "an update has no options")
+
+
+def _expect(holds: bool, what: str) -> None:
+    if not holds:
+        raise ValueError(what)
+
+
+def literals(brick: Brick) -> list[float]:
+    """Return the numbers among the arguments of a brick's operators, such as strides and groups, in order."""
+    return [number for layer in brick.layers for thing in (layer.args, layer.kwargs) for number in _numbers(thing)]
+
+
+def _numbers(thing: Json) -> list[float]:
+    if isinstance(thing, (bool, int, float)):
+        return [float(thing)]
+    if isinstance(thing, dict):
+        return [] if "value" in thing else [each for key in sorted(thing) for each in _numbers(thing[key])]
+    return [each for part in thing for each in _numbers(part)] if isinstance(thing, (list, tuple)) else []
+
+
+MOST_FILE_BYTES = 256 * 2**20
+"""Maximum file size (bytes); the index of 100,000 bricks takes about 40 MiB."""
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+
+
+def file_bytes(path: Path, missing: str) -> bytes:
+    """Return the content of a regular file."""
+    try:
+        if not stat.S_ISREG(path.stat().st_mode):  # opening a pipe would block
+            raise UserError(f"{path} is not a regular file: copy the suite again")
+        with path.open("rb") as file:
+            return read_all(file, path, MOST_FILE_BYTES)
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise UserError(missing) from error
+    except (OSError, ValueError) as error:
+        reason = (getattr(error, "strerror", None) or str(error)).lower()
+        raise UserError(f"cannot read {path} ({reason}): copy the suite again") from error
+
+
+def strict_json(data: bytes) -> Any:
+    """Parse JSON.
+
+    Raises:
+        ValueError: it is not JSON, or contains NaN, infinity, or an unpaired surrogate, which cannot be printed.
+        RecursionError: it is nested too deeply.
+    """
+    found = json.loads(data.decode("utf-8"), parse_constant=_raise_for_constant, parse_float=_finite)
+    if _SURROGATE.search(data):
+        json.dumps(found, ensure_ascii=False).encode()
+    return found
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if math.isinf(number):
+        raise ValueError(f"{text[:40]} is too large for a number")
+    return number
+
+
+def _raise_for_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not a JSON number")

@@ -1,0 +1,429 @@
+"""Inputs and cache state of bricks: cold weights from a pool, freshly written activations, overwritten near caches.
+
+Rounds over all bricks and the weight pool make weights as cold as in a model that does not fit into the last-level
+cache. If the model fits, untimed calls load the weights first. Caches nearer than the last level, and instruction
+caches, would be overwritten by the model's other layers: other memory is read before each timed call.
+"""
+
+import hashlib
+import math
+from abc import ABC, abstractmethod
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Protocol
+
+import psutil
+import torch
+from torch import Tensor
+
+from charact.bricks.aten import BrickFunction
+from charact.bricks.suite.brick import Brick, BrickInput, canonical
+from charact.bricks.suite.captured_graph import TensorType
+from charact.bricks.value_distributions import draw, storage_elements
+from charact.execution.out_of_memory import free_host_bytes
+from charact.measure.microbench.call_timer import HostClock, Times
+from charact.measure.microbench.operation_timing import cache_bytes, near_cache_bytes
+
+_WEIGHTS_FRAC, _OTHERS_FRAC = 0.2, 0.1
+"""Shares of the free memory for tensors held between visits. Drawing tensors for each visit costs set-up time, and
+freshly drawn weights are still cached."""
+
+Tensors = dict[int, Tensor]
+"""Tensors by the index of the brick's input."""
+
+
+class InputPool:
+    """Tensors that are drawn once and held while memory allows; the others are drawn again for each visit.
+
+    Weights come from a weight pool: each call gets a different slice.
+
+    Args:
+        bricks: all bricks that will be called.
+        device: device of the tensors.
+        pool_bytes: limit of the weights, and a second one of the other tensors; by default shares of the free memory.
+        seed: of the random values.
+    """
+
+    def __init__(self, bricks: Iterable[Brick], device: torch.device, pool_bytes: int | None = None,
+                 seed: int = 0) -> None:
+        self.device = device
+        self._generator = torch.Generator().manual_seed(seed)
+        free = free_host_bytes() if device.type == "cpu" else torch.cuda.mem_get_info(device)[0]
+        weights_bytes, self._left_bytes = (
+            int(frac * free) if pool_bytes is None else pool_bytes for frac in (_WEIGHTS_FRAC, _OTHERS_FRAC))
+        self._kept: dict[str, Tensor] = {}
+        self._of_visit: dict[str, Tensor] = {}
+        self.weight_pool = WeightPool(bricks, device, weights_bytes, self._generator)
+        """Pool of weights and buffers; see `is_pooled`."""
+
+    def pristine(self, of: BrickInput, key: str) -> Tensor:
+        """Return a tensor for an input, which the caller must not change."""
+        for there in (self._kept, self._of_visit):
+            if key in there:
+                return there[key]
+        drawn: Tensor = draw(of.type, of.sample, self.device, self._generator)
+        num_bytes = drawn.untyped_storage().nbytes()
+        if num_bytes > self._left_bytes:
+            self._of_visit[key] = drawn
+        else:
+            self._left_bytes -= num_bytes
+            self._kept[key] = drawn
+        return drawn
+
+    def end_visit(self) -> None:
+        """Release the tensors that were drawn for one visit."""
+        self._of_visit.clear()
+
+
+class Arguments:
+    """Argument tensors of a brick.
+
+    In training, inputs that require gradients are new leaves without gradients of an earlier call; an input that is
+    written in place is a clone of its leaf.
+    """
+
+    def __init__(self, brick: Brick, pool: InputPool, *, training: bool) -> None:
+        self._brick, self._pool, self._training = brick, pool, training
+        self._keys = [key_of(each) for each in brick.inputs]
+
+    def weights(self) -> Tensors:
+        """Return the next weights and buffers; those that the brick changes are copies."""
+        found: Tensors = {}
+        for number, each in enumerate(self._brick.inputs):
+            if each.kind in ("weight", "buffer"):
+                taken = (self._pool.weight_pool.next(each) if is_pooled(each)
+                         else self._pool.pristine(each, self._keys[number]))
+                found[number] = copied(taken) if number in self._brick.written else taken
+        return found
+
+    def others(self) -> Tensors:
+        """Return freshly written activations, and constants; constants are copied only if the brick changes them."""
+        found: Tensors = {}
+        for number, each in enumerate(self._brick.inputs):
+            if each.kind in ("weight", "buffer"):
+                continue
+            first = None if each.repeated is None else found.get(each.repeated)
+            if first is not None and (shared := _sharing(first, self._brick, each)) is not None:
+                found[number] = shared
+            else:
+                pristine = self._pool.pristine(each, self._keys[number])
+                kept = each.kind == "constant" and number not in self._brick.written
+                found[number] = pristine if kept else copied(pristine)
+        return found
+
+    def restored(self, others: Tensors) -> Tensors:
+        """Return the same tensors, or freshly written ones if the brick changes any of them."""
+        return self.others() if self._brick.written & others.keys() else others
+
+    def call_with(self, tensors: Tensors) -> list[Tensor]:
+        """Return the list of arguments; in training with new leaves."""
+        if not self._training:
+            return [tensors[number] for number in range(len(tensors))]
+        leaves: dict[int, Tensor] = {}  # a repeated input is one leaf
+        return [self._leaf(number, tensors[number], leaves) for number in range(len(tensors))]
+
+    def _leaf(self, number: int, tensor: Tensor, leaves: dict[int, Tensor]) -> Tensor:
+        if not self._brick.inputs[number].requires_grad:
+            return tensor
+        if id(tensor) not in leaves:
+            leaf = tensor.detach().requires_grad_()
+            leaves[id(tensor)] = leaf.clone() if number in self._brick.written else leaf
+        return leaves[id(tensor)]
+
+
+def _sharing(first: Tensor, brick: Brick, of: BrickInput) -> Tensor | None:
+    """Return a view of an earlier input's memory, or None if sharing has no effect or is not possible."""
+    if tuple(first.shape) == of.type.shape and first.stride() == of.type.stride:
+        return first
+    elements = first.untyped_storage().nbytes() // first.element_size()
+    same_type = str(first.dtype).removeprefix("torch.") == of.type.dtype
+    if not brick.written or not same_type or storage_elements(of.type.shape, of.type.stride) > elements:
+        return None
+    return first.as_strided(of.type.shape, of.type.stride)
+
+
+def copied(tensor: Tensor) -> Tensor:
+    """Return a copy with the same strides, also for expanded tensors and for views with gaps."""
+    if tensor.is_contiguous():
+        return tensor.clone()
+    reached = storage_elements(tensor.shape, tensor.stride())
+    return tensor.as_strided((reached,), (1,)).clone().as_strided(tensor.shape, tensor.stride())
+
+
+def key_of(of: BrickInput) -> str:
+    """Return a key that is equal for inputs that can use the same tensor."""
+    sample = hashlib.sha256(canonical(of.sample).encode()).hexdigest()
+    return f"{of.kind}-{of.type}-{sample}"
+
+
+_CACHE_MULTIPLE = 2
+"""Maximum size of a ring buffer in multiples of the last-level cache: no slice is still cached when it is reused."""
+_UNKNOWN_CACHE_BYTES = 48_000_000
+"""Maximum size of a ring buffer if the size of the cache is unknown (bytes)."""
+_LINE_BYTES = 64
+"""Alignment of weights: a cache line, as for PyTorch's own memory."""
+
+
+@dataclass
+class _RingBuffer:
+    """A ring buffer of values, with the offset of the next slice."""
+
+    values: Tensor
+    place: int = 0
+
+    def next(self, type: TensorType) -> Tensor:
+        size = storage_elements(type.shape, type.stride)
+        line = max(1, _LINE_BYTES // self.values.element_size())
+        if self.place + size > self.values.numel():
+            self.place = 0
+        taken = self.values.as_strided(type.shape, type.stride, self.place)
+        self.place += math.ceil(size / line) * line
+        return taken
+
+
+class WeightPool:
+    """Ring buffers that return a different slice for each weight.
+
+    A layer's time does not depend on the values of its weights. Weights of one dtype and similar scale (`1 /
+    sqrt(fan_in)` rounded to a power of two) therefore share a ring buffer. Its length is the largest reuse distance of
+    the bricks that use it, at most twice the last-level cache. Memory does not grow with the number of weights.
+
+    *Error*: among models that fit into the cache, smaller ones see larger reuse distances than their own.
+
+    Args:
+        bricks: all bricks that will be called.
+        device: device of the weights.
+        limit_bytes: maximum size of all ring buffers.
+        generator: of the values.
+    """
+
+    def __init__(self, bricks: Iterable[Brick], device: torch.device, limit_bytes: int, generator: torch.Generator
+                 ) -> None:
+        self._device, self._generator = device, generator
+        touched_bytes: dict[str, int] = defaultdict(int)
+        largest_bytes: dict[str, int] = defaultdict(int)
+        for brick in bricks:
+            for each in filter(is_pooled, brick.inputs):
+                key, itemsize = _key_of(each), _dtype(each).itemsize
+                touched_bytes[key] = max(touched_bytes[key], brick.context_bytes)
+                num_bytes = storage_elements(each.type.shape, each.type.stride) * itemsize
+                largest_bytes[key] = max(largest_bytes[key], num_bytes)
+        most_bytes = _CACHE_MULTIPLE * cache_bytes(device) or _UNKNOWN_CACHE_BYTES
+        wanted_bytes = {key: min(touched, most_bytes) for key, touched in touched_bytes.items()}
+        self._num_bytes = _split_limit(limit_bytes, wanted_bytes, largest_bytes)
+        self.num_bytes = sum(self._num_bytes.values())
+        """Planned size of all ring buffers (bytes), before rounding up to whole rows."""
+        self._buffers: dict[str, _RingBuffer | None] = {}
+
+    def next(self, of: BrickInput) -> Tensor:
+        """Return a weight, which the caller must not change; drawn each time if there is no memory for a buffer."""
+        key = _key_of(of)
+        if key not in self._buffers:
+            self._buffers[key] = self._made(of, self._num_bytes[key])
+        buffer = self._buffers[key]
+        return draw(of.type, of.sample, self._device, self._generator) if buffer is None else buffer.next(of.type)
+
+    def _made(self, of: BrickInput, num_bytes: int) -> _RingBuffer | None:
+        """Create a ring buffer of `num_bytes`, rounded up to whole rows, or return None for 0 bytes."""
+        if not num_bytes:
+            return None
+        fan_in = 4 ** _scale(of)
+        num_rows = math.ceil(num_bytes / _dtype(of).itemsize / fan_in)
+        type = TensorType(of.type.dtype, (num_rows, fan_in), (fan_in, 1))
+        return _RingBuffer(draw(type, of.sample, self._device, self._generator).reshape(-1))
+
+
+def _split_limit(limit_bytes: int, wanted_bytes: dict[str, int], least_bytes: dict[str, int]) -> dict[str, int]:
+    """Split the limit evenly among the buffers, up to their wanted and at least their minimum size (bytes).
+
+    Buffers with a large minimum are served first; a buffer whose minimum does not fit gets 0.
+    """
+    found: dict[str, int] = {}
+    left_bytes = limit_bytes
+    for number, key in enumerate(sorted(wanted_bytes, key=lambda key: -least_bytes[key])):
+        share_bytes = left_bytes // (len(wanted_bytes) - number)
+        num_bytes = max(least_bytes[key], min(wanted_bytes[key], share_bytes))
+        found[key] = num_bytes if num_bytes <= left_bytes else 0
+        left_bytes -= found[key]
+    return found
+
+
+def is_pooled(of: BrickInput) -> bool:
+    """Return whether an input comes from the weight pool: a weight or buffer whose distribution stores no values."""
+    return of.kind in ("weight", "buffer") and "weight" in of.sample
+
+
+def _key_of(of: BrickInput) -> str:
+    return f"{of.type.dtype}-{_scale(of)}-{canonical(of.sample)}"
+
+
+def _scale(of: BrickInput) -> int:
+    """Return log2(sqrt(fan_in)), rounded: random weights are divided by sqrt(fan_in). 0 for positive values."""
+    if of.sample["weight"] == "positive":
+        return 0
+    shape = of.type.shape
+    return round(math.log2(max(1, math.prod(shape[1:] if len(shape) > 1 else shape))) / 2)
+
+
+def _dtype(of: BrickInput) -> torch.dtype:
+    found: torch.dtype = getattr(torch, of.type.dtype)
+    return found
+
+
+CACHE_FRAC = 0.5
+"""Maximum share of the last-level cache for a model's weights to stay there next to its activations."""
+CALLS_A_VISIT = 2
+"""Timed calls of a visit, after the untimed ones."""
+_UNTIMED_CALLS = 1
+_UNTIMED_CALLS_LARGE = 8
+_LARGE_WEIGHTS_BYTES = 500_000
+"""Weights of at least this size (bytes) need several untimed calls to stay in the cache: on an AMD EPYC (Zen 5), 3 MB
+take 390 µs in the first call, 160 in the second, and 55 from the eighth on. For smaller weights, more calls only
+warm the instruction cache: pooling layers then take 20 % less time than in a model."""
+_NEAR_CACHES = 4
+"""Other memory to read, in multiples of the near caches. Chosen on an Intel Xeon (2 MB of L2): the plain sums of 38
+models at batch 1 are off by 15.1 % at half as much (between cached weights only), 5.7 % at this, 9.1 % at twice as
+much. It also covers the reach of the TLB there."""
+_MAX_EXTRA_CALLS = 7
+"""Maximum number of additional untimed calls until a call takes few new pages."""
+_FEW_PAGES = 8
+"""Maximum number of new pages of a call in steady state. A page fault takes 0.5 to 8 µs."""
+_TRAINING_FACTOR = 3
+"""Memory of weights, gradients and optimizer state, in multiples of the weights."""
+
+
+class Work(Protocol):
+    """Timed work of a brick."""
+
+    def in_context(self) -> list[dict[str, Times]]:
+        """Return the times by phase of a visit's calls, with the cache state of a model."""
+
+    def warm(self) -> dict[str, Times]:
+        """Return the times by phase of one call directly after another one with the same inputs."""
+
+    def release(self) -> None:
+        """Release the inputs that warm calls hold."""
+
+
+def stays_in_cache(brick: Brick, device: torch.device, *, training: bool = False) -> bool:
+    """Return whether the weights of the brick's model stay in the last-level cache until the next iteration.
+
+    In training, gradients and optimizer state count too.
+    """
+    return brick.context_bytes * (_TRAINING_FACTOR if training else 1) <= CACHE_FRAC * cache_bytes(device)
+
+
+def num_new_pages() -> int:
+    """Return the number of minor page faults of this process so far, on Windows of all page faults."""
+    try:
+        import resource  # Unix only
+    except ImportError:
+        memory: Any = psutil.Process().memory_info()
+        return int(memory.num_page_faults)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+
+
+def warm_up(call: Callable[[], object], fewest: int = 1) -> None:
+    """Call at least `fewest` times, then until a call takes few new pages from the system, at most 7 times more."""
+    for number in range(1, fewest + _MAX_EXTRA_CALLS + 1):
+        before = num_new_pages()
+        call()
+        if number >= fewest and num_new_pages() - before <= _FEW_PAGES:
+            return
+
+
+def num_untimed(brick: Brick, *, cached: bool) -> int:
+    """Return the minimum number of untimed calls of a visit: several if large weights stay in the cache."""
+    return _UNTIMED_CALLS_LARGE if cached and brick.weights_bytes >= _LARGE_WEIGHTS_BYTES else _UNTIMED_CALLS
+
+
+class CacheEvictor:
+    """Overwrites the near caches by reading other memory, as the other layers of a model do between two calls.
+
+    This evicts the operators' code, dispatch tables, page table entries and weights from the near caches. The inputs
+    of the timed call are written afterwards and stay there.
+
+    Args:
+        brick: a brick of the model.
+        device: device of the brick.
+        training: as for `stays_in_cache`.
+    """
+
+    def __init__(self, brick: Brick, device: torch.device, *, training: bool = False) -> None:
+        self._most_bytes = _NEAR_CACHES * near_cache_bytes(device)
+        others = brick.context_bytes * (_TRAINING_FACTOR if training else 1) - brick.weights_bytes
+        self.num_bytes = max(0, min(others, self._most_bytes))
+
+    def evict(self) -> None:
+        """Read other memory of `num_bytes`."""
+        if self.num_bytes:
+            _other_memory(self._most_bytes)[: self.num_bytes // 4].sum()
+
+
+@cache
+def _other_memory(num_bytes: int) -> Tensor:
+    return torch.ones(num_bytes // 4)
+
+
+class InContext(ABC):
+    """A brick that is called with the cache state of its model.
+
+    Each visit begins with untimed calls until one takes few new pages from the system. Before each timed call, other
+    memory is read to overwrite the near caches. Each timed call gets other weights than the call before it, so that no
+    cache holds them. If the model's weights fit into the last-level cache, timed calls get the same weights, after
+    several untimed calls if they are large.
+
+    *Error*: a model whose weights partly fit is between the two cases; inputs from earlier
+    layers than the previous one are freshly written here, but may have left the cache in a model; consecutive layers
+    of one type find their code in nearer caches in a model.
+    """
+
+    def __init__(self, brick: Brick, call: BrickFunction, pool: InputPool, clock: HostClock, *, training: bool) -> None:
+        self._arguments = Arguments(brick, pool, training=training)
+        self._call, self._clock, self._pool = call, clock, pool
+        self._cached = stays_in_cache(brick, pool.device, training=training)
+        self._num_untimed = num_untimed(brick, cached=self._cached)
+        self._evictor = CacheEvictor(brick, pool.device, training=training)
+        self._kept: tuple[Tensors, Tensors] | None = None
+
+    @abstractmethod
+    def timed(self, inputs: list[Tensor]) -> dict[str, Times]:
+        """Return the times by phase of one call."""
+
+    def in_context(self) -> list[dict[str, Times]]:
+        """Return the times by phase of a visit's calls, with the cache state of a model."""
+        arguments = self._arguments
+        # Before the first call: later they could reuse the memory of its outputs, which is cached.
+        weights = [arguments.weights() for _ in range(1 if self._cached else 1 + CALLS_A_VISIT)]
+        warm_up(lambda: self.timed(arguments.call_with(weights[0] | arguments.others())), self._num_untimed)
+        found = []
+        for number in range(1, CALLS_A_VISIT + 1):
+            self._evictor.evict()
+            found.append(self.timed(arguments.call_with(weights[number % len(weights)] | arguments.others())))
+        return found
+
+    def warm(self) -> dict[str, Times]:
+        """Return the times by phase of one call with the previous call's inputs, after an untimed first call."""
+        weights, others = self._kept or (self._arguments.weights(), self._arguments.others())
+        if self._kept is None:
+            self.timed(self._arguments.call_with(weights | others))
+        others = self._arguments.restored(others)
+        self._kept = weights, others
+        return self.timed(self._arguments.call_with(weights | others))
+
+    def release(self) -> None:
+        """Release the inputs that warm calls hold."""
+        self._kept = None
+
+
+class InferenceWork(InContext):
+    """A brick in inference."""
+
+    def __init__(self, brick: Brick, call: BrickFunction, pool: InputPool, clock: HostClock) -> None:
+        super().__init__(brick, call, pool, clock, training=False)
+
+    def timed(self, inputs: list[Tensor]) -> dict[str, Times]:
+        """Return the time of the forward pass."""
+        return {"forward": self._clock.time(self._call, inputs)}

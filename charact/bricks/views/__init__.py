@@ -1,0 +1,1 @@
+"""Views of suites and constructed models."""

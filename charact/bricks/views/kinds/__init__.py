@@ -1,0 +1,1 @@
+"""Kinds of cases: suites of bricks and constructed models."""

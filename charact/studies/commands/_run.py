@@ -1,0 +1,136 @@
+"""Runs the cases of studies, and writes the report with a chapter for each."""
+
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from charact.commands.sweep.known import known_options
+from charact.commands.sweep.run import run_sweep
+from charact.core.errors import UserError
+from charact.core.files import write_text
+from charact.core.output import show, warn
+from charact.record.presentable import presentable
+from charact.record.reader import Run, load_run
+from charact.studies.commands._data import with_data
+from charact.studies.study import Scale, Study, find_studies
+from charact.sweeps.definition import Definition, read_definition
+from charact.sweeps.directory import SweepDirectory
+from charact.sweeps.progress import CaseStatus, statuses
+from charact.views.document import Block, Body
+from charact.views.html.report import chapters_report
+
+
+def repeat_studies(name: str, scale: Scale, out: Path, data_dir: Path | None, slurm: Mapping[str, str] | None, *,
+                   dry_run: bool, retry: bool, quiet: bool) -> int:
+    """Run what is missing of studies, and write `report.html`; return the exit status: 1 if a case did not succeed.
+
+    Args:
+        name: name of a study, or `all`.
+        scale: quick or full.
+        out: directory with a directory for each study.
+        data_dir: directory of real data sets; None for synthetic data.
+        slurm: options of sbatch; None runs the cases here.
+        dry_run: only list the cases.
+        retry: also run failed cases again.
+        quiet: print no progress.
+    """
+    if data_dir is not None and not data_dir.is_dir():
+        raise UserError(f"--data-dir {data_dir} is no directory: name one that holds data sets, or leave it out")
+    status, chapters, all_found = 0, [], []
+    for study in find_studies(name):
+        directory = SweepDirectory(out / f"{study.name}-{scale}")
+        definition = _definition(study, scale, directory, data_dir)
+        if not dry_run:
+            _prepare(study, scale, directory)
+        status = max(status, run_sweep(definition, directory.path, slurm, dry_run=dry_run, retry=retry, quiet=quiet))
+        if status > 1:
+            return status
+        if not dry_run:
+            found = statuses(directory, definition.cases)
+            runs = [*_runs(directory, found), *_after(study, directory, found)]
+            chapters.append((study.name, study.title, _chapter(study, scale, runs, found)))
+            all_found += found
+    if not dry_run:
+        page = chapters_report("Published studies, repeated" if name == "all" else chapters[0][1],
+                               _subtitle(scale, all_found), chapters)
+        write_text(out / "report.html", page, force=True)
+        show(f"Wrote {out / 'report.html'}")
+    return status
+
+
+def _definition(study: Study, scale: Scale, directory: SweepDirectory, data_dir: Path | None) -> Definition:
+    """Return the sweep of a study, with its data and directory."""
+    shipped = read_definition(study.sweep_file(scale), known_options())
+    cases = []
+    for case in shipped.cases:
+        options = tuple((name, value.replace("{directory}", str(directory.path))) for name, value in case.options)
+        cases.append(with_data(type(case)(case.command, options, case.repeat), data_dir))
+    return Definition(f"{shipped.name}-{scale}", tuple(dict.fromkeys(cases)))
+
+
+def _prepare(study: Study, scale: Scale, directory: SweepDirectory) -> None:
+    """Run the commands before the cases, unless they have succeeded before."""
+    for number, command in enumerate((study.before or {}).get(scale, ())):
+        done = directory.path.with_name(f"{directory.path.name}.prepared") / str(number)
+        if done.exists():
+            continue
+        words = command.replace("{directory}", str(directory.path.with_name(f"{directory.path.name}.prepared"))).split()
+        done.parent.mkdir(parents=True, exist_ok=True)
+        if _charact(*words):
+            raise UserError(f"charact {' '.join(words)} failed: see its message above")
+        done.touch()
+
+
+def _charact(*words: str) -> int:
+    return subprocess.run([sys.executable, "-m", "charact", *words], check=False).returncode
+
+
+def _after(study: Study, directory: SweepDirectory, found: list[CaseStatus]) -> list[Run]:
+    """Run the command after each case, unless its run exists; return these runs."""
+    runs = []
+    for one in found:
+        if not study.after_each or one.state != "ok" or one.outcome is None:
+            continue
+        name = f"after-{one.case.id}"
+        place = directory.path / "after"
+        if not list(place.glob(f"*-{name}-*")):
+            words = study.after_each.replace("{run}", str(directory.runs / str(one.outcome.run))).split()
+            if _charact(*words, "--out", str(place), "--name", name, "--quiet"):
+                warn(f"charact {' '.join(words)} failed: the chapter lacks its numbers")
+        runs += [presentable(load_run(path)) for path in sorted(place.glob(f"*-{name}-*"))
+                 if not path.name.startswith(".")][:1]
+    return runs
+
+
+def _runs(directory: SweepDirectory, found: list[CaseStatus]) -> list[Run]:
+    names = [one.outcome.run for one in found if one.outcome is not None and one.outcome.run]
+    return [presentable(load_run(directory.runs / name)) for name in names if (directory.runs / name).is_dir()]
+
+
+def _chapter(study: Study, scale: Scale, runs: list[Run], found: list[CaseStatus]) -> Body:
+    """Return the chapter of a study: its data, figures, deviations, and cases that did not succeed."""
+    body = study.chapter(runs)
+    failed = [(one.case.label, one.outcome.reason if one.outcome is not None and one.outcome.reason else one.state)
+              for one in found if one.state != "ok"]
+    blocks = [Block(title="Deviations from the publication", points=[
+        (f"{number}", text) for number, text in enumerate(study.deviations[scale], 1)])]
+    blocks += [Block(title="Cases without a result", missing=failed)] if failed else []
+    return Body(lead=f"{_data_line(found)} After: {study.source}.", blocks=[*body.blocks, *blocks])
+
+
+def _data_line(found: list[CaseStatus]) -> str:
+    """Return which data the cases read, in a sentence."""
+    read = [dict(one.case.options) for one in found]
+    real = sorted({options["data"] for options in read if "data" in options})
+    if not real:
+        return "All data are synthetic."
+    parts = sorted({options["data"] for options in read if options.get("split") == "test" and "data" in options})
+    only = f" (of {', '.join(parts)} the test split alone)" if parts else ""
+    return f"Real data: {', '.join(real)}{only}; all others are synthetic."
+
+
+def _subtitle(scale: Scale, found: list[CaseStatus]) -> str:
+    """Return the first line of the report: on which data it was run, and how much."""
+    form = "Quick form: a part of each published protocol." if scale == "quick" else "The published protocols in full."
+    return f"{_data_line(found)} {form}"
