@@ -22,6 +22,7 @@ from torch.nn import functional
 import charact.measure  # noqa: F401  (quiets torch, so it comes first)
 from charact.analysis.compare import Group, ratios
 from charact.analysis.compare.differences import differences, main_parts
+from charact.core.timeline import iteration_rows
 from charact.datasets._common.request import DataRequest
 from charact.execution.case import Case
 from charact.execution.case_outcome import case_entry
@@ -92,13 +93,10 @@ def rows_worth(frac: float, *, of_phase: bool) -> int:
     """Rows of the extra product that lengthen the forward pass by a share of the iteration's time, or of its own."""
     num_rows = 32
     for _ in range(4):
-        without, extended = (
-            [{phase: host_s for phase, (host_s, _) in durations.items()} for durations in phases.take()]
-            for _, phases in by_turns([case_of(0), case_of(num_rows)], 300)
-        )
-        forward_s = _quickly([durations["forward"] for durations in without])
-        whole_s = forward_s if of_phase else _quickly([sum(durations.values()) for durations in without])
-        added_s = _quickly([durations["forward"] for durations in extended]) - forward_s
+        without, extended = (phases.take() for _, phases in by_turns([case_of(0), case_of(num_rows)], 300))
+        forward_s = _quickly([row["host_s"] for row in iteration_rows(without) if row["phase"] == "forward"])
+        whole_s = forward_s if of_phase else _quickly([iteration.wall_s for iteration in without])
+        added_s = _quickly([row["host_s"] for row in iteration_rows(extended) if row["phase"] == "forward"]) - forward_s
         num_rows = min(max(1, round(num_rows * frac * whole_s / max(added_s, 1e-6))), 4 * num_rows)
     return num_rows
 
@@ -131,11 +129,7 @@ def write_records(cases: list[Case], out: Path, *, profiled: bool) -> list[Group
 
 
 def _write(loop: Loop, phases: HostPhases, out: Path, profiled: bool) -> Path:
-    tables: dict[str, Rows] = {"iterations": [
-        {"iteration": number, "phase": phase, "host_s": host_s, "device_s": device_s}
-        for number, durations in enumerate(phases.take())
-        for phase, (host_s, device_s) in durations.items()
-    ]}  # fmt: skip
+    tables: dict[str, Rows] = {"iterations": iteration_rows(phases.take())}
     writer = RunWriter(out, "mlp", {"command_line": [], "options": {}})
     entry = case_entry(loop.case, "a CPU")
     entry["passes"] = {"timing": {"status": "ok", "reason": None}}

@@ -1,22 +1,118 @@
-"""Intervals with a phase: their sums with the rest, the phase at a moment, and the phases of gaps. Imports no torch.
+"""Iterations and their phases: sums with the rest, gaps, the phase at a moment, and rows of tables. Imports no torch.
 
-All moments are in one unit of the caller's, such as nanoseconds of the host's clock.
+The loop of `charact profile`, ranks, watched programs and traces make iterations; their tables come from here.
 """
 
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum, auto
+from itertools import pairwise
 from typing import Any, TypeVar
 
 Moment = TypeVar("Moment", int, float)
 Key = TypeVar("Key", bound=Hashable)
 
-Durations = dict[str, tuple[float, float | None]]
-"""Time of each phase of an iteration on the host and on the device (s); None without device times."""
+
+class Mode(IntEnum):
+    """How a model's forward ran."""
+
+    GRADIENTS = auto()
+    NO_GRADIENTS = auto()
+    METHOD = auto()
+    """As a method of the model without gradients, such as `generate`."""
+
+
+class _Timed:
+    """Something with a start and an end on the host's clock, and on the device's unless these are None."""
+
+    __slots__ = ()
+    start_ns: int
+    end_ns: int
+    start_device_ns: int | None
+    end_device_ns: int | None
+
+    @property
+    def host_ns(self) -> int:
+        """Duration on the host (ns)."""
+        return self.end_ns - self.start_ns
+
+    @property
+    def device_ns(self) -> int | None:
+        """Duration on the device (ns); None without device times."""
+        if self.start_device_ns is None or self.end_device_ns is None:
+            return None
+        return self.end_device_ns - self.start_device_ns
+
+    @property
+    def duration_ns(self) -> int:
+        """Duration (ns): on the device if it has times, else on the host."""
+        return self.host_ns if self.device_ns is None else self.device_ns
+
+
+@dataclass(frozen=True, slots=True)
+class Interval(_Timed):
+    """A part of an iteration: its phase, its start and its end.
+
+    `owner` is the ID of a watched program's model, optimizer or loader; 0 for none. The owner of a loss or a backward
+    is the optimizer that steps next, whichever model's gradients it computes. `inferred`: a rule determined the phase.
+    `compiling`: PyTorch compiled; the phase is `other`. `inside` is the phase that a communication interrupts; None if
+    it is between phases. `mode` is that of a forward. `evidence`: how the phase was recognized.
+    """
+
+    phase: str
+    start_ns: int
+    end_ns: int
+    owner: int = 0
+    start_device_ns: int | None = None
+    end_device_ns: int | None = None
+    inferred: bool = False
+    compiling: bool = False
+    inside: str | None = None
+    mode: Mode = Mode.GRADIENTS
+    evidence: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Iteration(_Timed):
+    """An iteration: its start, its end, and intervals in order and without overlap; the rest is `other`."""
+
+    start_ns: int
+    end_ns: int
+    intervals: list[Interval] = field(default_factory=list)
+    start_device_ns: int | None = None
+    end_device_ns: int | None = None
+    training: bool = True
+
+    @property
+    def wall_s(self) -> float:
+        """Duration (s): on the device if it has times, else on the host."""
+        return self.duration_ns / 1e9
+
+    def phase_at(self, moment_ns: int) -> str:
+        """Return the phase at a moment of the iteration; `other` between its intervals."""
+        interval = at(self.intervals, moment_ns)
+        return "other" if interval is None else interval.phase
+
+
+Spanned = TypeVar("Spanned", Interval, Iteration)
+
+
+def at(spans: Sequence[Spanned], moment_ns: int) -> Spanned | None:
+    """Return the interval or iteration at a moment, of several in order and without overlap; None between them."""
+    index = bisect_right(spans, moment_ns, key=lambda span: span.start_ns) - 1
+    return spans[index] if index >= 0 and moment_ns < spans[index].end_ns else None
+
+
+def phase_at(spans: Sequence[tuple[float, float, str]], moment: float) -> str | None:
+    """Return the phase at a moment, from starts, ends and phases in order and without overlap; None between spans."""
+    index = bisect_right(spans, moment, key=lambda span: span[0]) - 1
+    return spans[index][2] if index >= 0 and moment < spans[index][1] else None
 
 
 def sums(spans: Iterable[tuple[Moment, Moment, Key]]) -> dict[Key, Moment]:
-    """Return the length of spans by phase."""
+    """Return the length of spans (start, end, phase) by phase."""
     lengths: dict[Any, Any] = defaultdict(int)
     for start, end, phase in spans:
         lengths[phase] += end - start
@@ -28,53 +124,96 @@ def with_rest(lengths: Mapping[Key, Moment], whole: Moment, rest: Any = "other")
     return {**lengths, rest: whole - sum(length for phase, length in lengths.items() if phase != rest)}
 
 
-def iteration_rows(iterations: Iterable[Durations]) -> list[dict[str, Any]]:
-    """Return rows of the table `iterations`."""
-    return [{"iteration": number, "phase": phase, "host_s": host_s, "device_s": device_s}
-            for number, durations in enumerate(iterations) for phase, (host_s, device_s) in durations.items()]
+def host_and_device_ns(iteration: Iteration, key: Callable[[Interval], Key], rest: Key
+                       ) -> dict[Key, tuple[int, int | None]]:
+    """Return the durations (ns) of an iteration on the host and on the device, by a key of its intervals.
+
+    `rest` is the key of the remaining time. Device times are None unless all intervals have them.
+    """
+    host_ns = with_rest(sums((each.start_ns, each.end_ns, key(each)) for each in iteration.intervals),
+                        iteration.host_ns, rest)
+    lengths = [(0, each.device_ns, key(each)) for each in iteration.intervals if each.device_ns is not None]
+    if iteration.device_ns is None or len(lengths) < len(iteration.intervals):
+        return {one: (ns, None) for one, ns in host_ns.items()}
+    device_ns = with_rest(sums(lengths), iteration.device_ns, rest)
+    return {one: (ns, device_ns[one]) for one, ns in host_ns.items()}
 
 
-def total(iterations: Iterable[Durations]) -> tuple[dict[str, float], dict[str, float]]:
+def iteration_rows(iterations: Iterable[Iteration], part_of: Callable[[Interval], str | None] = lambda _: None
+                   ) -> list[dict[str, Any]]:
+    """Return rows of the table `iterations`: one per phase and part, and `other` for the remaining time.
+
+    Args:
+        iterations: in order.
+        part_of: returns the name of an interval's part of its phase; None if the phase has no parts.
+    """
+    def key(interval: Interval) -> tuple[str, str | None]:
+        return interval.phase, part_of(interval)
+
+    rest: tuple[str, str | None] = ("other", None)
+    return [{"iteration": number, "phase": phase, "part": part, "host_s": host_ns / 1e9,
+             "device_s": None if device_ns is None else device_ns / 1e9}
+            for number, iteration in enumerate(iterations)
+            for (phase, part), (host_ns, device_ns) in host_and_device_ns(iteration, key, rest).items()]
+
+
+def total_s(iterations: Iterable[Iteration]) -> tuple[dict[str, float], dict[str, float]]:
     """Return the sums of each phase over iterations (s): on the host, and on the device if it has times there."""
     host_s: dict[str, float] = defaultdict(float)
     device_s: dict[str, float] = defaultdict(float)
-    for durations in iterations:
-        for phase, (of_host, of_device) in durations.items():
-            host_s[phase] += of_host
-            if of_device is not None:
-                device_s[phase] += of_device
+    for row in iteration_rows(iterations):
+        host_s[row["phase"]] += row["host_s"]
+        if row["device_s"] is not None:
+            device_s[row["phase"]] += row["device_s"]
     return host_s, device_s
 
 
-def phase_at(spans: Sequence[tuple[float, float, str]], moment: float) -> str | None:
-    """Return the phase at a moment; None between spans.
+def gap_phases(steps: Sequence[tuple[str | None, bool]], first: str | None = "forward"
+               ) -> list[tuple[str, int] | None]:
+    """Return the phase of the gap before each step of an iteration, and the index of the backward that follows it.
+
+    None if no rule applies:
+
+    - After a forward, or another backward, until a backward: the loss, computed by hand. Not after a recorded loss:
+      then the program does other work.
+    - Before the loss or the backward, if no forward was recorded since the last fetch or update (a function that was
+      compiled as a whole): the forward.
 
     Args:
-        spans: in order of their starts, without overlap.
-        moment: in the unit of the starts and ends.
+        steps: role of each step, and whether it begins there rather than continues. The roles are `forward`, `loss`,
+            `backward`, `restart` (a fetch or an update), `apart` (no part of an unrecorded forward), and None.
+        first: phase of the first gap, if a backward follows.
     """
-    index = bisect_right(spans, moment, key=lambda span: span[0]) - 1
-    return spans[index][2] if index >= 0 and moment < spans[index][1] else None
-
-
-def with_gaps(spans: Sequence[tuple[Moment, Moment, str]]) -> list[tuple[Moment, Moment, str]]:
-    """Return the spans of an iteration by time, with the gaps between them that have an unambiguous phase.
-
-    Between the end of a forward and the start of its backward, a loss is computed by hand. Without a marked forward, as
-    in a function that was compiled whole, the gap before the loss, or before the backward, is the forward.
-    """
-    filled: list[tuple[Moment, Moment, str]] = []
-    gaps: list[tuple[Moment, Moment, str]] = []  # used if a backward follows
-    in_gap, reached = "forward", None
-    for start, end, name in sorted(spans):
-        if reached is not None and reached < start:
-            gaps.append((reached, start, in_gap))
-        if name == "backward":
-            filled += gaps
-        if name in ("forward", "backward", "loss"):
-            in_gap = "loss"
-        if name in ("forward", "backward") or (in_gap == "forward" and name in ("data", "update")):
+    phases: list[tuple[str, int] | None] = [None] * len(steps)
+    gaps: list[tuple[int, str]] = []  # their phases if a backward follows
+    phase, has_loss = first, False
+    for index, (role, begins) in enumerate(steps):
+        if phase is not None:
+            gaps.append((index, phase))
+        if role == "backward":
+            for gap, in_gap in gaps if begins else []:
+                phases[gap] = in_gap, index
+            gaps, phase = [], None if has_loss else "loss"
+        elif role == "forward":
             gaps = []
-        filled.append((start, end, name))
-        reached = end
+            if begins:
+                phase, has_loss = "loss", False
+        elif role == "restart":
+            gaps, phase, has_loss = [], "forward", False
+        elif role == "loss":
+            phase, has_loss = None, True
+        elif role == "apart" and phase == "forward":
+            gaps = []
+    return phases
+
+
+_ROLES = {"data": "apart", "update": "apart", "forward": "forward", "loss": "loss", "backward": "backward"}
+
+
+def with_gaps(spans: Iterable[tuple[Moment, Moment, str]]) -> list[tuple[Moment, Moment, str]]:
+    """Return spans of phases by time, with the gaps between them that have an unambiguous phase, see `gap_phases`."""
+    filled = sorted(spans)
+    phases = gap_phases([(_ROLES.get(phase), True) for _, _, phase in filled])
+    filled += [(before[1], after[0], gap[0]) for (before, after), gap in zip(pairwise(filled), phases[1:], strict=False)
+               if gap is not None and before[1] < after[0]]
     return sorted(filled)

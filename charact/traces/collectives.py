@@ -8,7 +8,7 @@ from typing import NamedTuple
 from charact.record.schema import Rows
 from charact.traces.collective_names import kernel_operation, operation_name
 from charact.traces.device import is_communication, is_copy, length_ns, union, without
-from charact.traces.events import DeviceEvent, Exchange, Operator, TraceEvents
+from charact.traces.events import BEFORE_ALL_NS, DeviceEvent, Exchange, Mark, Operator, TraceEvents
 from charact.traces.phases import AttributedTrace
 
 _HOST_BACKENDS = ("gloo:", "mpi:", "ucc:")
@@ -36,12 +36,12 @@ def collective_rows(trace: AttributedTrace) -> Rows:
     belongs to the one that started first. Collectives outside of all iterations are left out; their kernels or
     operators are counted as dropped.
     """
-    calls = _on_device(trace.kept) or _on_host(trace.kept)
+    calls = _on_device(trace.events) or _on_host(trace.events)
     starts = [iteration.start_ns for iteration in trace.iterations]
     counts: Counter[str] = Counter()
     rows: Rows = []
-    for call in sorted(calls, key=lambda one: one.called_ns):
-        phase = trace.places.phase(call.called_ns)
+    for call in sorted(calls, key=lambda call: call.called_ns):
+        phase = trace.phase_at(call.called_ns)
         if phase is None:
             continue
         number, exchange = bisect_right(starts, call.called_ns) - 1, call.exchange
@@ -58,51 +58,46 @@ def collective_rows(trace: AttributedTrace) -> Rows:
     return rows
 
 
-def _on_device(kept: TraceEvents) -> list[_Call]:
-    events = sorted((event for event in kept.device if is_communication(event)), key=lambda event: event.start_ns)
-    computing = [(event.start_ns, event.end_ns) for event in kept.device
+def _on_device(events: TraceEvents) -> list[_Call]:
+    kernels = sorted(filter(is_communication, events.device), key=lambda event: event.start_ns)
+    computing = [(event.start_ns, event.end_ns) for event in events.device
                  if not is_communication(event) and not is_copy(event)]
-    exposed = _exposed([(event.start_ns, event.end_ns) for event in events], computing)
-    return [_Call(event.launched_ns, event.start_ns, event.end_ns,
-                  alone_ns, _exchange(kept, event), on_device=True)
-            for event, alone_ns in zip(events, exposed, strict=True) if event.launched_ns is not None]
+    return [_Call(kernel.launched_ns, kernel.start_ns, kernel.end_ns, alone_ns, _exchange(events, kernel), True)
+            for kernel, alone_ns in zip(kernels, _exposed(kernels, computing), strict=True)
+            if kernel.launched_ns is not None]
 
 
-def _exchange(kept: TraceEvents, event: DeviceEvent) -> Exchange:
+def _exchange(events: TraceEvents, event: DeviceEvent) -> Exchange:
     """Return what a kernel exchanges: as recorded with it, else with its operator, else by its name."""
     if event.exchange is not None:
         return event.exchange
-    launch = None if event.correlation is None else kept.launches.get(event.correlation)
+    launch = None if event.correlation is None else events.launches.get(event.correlation)
     for external_id in (event.external_id, launch.external_id if launch else None):
-        if external_id is not None and external_id in kept.exchanges:
-            return kept.exchanges[external_id]
+        if external_id is not None and external_id in events.exchanges:
+            return events.exchanges[external_id]
     return Exchange(kernel_operation(event.name))
 
 
-def _on_host(kept: TraceEvents) -> list[_Call]:
-    spans = sorted((one for one in kept.operators if one.name.startswith(_HOST_BACKENDS)), key=lambda one: one.start_ns)
-    computing = [(one.start_ns, one.end_ns) for one in kept.operators if not one.name.startswith(_EXCHANGES)]
-    exposed = _exposed([(one.start_ns, one.end_ns) for one in spans], computing)
-    exchanges = _called(kept, spans)
-    return [_Call(one.start_ns, one.start_ns, one.end_ns, alone_ns, exchange, on_device=False)
-            for one, alone_ns, exchange in zip(spans, exposed, exchanges, strict=True)]
-
-
-def _called(kept: TraceEvents, spans: Sequence[Operator]) -> list[Exchange]:
-    """Return what each span exchanges: by order, if the host called as many collectives of its name; else the name."""
+def _on_host(events: TraceEvents) -> list[_Call]:
+    spans = sorted((each for each in events.operators if each.name.startswith(_HOST_BACKENDS)),
+                   key=lambda span: span.start_ns)
+    computing = [(each.start_ns, each.end_ns) for each in events.operators if not each.name.startswith(_EXCHANGES)]
+    # What a span exchanges is known by order, if the host called as many collectives of its name.
     names = [operation_name(span.name.partition(":")[2]) for span in spans]
     called: dict[str, list[Exchange]] = {}
-    for external_id in sorted(kept.exchanges, key=lambda one: kept.by_id[one].start_ns):
-        called.setdefault(kept.exchanges[external_id].operation, []).append(kept.exchanges[external_id])
+    for external_id in sorted(events.exchanges, key=lambda number: events.by_id[number].start_ns):
+        called.setdefault(events.exchanges[external_id].operation, []).append(events.exchanges[external_id])
     known = {name: iter(called[name]) for name, number in Counter(names).items() if len(called.get(name, ())) == number}
-    return [next(known[name]) if name in known else Exchange(name) for name in names]
+    return [_Call(span.start_ns, span.start_ns, span.end_ns, alone_ns,
+                  next(known[name]) if name in known else Exchange(name), False)
+            for span, alone_ns, name in zip(spans, _exposed(spans, computing), names, strict=True)]
 
 
-def _exposed(spans: Sequence[tuple[int, int]], computing: Sequence[tuple[int, int]]) -> list[int]:
+def _exposed(spans: Sequence[DeviceEvent | Mark | Operator], computing: Sequence[tuple[int, int]]) -> list[int]:
     """Return the exposed time (ns) of each span, in order; time that several spans share counts for the first."""
-    covered, reached_ns, exposed = union(computing), None, []
-    for start_ns, end_ns in spans:
-        begin_ns = start_ns if reached_ns is None else max(start_ns, reached_ns)
-        exposed.append(length_ns(without([(begin_ns, end_ns)], covered)) if begin_ns < end_ns else 0)
-        reached_ns = end_ns if reached_ns is None else max(end_ns, reached_ns)
+    covered, reached_ns, exposed = union(computing), BEFORE_ALL_NS, []
+    for span in spans:
+        begin_ns = max(span.start_ns, reached_ns)
+        exposed.append(length_ns(without([(begin_ns, span.end_ns)], covered)) if begin_ns < span.end_ns else 0)
+        reached_ns = max(span.end_ns, reached_ns)
     return exposed

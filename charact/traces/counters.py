@@ -61,13 +61,13 @@ def counter_rows(traces: Sequence[TraceEvents], rank: int | None) -> Rows:
     """
     by_device: dict[str, list[list[DeviceEvent]]] = defaultdict(list)
     delays_ns: dict[str, list[int]] = defaultdict(list)
-    for kept in traces:
+    for trace in traces:
         of_trace: dict[str, list[DeviceEvent]] = defaultdict(list)
-        for event in kept.device:
+        for event in trace.device:
             of_trace[event.device].append(event)
         for device, events in of_trace.items():
             by_device[device].append(events)
-            delays_ns[device] += _delays_ns(kept, events)
+            delays_ns[device] += _delays_ns(trace, events)
     return [
         {"phase": None, "time_s": None, "rank": rank, "device": f"cuda:{device}", "source": SOURCE, "kernel": None,
          "counter": counter, "value": value}
@@ -131,10 +131,10 @@ def _shares(traces: Sequence[Sequence[DeviceEvent]]) -> dict[str, float]:
     return shares
 
 
-def _delays_ns(kept: TraceEvents, events: Iterable[DeviceEvent]) -> list[int]:
+def _delays_ns(trace: TraceEvents, events: Iterable[DeviceEvent]) -> list[int]:
     """Return the time from the launching call to the start, of each kernel whose call is in the trace."""
-    return [event.start_ns - kept.launches[event.correlation].start_ns for event in _kernels(events)
-            if event.correlation is not None and event.correlation in kept.launches]
+    return [event.start_ns - trace.launches[event.correlation].start_ns for event in _kernels(events)
+            if event.correlation is not None and event.correlation in trace.launches]
 
 
 def _delay(delays_ns: Sequence[int]) -> dict[str, float]:

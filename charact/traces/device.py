@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from charact.traces.events import BEFORE_ALL_NS, DeviceEvent, Geometry, Launch, Operator, TraceEvents
+from charact.traces.events import BEFORE_ALL_NS, DeviceEvent, Operator, Thread, TraceEvents
 
 Intervals = list[tuple[int, int]]
 """Disjoint starts and ends, by time."""
@@ -89,69 +89,57 @@ def usage(events: Sequence[DeviceEvent]) -> Usage:
     )
 
 
-def find_launches(kept: TraceEvents) -> None:
+def find_launches(events: TraceEvents) -> None:
     """Set the launch time and launching operator of every device event, if the trace has them.
 
     An event without a launch counts as launched with the previous event of its stream, or before the trace began if it
     is the first. If a trace or stream has no links between events and launches, events count as launched when they
-    started, the latest possible time.
+    started, the latest possible time. The operator of a launch without an operator's id is the innermost one that runs
+    in its thread.
     """
-    kept.device.sort(key=lambda event: event.start_ns)
-    unnamed: list[tuple[Launch, DeviceEvent]] = []
+    events.device.sort(key=lambda event: event.start_ns)
+    unnamed: defaultdict[Thread, list[tuple[int, int, Operator | DeviceEvent]]] = defaultdict(list)
     before: dict[tuple[str, str], int] = {}
-    for event in kept.device:
-        launch = None if event.correlation is None else kept.launches.get(event.correlation)
+    for event in events.device:
+        launch = None if event.correlation is None else events.launches.get(event.correlation)
         external_id = event.external_id if launch is None or event.external_id is not None else launch.external_id
-        event.operator = None if external_id is None else kept.by_id.get(external_id)
-        if event.operator is None and launch is not None:
-            unnamed.append((launch, event))
+        event.operator = None if external_id is None else events.by_id.get(external_id)
         stream = event.device, event.stream
         if launch is not None:
             event.launched_ns = launch.start_ns
-            event.geometry = _merged_geometry(event.geometry, launch.geometry)
+            grid, block, registers, shared, occupancy = event.geometry
+            event.geometry = (grid or launch.geometry[0], block or launch.geometry[1], registers,
+                              launch.geometry[3] if shared is None else shared, occupancy)
+            if event.operator is None:
+                unnamed[launch.thread].append((launch.start_ns, 0, event))
         elif event.operator is not None:
             event.launched_ns = event.operator.start_ns
         else:
             event.launched_ns = before.get(stream)
         if event.launched_ns is not None:
             before[stream] = max(event.launched_ns, before.get(stream, event.launched_ns))
-    for event in kept.device:
+    for event in events.device:
         if event.launched_ns is None and (event.correlation is None or (event.device, event.stream) not in before):
             event.launched_ns = event.start_ns
-    _launchers(kept, unnamed)
-
-
-def _merged_geometry(ours: Geometry, theirs: Geometry) -> Geometry:
-    """Return a kernel's geometry, with missing values from its launch."""
-    grid, block, registers, shared, occupancy = ours
-    return (grid or theirs[0], block or theirs[1], registers, theirs[3] if shared is None else shared, occupancy)
-
-
-def _launchers(kept: TraceEvents, unnamed: Sequence[tuple[Launch, DeviceEvent]]) -> None:
-    """Find operators of launches without an operator's id: the innermost one running in their thread."""
-    threads = {launch.thread for launch, _ in unnamed}
-    waiting: defaultdict[object, list[tuple[int, int, Operator | DeviceEvent]]] = defaultdict(list)
-    for launch, event in unnamed:
-        waiting[launch.thread].append((launch.start_ns, 0, event))
-    for operator in kept.operators:
-        if operator.thread in threads:
-            waiting[operator.thread].append((operator.start_ns, -operator.end_ns, operator))
-    for moments in waiting.values():
+    for operator in events.operators if unnamed else ():
+        if operator.thread in unnamed:
+            unnamed[operator.thread].append((operator.start_ns, -operator.end_ns, operator))
+    for moments in unnamed.values():
         stack: list[Operator] = []
-        for start_ns, _, one in sorted(moments, key=lambda moment: moment[:2]):
+        for start_ns, _, caller_or_event in sorted(moments, key=lambda moment: moment[:2]):
             while stack and stack[-1].end_ns <= start_ns:
                 stack.pop()
-            if isinstance(one, Operator):
-                stack.append(one)
+            if isinstance(caller_or_event, Operator):
+                stack.append(caller_or_event)
             else:
-                one.operator = stack[-1] if stack else None
+                caller_or_event.operator = stack[-1] if stack else None
 
 
-def device_ns_by_operator(kept: TraceEvents) -> dict[int, int]:
+def device_ns_by_operator(events: TraceEvents) -> dict[int, int]:
     """Return the device time by the external id of the launching operator, after launches are found."""
-    numbers = {id(operator): number for number, operator in kept.by_id.items()}
+    numbers = {id(operator): number for number, operator in events.by_id.items()}
     spent_ns: dict[int, int] = defaultdict(int)
-    for event in kept.device:
+    for event in events.device:
         number = numbers.get(id(event.operator))
         if number is not None:
             spent_ns[number] += event.end_ns - event.start_ns

@@ -35,7 +35,7 @@ from charact.traces.events import (
     clean,
 )
 
-MAX_KEPT_EVENTS = 10_000_000
+MAX_STORED_EVENTS = 10_000_000
 MAX_EMPTY_EVENTS = 1_000_000
 """Limit of events without a name or a time; a trace of torch.profiler has a few at most."""
 _MAX_TEXT_BYTES = 256 << 20
@@ -70,8 +70,8 @@ class EventFilter:
     """Selects the needed events of a trace."""
 
     def __init__(self) -> None:
-        self.kept = TraceEvents()
-        self._num_kept = self._num_read = self._num_empty = 0
+        self.events = TraceEvents()
+        self._num_stored = self._num_read = self._num_empty = 0
         self._names: dict[str, str] = {}
         self._texts: dict[tuple[bytes, Callable[[Any], str | None]], str | None] = {}
         self._threads: dict[Thread, Thread] = {}
@@ -106,8 +106,8 @@ class EventFilter:
                 continue
             start_ns = round(start_us * 1000)
             take(event, start_ns, start_ns + round(length_us * 1000), event.args or _NO_ARGUMENTS)
-        if self._num_kept > MAX_KEPT_EVENTS or self._text_bytes > _MAX_TEXT_BYTES:
-            raise UserError(f"the trace has more than {MAX_KEPT_EVENTS:,} events or {_MAX_TEXT_BYTES >> 20} MB of "
+        if self._num_stored > MAX_STORED_EVENTS or self._text_bytes > _MAX_TEXT_BYTES:
+            raise UserError(f"the trace has more than {MAX_STORED_EVENTS:,} events or {_MAX_TEXT_BYTES >> 20} MB of "
                             "names to keep: profile fewer iterations")
         if self._num_empty > max(MAX_EMPTY_EVENTS, self._num_read / 2):
             raise UserError(f"{self._num_empty:,} of the trace’s first {self._num_read:,} events have no name or no "
@@ -124,53 +124,53 @@ class EventFilter:
         dtype = self._parsed(both, _dtype_of, "operators", "input types") or None
         operator = Operator(self._thread(event), start_ns, end_ns, self._name(event.name), sequence, shapes or "[]",
                             dtype=dtype)
-        self.kept.operators.append(operator)
-        self._num_kept += 1
+        self.events.operators.append(operator)
+        self._num_stored += 1
         if external_id is not None:
-            self.kept.by_id[external_id] = operator
+            self.events.by_id[external_id] = operator
             if args.collective is not None and (exchange := self._exchange(args)) is not None:
-                self.kept.exchanges[external_id] = exchange
+                self.events.exchanges[external_id] = exchange
 
     def _annotation(self, event: Event, start_ns: int, end_ns: int, args: Arguments) -> None:
         if _COLLECTIVE.match(event.name):
             self._operator(event, start_ns, end_ns, args)
         elif event.name.startswith((*_MARKS, *FORWARDS)):
-            self._mark(self.kept.forwards if event.name.startswith(FORWARDS) else self.kept.marks, event,
+            self._mark(self.events.forwards if event.name.startswith(FORWARDS) else self.events.marks, event,
                        start_ns, end_ns)
 
     def _call(self, event: Event, start_ns: int, end_ns: int, _: Arguments) -> None:
         if event.name.startswith(_MODULE):
-            self._mark(self.kept.modules, event, start_ns, end_ns)
+            self._mark(self.events.modules, event, start_ns, end_ns)
         elif _BACKWARD_CALL.search(event.name):
-            self._mark(self.kept.backwards, event, start_ns, end_ns)
+            self._mark(self.events.backwards, event, start_ns, end_ns)
 
     def _mark(self, marks: list[Mark], event: Event, start_ns: int, end_ns: int) -> None:
         name = self._name(event.name.removeprefix(_MODULE))
         marks.append(Mark(self._thread(event), start_ns, end_ns, name))
-        self._num_kept += 1
+        self._num_stored += 1
 
     def _launch(self, event: Event, start_ns: int, _: int, args: Arguments) -> None:
         if args.correlation is not None:
-            self.kept.launches[args.correlation] = Launch(self._thread(event), start_ns, _external_id(args),
+            self.events.launches[args.correlation] = Launch(self._thread(event), start_ns, _external_id(args),
                                                           self._geometry(args))
-            self._num_kept += 1
+            self._num_stored += 1
 
     def _on_device(self, event: Event, start_ns: int, end_ns: int, args: Arguments) -> None:
         device = event.pid if args.device is None else args.device
         stream = event.tid if args.stream is None else args.stream
-        self.kept.device.append(DeviceEvent(
+        self.events.device.append(DeviceEvent(
             start_ns, end_ns, self._name(event.name), self._name(event.cat.lower()), self._name(str(device)),
             self._name(str(stream)), _external_id(args), args.correlation, self._geometry(args),
             exchange=None if args.collective is None else self._exchange(args)))  # fmt: skip
-        self._num_kept += 1
+        self._num_stored += 1
 
     def _instant(self, event: Event, start_ns: int, _: int, args: Arguments) -> None:
         if event.name == "[memory]" and args.allocated is not None and args.device_type is not None:
             if args.allocated not in _ALLOCATED_BYTES:
                 self._drop(Dropped("memory", "amounts of allocated memory", _IMPOSSIBLE))
                 return
-            self.kept.allocated.append(Allocated(start_ns, args.allocated, args.device_type))
-            self._num_kept += 1
+            self.events.allocated.append(Allocated(start_ns, args.allocated, args.device_type))
+            self._num_stored += 1
 
     def _exchange(self, args: Arguments) -> Exchange | None:
         """Return the collective of an event; None if it is a wait."""
@@ -206,7 +206,7 @@ class EventFilter:
                 None if percent is None else percent / 100)
 
     def _drop(self, dropped: Dropped) -> None:
-        self.kept.dropped[dropped] += 1
+        self.events.dropped[dropped] += 1
 
     def _thread(self, event: Event) -> Thread:
         """Return process and thread, as one shared pair for all equal ones."""

@@ -45,7 +45,7 @@ class Trace:
     """A trace that was read."""
 
     path: Path
-    kept: TraceEvents
+    events: TraceEvents
     rank: int | None
     world_size: int | None
     devices: list[dict[str, Any]]
@@ -80,16 +80,16 @@ def stem(path: Path) -> str:
 
 
 @contextlib.contextmanager
-def open_trace(path: Path, kept: frozenset[str], progress: Progress | None = None) -> Iterator[JsonStream]:
+def open_trace(path: Path, wanted: frozenset[str], progress: Progress | None = None) -> Iterator[JsonStream]:
     """Yield the JSON of a trace file, compressed or not.
 
     Args:
         path: the file.
-        kept: names of the wanted values outside the events.
+        wanted: names of the wanted values outside the events.
         progress: called about once per MiB.
     """
     with open_text(path, progress) as text:
-        yield JsonStream(text, path, kept)
+        yield JsonStream(text, path, wanted)
 
 
 @contextlib.contextmanager
@@ -124,7 +124,7 @@ def read_trace(path: Path, progress: Progress | None = None) -> Trace:
     if len(devices) > MAX_DEVICES:
         raise UserError(f"{path} describes {len(devices):,} devices: no machine has more than {MAX_DEVICES:,}")
     return Trace(
-        path, event_filter.kept, rank=_number(distributed.get("rank"), rank_in_name(path)),
+        path, event_filter.events, rank=_number(distributed.get("rank"), rank_in_name(path)),
         world_size=_number(distributed.get("world_size")),
         devices=devices,
         versions={name: version for name in _VERSIONS if (version := _version(metadata.get(name))) is not None},

@@ -59,11 +59,11 @@ class JsonStream:
     Args:
         file: the unpacked text.
         path: path for messages.
-        kept: names of the wanted values outside the events.
+        wanted: names of the wanted values outside the events.
     """
 
-    def __init__(self, file: Readable, path: Path, kept: frozenset[str]) -> None:
-        self._file, self._path, self._kept = file, path, kept
+    def __init__(self, file: Readable, path: Path, wanted: frozenset[str]) -> None:
+        self._file, self._path, self._wanted = file, path, wanted
         self._text, self._at, self._ended = b"", 0, False
         self._passed_bytes = self._metadata_bytes = self._num_metadata = 0
         self.metadata: dict[str, Any] = {}
@@ -113,7 +113,7 @@ class JsonStream:
         self._metadata_bytes += end - self._at
         if self._num_metadata > MOST_VALUES or self._metadata_bytes > LARGEST_VALUE_BYTES:
             raise self._damaged(f"has more than {MOST_VALUES:,} values or {LARGEST_VALUE_BYTES >> 20} MB of metadata")
-        if key in self._kept:
+        if key in self._wanted:
             try:
                 self.metadata[key] = msgspec.json.decode(mended(self._text[self._at:end]))
             except _NO_EVENTS as error:

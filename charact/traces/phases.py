@@ -1,4 +1,4 @@
-"""Iterations and phases of a trace: from charact's annotations, else from PyTorch's own.
+"""Iterations and phases of a trace, from charact's annotations, else from PyTorch's own; nesting of its operators.
 
 Traces of other programs mark iterations (`ProfilerStep`), data loading (`DataLoader`) and updates (`Optimizer`). The
 backward pass is recognized by calls of `backward` or autograd nodes, the forward pass by calls of modules or by the
@@ -7,17 +7,27 @@ operators before the backward pass. All of these phases are inferred.
 
 import re
 from bisect import bisect_left, bisect_right
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from charact.core.operator_types import own_operator_type
-from charact.core.timeline import phase_at, with_gaps
-from charact.core.trace_marks import PHASE_PREFIX
+from charact.core.operator_types import operator_type, own_operator_type
+from charact.core.timeline import Interval, Iteration, with_gaps
+from charact.core.trace_marks import LAYER_PREFIX, PHASE_PREFIX
 from charact.record.schema import PHASES
 from charact.traces.device import find_launches
-from charact.traces.events import BEFORE_ALL_NS, LOADER, OPTIMIZER, STEP, Mark, Operator, TraceEvents
-from charact.traces.threads import Outline, outline
+from charact.traces.events import (
+    BEFORE_ALL_NS,
+    FORWARDS,
+    LOADER,
+    OPTIMIZER,
+    STEP,
+    Mark,
+    Operator,
+    Thread,
+    TraceEvents,
+)
 
 Spanned = TypeVar("Spanned", Mark, Operator)
 Spans = Sequence[Mark] | Sequence[Operator]
@@ -25,32 +35,111 @@ Spans = Sequence[Mark] | Sequence[Operator]
 _LOSS_MODULE = re.compile(r"(Loss|Criterion)(_\d+)?$")
 _PHASE_MARKS = {PHASE_PREFIX + phase for phase in PHASES}
 _ZERO_GRAD = f"{OPTIMIZER}zero_grad"
-
-
-@dataclass(frozen=True)
-class Span:
-    """An interval of an iteration on the host's clock with one phase."""
-
-    start_ns: int
-    end_ns: int
-    phase: str
-    evidence: str
-    """How the phase was recognized."""
-    inferred: bool = True
+_NODE = re.compile(r"^autograd::engine::evaluate_function|Backward\d*$")
 
 
 @dataclass
-class Iteration:
-    """An iteration on the host's clock; its spans are in order and do not overlap."""
+class Outline:
+    """The outermost spans of a trace's threads, by time."""
 
-    start_ns: int
+    main: Thread | None = None
+    """The thread of the program's loop; None if no operators were recorded."""
+    nodes: list[Operator] = field(default_factory=list)
+    """Outermost autograd nodes of every thread."""
+    operators: list[Operator] = field(default_factory=list)
+    """Outermost operators of the main thread that are not autograd nodes."""
+    modules: list[Mark] = field(default_factory=list)
+    """Outermost calls of modules in the main thread."""
+
+
+@dataclass(slots=True)
+class _Open:
+    """A span that has not ended."""
+
     end_ns: int
-    spans: list[Span] = field(default_factory=list)
+    operator: Operator | None
+    """The innermost running operator."""
+    layer: str | None
+    in_backward: bool
+    in_module: bool
 
 
-def find_iterations(kept: TraceEvents) -> tuple[list[Iteration], bool]:
+def outline(events: TraceEvents) -> Outline:
+    """Set every operator's self time, type and layer, and return the outermost spans.
+
+    The layer of a backward operator is that of the forward operator with the same sequence number. A call of a module
+    (recorded if the profiler had stacks enabled) is a layer with its own name, such as Conv2d_3.
+    """
+    outlined = Outline(_main_thread(events))
+    layer_of_sequence: dict[int, str | None] = {}
+    threads: defaultdict[Thread, list[Operator | Mark]] = defaultdict(list)
+    for operator in events.operators:
+        threads[operator.thread].append(operator)
+    layers = [mark for mark in events.marks if mark.name.startswith(LAYER_PREFIX)]
+    for mark in (*(layers or events.modules), *events.forwards):
+        threads[mark.thread].append(mark)
+    # Forward operators first: backward ones in other threads use their layers.
+    for thread in sorted(threads, key=lambda thread: thread != outlined.main):
+        _walk(threads[thread], outlined, layer_of_sequence, is_main=thread == outlined.main)
+    outlined.nodes.sort(key=lambda node: node.start_ns)
+    return outlined
+
+
+def _main_thread(events: TraceEvents) -> Thread | None:
+    """Return the thread of the iterations' annotations, else of most module calls, else of most forward operators."""
+    steps = [mark for mark in events.marks if mark.name.startswith(STEP)]
+    candidates = [[operator for operator in events.operators if not _NODE.search(operator.name)], events.operators]
+    ranked: list[Sequence[Mark | Operator]] = [steps, events.modules, *candidates]
+    for spans in ranked:
+        total: defaultdict[Thread, int] = defaultdict(int)
+        for span in spans:
+            total[span.thread] += span.end_ns - span.start_ns
+        if total:
+            return max(total, key=lambda thread: total[thread])
+    return None
+
+
+def _walk(spans: list[Operator | Mark], outlined: Outline, layer_of_sequence: dict[int, str | None], *,
+          is_main: bool) -> None:
+    """Process one thread's spans from the outermost in."""
+    spans.sort(key=lambda span: (span.start_ns, -span.end_ns))
+    outside = _Open(0, None, None, False, False)
+    stack: list[_Open] = []
+    for span in spans:
+        while stack and stack[-1].end_ns <= span.start_ns:
+            stack.pop()
+        around = stack[-1] if stack else outside
+        if isinstance(span, Mark):
+            if is_main and not around.in_module and not around.in_backward:
+                outlined.modules.append(span)
+            name = around.layer if span.name.startswith(FORWARDS) else span.name.removeprefix(LAYER_PREFIX)
+            stack.append(_Open(span.end_ns, around.operator, name, around.in_backward, True))
+            continue
+        is_node = bool(_NODE.search(span.name))
+        if around.operator is None:
+            if is_node:
+                outlined.nodes.append(span)
+            elif is_main:
+                outlined.operators.append(span)
+        in_backward = around.in_backward or is_node
+        caller = around.operator
+        span.self_ns = span.end_ns - span.start_ns
+        if caller is not None:
+            caller.self_ns = max(0, caller.self_ns - span.self_ns)
+        span.operator_type = operator_type(span.name, caller.operator_type if caller else None)
+        span.layer = around.layer
+        if span.sequence is not None:
+            if not in_backward:
+                # Nested operators share the number; the last to start created the autograd node.
+                layer_of_sequence[span.sequence] = span.layer
+            elif span.layer is None:
+                span.layer = layer_of_sequence.get(span.sequence)
+        stack.append(_Open(span.end_ns, span, span.layer, in_backward, around.in_module))
+
+
+def find_iterations(events: TraceEvents) -> tuple[list[Iteration], bool]:
     """Return iterations by time, without phases yet, and whether the trace marks them; otherwise all of it is one."""
-    steps = sorted((mark.start_ns, mark.end_ns) for mark in kept.marks if mark.name.startswith(STEP))
+    steps = sorted((mark.start_ns, mark.end_ns) for mark in events.marks if mark.name.startswith(STEP))
     if steps:
         iterations: list[Iteration] = []
         for start_ns, end_ns in steps:
@@ -58,54 +147,60 @@ def find_iterations(kept: TraceEvents) -> tuple[list[Iteration], bool]:
                 iterations.append(Iteration(start_ns, end_ns))
         return iterations, True
     ends = [(span.start_ns, span.end_ns)
-            for spans in (kept.operators, kept.marks, kept.modules, kept.device) for span in spans]
-    ends += [(launch.start_ns, launch.start_ns) for launch in kept.launches.values()]
+            for spans in (events.operators, events.marks, events.modules, events.device) for span in spans]
+    ends += [(launch.start_ns, launch.start_ns) for launch in events.launches.values()]
     if not ends:
         return [], False
     return [Iteration(min(start for start, _ in ends), max(end for _, end in ends))], False
 
 
-def find_phases(kept: TraceEvents, outlined: Outline, iterations: Sequence[Iteration]) -> bool:
-    """Set the phases of the iterations; returns whether they come from charact's own annotations."""
+def find_phases(events: TraceEvents, outlined: Outline, iterations: Sequence[Iteration]
+                ) -> tuple[list[Iteration], bool]:
+    """Return the iterations with their phases, and whether these come from charact's own annotations."""
     marks = [(mark.start_ns, mark.end_ns, mark.name.removeprefix(PHASE_PREFIX))
-             for mark in kept.marks if mark.name in _PHASE_MARKS]
-    if marks:
-        marked = set(marks)
-        spans = [Span(*span, "charact’s mark" if span in marked else "between charact’s marks", span not in marked)
+             for mark in events.marks if mark.name in _PHASE_MARKS]
+    if not marks:
+        finder = _Finder(events, outlined)
+        return [replace(each, intervals=finder.intervals(each.start_ns, each.end_ns)) for each in iterations], False
+    marked = set(marks)
+    intervals = [Interval(span[2], span[0], span[1], inferred=span not in marked,
+                          evidence="charact’s mark" if span in marked else "between charact’s marks")
                  for span in with_gaps(marks)]
-        apart = within(spans, min(span.start_ns for span in spans), max(span.end_ns for span in spans))
-        ends_ns = [span.end_ns for span in apart]
-        for iteration in iterations:
-            first = bisect_right(ends_ns, iteration.start_ns)
-            last = bisect_left(apart, iteration.end_ns, key=lambda span: span.start_ns)
-            iteration.spans = within(apart[first:last], iteration.start_ns, iteration.end_ns)
-        return True
-    finder = _Finder(kept, outlined)
+    apart = within(intervals, min(each.start_ns for each in intervals), max(each.end_ns for each in intervals))
+    ends_ns = [each.end_ns for each in apart]
+    with_phases = []
     for iteration in iterations:
-        iteration.spans = finder.spans(iteration.start_ns, iteration.end_ns)
-    return False
+        first = bisect_right(ends_ns, iteration.start_ns)
+        last = bisect_left(apart, iteration.end_ns, key=lambda each: each.start_ns)
+        with_phases.append(replace(
+            iteration, intervals=within(apart[first:last], iteration.start_ns, iteration.end_ns)))
+    return with_phases, True
 
 
-def within(spans: Iterable[Span], start_ns: int, end_ns: int) -> list[Span]:
-    """Return spans by time within an interval, clipped to it; where two overlap, the first continues."""
-    inside: list[Span] = []
+def within(intervals: Iterable[Interval], start_ns: int, end_ns: int) -> list[Interval]:
+    """Return intervals by time within another, clipped to it; where two overlap, the first continues."""
+    inside: list[Interval] = []
     reached_ns = start_ns
-    for span in sorted(spans, key=lambda one: (one.start_ns, -one.end_ns)):
-        begin_ns, until_ns = max(span.start_ns, reached_ns), min(span.end_ns, end_ns)
+    for interval in sorted(intervals, key=lambda each: (each.start_ns, -each.end_ns)):
+        begin_ns, until_ns = max(interval.start_ns, reached_ns), min(interval.end_ns, end_ns)
         if begin_ns < until_ns:
-            inside.append(Span(begin_ns, until_ns, span.phase, span.evidence, span.inferred))
+            inside.append(replace(interval, start_ns=begin_ns, end_ns=until_ns))
             reached_ns = until_ns
     return inside
+
+
+def _inferred(phase: str, start_ns: int, end_ns: int, evidence: str) -> Interval:
+    return Interval(phase, start_ns, end_ns, inferred=True, evidence=evidence)
 
 
 class _Finder:
     """Infers phases of iterations without charact's annotations."""
 
-    def __init__(self, kept: TraceEvents, outlined: Outline) -> None:
+    def __init__(self, events: TraceEvents, outlined: Outline) -> None:
         main = outlined.main
-        self._marks = sorted((mark for mark in kept.marks if mark.thread == main
+        self._marks = sorted((mark for mark in events.marks if mark.thread == main
                               and mark.name.startswith((LOADER, OPTIMIZER))), key=lambda mark: mark.start_ns)
-        self._backwards = sorted((call for call in kept.backwards if call.thread == main),
+        self._backwards = sorted((call for call in events.backwards if call.thread == main),
                                  key=lambda call: call.start_ns)
         # Operators of the loader and the optimizer are covered by their annotations.
         self._operators = _outside(outlined.operators, [*self._marks, *self._backwards])
@@ -113,69 +208,76 @@ class _Finder:
         self._nodes = outlined.nodes
         kinds: tuple[Spans, ...] = (self._operators, self._modules, self._marks)
         self._starts = sorted(span.start_ns for spans in kinds for span in spans)
-        self._uploads = sorted(event.launched_ns for event in kept.device
+        self._uploads = sorted(event.launched_ns for event in events.device
                                if event.launched_ns is not None and "HtoD" in event.name)
         self._trains = bool(outlined.nodes or any(mark.name.startswith(OPTIMIZER) for mark in self._marks))
 
-    def spans(self, start_ns: int, end_ns: int) -> list[Span]:
-        """Return the spans of the iteration with that start and end."""
-        marked = [Span(mark.start_ns, mark.end_ns, *(("data", "DataLoader’s mark") if mark.name.startswith(LOADER)
-                                                     else ("update", "optimizer’s mark")))
-                  for mark in _of(self._marks, start_ns, end_ns)]
-        zeroing = {mark.start_ns for mark in _of(self._marks, start_ns, end_ns) if mark.name.startswith(_ZERO_GRAD)}
+    def intervals(self, start_ns: int, end_ns: int) -> list[Interval]:
+        """Return the intervals of the iteration with that start and end."""
+        marks = _of(self._marks, start_ns, end_ns)
+        marked = [_inferred("data", mark.start_ns, mark.end_ns, "DataLoader’s mark") if mark.name.startswith(LOADER)
+                  else _inferred("update", mark.start_ns, mark.end_ns, "optimizer’s mark") for mark in marks]
+        zeroing = {mark.start_ns for mark in marks if mark.name.startswith(_ZERO_GRAD)}
         fixed = within([*marked, *self._backward(start_ns, end_ns)], start_ns, end_ns)
-        found: list[Span] = []
+        between: list[Interval] = []
         reached_ns, after = end_ns, None
-        for span in reversed([Span(start_ns, start_ns, "other", ""), *fixed]):
-            found += self._between(span.end_ns, reached_ns, after)
-            reached_ns = span.start_ns
-            if span.start_ns not in zeroing:  # zero_grad may be between a forward and its backward
-                after = span.phase
-        spans = within([*fixed, *found], start_ns, end_ns)
-        return self._with_fetch(spans, start_ns)
+        for interval in reversed([Interval("other", start_ns, start_ns), *fixed]):
+            between += self._between(interval.end_ns, reached_ns, after)
+            reached_ns = interval.start_ns
+            if interval.start_ns not in zeroing:  # zero_grad may be between a forward and its backward
+                after = interval.phase
+        intervals = within([*fixed, *between], start_ns, end_ns)
+        if not intervals or any(each.evidence == "DataLoader’s mark" for each in intervals):
+            return intervals
+        # Without a marked loader, the time before anything else is data loading.
+        first = next((each for each in intervals if each.phase != "data"), intervals[-1])
+        until_ns = max((each.end_ns for each in intervals if each.phase == "data" and each.end_ns <= first.start_ns),
+                       default=first.start_ns)
+        fetch = _inferred("data", start_ns, until_ns, "before the first operator or mark")
+        return within([fetch, *intervals], start_ns, intervals[-1].end_ns)
 
-    def _backward(self, start_ns: int, end_ns: int) -> list[Span]:
+    def _backward(self, start_ns: int, end_ns: int) -> list[Interval]:
         """Return backward passes: calls of `backward`, else uninterrupted runs of autograd nodes."""
         calls = _of(self._backwards, start_ns, end_ns)
         if calls:
-            return [Span(call.start_ns, call.end_ns, "backward", "call of backward") for call in calls]
-        others = self._starts
-        runs: list[Span] = []
+            return [_inferred("backward", call.start_ns, call.end_ns, "call of backward") for call in calls]
+        runs: list[Interval] = []
         for node in _of(self._nodes, start_ns, end_ns):
-            follows = bool(runs) and bisect_left(others, runs[-1].end_ns) == bisect_left(others, node.start_ns)
+            follows = bool(runs) and (bisect_left(self._starts, runs[-1].end_ns)
+                                      == bisect_left(self._starts, node.start_ns))
             begin_ns = runs.pop().start_ns if follows else node.start_ns
-            runs.append(Span(begin_ns, max(node.end_ns, begin_ns), "backward", "autograd’s nodes"))
+            runs.append(_inferred("backward", begin_ns, max(node.end_ns, begin_ns), "autograd’s nodes"))
         return runs
 
-    def _between(self, start_ns: int, end_ns: int, after: str | None) -> list[Span]:
+    def _between(self, start_ns: int, end_ns: int, after: str | None) -> list[Interval]:
         """Return forward and loss in a gap, and copies of a batch to the device before them."""
         modules = _of(self._modules, start_ns, end_ns)
         operators = _of(self._operators, start_ns, end_ns)
-        found: list[Span] = []
+        intervals: list[Interval] = []
         uploads = self._leading_uploads(operators, modules)
         if uploads:
-            found.append(Span(uploads[0].start_ns, uploads[-1].end_ns, "data", "copy to the device"))
+            intervals.append(_inferred("data", uploads[0].start_ns, uploads[-1].end_ns, "copy to the device"))
             operators = operators[operators.index(uploads[-1]) + 1:]
         if not modules and self._trains and after != "backward":
-            return found
+            return intervals
         models = [span for span in modules if not _LOSS_MODULE.search(span.name)]
         losses: list[Mark] | list[Operator] = [span for span in modules if _LOSS_MODULE.search(span.name)]
         if not modules:
             losses = [span for span in operators if own_operator_type(span.name) == "loss"][:1]
         loss_ns = losses[0].start_ns if losses else end_ns
         inner: list[Mark] | list[Operator] = models or [span for span in operators if span.start_ns < loss_ns]
-        evidence = "calls of modules" if models else "operators"
         reached_ns = None
         if inner:
             reached_ns = max(span.end_ns for span in inner)
-            found.append(Span(inner[0].start_ns, reached_ns, "forward", evidence))
+            intervals.append(_inferred("forward", inner[0].start_ns, reached_ns,
+                                       "calls of modules" if models else "operators"))
         elif losses:
             reached_ns = losses[0].start_ns
         if reached_ns is not None and after == "backward":
-            found.append(Span(reached_ns, end_ns, "loss", "between forward and backward"))
+            intervals.append(_inferred("loss", reached_ns, end_ns, "between forward and backward"))
         else:
-            found += [Span(span.start_ns, span.end_ns, "loss", "calls of losses") for span in losses]
-        return found
+            intervals += [_inferred("loss", span.start_ns, span.end_ns, "calls of losses") for span in losses]
+        return intervals
 
     def _leading_uploads(self, operators: Sequence[Operator], modules: Sequence[Mark]) -> list[Operator]:
         """Return operators before the forward pass that copy to the device, in order."""
@@ -188,16 +290,6 @@ class _Finder:
                 break
         return before
 
-    def _with_fetch(self, spans: list[Span], start_ns: int) -> list[Span]:
-        """Add the time before anything else as data loading, if no loader is marked."""
-        if not spans or any(span.evidence == "DataLoader’s mark" for span in spans):
-            return spans
-        uploads = [span for span in spans if span.phase == "data"]
-        first = next((span for span in spans if span.phase != "data"), spans[-1])
-        until_ns = max((span.end_ns for span in uploads if span.end_ns <= first.start_ns), default=first.start_ns)
-        fetch = Span(start_ns, until_ns, "data", "before the first operator or mark")
-        return within([fetch, *spans], start_ns, spans[-1].end_ns)
-
 
 def _of(spans: Sequence[Spanned], start_ns: int, end_ns: int) -> list[Spanned]:
     """Return spans that begin in an interval."""
@@ -208,53 +300,43 @@ def _of(spans: Sequence[Spanned], start_ns: int, end_ns: int) -> list[Spanned]:
 
 def _outside(spans: Sequence[Spanned], enclosing: Iterable[Mark]) -> list[Spanned]:
     """Return spans by time that are in none of others."""
-    kept, edges = [], sorted((mark.start_ns, mark.end_ns) for mark in enclosing)
+    outside, edges = [], sorted((mark.start_ns, mark.end_ns) for mark in enclosing)
     number, reached_ns = 0, BEFORE_ALL_NS
     for span in sorted(spans, key=lambda one: one.start_ns):
         while number < len(edges) and edges[number][0] <= span.start_ns:
             reached_ns = max(reached_ns, edges[number][1])
             number += 1
         if span.start_ns >= reached_ns:
-            kept.append(span)
-    return kept
-
-
-class Places:
-    """Lookup of the iteration and phase at a time on the host."""
-
-    def __init__(self, iterations: Sequence[Iteration]) -> None:
-        self._iterations = iterations
-        self._starts = [iteration.start_ns for iteration in iterations]
-        self._spans = [(span.start_ns, span.end_ns, span.phase) for iteration in iterations for span in iteration.spans]
-
-    def phase(self, moment_ns: int | None) -> str | None:
-        """Return the phase at a time, `other` between phases; None outside all iterations."""
-        if moment_ns is None:
-            return None
-        number = bisect_right(self._starts, moment_ns) - 1
-        if number < 0 or moment_ns > self._iterations[number].end_ns:
-            return None
-        return phase_at(self._spans, moment_ns) or "other"
+            outside.append(span)
+    return outside
 
 
 @dataclass(frozen=True)
 class AttributedTrace:
     """A trace's events with their iterations and phases."""
 
-    kept: TraceEvents
+    events: TraceEvents
     outlined: Outline
     iterations: list[Iteration]
-    places: Places
     marked: bool
     """Whether the trace marks iterations; otherwise all of it is one."""
     own_marks: bool
     """Whether the phases come from charact's own annotations."""
 
+    def phase_at(self, moment_ns: int | None) -> str | None:
+        """Return the phase at a time on the host, `other` between phases; None outside all iterations."""
+        if moment_ns is None:
+            return None
+        number = bisect_right(self.iterations, moment_ns, key=lambda each: each.start_ns) - 1
+        if number < 0 or moment_ns > self.iterations[number].end_ns:
+            return None
+        return self.iterations[number].phase_at(moment_ns)
 
-def attribute(kept: TraceEvents) -> AttributedTrace:
-    """Find iterations, phases, layers and launching operators of a trace, and store them in its events."""
-    outlined = outline(kept)
-    find_launches(kept)
-    iterations, marked = find_iterations(kept)
-    own_marks = find_phases(kept, outlined, iterations)
-    return AttributedTrace(kept, outlined, iterations, Places(iterations), marked, own_marks)
+
+def attribute(events: TraceEvents) -> AttributedTrace:
+    """Find iterations and phases of a trace; layers, callers and launches are set in its events."""
+    outlined = outline(events)
+    find_launches(events)
+    iterations, marked = find_iterations(events)
+    iterations, own_marks = find_phases(events, outlined, iterations)
+    return AttributedTrace(events, outlined, iterations, marked, own_marks)

@@ -8,10 +8,11 @@ from itertools import groupby
 import pandas as pd
 
 from charact.core.errors import UserError
+from charact.core.timeline import Iteration
 from charact.record.reader import Run
 from charact.traces.events import DeviceEvent, Operator, Thread
 from charact.traces.files import read_trace
-from charact.traces.phases import Iteration, attribute
+from charact.traces.phases import attribute
 
 MAX_TRACE_BYTES = 32 << 20
 """Largest trace file that is read; a larger one takes seconds."""
@@ -56,13 +57,13 @@ def iteration_timeline(run: Run, case: str, least_frac: float) -> IterationTimel
         raise UserError("the run has no trace of this case")
     if path.stat().st_size > MAX_TRACE_BYTES:
         raise UserError(f"the trace has more than {MAX_TRACE_BYTES >> 20} MiB: open it in a trace viewer")
-    trace = attribute(read_trace(path).kept)
+    trace = attribute(read_trace(path).events)
     if not trace.iterations:
         raise UserError("the trace has no events")
     iteration = trace.iterations[-1]
     start_ns = iteration.start_ns
-    operators = [one for one in trace.kept.operators if start_ns <= one.start_ns < iteration.end_ns]
-    kernels = [one for one in trace.kept.device
+    operators = [one for one in trace.events.operators if start_ns <= one.start_ns < iteration.end_ns]
+    kernels = [one for one in trace.events.device
                if one.launched_ns is not None and start_ns <= one.launched_ns < iteration.end_ns]
     end_ns = max([iteration.end_ns, *(one.end_ns for one in kernels)])
     if end_ns == start_ns:
@@ -93,7 +94,7 @@ def _most_events(operators: Sequence[Operator], kernels: Sequence[DeviceEvent]) 
 
 def _phases(iteration: Iteration) -> list[_Row]:
     return [("phases", 0, span.start_ns, span.end_ns - span.start_ns, span.phase, None, span.phase)
-            for span in iteration.spans]
+            for span in iteration.intervals]
 
 
 def _threads(operators: Sequence[Operator], main: Thread | None, shown: set[Thread | str]) -> Iterable[_Row]:

@@ -18,9 +18,9 @@ from charact.core.console import Console
 from charact.core.errors import UserError
 from charact.core.files import lock
 from charact.core.output import OUT, show
+from charact.core.timeline import Iteration, iteration_rows
 from charact.measure.script.spans.event_log import EventLogReader
-from charact.measure.script.spans.event_log_to_record import iteration_rows, loaders_batch_size
-from charact.measure.script.spans.iterations import Iteration
+from charact.measure.script.spans.event_log_to_record import loaders_batch_size
 from charact.measure.script.spans.segmenter import Segmenter
 from charact.record.in_progress import PANEL, writer_of
 from charact.record.rank_parts import is_job, parts_of
@@ -87,7 +87,7 @@ class Tail:
 
     def _timed(self, iteration: Iteration) -> TimedIteration:
         phase_s: dict[str, float] = {}
-        for row in iteration_rows(0, iteration, {}):
+        for row in iteration_rows([iteration]):
             phase_s[row["phase"]] = row["host_s"] if row["device_s"] is None else row["device_s"]
         batch_size = loaders_batch_size(self._owners, [iteration])
         return TimedIteration(iteration.training, iteration.end_ns / 1e9, phase_s, batch_size)

@@ -5,7 +5,6 @@ from collections.abc import Callable
 import torch
 
 from charact.measure.passes.phase_timer import HostPhases, phases_for
-from charact.measure.passes.timing import wall_s_of
 
 
 class CallTimer:
@@ -37,4 +36,4 @@ class CallTimer:
 
     def available(self, *, wait: bool) -> list[float]:
         """Return the times (s) of the calls that the device has finished, or of all."""
-        return [wall_s_of(durations) for durations in self._phases.take(wait=wait)]
+        return [iteration.wall_s for iteration in self._phases.take(wait=wait)]

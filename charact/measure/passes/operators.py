@@ -108,8 +108,8 @@ class OperatorProbe:
         if self._on_cuda or last:
             export_trace(self._profiler, self._trace_path)
         if self._on_cuda:
-            self._traces.append(attribute(read_trace(self._trace_path).kept))
-        device_ns = device_ns_by_operator(self._traces[-1].kept) if self._on_cuda else None
+            self._traces.append(attribute(read_trace(self._trace_path).events))
+        device_ns = device_ns_by_operator(self._traces[-1].events) if self._on_cuda else None
         replays = last and self._replays_work
         tree = read_event_tree(self._profiler, with_inputs=replays)
         self._profiled.append(ProfiledIteration(tree, device_ns))
@@ -132,7 +132,7 @@ class OperatorProbe:
 
     def found(self) -> OperatorPass:
         """Return the results of the counted iterations."""
-        if self._on_cuda and not any(trace.kept.device for trace in self._traces):
+        if self._on_cuda and not any(trace.events.device for trace in self._traces):
             raise UserError(_NO_KERNELS)
         counted = undisturbed(self._profiled, self._wall_s)
         profiled = [self._profiled[number] for number in counted]
@@ -142,7 +142,7 @@ class OperatorProbe:
             flop_facts = flop_facts | attribute_flop(rows, flop_rows)
         return OperatorPass(
             operator_rows=rows, flop_rows=flop_rows, flop_facts=flop_facts, kernel_rows=kernel_rows(traces),
-            counter_rows=counter_rows([trace.kept for trace in traces], rank=0),
+            counter_rows=counter_rows([trace.events for trace in traces], rank=0),
             facts={"num_iterations": len(self._profiled), "num_counted_iterations": len(profiled),
                    "iteration_s": median(self._wall_s),
                    "phase_s": _phase_s(profiled, fmean(self._wall_s[number] for number in counted))},

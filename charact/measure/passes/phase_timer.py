@@ -4,14 +4,13 @@ A phase is the interval between entering and leaving its context manager. Phases
 remaining time, so their sum is the iteration's wall time.
 """
 
-from collections.abc import Sequence
 from itertools import pairwise
 from time import perf_counter_ns
 from typing import Any, Self
 
 import torch
 
-from charact.core.timeline import Durations, sums, with_rest
+from charact.core.timeline import Interval, Iteration
 from charact.record.schema import PHASES
 
 Stamps = tuple[Any, Any, list[tuple[Any, Any, str]]]
@@ -58,18 +57,14 @@ class HostPhases:
         if kind is None:
             self._finished.append((self._begin, self._stamp(), self._stamps.copy()))
 
-    def take(self, *, wait: bool = False) -> list[Durations]:
-        """Return the finished iterations since the last call: by phase (host_s, device_s), which sum to the wall time.
+    def take(self, *, wait: bool = False) -> list[Iteration]:
+        """Return the finished iterations since the last call.
 
         Args:
             wait: also wait for iterations that the device has not finished.
         """
-        return [self._durations(*finished) for finished in self.take_stamps()]
-
-    def take_stamps(self) -> list[Stamps]:
-        """Return the finished iterations since the last call."""
         taken, self._finished = self._finished, []
-        return taken
+        return [self._iteration(*finished) for finished in taken]
 
     def keep_up(self) -> None:
         """Wait until the device has finished all iterations but the last."""
@@ -77,8 +72,8 @@ class HostPhases:
     def _stamp(self) -> Any:
         return perf_counter_ns()
 
-    def _durations(self, begin: Any, end: Any, stamps: list[tuple[Any, Any, str]]) -> Durations:
-        return {phase: (ns / 1e9, None) for phase, ns in _exclusive(begin, end, stamps).items()}
+    def _iteration(self, begin: Any, end: Any, stamps: list[tuple[Any, Any, str]]) -> Iteration:
+        return _in_order(Iteration(begin, end, [Interval(name, first, last) for first, last, name in stamps]))
 
 
 class DevicePhases(HostPhases):
@@ -95,14 +90,14 @@ class DevicePhases(HostPhases):
         self._streams = [self._module.current_stream(device)] if hasattr(self._module, "current_stream") else []
         self._free: list[Any] = []
 
-    def take(self, *, wait: bool = False) -> list[Durations]:
+    def take(self, *, wait: bool = False) -> list[Iteration]:
         """See `HostPhases`; without `wait` only iterations that the device has finished."""
         if wait and self._finished:
             self._finished[-1][1][1].synchronize()
         num_done = 0
         while num_done < len(self._finished) and self._finished[num_done][1][1].query():
             num_done += 1
-        taken = [self._durations(*finished) for finished in self._finished[:num_done]]
+        taken = [self._iteration(*finished) for finished in self._finished[:num_done]]
         del self._finished[:num_done]
         return taken
 
@@ -116,17 +111,16 @@ class DevicePhases(HostPhases):
         event.record(*self._streams)
         return perf_counter_ns(), event
 
-    def _durations(self, begin: Any, end: Any, stamps: list[tuple[Any, Any, str]]) -> Durations:
-        host = _exclusive(begin[0], end[0], [(first[0], last[0], name) for first, last, name in stamps])
+    def _iteration(self, begin: Any, end: Any, stamps: list[tuple[Any, Any, str]]) -> Iteration:
+        def device_ns(stamp: tuple[int, Any]) -> int:
+            # All times are relative to one event, so that rounding cannot make phases overlap.
+            return round(float(begin[1].elapsed_time(stamp[1])) * 1e6)
 
-        def since_begin_ms(stamp: tuple[int, Any]) -> float:
-            return float(begin[1].elapsed_time(stamp[1]))
-
-        # All times are relative to one event, so that rounding cannot make phases overlap.
-        device = _exclusive(0.0, since_begin_ms(end),
-                            [(since_begin_ms(first), since_begin_ms(last), name) for first, last, name in stamps])
+        intervals = [Interval(name, first[0], last[0], start_device_ns=device_ns(first), end_device_ns=device_ns(last))
+                     for first, last, name in stamps]
+        iteration = Iteration(begin[0], end[0], intervals, start_device_ns=0, end_device_ns=device_ns(end))
         self._free += [begin[1], end[1], *(event for first, last, _ in stamps for event in (first[1], last[1]))]
-        return {phase: (host[phase] / 1e9, device[phase] / 1e3) for phase in host}
+        return _in_order(iteration)
 
 
 def phases_for(device: torch.device) -> HostPhases:
@@ -134,8 +128,8 @@ def phases_for(device: torch.device) -> HostPhases:
     return HostPhases() if device.type == "cpu" else DevicePhases(device)
 
 
-def _exclusive(begin: float, end: float, spans: Sequence[tuple[float, float, str]]) -> dict[str, float]:
-    """Return the time of each phase of an iteration, with `other` for the remaining time."""
-    bounds = [begin, *(moment for span in spans for moment in span[:2]), end]
+def _in_order(iteration: Iteration) -> Iteration:
+    bounds = [iteration.start_ns, *(ns for each in iteration.intervals for ns in (each.start_ns, each.end_ns)),
+              iteration.end_ns]
     assert all(first <= second for first, second in pairwise(bounds)), "phases overlap"
-    return with_rest(sums(spans), end - begin)
+    return iteration

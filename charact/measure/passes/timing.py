@@ -8,7 +8,7 @@ from statistics import median
 from typing import Any
 
 from charact.core.statistics import median_interval
-from charact.core.timeline import Durations, iteration_rows
+from charact.core.timeline import Iteration, iteration_rows
 from charact.execution.loop import Loop
 from charact.machine.core_use import CoreUse
 from charact.measure.passes.phase_timer import phases_for
@@ -57,7 +57,7 @@ def timing_pass(loop: Loop, rule: StopRule, on_iteration: Callable[[int, float],
     warmup_ended_by, warmup_s = _warm_up_loop(loop, rule)
     num_more = warm_device(loop.case.device, lambda: loop.iteration(_unmarked))
     phases = phases_for(loop.case.device)
-    measured: list[Durations] = []
+    measured: list[Iteration] = []
     wall_s: list[float] = []
     num_started = 0
     while (reason := ended_by(wall_s, num_started, rule, time.perf_counter() - begun)) is None:
@@ -65,11 +65,11 @@ def timing_pass(loop: Loop, rule: StopRule, on_iteration: Callable[[int, float],
             loop.iteration(phases)
         num_started += 1
         measured += phases.take()
-        wall_s += [wall_s_of(durations) for durations in measured[len(wall_s):]]
+        wall_s += [iteration.wall_s for iteration in measured[len(wall_s):]]
         if wall_s:
             on_iteration(len(wall_s), median(wall_s))
     measured += phases.take(wait=True)
-    wall_s += [wall_s_of(durations) for durations in measured[len(wall_s):]]
+    wall_s += [iteration.wall_s for iteration in measured[len(wall_s):]]
     return Timing(iteration_rows(measured), wall_s, {
         "num_warmup_iterations": len(warmup_s) + num_more, "warmup_ended_by": warmup_ended_by,
         "num_iterations": len(measured),
@@ -89,7 +89,7 @@ def _warm_up_loop(loop: Loop, rule: StopRule) -> tuple[str, list[float]]:
     def iterate() -> list[float]:
         with phases:
             loop.iteration(phases)
-        return [wall_s_of(durations) for durations in phases.take(wait=True)]
+        return [iteration.wall_s for iteration in phases.take(wait=True)]
 
     return warm_up(iterate, rule)
 
@@ -129,8 +129,3 @@ def spread_frac(wall_s: list[float]) -> float | None:
     """Return half the width of the median's 95 % interval as a share of the median; null below 6 iterations."""
     interval = median_interval(wall_s)
     return None if interval is None else (interval[1] - interval[0]) / 2 / median(wall_s)
-
-
-def wall_s_of(durations: Durations) -> float:
-    """Return the wall time of an iteration in seconds: the device's if there is one, else the host's."""
-    return sum(host_s if device_s is None else device_s for host_s, device_s in durations.values())

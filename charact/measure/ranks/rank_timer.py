@@ -1,32 +1,25 @@
 """Timer of a rank: its iterations by phase, and the collectives in which its host waits."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from threading import get_ident
 from time import perf_counter_ns
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import torch
 import torch.distributed as dist
 
-from charact.core.timeline import Durations, sums, with_rest
-from charact.measure.passes.phase_timer import Stamps, phases_for
+from charact.core.timeline import Interval, Iteration
+from charact.measure.passes.phase_timer import phases_for
 from charact.measure.script.hooks.patch_context import Replacements
 from charact.measure.script.hooks.patches import COLLECTIVES
 from charact.measure.script.ranks.flight_recorder import FlightRecorder
 from charact.measure.script.spans.collectives import Arrival, Arrivals, collective_rows, with_waiting
-from charact.measure.script.spans.iterations import Interval, Iteration
 from charact.record.schema import Rows
 
 _ON_DEVICE = "waits of ranks on a GPU are not measured"
 _IN_FORWARD = ("_broadcast_coalesced",)
 """What `DistributedDataParallel` calls from Python: the exchange of buffers. It exchanges gradients in C++."""
-
-
-class RankIteration(NamedTuple):
-    """A finished iteration: its time by phase, and its rows of the table `collectives`, with the iteration 0."""
-
-    durations: Durations
-    collectives: Rows
 
 
 class RankTimer:
@@ -63,21 +56,21 @@ class RankTimer:
     def __exit__(self, *_: object) -> None:
         self._replacements.undo()
 
-    def take(self) -> list[RankIteration]:
-        """Return the iterations since the last call; the device has finished them."""
+    def take(self) -> tuple[list[Iteration], list[Rows]]:
+        """Return the iterations since the last call, and the rows of the table `collectives` of each.
+
+        The device has finished them. Their rows have the iteration 0.
+        """
+        iterations = self.phases.take(wait=True)
         if not self._watches:
-            return [RankIteration(durations, []) for durations in self.phases.take(wait=True)]
-        finished = self.phases.take_stamps()
-        self._num_iterations += len(finished)
+            return iterations, [[] for _ in iterations]
+        self._num_iterations += len(iterations)
         note = self._recorder.note(self._num_iterations) or {"lost": 0, "rows": []}
         self._num_lost += note["lost"]
         arrivals = Arrivals([Arrival(*row) for row in note["rows"]])
         waits, self._waits = self._waits, []
-        found = []
-        for stamps in finished:
-            iteration = with_waiting(_iteration(stamps, waits), arrivals)
-            found.append(RankIteration(_durations(iteration), collective_rows(0, iteration, arrivals)))
-        return found
+        iterations = [with_waiting(_interrupted(iteration, waits), arrivals) for iteration in iterations]
+        return iterations, [collective_rows(0, iteration, arrivals) for iteration in iterations]
 
     def forget_lost(self) -> None:
         """Forget how many collectives were lost so far: those of the warm-up do not matter."""
@@ -104,21 +97,14 @@ class RankTimer:
         return wrapper
 
 
-def _iteration(stamps: Stamps, waits: list[tuple[int, int]]) -> Iteration:
+def _interrupted(iteration: Iteration, waits: list[tuple[int, int]]) -> Iteration:
     """Return the iteration; each wait, in order of time, interrupts the phase that it is in."""
-    begin_ns, end_ns, phases = stamps
     intervals = []
-    for start_ns, until_ns, phase in phases:
+    for interval in iteration.intervals:
         for wait_ns, waited_ns in waits:
-            if start_ns <= wait_ns and waited_ns <= until_ns:
-                intervals += [Interval(phase, 0, start_ns, wait_ns),
-                              Interval("communication", 0, wait_ns, waited_ns, inside=phase)]
-                start_ns = waited_ns
-        intervals.append(Interval(phase, 0, start_ns, until_ns))
-    return Iteration(True, begin_ns, end_ns, intervals)
-
-
-def _durations(iteration: Iteration) -> Durations:
-    """Return the host's time of each phase; `other` is the rest of the iteration."""
-    lengths = sums((one.start_ns, one.end_ns, one.phase) for one in iteration.intervals)
-    return {phase: (ns / 1e9, None) for phase, ns in with_rest(lengths, iteration.end_ns - iteration.start_ns).items()}
+            if interval.start_ns <= wait_ns and waited_ns <= interval.end_ns:
+                intervals += [replace(interval, end_ns=wait_ns),
+                              Interval("communication", wait_ns, waited_ns, inside=interval.phase)]
+                interval = replace(interval, start_ns=waited_ns)
+        intervals.append(interval)
+    return replace(iteration, intervals=intervals)

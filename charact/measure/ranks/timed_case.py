@@ -13,14 +13,15 @@ from typing import Any
 import torch
 from torch import nn
 
+from charact.core.timeline import Iteration, iteration_rows
 from charact.execution.case import Case
 from charact.execution.loop import Loop
 from charact.execution.precision import float32_products
 from charact.execution.sharding import Shard, shard_by_block
 from charact.machine.core_use import CoreUse
-from charact.measure.passes.timing import StopRule, ended_by, spread_frac, wall_s_of
+from charact.measure.passes.timing import StopRule, ended_by, spread_frac
 from charact.measure.ranks.processes import largest_over_ranks, process_group, run_ranks
-from charact.measure.ranks.rank_timer import RankIteration, RankTimer
+from charact.measure.ranks.rank_timer import RankTimer
 from charact.record.schema import Rows
 
 _NUM_WARMUP = 5
@@ -102,7 +103,7 @@ def _timed(loop: Loop, rule: StopRule, device: torch.device, num_parameters: int
     begun, core_use = time.perf_counter(), CoreUse()
     with RankTimer(device, loop.case.parallel) as timer:
 
-        def iterate(number: int) -> list[RankIteration]:
+        def iterate(number: int) -> tuple[list[Iteration], list[Rows]]:
             for _ in range(number):
                 with timer.phases:
                     loop.iteration(timer.phases)
@@ -110,21 +111,20 @@ def _timed(loop: Loop, rule: StopRule, device: torch.device, num_parameters: int
 
         iterate(_NUM_WARMUP)
         timer.forget_lost()
-        measured: list[RankIteration] = []
+        iterations: list[Iteration] = []
+        collectives: list[Rows] = []
         reason = None
         while reason is None:
-            measured += iterate(min(_TURN, rule.max_iterations - len(measured)))
-            walls_s = [wall_s_of(one.durations) for one in measured]
+            measured, of_these = iterate(min(_TURN, rule.max_iterations - len(iterations)))
+            iterations += measured
+            collectives += of_these
+            walls_s = [iteration.wall_s for iteration in iterations]
             reason = _agreed(ended_by(walls_s, len(walls_s), rule, time.perf_counter() - begun), device)
-    tables = {
-        "iterations": [{"iteration": number, "phase": phase, "part": None, "host_s": host_s, "device_s": device_s}
-                       for number, one in enumerate(measured)
-                       for phase, (host_s, device_s) in one.durations.items()],
-        "collectives": [row | {"iteration": number} for number, one in enumerate(measured) for row in one.collectives],
-    }
+    tables = {"iterations": iteration_rows(iterations), "collectives": [
+        row | {"iteration": number} for number, rows in enumerate(collectives) for row in rows]}
     return RankTiming(tables, {
         "status": "ok", "reason": None, "num_warmup_iterations": _NUM_WARMUP, "warmup_ended_by": "number",
-        "num_iterations": len(measured), "ended_by": reason, "precision_target_frac": rule.precision_target_frac,
+        "num_iterations": len(iterations), "ended_by": reason, "precision_target_frac": rule.precision_target_frac,
         "interval_frac": spread_frac(walls_s), "median_s": median(walls_s), "compile_s": None,
         "core_use": core_use.facts(), "num_threads": torch.get_num_threads(),
     }, timer.facts(), num_parameters)  # fmt: skip

@@ -11,8 +11,7 @@ from torch import nn
 from charact.core.errors import UserError
 from charact.measure.passes.marks import phase_mark
 from charact.measure.script.spans.device_clock import program_device
-from charact.measure.script.spans.iterations import PHASES
-from charact.measure.script.spans.recorder import Kind, SpanRecorder
+from charact.measure.script.spans.recorder import PHASES, Kind, SpanRecorder
 
 
 class ProgramState:

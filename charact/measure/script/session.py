@@ -24,11 +24,11 @@ from charact.measure.script.pass_start import PassStart
 from charact.measure.script.program.owner_facts import owner_facts
 from charact.measure.script.ranks.flight_recorder import FlightRecorder
 from charact.measure.script.ranks.hang_watch import HangWatch
-from charact.measure.script.spans.cycles import StepCounter
 from charact.measure.script.spans.device_clock import DeviceClock, device_name, is_capturing, program_device
 from charact.measure.script.spans.event_log import EventLogWriter
-from charact.measure.script.spans.inference_starts import InferenceStarts
+from charact.measure.script.spans.iterations import StepCounter
 from charact.measure.script.spans.recorder import Kind, SpanRecorder
+from charact.measure.script.spans.segmenter import InferenceStarts
 from charact.measure.script.spans.stack_sampler import FrameSampler
 
 FLUSH_S = 0.25

@@ -7,11 +7,10 @@ from time import perf_counter
 import torch
 
 from charact.core.statistics import mean_interval_frac
-from charact.core.timeline import Durations, total, with_rest
+from charact.core.timeline import Iteration, total_s, with_rest
 from charact.execution.batches import Batches
 from charact.execution.loop import Loop
 from charact.measure.passes.phase_timer import phases_for
-from charact.measure.passes.timing import wall_s_of
 from charact.record.schema import Rows
 from charact.workload.metrics import Metric
 
@@ -21,14 +20,14 @@ class InferenceTimes:
     """Times of an inference on a data set: loader start, each batch by phase, and wall time on the host's clock."""
 
     loading_s: float
-    batches: list[Durations]
+    batches: list[Iteration]
     wall_s: float
 
     def stage_rows(self, num_samples: int) -> Rows:
         """Return rows of the table `stages`; host time outside of the batches' phases is `other`."""
-        host_s, device_s = total([{"data": (self.loading_s, None)}, *self.batches])
-        interval_frac = mean_interval_frac([wall_s_of(durations) for durations in self.batches])
-        host_s = with_rest(host_s, self.wall_s)
+        host_s, device_s = total_s(self.batches)
+        interval_frac = mean_interval_frac([batch.wall_s for batch in self.batches])
+        host_s = with_rest(host_s | {"data": host_s.get("data", 0.0) + self.loading_s}, self.wall_s)
         return [
             {"stage": "prediction", "number": 1, "phase": phase, "host_s": spent_s, "device_s": device_s.get(phase),
              "num_iterations": len(self.batches), "num_samples": num_samples, "interval_frac": interval_frac}
@@ -51,7 +50,7 @@ def run_inference(loop: Loop, batches: Batches, num_batches: int, metrics: Seque
         on_iteration: called with (batches so far, mean seconds) between batches.
     """
     phases = phases_for(loop.case.device)
-    measured: list[Durations] = []
+    measured: list[Iteration] = []
     begun = perf_counter()
     loop.feed(batches.epoch(loop.case.data.seed))
     loading_s = perf_counter() - begun

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from charact.core.statistics import mean_interval_frac
-from charact.core.timeline import total, with_rest
+from charact.core.timeline import total_s, with_rest
 from charact.execution.batches import Batches
 from charact.execution.loop import Loop, Step
 from charact.measure.passes.phase_timer import phases_for
@@ -97,7 +97,7 @@ class _Clock:
 
     def read(self, *, wait: bool = False) -> None:
         """Add the finished iterations."""
-        for of_all, of_these in zip((self._host_s, self._device_s), total(self.phases.take(wait=wait)), strict=True):
+        for of_all, of_these in zip((self._host_s, self._device_s), total_s(self.phases.take(wait=wait)), strict=True):
             for phase, spent_s in of_these.items():
                 of_all[phase] += spent_s
 

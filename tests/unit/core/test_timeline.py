@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from charact.core.timeline import iteration_rows, phase_at, sums, total, with_gaps, with_rest
+from charact.core.timeline import Interval, Iteration, at, iteration_rows, phase_at, sums, total_s, with_gaps, with_rest
 from charact.record.schema import PHASES
 
 
@@ -25,11 +25,31 @@ def test_phases_and_the_rest_sum_to_the_whole(parts: list[tuple[str, int, int]],
                for phase in lengths if phase != "other")
 
 
+SECOND = 10**9
+
+
 def test_iterations_are_summed_and_made_rows_on_both_clocks() -> None:
-    iterations = [{"data": (1.0, None), "other": (0.5, None)}, {"data": (2.0, 0.25)}]
-    assert total(iterations) == ({"data": 3.0, "other": 0.5}, {"data": 0.25})
-    assert iteration_rows(iterations)[-1] == {"iteration": 1, "phase": "data", "host_s": 2.0, "device_s": 0.25}
-    assert len(iteration_rows(iterations)) == 3
+    on_host = Iteration(0, 3 * SECOND, [Interval("data", SECOND, 2 * SECOND)])
+    on_both = Iteration(0, 2 * SECOND, [Interval("data", 0, 2 * SECOND, 5, 0, SECOND // 4),
+                                        Interval("data", 2 * SECOND, 2 * SECOND, 6, SECOND, SECOND)], 0, SECOND)
+    assert total_s([on_host, on_both]) == ({"data": 3.0, "other": 2.0}, {"data": 0.25, "other": 0.75})
+    assert [tuple(row.values()) for row in iteration_rows([on_host, on_both], lambda each: str(each.owner))] == [
+        (0, "data", "0", 1.0, None), (0, "other", None, 2.0, None),
+        (1, "data", "5", 2.0, 0.25), (1, "data", "6", 0.0, 0.0), (1, "other", None, 0.0, 0.75)]
+    assert (on_host.wall_s, on_both.wall_s) == (3.0, 1.0)
+
+
+def test_device_times_need_all_intervals() -> None:
+    partly = Iteration(0, 100, [Interval("data", 0, 50, 0, 10, 20), Interval("forward", 50, 80, 0, 20)], 0, 100)
+    assert all(row["device_s"] is None for row in iteration_rows([partly]))
+
+
+def test_an_interval_or_iteration_at_a_moment() -> None:
+    iteration = Iteration(0, 50, [Interval("forward", 10, 20), Interval("loss", 20, 25)])
+    assert [iteration.phase_at(moment) for moment in (9, 10, 19, 20, 25)] == [
+        "other", "forward", "forward", "loss", "other"]
+    assert at([iteration], 50) is None
+    assert at([iteration], 49) is iteration
 
 
 def test_a_moment_is_in_the_phase_that_it_lies_in() -> None:
@@ -42,8 +62,8 @@ def test_a_moment_is_in_the_phase_that_it_lies_in() -> None:
 @pytest.mark.parametrize(("phases", "found"), [
     ([(0, 2, "data"), (3, 5, "forward"), (7, 9, "backward")], [(5, 7, "loss")]),
     ([(0, 2, "forward"), (3, 5, "forward"), (5, 6, "loss"), (7, 8, "update"), (9, 10, "backward")],
-     [(6, 7, "loss"), (8, 9, "loss")]),
-    ([(0, 1, "data"), (2, 3, "update"), (5, 6, "loss"), (7, 8, "backward")], [(3, 5, "forward"), (6, 7, "loss")]),
+     []),
+    ([(0, 1, "data"), (2, 3, "update"), (5, 6, "loss"), (7, 8, "backward")], [(3, 5, "forward")]),
     ([(0, 1, "data"), (3, 4, "backward"), (6, 7, "backward")], [(1, 3, "forward"), (4, 6, "loss")]),
     ([(0, 1, "forward"), (3, 4, "backward"), (6, 7, "update")], [(1, 3, "loss")]),
     ([(0, 1, "data"), (3, 4, "forward"), (6, 7, "data")], []),

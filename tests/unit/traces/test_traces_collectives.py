@@ -16,6 +16,7 @@ from charact.traces.cases import trace_case
 from charact.traces.collective_names import kernel_operation, operation_name
 from charact.traces.collectives import _exposed
 from charact.traces.device import length_ns, union, without
+from charact.traces.events import Mark
 from charact.traces.files import read_trace
 
 MI300 = Path(__file__).resolve().parents[4] / "shared" / "traces" / "mi300_resnet_ddp_train.json.gz"
@@ -141,7 +142,7 @@ def test_exposed_times_sum_to_what_no_computation_covers(spans: list[tuple[int, 
     spans.sort()
     busy = {at for start, end in spans for at in range(start, end)}
     covered = {at for start, end in computing for at in range(start, end)}
-    exposed = _exposed(spans, computing)
+    exposed = _exposed([Mark((1, 1), *span, "") for span in spans], computing)
     assert sum(exposed) == len(busy - covered) == length_ns(without(union(spans), union(computing)))
     assert all(0 <= alone <= end - start for alone, (start, end) in zip(exposed, spans, strict=True))
 

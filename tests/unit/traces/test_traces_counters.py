@@ -20,7 +20,7 @@ TRACES = Path(__file__).resolve().parents[4] / "shared" / "traces"
 def rows_of(tmp_path: Path, *made: TraceMaker) -> list[dict[str, Any]]:
     read = []
     for number, one in enumerate(made):
-        kept = read_trace(one.write(tmp_path / f"{number}.json")).kept
+        kept = read_trace(one.write(tmp_path / f"{number}.json")).events
         find_launches(kept)
         read.append(kept)
     return counter_rows(read, rank=None)
@@ -161,7 +161,7 @@ def test_a_kernel_without(name: str) -> None:
 class TestRecorded:
     @pytest.mark.parametrize("name", ["h100_bert_small_infer", "h100_vit_infer", "h100_timesformer_infer"])
     def test_gemms_convolutions_and_flash_attention_are_all_that_uses_tensor_cores(self, name: str) -> None:
-        kept = read_trace(TRACES / f"{name}.json.gz").kept
+        kept = read_trace(TRACES / f"{name}.json.gz").events
         find_launches(kept)
         kernels = [event for event in kept.device if event.kind == "kernel"]
         multiplying = [event for event in kernels
@@ -174,7 +174,7 @@ class TestRecorded:
         assert found["launch_delay_s"] > 0
 
     def test_amd_tells_no_occupancy_and_is_not_taken_for_0(self) -> None:
-        kept = read_trace(TRACES / "mi300_resnet_ddp_train.json.gz").kept
+        kept = read_trace(TRACES / "mi300_resnet_ddp_train.json.gz").events
         find_launches(kept)
         rows = counter_rows([kept], 0)
         found = {row["counter"]: row["value"] for row in rows}

@@ -14,14 +14,14 @@ from support.traces import TraceMaker, training
 
 from charact.core import bounded_reading
 from charact.core.errors import UserError
+from charact.core.timeline import Interval, Iteration
 from charact.core.trace_marks import PHASE_PREFIX
 from charact.traces import event_filter, json_stream
 from charact.traces.cases import trace_case
 from charact.traces.events import Mark, Operator, TraceEvents
 from charact.traces.files import MAX_UNPACKED_BYTES, read_trace
 from charact.traces.json_stream import mended
-from charact.traces.phases import Iteration, Span, find_phases, within
-from charact.traces.threads import outline
+from charact.traces.phases import find_phases, outline, within
 
 _REPLACED = re.compile("[\ud800-\udfff]")
 Case = tuple[dict[str, Any], dict[str, pd.DataFrame]]
@@ -236,7 +236,7 @@ class TestLimits:
         made = TraceMaker()
         for number in range(100):
             made.event("cpu_op", "aten::add", number, 0.5)["pid"] = "p" * 5000
-        kept = read_trace(made.write(tmp_path / "a.json")).kept
+        kept = read_trace(made.write(tmp_path / "a.json")).events
         assert len({id(operator.thread) for operator in kept.operators}) == 1
         for number, event in enumerate(made.events):
             event["pid"] += str(number)
@@ -259,7 +259,7 @@ class TestWork:
         looked_at = []
         real = within
 
-        def counted(spans: Any, *moments: int) -> list[Span]:
+        def counted(spans: Any, *moments: int) -> list[Interval]:
             spans = list(spans)
             looked_at.append(len(spans))
             return real(spans, *moments)
@@ -283,10 +283,11 @@ class TestWork:
             operators=[Operator((1, 1), 0, 1, "aten::add", None, "[]")])
         edges.sort()
         iterations = [Iteration(start, end) for start, end in zip(edges[::2], edges[1::2], strict=False)]
-        if find_phases(kept, outline(kept), iterations):
+        iterations, own_marks = find_phases(kept, outline(kept), iterations)
+        if own_marks:
             for iteration in iterations:
                 for moment in range(iteration.start_ns, iteration.end_ns):
                     owners = sorted((mark.start_ns, -mark.end_ns, mark.name) for mark in kept.marks
                                     if mark.start_ns <= moment < mark.end_ns)
-                    inside = [span.phase for span in iteration.spans if span.start_ns <= moment < span.end_ns]
+                    inside = [span.phase for span in iteration.intervals if span.start_ns <= moment < span.end_ns]
                     assert inside == [name.removeprefix(PHASE_PREFIX) for _, _, name in owners[:1]]

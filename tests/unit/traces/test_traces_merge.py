@@ -72,7 +72,7 @@ def test_links_of_two_traces_do_not_meet(tmp_path: Path) -> None:
 
 def test_it_is_a_trace_again(tmp_path: Path) -> None:
     merged(tmp_path, training(1), training(1), name="all.json.gz")
-    one, both = (read_trace(tmp_path / name).kept for name in ("0.json.gz", "all.json.gz"))
+    one, both = (read_trace(tmp_path / name).events for name in ("0.json.gz", "all.json.gz"))
     assert len(both.operators) == 2 * len(one.operators)
     assert len(both.device) == 2 * len(one.device)
 

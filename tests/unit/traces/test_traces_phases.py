@@ -275,20 +275,20 @@ SOUP = st.lists(st.tuples(
 @given(SOUP)
 @settings(deadline=None)
 def test_whatever_a_trace_holds_phases_sum_to_the_iteration(soup: list[tuple[str, str, int, int, int, int]]) -> None:
-    keeper = EventFilter()
+    event_filter = EventFilter()
     made = TraceMaker()
     for cat, name, at, length, tid, number in soup:
         # Of ids and numbers some are equal, some belong together, some to nothing.
         made.event(cat, name, at, length, tid, correlation=number, **{"External id": number, "Sequence number": number})
-    keeper.add(msgspec.json.decode(json.dumps(made.events), type=list[Event]))
-    trace = Trace(Path("soup"), keeper.kept, None, None, [], {})
+    event_filter.add(msgspec.json.decode(json.dumps(made.events), type=list[Event]))
+    trace = Trace(Path("soup"), event_filter.events, None, None, [], {})
     try:
         _, tables = trace_case(trace, "soup")
     except UserError:
         return
     rows = pd.DataFrame(tables["iterations"])
     assert rows["phase"].isin(PHASES).all()
-    iterations, _ = find_iterations(keeper.kept)
+    iterations, _ = find_iterations(event_filter.events)
     walls_s = [(one.end_ns - one.start_ns) / 1e9 for one in iterations]
     assert rows.groupby("iteration")["host_s"].sum().tolist() == pytest.approx(walls_s)
     assert (rows["host_s"] >= 0).all()

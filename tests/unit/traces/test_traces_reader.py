@@ -133,7 +133,7 @@ class TestFile:
     def test_packed_or_not_it_is_the_same(self, tmp_path: Path, name: str) -> None:
         trace = read_trace(training(2, distributedInfo={"rank": 3, "world_size": 8},
                                     deviceProperties=[{"id": 0, "name": "H"}]).write(tmp_path / name))
-        assert (len(trace.kept.operators), len(trace.kept.device), len(trace.kept.modules)) == (14, 10, 4)
+        assert (len(trace.events.operators), len(trace.events.device), len(trace.events.modules)) == (14, 10, 4)
         assert (trace.rank, trace.world_size) == (3, 8)
         assert trace.devices == [{"index": 0, "name": "H", "memory_bytes": None, "num_multiprocessors": None}]
 
@@ -188,19 +188,19 @@ class TestFile:
     def test_a_huge_name_is_shortened(self, tmp_path: Path) -> None:
         made = TraceMaker()
         made.operator("aten::" + "x" * 1_000_000, 0, 5)
-        operator = read_trace(made.write(tmp_path / "a.json")).kept.operators[0]
+        operator = read_trace(made.write(tmp_path / "a.json")).events.operators[0]
         assert len(operator.name) == event_filter.MAX_NAME_LENGTH + 1
 
     def test_equal_ids_are_no_fault(self, tmp_path: Path) -> None:
         made = TraceMaker()
         for name in ("aten::first", "aten::second"):
             made.event("cpu_op", name, 0, 5, **{"External id": 1})
-        kept = read_trace(made.write(tmp_path / "a.json")).kept
+        kept = read_trace(made.write(tmp_path / "a.json")).events
         assert (len(kept.operators), kept.by_id[1].name) == (2, "aten::second")
 
     def test_more_events_than_memory_is_given_to_are_refused(self, tmp_path: Path,
                                                              monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(event_filter, "MAX_KEPT_EVENTS", 10)
+        monkeypatch.setattr(event_filter, "MAX_STORED_EVENTS", 10)
         with pytest.raises(UserError, match="profile fewer iterations"):
             read_trace(training().write(tmp_path / "a.json"))
 

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
 
+from charact.core.timeline import Iteration
 from charact.measure.script.program.notes import ProgramNotes
-from charact.measure.script.spans.iterations import Iteration
 from charact.measure.script.spans.pass_results import Passes
 from charact.measure.script.spans.slice_totals import SliceTotals
 
@@ -34,16 +34,15 @@ def program_times(notes: ProgramNotes, span_ns: tuple[int, int] | None, iteratio
         begin_ns, first = span_ns[0] + notes.own_start_ns, iterations[0]
         end_ns: float = span_ns[1]
         last_ns: float = iterations[-1].end_ns
-        inside_ns: float = sum(one.end_ns - one.start_ns for one in iterations)
+        inside_ns: float = sum(each.host_ns for each in iterations)
         if spans := passes.spans_ns:
             timed = passes.timed(iterations)
-            walls_ns = [one.end_ns - one.start_ns for one in timed]
             typical_ns = _typical_ns(timed, iterations)
             # Without charact, all that follows the passes would have happened earlier, by their own time.
             passes_own_ns = sum(end - begin for begin, end in spans) - typical_ns
             own_ns["passes"] = max(0, passes_own_ns)
             last_ns, end_ns = max(last_ns, *(end for _, end in spans)) - passes_own_ns, end_ns - passes_own_ns
-            inside_ns = sum(walls_ns) + typical_ns
+            inside_ns = sum(each.host_ns for each in timed) + typical_ns
         times = {"duration_s": end_ns - begin_ns, "before_s": max(first.start_ns - begin_ns, 0),
                  "between_s": max(last_ns - first.start_ns - inside_ns, 0), "after_s": max(end_ns - last_ns, 0)}
     return {"own_s": {name: ns / 1e9 for name, ns in own_ns.items()}, **{name: ns / 1e9 for name, ns in times.items()}}
@@ -53,7 +52,7 @@ def _typical_ns(timed: Sequence[Iteration], every: Sequence[Iteration]) -> float
     """Return the time that the iterations of passes would have taken: for each, the median of its mode."""
     total_ns = 0.0
     for training in (True, False):
-        walls_ns = [one.end_ns - one.start_ns for one in timed if one.training == training]
+        walls_ns = [each.host_ns for each in timed if each.training == training]
         num_in_passes = sum(one.training == training for one in every) - len(walls_ns)
         total_ns += num_in_passes * median(walls_ns) if walls_ns else 0
     return total_ns

@@ -2,12 +2,11 @@
 
 import json
 from bisect import bisect_right
-from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
+from charact.core.timeline import Iteration, iteration_rows
 from charact.measure.script.program.notes import ProgramNotes
-from charact.measure.script.spans.iterations import Iteration
 from charact.record.schema import PHASES, Rows
 
 
@@ -98,12 +97,7 @@ def _collections_s(notes: ProgramNotes, iteration: Iteration) -> float | None:
 
 def _times(iteration: Iteration) -> dict[str, float | None]:
     """Return the columns with the host times of an iteration."""
-    host_ns: dict[str, int] = defaultdict(int)
-    compile_ns = 0
-    for one in iteration.intervals:
-        host_ns[one.phase] += one.end_ns - one.start_ns
-        compile_ns += one.end_ns - one.start_ns if one.compiling else 0
-    wall_ns = iteration.end_ns - iteration.start_ns
-    host_ns["other"] += wall_ns - sum(host_ns.values())
-    return {"wall_s": wall_ns / 1e9, "compile_s": compile_ns / 1e9 if compile_ns else None,
-            **{f"{phase}_s": host_ns[phase] / 1e9 if phase in host_ns else None for phase in PHASES}}
+    seconds = {row["phase"]: row["host_s"] for row in iteration_rows([iteration])}
+    compile_ns = sum(each.host_ns for each in iteration.intervals if each.compiling)
+    return {"wall_s": iteration.host_ns / 1e9, "compile_s": compile_ns / 1e9 if compile_ns else None,
+            **{f"{phase}_s": seconds.get(phase) for phase in PHASES}}

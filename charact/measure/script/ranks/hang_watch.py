@@ -7,8 +7,7 @@ from types import FrameType
 
 from charact.core.running_frame import frame_reader
 from charact.measure.script.ranks.flight_recorder import FlightRecorder
-from charact.measure.script.spans.iterations import PHASES
-from charact.measure.script.spans.recorder import SpanRecorder
+from charact.measure.script.spans.recorder import PHASES, SpanRecorder
 from charact.measure.script.spans.stack_sampler import location_of
 
 _CHECKS = 20

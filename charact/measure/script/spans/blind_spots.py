@@ -4,11 +4,10 @@ from collections import defaultdict
 from collections.abc import Sequence
 from itertools import pairwise
 from statistics import median
-from typing import NamedTuple
 
+from charact.core.timeline import Interval, Iteration
 from charact.core.units import share
 from charact.measure.script.spans.frame_samples import Samples
-from charact.measure.script.spans.iterations import Iteration, between_ns, lasts_ns
 from charact.measure.script.spans.recorder import Kind, Slice
 
 FULL = "the record was full before the program ended: choose the recorded iterations with --skip and --iterations"
@@ -65,8 +64,8 @@ def blind_spots(iterations: Sequence[Iteration], *, compiled_whole: bool, full: 
         spots.append(MIXED)
     elif compiled_whole and not any(one.phase == "forward" and one.owner for one in intervals):
         spots.append(WHOLE)
-    wall_ns = sum(map(lasts_ns, iterations))
-    in_phases_ns = sum(lasts_ns(one) for one in intervals if one.phase != "other")
+    wall_ns = sum(each.duration_ns for each in iterations)
+    in_phases_ns = sum(each.duration_ns for each in intervals if each.phase != "other")
     if "data" not in phases and MIXED not in spots and wall_ns - in_phases_ns > _MISSING_FRAC * wall_ns:
         spots.append(BY_HAND if "update" not in phases else NO_FETCH if any_loader else NO_LOADER)
     if MIXED not in spots:
@@ -102,8 +101,8 @@ def _gaps_without_phase(iterations: Sequence[Iteration], samples: Samples | None
         any_reason: whether other messages explain why time counts as other.
     """
     messages: list[str] = []
-    typical_ns = median(map(lasts_ns, iterations))
-    rest: list[_Gap] = []
+    typical_ns = median(each.duration_ns for each in iterations)
+    rest: list[Interval] = []
     for (before, after), spans in _gaps(iterations).items():
         gap_ns, every = _typical_ns(spans, len(iterations)), [one for gaps in spans for one in gaps]
         if gap_ns <= _BETWEEN_FRAC * typical_ns:
@@ -114,52 +113,37 @@ def _gaps_without_phase(iterations: Sequence[Iteration], samples: Samples | None
             messages.append(f"{BETWEEN.format(share(gap_ns / typical_ns), before, after)}: {line or NAME_IT}")
         elif line or not any_reason:  # such as the creation of the next batch
             messages.append(f"{AT_END.format(share(gap_ns / typical_ns), before)}: {line or NAME_IT}")
-    rest_ns = sum(gap.lasts_ns for gap in rest)
-    wall_ns = sum(map(lasts_ns, iterations))
+    rest_ns = sum(gap.duration_ns for gap in rest)
+    wall_ns = sum(each.duration_ns for each in iterations)
     line = _known(rest, samples)
     if rest_ns > _SCATTERED_FRAC * wall_ns and (line or not any_reason):
         messages.append(f"{SCATTERED.format(share(rest_ns / wall_ns))}: {line or NAME_IT}")
     return messages
 
 
-class _Gap(NamedTuple):
-    """An interval without phase by the host's clock (ns), and how long it lasts, on the device if it has times."""
-
-    begin_ns: int
-    end_ns: int
-    lasts_ns: int
-
-
-def _gap(begin_ns: int, end_ns: int, *events: object) -> _Gap:
-    return _Gap(begin_ns, end_ns, between_ns(begin_ns, end_ns, *events))
-
-
-def _known(gaps: Sequence[_Gap], samples: Samples | None) -> str | None:
+def _known(gaps: Sequence[Interval], samples: Samples | None) -> str | None:
     """Return text with the line that was sampled most often in gaps; None without enough samples."""
-    place = None if samples is None else samples.most_frequent(sorted(gap[:2] for gap in gaps))
+    place = None if samples is None else samples.most_frequent(sorted(gaps, key=lambda gap: gap.start_ns))
     return None if place is None else SAMPLED.format(place)
 
 
-def _gaps(iterations: Sequence[Iteration]) -> dict[tuple[str, str], list[list[_Gap]]]:
+def _gaps(iterations: Sequence[Iteration]) -> dict[tuple[str, str], list[list[Interval]]]:
     """Return the gaps of each iteration, by the phases before and after; none at its start."""
-    gaps: dict[tuple[str, str], list[list[_Gap]]] = defaultdict(list)
+    gaps: dict[tuple[str, str], list[list[Interval]]] = defaultdict(list)
     for iteration in iterations:
-        found: dict[tuple[str, str], list[_Gap]] = defaultdict(list)
-        for before, after in pairwise(iteration.intervals):
-            found[before.phase, after.phase].append(
-                _gap(before.end_ns, after.start_ns, before.end_event, after.start_event))
-        if iteration.intervals:
-            last = iteration.intervals[-1]
-            found[last.phase, _END].append(
-                _gap(last.end_ns, iteration.end_ns, last.end_event, iteration.end_event))
-        for phases, spans in found.items():
+        of_iteration: dict[tuple[str, str], list[Interval]] = defaultdict(list)
+        end = Interval(_END, iteration.end_ns, iteration.end_ns, start_device_ns=iteration.end_device_ns)
+        for before, after in pairwise([*iteration.intervals, end]):
+            of_iteration[before.phase, after.phase].append(Interval(
+                "", before.end_ns, after.start_ns, 0, before.end_device_ns, after.start_device_ns))
+        for phases, spans in of_iteration.items():
             gaps[phases].append(spans)
     return gaps
 
 
-def _typical_ns(gaps: Sequence[Sequence[_Gap]], num_iterations: int) -> float:
+def _typical_ns(gaps: Sequence[Sequence[Interval]], num_iterations: int) -> float:
     """Return the median over all iterations of the length of an iteration's gaps, 0 where it has none."""
-    lengths = [sum(gap.lasts_ns for gap in of_one) for of_one in gaps]
+    lengths = [sum(gap.duration_ns for gap in each) for each in gaps]
     return median(lengths + [0] * (num_iterations - len(lengths)))
 
 

@@ -11,16 +11,15 @@ import msgspec
 from msgspec import Meta
 
 from charact.core.errors import UserError
-from charact.core.timeline import sums, with_rest
+from charact.core.timeline import Iteration, Mode, iteration_rows
 from charact.measure.script.program.facts import program_times, settings_facts
 from charact.measure.script.program.iterations import program_iteration_rows
 from charact.measure.script.program.notes import ProgramNotes
 from charact.measure.script.spans.blind_spots import NO_DEVICE_TIMES, blind_spots, is_compiled_whole, unwatched
 from charact.measure.script.spans.collectives import Arrival, Arrivals, collective_rows, with_waiting
-from charact.measure.script.spans.cycles import join_cycles
 from charact.measure.script.spans.event_log import Damage, EventLogReader, num_slices
 from charact.measure.script.spans.frame_samples import Samples
-from charact.measure.script.spans.iterations import Interval, Iteration, Mode, lasts_ns
+from charact.measure.script.spans.iterations import join_cycles
 from charact.measure.script.spans.pass_results import Passes
 from charact.measure.script.spans.recorder import Kind, Slice
 from charact.measure.script.spans.segmenter import Segmenter
@@ -218,13 +217,13 @@ def _num_warmup(num_iterations: int, limit: int | None) -> int:
 def _case(log: EventLog, name: str, source: str, training: bool, iterations: list[Iteration], num_skipped: int,
           ended_by: str, program: dict[str, Any] | None) -> tuple[dict[str, Any], dict[str, Rows]]:
     parts = _parts(log, iterations)
-    rows = [row for number, iteration in enumerate(iterations) for row in iteration_rows(number, iteration, parts)]
+    rows = iteration_rows(iterations, lambda each: parts.get((each.owner, each.phase, each.mode)))
     on_device = any(row["device_s"] is not None for row in rows)
     mode = "train" if training else "infer"
     models = {interval.owner for one in iterations for interval in one.intervals if interval.phase == "forward"} - {0}
-    walls_s = [(one.end_ns - one.start_ns) / 1e9 for one in iterations]
-    inferred = sum(lasts_ns(interval) for one in iterations for interval in one.intervals if interval.inferred)
-    compiling = sum(interval.end_ns - interval.start_ns for one in log.iterations if one.training == training
+    walls_s = [each.host_ns / 1e9 for each in iterations]
+    inferred = sum(interval.duration_ns for one in iterations for interval in one.intervals if interval.inferred)
+    compiling = sum(interval.host_ns for one in log.iterations if one.training == training
                     for interval in one.intervals if interval.compiling)
     clock = "device_s" if all(row["device_s"] is not None for row in rows) else "host_s"
     other_s, iterations_s = sum(row[clock] for row in rows if row["phase"] == "other"), sum(row[clock] for row in rows)
@@ -292,28 +291,6 @@ def _num_parameters(log: EventLog, models: set[int]) -> int | None:
     inner = {part for model in models for part in log.owners.get(model, {}).get("parts", ())}
     counted = (models & trained or models) - inner
     return sum(log.owners.get(model, {}).get("num_parameters", 0) for model in counted) or None
-
-
-_REST = ("other", None)
-
-
-def iteration_rows(number: int, iteration: Iteration, parts: Mapping[tuple[int, str, Mode], str]) -> Rows:
-    """Return rows of the table `iterations`: one per phase and part, and `other` for the remaining time."""
-    keyed = [(interval, (interval.phase, parts.get((interval.owner, interval.phase, interval.mode))))
-             for interval in iteration.intervals]
-    on_device = _has_device(iteration) and all(map(_has_device, iteration.intervals))
-    host_ns = with_rest(sums((interval.start_ns, interval.end_ns, key) for interval, key in keyed),
-                        iteration.end_ns - iteration.start_ns, _REST)
-    device_ns = with_rest(sums((0, lasts_ns(interval), key) for interval, key in keyed), lasts_ns(iteration), _REST)
-    return [
-        {"iteration": number, "phase": phase, "part": part, "host_s": ns / 1e9,
-         "device_s": device_ns[phase, part] / 1e9 if on_device else None}
-        for (phase, part), ns in host_ns.items()
-    ]
-
-
-def _has_device(one: Iteration | Interval) -> bool:
-    return one.start_event is not None and one.end_event is not None
 
 
 def _parts(log: EventLog, iterations: Sequence[Iteration]) -> dict[tuple[int, str, Mode], str]:

@@ -1,13 +1,12 @@
 """Stack samples of an event log: the lines that a program ran most, by phase. No torch in here."""
 
-from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from statistics import mean, median
 from typing import Any
 
 from charact.core.slow_iterations import slow_limit_s
-from charact.measure.script.spans.iterations import Iteration
+from charact.core.timeline import Interval, Iteration, at
 from charact.measure.script.spans.stack_sampler import INTERVAL_S, CodeLocation
 from charact.record.schema import PHASES_IN_PYTORCH, SAMPLED_PHASES
 
@@ -65,13 +64,15 @@ class Samples:
         chosen = {phase: list[int]() for phase in SAMPLED_PHASES if phase in phase_fracs}
         slow, in_slow, between = _slow(undisturbed), list[int](), list[int]()
         for index, (time_ns, number) in enumerate(self._samples):
-            phase = _phase_at(time_ns, iterations) or ("outside" if _at(time_ns, every) is None else None)
+            iteration = at(iterations, time_ns)
+            phase = "outside" if at(every, time_ns) is None else None
+            phase = phase if iteration is None else iteration.phase_at(time_ns)
             if number < len(self._locations):
                 if phase in chosen:
                     chosen[phase].append(index)
                     if phase == "outside" and time_ns > every[0].start_ns and not _is_in(time_ns, passes_ns):
                         between.append(index)
-                if slow and phase not in PHASES_IN_PYTORCH and _at(time_ns, slow) is not None:
+                if slow and phase not in PHASES_IN_PYTORCH and at(slow, time_ns) is not None:
                     in_slow.append(index)
         sparse = self.interval_s > INTERVAL_S
         if sparse:
@@ -96,18 +97,17 @@ class Samples:
         """Return whether a location runs code of the program's own, rather than PyTorch's."""
         return not (self._locations[number][2] or "").startswith("torch.")
 
-    def most_frequent(self, spans: Sequence[tuple[int, int]]) -> str | None:
+    def most_frequent(self, spans: Sequence[Interval]) -> str | None:
         """Return the line with most samples in given intervals, as text: `train.py:39 in load`.
 
         None if there are fewer than 5 samples in them.
 
         Args:
-            spans: start and end (ns) of each interval, sorted by start, without overlap.
+            spans: the intervals, in order and without overlap.
         """
         counts: Counter[tuple[str, str]] = Counter()
         for time_ns, number in self._samples:
-            index = bisect_right(spans, time_ns, key=lambda span: span[0]) - 1
-            if index >= 0 and time_ns < spans[index][1] and number < len(self._locations):
+            if at(spans, time_ns) is not None and number < len(self._locations):
                 counts[self._locations[number][:2]] += 1
         if counts.total() < _MIN_SPARSE:
             return None
@@ -136,20 +136,5 @@ def _is_in(time_ns: int, spans: Sequence[tuple[int, int]]) -> bool:
 
 def _slow(iterations: Sequence[Iteration]) -> list[Iteration]:
     """Return the slow ones of iterations."""
-    walls_s = [(one.end_ns - one.start_ns) / 1e9 for one in iterations]
-    limit_s = slow_limit_s(walls_s)
-    return [one for one, wall_s in zip(iterations, walls_s, strict=True) if wall_s > limit_s]
-
-
-def _phase_at(time_ns: int, iterations: Sequence[Iteration]) -> str | None:
-    """Return the phase of an iteration at a time, `other` between its intervals; None outside of the iterations."""
-    iteration = _at(time_ns, iterations)
-    if iteration is None:
-        return None
-    return next((one.phase for one in iteration.intervals if one.start_ns <= time_ns < one.end_ns), "other")
-
-
-def _at(time_ns: int, iterations: Sequence[Iteration]) -> Iteration | None:
-    """Return the iteration at a time; None outside of all."""
-    index = bisect_right(iterations, time_ns, key=lambda one: one.start_ns) - 1
-    return iterations[index] if index >= 0 and time_ns < iterations[index].end_ns else None
+    limit_s = slow_limit_s([each.host_ns / 1e9 for each in iterations])
+    return [each for each in iterations if each.host_ns / 1e9 > limit_s]

@@ -1,74 +1,26 @@
-"""Iterations: intervals of phases, and gaps between them whose phase can be inferred."""
+"""Iterations from slices, and cycles: iterations of several steps. No torch in here."""
 
-from dataclasses import dataclass, replace
-from enum import IntEnum, auto
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
 
-from charact.measure.script.spans.recorder import Kind, Slice
+from charact.core.timeline import Interval, Iteration, Mode, gap_phases
+from charact.measure.script.spans.recorder import PHASES, Kind, Slice
 
-PHASES = {
-    Kind.FETCH: "data", Kind.EXHAUSTED: "data", Kind.COPY: "data", Kind.FORWARD: "forward", Kind.LOSS: "loss",
-    Kind.BACKWARD: "backward", Kind.STEP: "update", Kind.UPDATE: "update", Kind.COMMUNICATION: "communication",
-    Kind.COMPILE: "other", Kind.OTHER: "other", Kind.UNTRACKED: "update",
-}
 FETCHES = frozenset({Kind.FETCH, Kind.EXHAUSTED})
 _NO_SPANS = frozenset({Kind.CLOSURE, Kind.END, Kind.GAP})
 """Slices without a phase of their own; rules for gaps may give them one."""
 _OWNED = frozenset({Kind.FETCH, Kind.FORWARD})
 _FOR_OPTIMIZER = frozenset({Kind.LOSS, Kind.BACKWARD, Kind.STEP, Kind.UPDATE})
+_ROLES = {Kind.FETCH: "restart", Kind.STEP: "restart", Kind.LOSS: "loss", Kind.BACKWARD: "backward",
+          Kind.COPY: "apart"}
 
-
-class Mode(IntEnum):
-    """How a model's forward ran."""
-
-    GRADIENTS = auto()
-    NO_GRADIENTS = auto()
-    METHOD = auto()
-    """As a method of the model without gradients, such as `generate`."""
-
-
-@dataclass(frozen=True, slots=True)
-class Interval:
-    """A part of an iteration: its phase, its owner (model, optimizer or loader; 0: none), its start and its end.
-
-    The owner of a loss or a backward is the optimizer that steps next, whichever model's gradients it computes. If
-    `compiling` is set, the phase is `other`. If `inferred` is set, a rule for gaps determined the phase. `inside` is
-    the phase that a communication interrupts; None if it is between phases. `mode` is that of a forward.
-    """
-
-    phase: str
-    owner: int
-    start_ns: int
-    end_ns: int
-    inferred: bool = False
-    compiling: bool = False
-    start_event: object = None
-    end_event: object = None
-    inside: str | None = None
-    mode: Mode = Mode.GRADIENTS
-
-
-@dataclass(frozen=True, slots=True)
-class Iteration:
-    """An iteration: whether it trains, its start, its end, and intervals without overlap; the rest is `other`."""
-
-    training: bool
-    start_ns: int
-    end_ns: int
-    intervals: list[Interval]
-    start_event: object = None
-    end_event: object = None
-
-
-def lasts_ns(one: Interval | Iteration) -> int:
-    """Return how long an interval or an iteration lasts (ns): on the device if it has times, else on the host."""
-    return between_ns(one.start_ns, one.end_ns, one.start_event, one.end_event)
-
-
-def between_ns(begin_ns: int, end_ns: int, begin_event: object, end_event: object) -> int:
-    """Return the time between two moments (ns), by the device's times of their events if both are known."""
-    if isinstance(begin_event, int) and isinstance(end_event, int):
-        return end_event - begin_event
-    return end_ns - begin_ns
+MOST_STEPS = 32
+"""Largest number of steps in a cycle."""
+_FEWEST_CYCLES = 3
+_REGULAR_FRAC = 0.8
+"""Share of the cycles that have the usual number of steps."""
 
 
 def iteration_of(slices: list[Slice], after: Slice | None, *, training: bool, manual_update: bool = False) -> Iteration:
@@ -88,21 +40,22 @@ def iteration_of(slices: list[Slice], after: Slice | None, *, training: bool, ma
         end_ns, end_event = last.end_ns, last.end_event
     else:
         end_ns, end_event = after.start_ns, after.start_event
-    shown = [one for one in _without_transforms(slices) if one.kind not in _NO_SPANS]
-    if not manual_update:
-        shown = [one for one in shown if one.kind is not Kind.UNTRACKED]
-    owners = _optimizers_ahead(shown) if training else [0] * len(shown)
-    intervals = [
-        Interval(_phase(one), one.owner if one.kind in _OWNED else owner, one.start_ns, one.end_ns,
-                compiling=one.kind is Kind.COMPILE, start_event=one.start_event, end_event=one.end_event, inside=inside,
-                mode=Mode.GRADIENTS if one.grad else Mode.METHOD if one.method else Mode.NO_GRADIENTS)
-        for one, owner, inside in zip(shown, owners, _interrupted(shown), strict=True)
-    ]
-    if training:
-        edges = Interval("", 0, end_ns, start_ns, start_event=end_event, end_event=start_event)
-        mixed = manual_update and first.kind is Kind.GAP
-        intervals = _with_gaps(intervals, edges, _phases_of_gaps(shown, owners, manual_update, mixed))
-    return Iteration(training, start_ns, end_ns, intervals, start_event, end_event)
+    slices = [each for each in _without_transforms(slices) if each.kind not in _NO_SPANS
+              and (manual_update or each.kind is not Kind.UNTRACKED)]
+    owners = _optimizers_ahead(slices) if training else [0] * len(slices)
+    intervals = []
+    for before, each, owner in zip([None, *slices], slices, owners, strict=False):
+        in_phase = each.kind is Kind.COMMUNICATION and before is not None and not before.ends  # its span goes on
+        intervals.append(Interval(
+            _phase(each), each.start_ns, each.end_ns, each.owner if each.kind in _OWNED else owner,
+            each.start_event, each.end_event, compiling=each.kind is Kind.COMPILE,
+            inside=_phase(before) if in_phase and before is not None else None,
+            mode=Mode.GRADIENTS if each.grad else Mode.METHOD if each.method else Mode.NO_GRADIENTS))
+    iteration = Iteration(start_ns, end_ns, intervals, start_event, end_event, training)
+    if not training:
+        return iteration
+    gaps = _gaps(slices, owners, manual_update, mixed=manual_update and first.kind is Kind.GAP)
+    return replace(iteration, intervals=_with_gaps(iteration, gaps))
 
 
 def _without_transforms(slices: list[Slice]) -> list[Slice]:
@@ -113,87 +66,160 @@ def _without_transforms(slices: list[Slice]) -> list[Slice]:
     """
     seen: list[Slice] = []
     current, any_backward = Kind.FORWARD, False
-    for one in slices:
-        any_backward |= one.kind is Kind.BACKWARD
-        if one.kind is Kind.TRANSFORM:
-            current = Kind.FORWARD if one.begins else current
-            seen.append(replace(one, kind=current, begins=one.begins and one.ends))
+    for each in slices:
+        any_backward |= each.kind is Kind.BACKWARD
+        if each.kind is Kind.TRANSFORM:
+            current = Kind.FORWARD if each.begins else current
+            seen.append(replace(each, kind=current, begins=each.begins and each.ends))
             continue
-        if one.kind in (Kind.FORWARD, Kind.LOSS) and one.ends and current is not Kind.BACKWARD:
+        if each.kind in (Kind.FORWARD, Kind.LOSS) and each.ends and current is not Kind.BACKWARD:
             current = Kind.LOSS
-        elif one.kind is Kind.BACKWARD:
+        elif each.kind is Kind.BACKWARD:
             current = Kind.BACKWARD
-        if one.kind is not Kind.UNTRACKED or any_backward:
-            seen.append(one)
+        if each.kind is not Kind.UNTRACKED or any_backward:
+            seen.append(each)
     return seen
 
 
-def _phase(one: Slice) -> str:
+def _phase(each: Slice) -> str:
     """Return the phase of a slice: the one that the program named, except for compilation."""
-    return PHASES[one.kind] if one.phase is None or one.kind is Kind.COMPILE else one.phase
-
-
-def _interrupted(slices: list[Slice]) -> list[str | None]:
-    """Return for each communication the phase inside which it ran: that of the slice before, if its span goes on."""
-    return [_phase(before) if one.kind is Kind.COMMUNICATION and before is not None and not before.ends else None
-            for before, one in zip([None, *slices], slices, strict=False)]
+    return PHASES[each.kind] if each.phase is None or each.kind is Kind.COMPILE else each.phase
 
 
 def _optimizers_ahead(slices: list[Slice]) -> list[int]:
     """Return for each loss, backward and update the optimizer that steps next, its owner; 0 for other slices."""
     ahead: list[int] = []
     following = 0
-    for one in reversed(slices):
-        if one.kind is Kind.STEP:
-            following = one.owner
-        ahead.append(following if one.kind in _FOR_OPTIMIZER else 0)
+    for each in reversed(slices):
+        if each.kind is Kind.STEP:
+            following = each.owner
+        ahead.append(following if each.kind in _FOR_OPTIMIZER else 0)
     return ahead[::-1]
 
 
-def _phases_of_gaps(slices: list[Slice], owners: list[int], manual_update: bool, mixed: bool
-                    ) -> list[tuple[str, int] | None]:
+def _gaps(slices: list[Slice], owners: list[int], manual_update: bool, mixed: bool) -> list[tuple[str, int] | None]:
     """Return phase and owner of the gap before each slice, and of the gap after the last; None if no rule applies.
 
-    - After a forward, or another backward, until a backward: the loss, computed without a module. Not after a recorded
-      loss: then the program does other work.
-    - Before the loss, if no forward was recorded since the last fetch or step (a function compiled as a whole): the
-      forward. Not if the first gap is `mixed`: then it also contains the update of the previous iteration.
-    - After the last backward: the update, if no optimizer does it. Not without a data loader: then the gap may also
-      contain the creation of the next batch.
+    The rules are those of `gap_phases`, and after the last backward: the update, if no optimizer does it. Not without a
+    data loader: then the gap may also contain the creation of the next batch. If the first gap is `mixed`, it also
+    contains the update of the previous iteration.
     """
-    phases: list[tuple[str, int] | None] = [None] * (len(slices) + 1)
-    gaps: list[tuple[int, str | None]] = []  # their phases if a backward follows
-    phase = None if mixed else "forward"
-    has_loss = False
-    last_backward = len(slices)
-    for index, one in enumerate(slices):
-        gaps.append((index, phase))
-        if one.kind is Kind.BACKWARD:
-            for gap, its_phase in gaps if one.begins else []:
-                if its_phase is not None:
-                    phases[gap] = its_phase, owners[index] if its_phase == "loss" else 0
-            gaps, phase, last_backward = [], None if has_loss else "loss", index
-        elif one.kind is Kind.FORWARD and one.grad:
-            gaps = []
-            if one.begins:
-                phase, has_loss = "loss", False
-        elif one.kind in (Kind.FETCH, Kind.STEP):
-            gaps, phase, has_loss = [], "forward", False
-        elif one.kind is Kind.LOSS:
-            phase, has_loss = None, True
-        elif phase == "forward" and one.kind in (Kind.COPY, Kind.FORWARD):
-            gaps = []
-    if manual_update and any(one.kind in FETCHES for one in slices):
-        phases[last_backward + 1:] = [("update", 0)] * (len(slices) - last_backward)
-    return phases
+    roles = [("forward" if each.grad else "apart") if each.kind is Kind.FORWARD else _ROLES.get(each.kind)
+             for each in slices]
+    found = gap_phases([(role, each.begins) for role, each in zip(roles, slices, strict=True)],
+                       None if mixed else "forward")
+    gaps = [None if gap is None else (gap[0], owners[gap[1]] if gap[0] == "loss" else 0) for gap in [*found, None]]
+    if manual_update and any(each.kind in FETCHES for each in slices):
+        after = max((index + 1 for index, each in enumerate(slices) if each.kind is Kind.BACKWARD),
+                    default=len(slices) + 1)
+        gaps[after:] = [("update", 0)] * (len(gaps) - after)
+    return gaps
 
 
-def _with_gaps(intervals: list[Interval], edges: Interval, phases: list[tuple[str, int] | None]) -> list[Interval]:
-    """Add the gaps that have a phase to the intervals; `edges` ends at the iteration's start and begins at its end."""
+def _with_gaps(iteration: Iteration, gaps: list[tuple[str, int] | None]) -> list[Interval]:
+    """Return the intervals of an iteration with the gaps between them that have a phase and an owner."""
     filled: list[Interval] = []
-    for before, after, phase in zip([edges, *intervals], [*intervals, edges], phases, strict=True):
-        if phase is not None and before.end_ns < after.start_ns:
-            filled.append(Interval(*phase, before.end_ns, after.start_ns, inferred=True, start_event=before.end_event,
-                                   end_event=after.start_event))
-        filled.append(after)
+    reached_ns, reached_device_ns = iteration.start_ns, iteration.start_device_ns
+    end = Interval("", iteration.end_ns, iteration.end_ns, start_device_ns=iteration.end_device_ns)
+    for interval, gap in zip([*iteration.intervals, end], gaps, strict=True):
+        if gap is not None and reached_ns < interval.start_ns:
+            filled.append(Interval(gap[0], reached_ns, interval.start_ns, gap[1], reached_device_ns,
+                                   interval.start_device_ns, inferred=True))
+        filled.append(interval)
+        reached_ns, reached_device_ns = interval.end_ns, interval.end_device_ns
     return filled[:-1]
+
+
+def join_cycles(iterations: Sequence[Iteration]) -> list[Iteration]:
+    """Return the iterations of a whole program, in which the steps of each cycle are one iteration.
+
+    A cycle is several steps from one fetch, or one rollout, to the next. If training iterations regularly begin with a
+    fetch at every k-th (k from 2 to 32), k of them are one: a rollout and the policy steps on it, or the minibatches of
+    a large batch. If nothing is fetched, inference that precedes every k-th training iteration, also the first, begins
+    a cycle: a rollout. Inference that follows the training, such as a validation, does not. More steps than 32 are an
+    epoch, of which each step is an iteration. Inference between the steps of a cycle is part of it.
+    """
+    trainings = [index for index, each in enumerate(iterations) if each.training]
+    if any(_fetches(iterations[index]) for index in trainings):
+        starts = [index for index in trainings if _begins_with_fetch(iterations[index])]
+    else:
+        starts = _rollouts(iterations)
+    num_steps = _usual_number([sum(each.training for each in iterations[begin:end]) for begin, end in pairwise(starts)])
+    if num_steps is None:
+        return list(iterations)
+    joined = list(iterations[:starts[0]])
+    for begin, end in pairwise([*starts, len(iterations)]):
+        steps = [index for index in range(begin, end) if iterations[index].training][:num_steps]
+        after = steps[-1] + 1 if steps else begin
+        if steps:
+            cycle = iterations[begin:after]
+            joined.append(replace(
+                cycle[0], training=True, intervals=[interval for each in cycle for interval in each.intervals],
+                end_ns=cycle[-1].end_ns, end_device_ns=cycle[-1].end_device_ns))
+        joined += iterations[after:end]
+    return joined
+
+
+def _usual_number(numbers: Sequence[int]) -> int | None:
+    """Return the usual number of steps of a cycle; None if there is none, or if each step is an iteration."""
+    if len(numbers) < _FEWEST_CYCLES:
+        return None
+    number, count = Counter(numbers).most_common(1)[0]
+    return number if 2 <= number <= MOST_STEPS and count >= _REGULAR_FRAC * len(numbers) else None
+
+
+def _rollouts(iterations: Sequence[Iteration]) -> list[int]:
+    """Return the index at which each block of inference begins; empty unless training follows each one."""
+    if not iterations or iterations[0].training or not iterations[-1].training or any(map(_fetches, iterations)):
+        return []
+    return [0, *(index for index, (before, each) in enumerate(pairwise(iterations), 1)
+                 if before.training and not each.training)]
+
+
+def _fetches(iteration: Iteration) -> bool:
+    return any(each.phase == "data" and each.owner for each in iteration.intervals)
+
+
+def _begins_with_fetch(iteration: Iteration) -> bool:
+    """Return whether an iteration fetches before its first backward."""
+    first = next((each for each in iteration.intervals
+                  if each.phase == "backward" or (each.phase == "data" and each.owner)), None)
+    return first is not None and first.phase == "data"
+
+
+class StepCounter:
+    """Recognizes cycles while a program runs, from its steps and the starts of rollouts, as `join_cycles` does."""
+
+    def __init__(self) -> None:
+        self._since = 0
+        """Number of steps since the last start."""
+        self._numbers: list[int] = []
+        """Numbers of steps of the last cycles."""
+        self._num_steps: int | None = None
+        """Usual one of these; None if each step is an iteration."""
+        self._any_fetch = self._any_step = self._infers_first = False
+
+    def fetch(self) -> None:
+        """Take a fetch into account."""
+        if not self._any_fetch:
+            self._any_fetch, self._since, self._numbers, self._num_steps = True, 0, [], None
+        self._start()
+
+    def infer(self) -> None:
+        """Take a forward without gradients into account; it counts only if nothing is fetched."""
+        self._infers_first |= not self._any_step
+        if self._infers_first and not self._any_fetch:
+            self._start()
+
+    def step(self) -> bool:
+        """Take a step into account; return whether it ends an iteration."""
+        self._any_step = True
+        self._since += 1
+        return self._num_steps is None or self._since >= self._num_steps
+
+    def _start(self) -> None:
+        if self._since:
+            numbers = [*self._numbers[1 - _FEWEST_CYCLES:], self._since]
+            if numbers != self._numbers:  # rarely: this runs in each iteration
+                self._numbers, self._num_steps = numbers, _usual_number(numbers)
+        self._since = 0

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from charact.measure.script.spans.iterations import Iteration
+from charact.core.timeline import Iteration
 from charact.record.schema import Rows
 from charact.traces.counters import SOURCE, outcome
 

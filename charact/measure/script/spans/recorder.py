@@ -45,6 +45,11 @@ class Kind(IntEnum):
     """Not a span: outermost block without gradients (`torch.no_grad`) in which no span opened."""
 
 
+PHASES = {
+    Kind.FETCH: "data", Kind.EXHAUSTED: "data", Kind.COPY: "data", Kind.FORWARD: "forward", Kind.LOSS: "loss",
+    Kind.BACKWARD: "backward", Kind.STEP: "update", Kind.UPDATE: "update", Kind.COMMUNICATION: "communication",
+    Kind.COMPILE: "other", Kind.OTHER: "other", Kind.UNTRACKED: "update",
+}
 ZEROED = 1
 """Owner of an `UPDATE` that sets gradients to zero."""
 OUTERMOST = None

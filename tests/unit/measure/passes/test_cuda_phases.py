@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 import torch
 
+from charact.core.timeline import iteration_rows
 from charact.measure.passes.phase_timer import DevicePhases
 
 
@@ -69,13 +70,13 @@ def test_phases_are_read_after_the_iteration_and_sum_to_the_wall(device: Device)
     iterate(phases, device)
     device.reached_ms = 64
     (first,) = phases.take()
-    assert {phase: device_s for phase, (_, device_s) in first.items()} == pytest.approx(
+    assert {row["phase"]: row["device_s"] for row in iteration_rows([first])} == pytest.approx(
         {"data": 0.001, "forward": 0.020, "backward": 0.040, "other": 0.003})
-    assert all(host_s >= 0 for host_s, _ in first.values())
+    assert all(row["host_s"] >= 0 for row in iteration_rows([first]))
     assert device.num_synchronizations == 0
     (second,) = phases.take(wait=True)
     assert device.num_synchronizations == 1
-    assert sum(device_s or 0 for _, device_s in second.values()) == pytest.approx(0.064)
+    assert second.wall_s == pytest.approx(0.064)
 
 
 def test_events_are_used_again(device: Device) -> None:

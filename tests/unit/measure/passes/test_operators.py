@@ -98,7 +98,7 @@ def test_a_trace_without_kernels_fails_the_pass(tmp_path: Path, has_kernels: boo
     torch.ones(2)
     probe.end(last=True)
     probe._on_cuda = True
-    probe._traces = [attribute(read_trace(made.write(tmp_path / "made.json")).kept)]
+    probe._traces = [attribute(read_trace(made.write(tmp_path / "made.json")).events)]
     if has_kernels:
         assert [row["kernel"] for row in probe.found().kernel_rows] == ["gemm"]
     else:
@@ -164,7 +164,7 @@ def test_the_type_is_that_of_the_first_floating_point_input_as_in_the_trace(tmp_
     assert {name: operators[name] for name in expected} == expected
     types = {(row["operator"], row["dtype"]) for row in probe.found().operator_rows}
     assert {("aten::mul", "float32"), ("aten::mul", "float64"), ("aten::add", "float32")} <= types
-    kept = read_trace(tmp_path / "trace.json.gz").kept
+    kept = read_trace(tmp_path / "trace.json.gz").events
     lists = {("aten::_foreach_exp", "float64")}
     assert {(one.name, one.dtype) for one in kept.operators if one.name in expected or one.name == "aten::mul"} == {
         one for one in types - lists if one[0] in expected or one[0] == "aten::mul"} | {("aten::_foreach_exp", None)}
@@ -269,7 +269,7 @@ class TestUndisturbed:
 @pytest.mark.skipif(not TRACES.is_dir(), reason="needs recorded traces in ../shared/traces")
 def test_a_recorded_trace_loses_no_kernel_and_no_time() -> None:
     path = TRACES / "h100_vit_infer.json.gz"
-    placed = attribute(read_trace(path).kept)
+    placed = attribute(read_trace(path).events)
     rows = kernel_rows([placed])
     raw = [entry for entry in json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
            if entry.get("cat") == "kernel"]
@@ -280,7 +280,7 @@ def test_a_recorded_trace_loses_no_kernel_and_no_time() -> None:
     assert sum(row["num_calls"] for row in kernels if row["operator"]) / len(raw) > 0.99
     assert all(0 <= row["occupancy_frac"] <= 1 for row in kernels if row["occupancy_frac"] is not None)
     assert {row["operator"] for row in kernels} >= {"aten::addmm"}
-    by_operator = device_ns_by_operator(placed.kept)
+    by_operator = device_ns_by_operator(placed.events)
     of_all_s = sum(row["device_s"] for row in rows) * len(placed.iterations)
     assert sum(by_operator.values()) / 1e9 == pytest.approx(of_all_s, rel=0.01)
 

@@ -8,6 +8,7 @@ import pytest
 from support.sleeper import SLEEPS_S, Sleeper, slept
 from support.small import small_case
 
+from charact.core.timeline import iteration_rows
 from charact.execution.loop import Loop
 from charact.measure.passes import timing
 from charact.measure.passes.phase_timer import HostPhases
@@ -46,10 +47,10 @@ def test_phases_and_other_are_the_wall_time_exactly(monkeypatch: pytest.MonkeyPa
             pass
         with phases("forward"):
             pass
-    (durations,) = phases.take()
-    assert {name: host_s for name, (host_s, _) in durations.items()} == {
+    (iteration,) = phases.take()
+    assert {row["phase"]: row["host_s"] for row in iteration_rows([iteration])} == {
         "data": 7e-9, "forward": 41e-9, "other": 32e-9}
-    assert sum(host_s for host_s, _ in durations.values()) == pytest.approx(80e-9, rel=1e-12)
+    assert iteration.wall_s == 80e-9
     assert phases.take() == []
 
 
@@ -61,7 +62,8 @@ def test_a_phase_entered_twice_is_summed(monkeypatch: pytest.MonkeyPatch) -> Non
         for _ in range(2):
             with phases("forward"):
                 pass
-    assert phases.take() == [{"forward": (6e-9, None), "other": (4e-9, None)}]
+    assert {row["phase"]: (row["host_s"], row["device_s"]) for row in iteration_rows(phases.take())} == {
+        "forward": (6e-9, None), "other": (4e-9, None)}
 
 
 def test_an_iteration_that_fails_is_not_recorded() -> None:

@@ -2,6 +2,7 @@
 
 import pytest
 
+from charact.core.timeline import Interval, Iteration
 from charact.measure.script.spans.blind_spots import (
     AT_END,
     BETWEEN,
@@ -18,7 +19,6 @@ from charact.measure.script.spans.blind_spots import (
     is_compiled_whole,
 )
 from charact.measure.script.spans.frame_samples import Samples
-from charact.measure.script.spans.iterations import Interval, Iteration
 from charact.measure.script.spans.recorder import Kind, Slice
 
 MODEL, NONE = 1, 0
@@ -26,8 +26,8 @@ MODEL, NONE = 1, 0
 
 def iteration(*phases: tuple[str, int], training: bool = True) -> Iteration:
     """An iteration with phases of 10 ns, each with its owner; of 100 ns if it fetches nothing."""
-    intervals = [Interval(phase, owner, 10 * place, 10 * place + 10) for place, (phase, owner) in enumerate(phases)]
-    return Iteration(training, 0, 10 * len(phases) if ("data", NONE) in phases else 100, intervals)
+    intervals = [Interval(phase, 10 * place, 10 * place + 10, owner) for place, (phase, owner) in enumerate(phases)]
+    return Iteration(0, 10 * len(phases) if ("data", NONE) in phases else 100, intervals, training=training)
 
 
 PLAIN = [("data", NONE), ("forward", MODEL), ("backward", NONE), ("update", NONE)]
@@ -59,30 +59,30 @@ def test_a_loader_that_was_used_elsewhere() -> None:
 @pytest.mark.parametrize("place", range(4))
 def test_work_between_phases(place: int, gap_ns: int, said: bool) -> None:
     names = ("data", "forward", "loss", "backward", "update")
-    intervals = [Interval(name, NONE, 20 * index + (gap_ns if index == place + 1 else 0), 20 * index + 20)
+    intervals = [Interval(name, 20 * index + (gap_ns if index == place + 1 else 0), 20 * index + 20, NONE)
                  for index, name in enumerate(names)]
-    spots = blind_spots([Iteration(True, 0, 100, intervals)], compiled_whole=False, full=False, any_loader=True)
+    spots = blind_spots([Iteration(0, 100, intervals)], compiled_whole=False, full=False, any_loader=True)
     assert spots == ([f"{BETWEEN.format('3.0 %', names[place], names[place + 1])}: {NAME_IT}"] if said else [])
 
 
 @pytest.mark.parametrize(("gap_ns", "said"), [(2, False), (3, True)])
 def test_work_at_the_end(gap_ns: int, said: bool) -> None:
-    intervals = [Interval("data", NONE, 0, 50), Interval("update", NONE, 50, 100 - gap_ns)]
-    spots = blind_spots([Iteration(True, 0, 100, intervals)], compiled_whole=False, full=False, any_loader=True)
+    intervals = [Interval("data", 0, 50, NONE), Interval("update", 50, 100 - gap_ns, NONE)]
+    spots = blind_spots([Iteration(0, 100, intervals)], compiled_whole=False, full=False, any_loader=True)
     assert spots == ([f"{AT_END.format('3.0 %', 'update')}: {NAME_IT}"] if said else [])
 
 
 @pytest.mark.parametrize(("device_begin_ns", "said"), [(30, False), (50, True)])
 def test_waiting_for_a_device_that_computes_is_no_gap(device_begin_ns: int, said: bool) -> None:
     """The host launches an update until 20 ns and waits until 90 ns, to print a loss."""
-    intervals = [Interval("update", NONE, 0, 20, start_event=0, end_event=30),
-                 Interval("data", NONE, 90, 100, start_event=device_begin_ns, end_event=100)]
-    spots = blind_spots([Iteration(True, 0, 100, intervals, 0, 100)], compiled_whole=False, full=False, any_loader=True)
+    intervals = [Interval("update", 0, 20, NONE, start_device_ns=0, end_device_ns=30),
+                 Interval("data", 90, 100, NONE, start_device_ns=device_begin_ns, end_device_ns=100)]
+    spots = blind_spots([Iteration(0, 100, intervals, 0, 100)], compiled_whole=False, full=False, any_loader=True)
     assert spots == ([f"{BETWEEN.format('20.0 %', 'update', 'data')}: {NAME_IT}"] if said else [])
 
 
 def test_work_at_the_end_may_create_the_next_batch_unless_its_line_is_known() -> None:
-    iterations = [Iteration(True, begin, begin + 100, [Interval("forward", MODEL, begin, begin + 50)])
+    iterations = [Iteration(begin, begin + 100, [Interval("forward", begin, begin + 50, MODEL)])
                   for begin in range(0, 1000, 100)]
     samples = Samples()
     assert blind_spots(iterations, compiled_whole=False, full=False, any_loader=True, samples=samples) == [BY_HAND]
@@ -94,17 +94,17 @@ def test_work_at_the_end_may_create_the_next_batch_unless_its_line_is_known() ->
 def test_much_time_in_many_places_is_said_together() -> None:
     names = ("data", "forward", "loss", "backward", "update", "data", "backward")
     for gap_ns, said in ((1, True), (0, False)):
-        intervals = [Interval(name, NONE, 100 * index, 100 * index + 100 - 10 * gap_ns)
+        intervals = [Interval(name, 100 * index, 100 * index + 100 - 10 * gap_ns, NONE)
                      for index, name in enumerate(names)]
-        spots = blind_spots([Iteration(True, 0, 700, intervals)], compiled_whole=False, full=False, any_loader=True)
+        spots = blind_spots([Iteration(0, 700, intervals)], compiled_whole=False, full=False, any_loader=True)
         assert spots == ([f"{SCATTERED.format('10.0 %')}: {NAME_IT}"] if said else [])
 
 
 @pytest.mark.parametrize(("num_samples", "advice"), [
     (5, "most of it is in a.py:1 in f"), (4, "name it with a Profiler's phase()")])
 def test_work_between_phases_is_named_where_it_was_sampled(num_samples: int, advice: str) -> None:
-    iterations = [Iteration(True, begin, begin + 100, [Interval("data", NONE, begin, begin + 40),
-                                                       Interval("forward", MODEL, begin + 50, begin + 100)])
+    iterations = [Iteration(begin, begin + 100, [Interval("data", begin, begin + 40, NONE),
+                                                       Interval("forward", begin + 50, begin + 100, MODEL)])
                   for begin in range(0, 1000, 100)]
     samples = Samples()
     samples.add({"places": [["a.py:1", "f", None], ["b.py:2", "g", None]],
@@ -114,8 +114,8 @@ def test_work_between_phases_is_named_where_it_was_sampled(num_samples: int, adv
 
 
 def test_work_between_phases_that_is_rare_is_not_called_typical() -> None:
-    usual = Iteration(True, 0, 100, [Interval("data", NONE, 0, 50), Interval("forward", MODEL, 50, 100)])
-    late = Iteration(True, 100, 1000, [Interval("data", NONE, 100, 150), Interval("forward", MODEL, 950, 1000)])
+    usual = Iteration(0, 100, [Interval("data", 0, 50, NONE), Interval("forward", 50, 100, MODEL)])
+    late = Iteration(100, 1000, [Interval("data", 100, 150, NONE), Interval("forward", 950, 1000, MODEL)])
     for iterations, said in (([usual] * 3, None), ([usual, usual, late], SCATTERED.format("72.7 %")),
                              ([usual, late, late], BETWEEN.format("88.9 %", "data", "forward"))):
         spots = blind_spots(iterations, compiled_whole=False, full=False, any_loader=True)
@@ -125,9 +125,9 @@ def test_work_between_phases_that_is_rare_is_not_called_typical() -> None:
 @pytest.mark.parametrize(("num_after_predictions", "phase", "said"), [
     (3, "forward", True), (2, "forward", True), (1, "forward", False), (3, "data", False)])
 def test_predictions_from_which_the_training_may_learn(num_after_predictions: int, phase: str, said: bool) -> None:
-    trainings = [Iteration(True, begin, begin + 50, [Interval("forward", MODEL, begin, begin + 50)])
+    trainings = [Iteration(begin, begin + 50, [Interval("forward", begin, begin + 50, MODEL)])
                  for begin in (50, 150, 250)]
-    predictions = [Iteration(False, one.start_ns - 50, one.start_ns, [Interval(phase, MODEL, 0, 1)])
+    predictions = [Iteration(one.start_ns - 50, one.start_ns, [Interval(phase, 0, 1, MODEL)], training=False)
                    for one in trainings[:num_after_predictions]]
     spots = blind_spots(trainings, compiled_whole=False, full=False, any_loader=True, inferences=predictions)
     assert spots == ([PREDICTED] if said else [])

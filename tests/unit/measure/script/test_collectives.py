@@ -4,8 +4,9 @@ from dataclasses import replace
 
 import pytest
 
+from charact.core.timeline import Interval, Iteration
 from charact.measure.script.spans.collectives import Arrival, Arrivals, collective_rows, with_waiting
-from charact.measure.script.spans.iterations import Interval, Iteration, iteration_of
+from charact.measure.script.spans.iterations import iteration_of
 from charact.measure.script.spans.recorder import Kind, Slice
 
 
@@ -14,14 +15,14 @@ def arrival(time_ns: int, sequence: int = 0, *, backend: str = "gloo", operation
 
 
 def iteration(*intervals: Interval, end_ns: int = 100) -> Iteration:
-    return Iteration(True, 0, end_ns, list(intervals))
+    return Iteration(0, end_ns, list(intervals))
 
 
 def parts(one: Iteration) -> list[tuple[str, int, int]]:
     return [(part.phase, part.start_ns, part.end_ns) for part in one.intervals]
 
 
-DDP = iteration(Interval("forward", 1, 0, 20), Interval("backward", 1, 30, 90), Interval("update", 1, 90, 100))
+DDP = iteration(Interval("forward", 0, 20, 1), Interval("backward", 30, 90, 1), Interval("update", 90, 100, 1))
 
 
 def test_a_backward_ends_where_its_last_bucket_is_exchanged() -> None:
@@ -34,7 +35,7 @@ def test_a_backward_ends_where_its_last_bucket_is_exchanged() -> None:
 
 
 def test_each_of_two_backwards_is_cut() -> None:
-    twice = iteration(Interval("backward", 1, 0, 40), Interval("loss", 1, 40, 50), Interval("backward", 1, 50, 90))
+    twice = iteration(Interval("backward", 0, 40, 1), Interval("loss", 40, 50, 1), Interval("backward", 50, 90, 1))
     waited = with_waiting(twice, Arrivals([arrival(10), arrival(60)]))
     assert parts(waited) == [("backward", 0, 10), ("communication", 10, 40), ("loss", 40, 50), ("backward", 50, 60),
                              ("communication", 60, 90)]
@@ -49,7 +50,7 @@ def test_a_backward_without_an_exchange_that_the_host_waits_for_stays_whole(arri
 
 
 def test_device_times_of_a_program_on_an_accelerator_stay() -> None:
-    on_device = replace(DDP, start_event=0, end_event=100)
+    on_device = replace(DDP, start_device_ns=0, end_device_ns=100)
     assert with_waiting(on_device, Arrivals([arrival(35), arrival(50)])) == on_device
 
 
@@ -69,7 +70,7 @@ def test_a_wait_inside_a_phase_is_that_phases() -> None:
 
 
 def test_a_later_wait_belongs_to_the_latest_call() -> None:
-    one = iteration(Interval("communication", 0, 10, 11), Interval("forward", 1, 11, 40),
-                    Interval("communication", 0, 40, 70))
+    one = iteration(Interval("communication", 10, 11, 0), Interval("forward", 11, 40, 1),
+                    Interval("communication", 40, 70, 0))
     (row,) = collective_rows(0, one, Arrivals([arrival(10)]))
     assert (row["exposed_s"], row["wait_s"]) == (31e-9, 60e-9)

@@ -4,8 +4,8 @@ from itertools import pairwise
 
 import pytest
 
-from charact.measure.script.spans.cycles import MOST_STEPS, StepCounter, join_cycles
-from charact.measure.script.spans.iterations import Interval, Iteration
+from charact.core.timeline import Interval, Iteration
+from charact.measure.script.spans.iterations import MOST_STEPS, StepCounter, join_cycles
 
 LOADER, MODEL, OPTIMIZER = 100, 1, 50
 
@@ -15,11 +15,11 @@ def iterations_of(text: str) -> list[Iteration]:
     iterations = []
     for index, letter in enumerate(text.replace(" ", "")):
         begin = 100 * index
-        intervals = [Interval("data", LOADER, begin, begin + 10)] if letter in "Fd" else []
-        intervals.append(Interval("forward", MODEL, begin + 10, begin + 20))
+        intervals = [Interval("data", begin, begin + 10, LOADER)] if letter in "Fd" else []
+        intervals.append(Interval("forward", begin + 10, begin + 20, MODEL))
         if letter in "Ft":
-            intervals.append(Interval("backward", OPTIMIZER, begin + 20, begin + 30))
-        iterations.append(Iteration(letter in "Ft", begin, begin + 100, intervals))
+            intervals.append(Interval("backward", begin + 20, begin + 30, OPTIMIZER))
+        iterations.append(Iteration(begin, begin + 100, intervals, training=letter in "Ft"))
     return iterations
 
 

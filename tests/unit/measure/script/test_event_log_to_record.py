@@ -9,6 +9,7 @@ import torch
 from torch.optim.swa_utils import AveragedModel
 
 from charact.core.errors import UserError
+from charact.core.timeline import Interval, Iteration, Mode
 from charact.measure.script.session import Plan, Session
 from charact.measure.script.spans.event_log_to_record import (
     EventLog,
@@ -18,15 +19,14 @@ from charact.measure.script.spans.event_log_to_record import (
     script_cases,
     script_options,
 )
-from charact.measure.script.spans.iterations import Interval, Iteration, Mode
 
 TRAINING, VALIDATION, UNKNOWN = 11, 12, 13
 OWNERS = {TRAINING: {"batch_size": 8}, VALIDATION: {"batch_size": 100}, UNKNOWN: {"batch_size": None}}
 
 
 def iteration(*loaders: int) -> Iteration:
-    fetches = [Interval("data", loader, 10 * place, 10 * place + 5) for place, loader in enumerate(loaders)]
-    return Iteration(True, 0, 100, [*fetches, Interval("forward", 21, 90, 95)])
+    fetches = [Interval("data", 10 * place, 10 * place + 5, loader) for place, loader in enumerate(loaders)]
+    return Iteration(0, 100, [*fetches, Interval("forward", 90, 95, 21)])
 
 
 @pytest.mark.parametrize(("iterations", "num_samples"), [
@@ -54,8 +54,8 @@ def test_samples_of_all_iterations(iterations: list[Iteration], expected: int | 
 
 def of_parts(owners: dict[int, dict[str, Any]], *intervals: tuple[str, int, Mode]) -> set[tuple[str, str | None]]:
     """Phases and parts of an iteration with intervals of given phases, owners and modes."""
-    log = EventLog([Iteration(True, 0, 100, [
-        Interval(phase, owner, 10 * place, 10 * place + 5, mode=mode)
+    log = EventLog([Iteration(0, 100, [
+        Interval(phase, 10 * place, 10 * place + 5, owner, mode=mode)
         for place, (phase, owner, mode) in enumerate(intervals)])], owners)
     ((_, tables),) = script_cases(log, "mine", "mine.py", 0, None)
     return {(row["phase"], row["part"]) for row in tables["iterations"] if row["phase"] != "other"}
@@ -99,8 +99,8 @@ def parts(*iterations: list[int], classes: str) -> list[list[str | None]]:
     owners = {number: {"owner": number, "kind": "model", "class": name, "num_parameters": 1, "variable": "model"}
               for number, name in enumerate(classes, 1)}  # fmt: skip
     log = EventLog([
-        Iteration(False, 0, 100, [Interval("forward", owner, 10 * place, 10 * place + 5)
-                                  for place, owner in enumerate(models)])
+        Iteration(0, 100, [Interval("forward", 10 * place, 10 * place + 5, owner)
+                           for place, owner in enumerate(models)], training=False)
         for models in iterations
     ], owners)
     ((_, tables),) = script_cases(log, "fits", "fits.py", 0, None)
@@ -119,7 +119,8 @@ def test_models_of_one_name_and_class_that_follow_one_another_are_one() -> None:
 
 
 def test_time_outside_of_iterations_and_of_other_passes_is_recorded() -> None:
-    iterations = [Iteration(training, begin * 10**9, (begin + 1) * 10**9, [Interval("forward", 21, begin, begin + 1)])
+    iterations = [Iteration(begin * 10**9, (begin + 1) * 10**9, [Interval("forward", begin, begin + 1, 21)],
+                            training=training)
                   for begin, training in ((10, True), (11, True), (15, False), (20, True), (21, True))]
     log = EventLog(iterations, span_ns=(7 * 10**9, 25 * 10**9), process_peak_bytes=9)
     log.passes.timing_ended_ns = 20 * 10**9
@@ -135,7 +136,7 @@ def test_time_outside_of_iterations_and_of_other_passes_is_recorded() -> None:
 def test_the_time_of_passes_is_not_the_program_s() -> None:
     """Iterations take 1 s, in the passes 3 s; the passes take 2 s more; 4 s are before, 5 s after, 1 s between."""
     begins = ((4, 5), (5, 6), (6, 7), (9, 12), (12, 15), (15, 16), (17, 18))
-    log = EventLog([Iteration(True, begin * 10**9, end * 10**9, [Interval("forward", 21, begin, end)])
+    log = EventLog([Iteration(begin * 10**9, end * 10**9, [Interval("forward", begin, end, 21)])
                     for begin, end in begins], span_ns=(0, 23 * 10**9))
     log.passes.timing_ended_ns, log.passes.timing_resumed_ns = 7 * 10**9, 15 * 10**9
     ((train, _),) = script_cases(log, "train", "train.py", 0, None)
@@ -146,7 +147,7 @@ def test_the_time_of_passes_is_not_the_program_s() -> None:
 
 
 def test_the_time_of_charact_s_start_is_not_the_program_s() -> None:
-    log = EventLog([Iteration(True, 4 * 10**9, 5 * 10**9, [])], span_ns=(0, 6 * 10**9))
+    log = EventLog([Iteration(4 * 10**9, 5 * 10**9, [])], span_ns=(0, 6 * 10**9))
     log.program_notes.add({"note": "started", "own_ns": 10**9})
     ((train, _),) = script_cases(log, "train", "train.py", 0, None)
     program = train["passes"]["timing"]["program"]

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 from msgspec import convert
 
+from charact.core.timeline import Interval, Iteration
 from charact.measure.script.spans.event_log import EventLogReader, EventLogWriter
 from charact.measure.script.spans.event_log_notes import read_note
 from charact.measure.script.spans.frame_samples import Samples
-from charact.measure.script.spans.iterations import Interval, Iteration
 from charact.measure.script.spans.recorder import SpanRecorder
 from charact.measure.script.spans.stack_sampler import FrameSampler
 from charact.record.manifest_passes import FramesPass
@@ -17,7 +17,7 @@ from charact.record.manifest_passes import FramesPass
 
 def iterations_of(walls_ns: list[int]) -> list[Iteration]:
     ends = [sum(walls_ns[:number + 1]) for number in range(len(walls_ns))]
-    return [Iteration(True, end - wall, end, [Interval("forward", 1, end - wall, end - 1)])
+    return [Iteration(end - wall, end, [Interval("forward", end - wall, end - 1, 1)])
             for wall, end in zip(walls_ns, ends, strict=True)]
 
 
@@ -45,7 +45,7 @@ def test_lines_between_iterations_begin_with_the_first_and_are_of_no_pass() -> N
     samples.add({"places": [["a.py:1", "f", None], ["a.py:2", "g", None], ["a.py:3", "h", None]], "interval_s": 0.1,
                  "samples": [*([time_ns, 0] for time_ns in range(6)), *([time_ns, 1] for time_ns in range(30, 37)),
                              [45, 2], [46, 2], [61, 1]]})
-    every = [Iteration(True, start, start + 10, []) for start in (10, 20, 50)]
+    every = [Iteration(start, start + 10, []) for start in (10, 20, 50)]
     facts = samples.facts(every, every, {"other": 1.0, "outside": 0.5}, every, [(44, 49)])
     assert facts is not None
     convert(facts, FramesPass)
@@ -92,7 +92,7 @@ def test_a_line_that_sleeps_waits_and_one_that_computes_does_not(tmp_path: Path,
     samples = Samples()
     for note in EventLogReader(tmp_path).notes():
         samples.add(note)
-    whole = [Iteration(True, 0, 2**62, [])]
+    whole = [Iteration(0, 2**62, [])]
     facts = samples.facts(whole, whole, {"other": 1.0})
     assert facts is not None
     shares = {frame["text"]: frame["waiting_frac"] for frame in facts["frames"]}

@@ -1,7 +1,7 @@
 """Forwards at which iterations of inference begin, in sequences of models that are written by hand."""
 
-from charact.measure.script.spans.inference_starts import InferenceStarts
 from charact.measure.script.spans.recorder import Kind, Slice
+from charact.measure.script.spans.segmenter import InferenceStarts
 
 
 def starts(text: str) -> list[int]:

@@ -12,6 +12,7 @@ import torch
 from support.sources import Made
 from torch import nn
 
+from charact.core.timeline import Iteration
 from charact.measure.script import pass_instruments, pass_scheduler
 from charact.measure.script.pass_instruments import (
     CounterInstrument,
@@ -21,7 +22,6 @@ from charact.measure.script.pass_instruments import (
 )
 from charact.measure.script.pass_scheduler import MAX_DISCARDED, PassScheduler
 from charact.measure.script.program_state import PhaseMarks, ProgramState
-from charact.measure.script.spans.iterations import Iteration
 from charact.measure.script.spans.pass_results import Passes
 from charact.measure.script.spans.recorder import Kind, SpanRecorder
 from charact.record.in_progress import TRACE
@@ -230,7 +230,7 @@ class TestTheOrder:
 
 class TestWhichIterationsServed:
     def iterations(self) -> list[Iteration]:
-        return [Iteration(True, start, start + 10, []) for start in range(0, 80, 10)]
+        return [Iteration(start, start + 10, []) for start in range(0, 80, 10)]
 
     def passes(self, *notes: dict[str, Any]) -> Passes:
         passes = Passes()

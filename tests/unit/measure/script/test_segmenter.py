@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from charact.measure.script.spans.iterations import Iteration
+from charact.core.timeline import Iteration
 from charact.measure.script.spans.recorder import Kind, Slice
 from charact.measure.script.spans.segmenter import UNDECIDED, Segmenter
 
@@ -298,7 +298,7 @@ class TestGaps:
         segmenter = Segmenter()
         for iteration in (*segmenter.feed(slices), *segmenter.finish()):
             for one in (iteration, *iteration.intervals):
-                assert (one.start_event, one.end_event) == (2 * one.start_ns, 2 * one.end_ns)
+                assert (one.start_device_ns, one.end_device_ns) == (2 * one.start_ns, 2 * one.end_ns)
 
 
 WORDS = st.lists(st.sampled_from([

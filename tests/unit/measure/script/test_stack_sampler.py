@@ -17,10 +17,10 @@ from typing import Any
 import pytest
 
 import charact
+from charact.core.timeline import Interval, Iteration
 from charact.measure.script.program.events import ProgramEvents
 from charact.measure.script.spans.event_log import EventLogReader, EventLogWriter
 from charact.measure.script.spans.frame_samples import NUM_KEPT, Samples
-from charact.measure.script.spans.iterations import Interval, Iteration
 from charact.measure.script.spans.recorder import Kind, SpanRecorder
 from charact.measure.script.spans.stack_sampler import (
     _LIBRARIES,
@@ -301,7 +301,7 @@ def test_a_garbage_collection_belongs_to_the_line_that_causes_it(tmp_path: Path,
 
 
 def iteration(start_ns: int, end_ns: int, *intervals: tuple[str, int, int]) -> Iteration:
-    return Iteration(True, start_ns, end_ns, [Interval(phase, 0, start, end) for phase, start, end in intervals])
+    return Iteration(start_ns, end_ns, [Interval(phase, start, end, 0) for phase, start, end in intervals])
 
 
 def samples(*times_ns: int) -> Samples:

@@ -7,11 +7,11 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
+from charact.core.timeline import Interval, Iteration
 from charact.measure.script.program import events as program_events
 from charact.measure.script.program.events import ProgramEvents
 from charact.measure.script.session import Plan, Session
 from charact.measure.script.spans.event_log_to_record import EventLog, read_event_log, script_cases
-from charact.measure.script.spans.iterations import Interval, Iteration
 from charact.record.schema import PHASES, Rows
 
 SECOND = 10**9
@@ -47,8 +47,9 @@ class Program:
 
 def test_every_iteration_has_a_row_with_its_kind_in_its_case() -> None:
     spans = [(True, 1, 2), (True, 2, 3), (False, 3, 4), (True, 4, 5), (True, 5, 9), (True, 9, 10), (False, 10, 11)]
-    log = EventLog([Iteration(training, begin * SECOND, end * SECOND,
-                              [Interval("forward", 21, begin * SECOND, begin * SECOND + SECOND // 4)])
+    log = EventLog([Iteration(begin * SECOND, end * SECOND,
+                              [Interval("forward", begin * SECOND, begin * SECOND + SECOND // 4)],
+                              training=training)
                     for training, begin, end in spans])
     log.passes.timing_ended_ns, log.passes.timing_resumed_ns = 5 * SECOND, 9 * SECOND
     log.program_notes.add({"note": "began", "time_ns": SECOND // 2})
@@ -62,7 +63,7 @@ def test_every_iteration_has_a_row_with_its_kind_in_its_case() -> None:
 
 
 def test_iterations_beyond_the_requested_number_are_in_no_other_table() -> None:
-    log = EventLog([Iteration(True, begin, begin + 1, [Interval("forward", 21, begin, begin + 1)])
+    log = EventLog([Iteration(begin, begin + 1, [Interval("forward", begin, begin + 1, 21)])
                     for begin in range(4)])
     (rows,) = rows_of(log, skip=1, limit=2)
     assert [(row["kind"], row["iteration"]) for row in rows] == [
@@ -70,10 +71,10 @@ def test_iterations_beyond_the_requested_number_are_in_no_other_table() -> None:
 
 
 def test_times_of_the_phases_and_other_sum_to_the_wall_time() -> None:
-    intervals = [Interval("data", 1, 0, 10), Interval("forward", 2, 10, 30),
-                 Interval("other", 0, 30, 70, compiling=True), Interval("forward", 2, 70, 80),
-                 Interval("backward", 0, 85, 95)]
-    ((row,),) = rows_of(EventLog([Iteration(True, 0, 100, intervals)]))
+    intervals = [Interval("data", 0, 10, 1), Interval("forward", 10, 30, 2),
+                 Interval("other", 30, 70, 0, compiling=True), Interval("forward", 70, 80, 2),
+                 Interval("backward", 85, 95, 0)]
+    ((row,),) = rows_of(EventLog([Iteration(0, 100, intervals)]))
     found = {phase: row[f"{phase}_s"] and round(row[f"{phase}_s"] * SECOND) for phase in PHASES}
     assert found == {"data": 10, "forward": 30, "loss": None, "backward": 10, "update": None, "communication": None,
                      "other": 50}
@@ -131,7 +132,7 @@ def test_an_epoch_begins_with_the_first_batch_since_the_loader_was_started(tmp_p
 
 
 def test_in_a_log_without_starts_an_epoch_begins_with_another_iterator() -> None:
-    log = EventLog([Iteration(True, begin, begin + 1, [Interval("data", owner, begin, begin + 1)])
+    log = EventLog([Iteration(begin, begin + 1, [Interval("data", begin, begin + 1, owner)])
                     for begin, owner in enumerate((5, 5, 6, -1, -1, -2))])
     (rows,) = rows_of(log)
     assert column(rows, "first_of_epoch") == [1, 0, 1, 1, 0, 1]
