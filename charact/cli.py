@@ -4,22 +4,19 @@ import importlib
 import os
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
-from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any
 
 import typer
 
 import charact
+from charact.commands._shared.options import Command, takes
 from charact.core.errors import ProgramInterrupted, UserError
 from charact.core.output import OUT, finish, occupy_closed_descriptors, show, warn
 from charact.core.plugins import module_names
 
 OK, FAILED, USER_ERROR = 0, 1, 2
-_VALUE_NAMES = {int: "N", float: "X", Path: "PATH"}
-"""Names of values in the help, by type."""
 
 HELP = """Where the time and the memory of a deep-learning workload go, and how well the device is used.
 
@@ -64,8 +61,8 @@ def _root(
         context.obj.command = f"charact {context.invoked_subcommand}"
 
 
-def build_app(arguments: Sequence[str] | None = None) -> typer.Typer:
-    """Return the application with a command for every module of `charact.commands`.
+def build_command(arguments: Sequence[str] | None = None) -> Any:
+    """Return the root command with a command for every module of `charact.commands`.
 
     A module has a function `command`, or a `group` of commands. With `arguments` only what they need is imported: their
     command, or for `--help` the names of all commands with the first lines of their help. For an unknown command, and
@@ -86,76 +83,19 @@ def build_app(arguments: Sequence[str] | None = None) -> typer.Typer:
             text = module.group.info.help if hasattr(module, "group") else module.command.__doc__
             app.command(name=name, help=text)(lambda: None)
         elif hasattr(module, "group"):
+            for inner in module.group.registered_commands:
+                inner.cls = Command
             app.add_typer(module.group, name=name)
         else:
-            app.command(name=name, cls=getattr(module, "CLASS", None),
+            app.command(name=name, cls=getattr(module, "CLASS", Command),
                         context_settings=getattr(module, "CONTEXT", None))(module.command)
-    return app
+    return typer.main.get_command(app)
 
 
 def _command_modules() -> dict[str, str]:
     """Return the names of modules by the names of their commands; one that is a keyword of Python ends in `_`."""
     names = module_names("charact.commands")
     return {name.rpartition(".")[2].rstrip("_").replace("_", "-"): name for name in names}
-
-
-def build_command(arguments: Sequence[str] | None = None) -> Any:
-    """Return the command of `build_app`; its path parameters reject empty values, and its help names values plainly."""
-    command = typer.main.get_command(build_app(arguments))
-    _reject_empty_paths(command)
-    _name_values(command)
-    return command
-
-
-def _name_values(command: Any) -> None:
-    """Name the values of parameters in the help: PATH, not <path>, N, not <int range>, and 0 to 9, not 0<=x<=9."""
-    for parameter in command.params:
-        parameter._get_number_range_help_str = partial(_range, parameter)
-        if parameter.param_type_name == "argument":
-            parameter.metavar = parameter.metavar or parameter.name.upper()
-            parameter.display_type_rich = lambda ctx: None
-            parameter._usage_display_name = partial(_usage_name, parameter)
-        elif not parameter.is_flag and parameter.metavar is None:
-            kind = parameter.type_descriptor.annotation
-            kinds = (kind, *get_args(kind))
-            parameter.metavar = next((name for each, name in _VALUE_NAMES.items() if each in kinds), "TEXT")
-    for inner in getattr(command, "commands", {}).values():
-        _name_values(inner)
-
-
-def _range(parameter: Any) -> str | None:
-    """Return the range of a number for the help: 0 to 1,024, or at least 1; None if it has none."""
-    least, most = parameter.min, parameter.max
-    if least is None or most is None:
-        return f"at least {least:,}" if least is not None else f"at most {most:,}" if most is not None else None
-    return f"{least:,} to {'2^63 - 1' if most == 2**63 - 1 else format(most, ',')}"
-
-
-def _usage_name(argument: Any) -> str:
-    """Return an argument's name for the line of usage: RUN..., or [RUN...] if it may be left out."""
-    name = str(argument.metavar)
-    if "[" in name:  # it shows itself what may be left out
-        return name
-    name += "..." if argument.nargs != 1 and "..." not in name else ""
-    return name if argument.required else f"[{name}]"
-
-
-def _reject_empty_paths(command: Any) -> None:
-    for parameter in command.params:
-        kind = parameter.type_descriptor.annotation
-        if Path in (kind, *get_args(kind)):
-            parameter.process_value = partial(_process_path, parameter, parameter.process_value)
-    for inner in getattr(command, "commands", {}).values():
-        _reject_empty_paths(inner)
-
-
-def _process_path(parameter: Any, process: Callable[[Any, Any], Any], context: Any, value: Any) -> Any:
-    """Process a parameter's value; "" is rejected, because it would become the current directory."""
-    if value == "" or (isinstance(value, list | tuple) and "" in value):
-        option = parameter.opts[0]
-        name = option if option.startswith("-") else parameter.metavar or option.upper()
-        raise UserError(f"{name} is empty: name a file or directory, or leave it out")
-    return process(context, value)
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -190,30 +130,19 @@ def _run(arguments: Sequence[str]) -> int:
 
 
 def _usage_message(error: typer.TyperException, command: str) -> str:
-    near = getattr(error, "possibilities", None)
-    if (number := _number_message(error)) is not None:
-        return f"{number} (see {command} --help)"
-    message = f"{error.message}: did you mean {' or '.join(near)}?" if near else error.format_message().rstrip(".")
-    message = message.replace("Value error, ", "")  # a prefix of typer's validator
+    option: Any = getattr(error, "param", None)
+    invalid: Any = error.__cause__
+    is_whole = option is not None and takes(option, int)
+    if option is not None and (is_whole or takes(option, float)) and hasattr(invalid, "errors"):
+        value = str(invalid.errors()[0]["input"])[:40]
+        message = f"{option.opts[0]}: '{value}' is not allowed: give a {'whole ' if is_whole else ''}number"
+        if option.min is not None:
+            message += f" (at least {option.min:,})" if option.max is None else f" ({option.min:,} to {option.max:,})"
+    elif near := getattr(error, "possibilities", None):
+        message = f"{error.message}: did you mean {' or '.join(near)}?"
+    else:
+        message = error.format_message().rstrip(".").replace("Value error, ", "")  # a prefix of typer's validator
     return f"{message[:1].lower()}{message[1:]} (see {command} --help)"
-
-
-def _number_message(error: typer.TyperException) -> str | None:
-    """Return the message for a value that is no number or out of range; None for other errors.
-
-    As in: --iterations: '-3' is not allowed: give a whole number (at least 1).
-    """
-    option, invalid = getattr(error, "param", None), error.__cause__
-    if option is None:
-        return None
-    kind = option.type_descriptor.annotation
-    kinds = {int, float} & {kind, *get_args(kind)}
-    if not kinds or not isinstance(invalid, ValueError) or not hasattr(invalid, "errors"):
-        return None
-    value = str(invalid.errors()[0]["input"])[:40]
-    allowed = _range(option)
-    return (f"{option.opts[0]}: '{value}' is not allowed: give a {'whole ' if int in kinds else ''}number"
-            f"{f' ({allowed})' if allowed else ''}")
 
 
 def _report_error(message: str, error: Exception | None) -> int:

@@ -164,7 +164,6 @@ class Profiler:
         return phase_breakdown(self.run)
 
     def _repr_html_(self) -> str:
-        """Return headline numbers and phase shares for notebooks, or the reason why there is no run."""
         try:
             run = self.run
         except UserError as reason:
@@ -203,7 +202,6 @@ class Profiler:
         self._session.start()
 
     def _on_signal(self, ending: str) -> None:
-        """Write the run before a signal ends the process, or print the command that writes it."""
         assert self._begun is not None
         if self._is_closing:
             if self._recovering is not None:

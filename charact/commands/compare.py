@@ -1,8 +1,9 @@
 """`charact compare`."""
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,13 +13,16 @@ from charact.commands._shared import completion
 from charact.commands._shared import options as opt
 from charact.commands._shared.turns import Limit, measure_by_turns, read_command
 from charact.core.errors import UserError
-from charact.core.output import show
+from charact.core.output import show, warn
 
 if TYPE_CHECKING:
     from charact.analysis.compare import Group
+    from charact.analysis.compare.thresholds import Threshold
 
 _BY = ("case", "phase", "operator_type", "operator", "layer", "kernel", "problem", "brick", "layer_type")
 _NUM_NAMED = 3
+_MOST_EXPLAINED = 24
+_SUFFIXES = (".html", ".md", ".csv")
 _MAX_MINUTES = 10.0
 _INTERRUPTED = 130
 """Exit status after Ctrl-C."""
@@ -29,7 +33,7 @@ _NUM_EXPLAINED = 15
 def command(
     sides: Annotated[list[str] | None, typer.Argument(
         help="Run directories, directories of runs (repeats), or reference:NAME; NAME=PATH gives a label.",
-        metavar="RUNS RUNS...", autocompletion=completion.compared_runs)] = None,
+        metavar="RUNS", autocompletion=completion.compared_runs)] = None,
     ab: Annotated[tuple[str, str] | None, typer.Option(
         "--ab", help="Instead of RUNS: run two commands by turns until their times differ clearly, or by 3 % at most. "
                      "Each is a charact command, or begins with the path of another version's charact.",
@@ -64,7 +68,7 @@ def command(
         help="Write the results of the thresholds as Markdown, and explain each regression.", metavar="FILE")] = None,
     junit: Annotated[Path | None, typer.Option(
         help="Write the results of the thresholds as JUnit XML.", metavar="FILE")] = None,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite files that exist.")] = False,
+    force: opt.Force = False,
     as_json: Annotated[bool, typer.Option(
         "--json", help="Print only the ratios, as JSON: the columns of --to FILE.csv.")] = False,
     quiet: opt.Quiet = False,
@@ -83,25 +87,25 @@ def command(
       charact compare base=runs/before new=runs/after --fail-if "time > 1.05" --fail-if "peak_memory > +2%"
       charact compare --ab "charact profile resnet18" "charact profile resnet18 --channels-last"
     """  # noqa: D301  (click wants the character itself)
-    from charact.commands._shared.gate import check_repeats, pass_gate, read_explained, read_gate
-    from charact.commands._shared.gate import explain as print_explanations
-    from charact.commands._shared.run_groups import read_sides
+    from charact.commands._shared.runs import read_sides
 
     levels = opt.parse_choices(by or ("case" if ab is None else "case,phase"), "--by", _BY)
     quiet = quiet or as_json
-    _check_apart(to, summary, junit)
+    files = [os.path.abspath(file) for file in (to, summary, junit) if file is not None]
+    if twice := next((file for file in (to, summary, junit) if file and files.count(os.path.abspath(file)) > 1), None):
+        raise UserError(f"{twice} is given twice: --to, --summary and --junit need different files")
     commands = _commands(sides, ab)
     if repeat is not None and max_minutes is not None:
         raise UserError("--repeat gives the number of turns, and --max-minutes lets times decide on it: give one")
-    write = None if to is None else _writer(to, force)
-    gate = read_gate(fail_if or [], summary, junit, force, allow_single)
+    if to is not None:
+        _check_target(to, force)
+    gate = _read_gate(fail_if or [], summary, junit, force, allow_single)
     if commands:
         limit = Limit(repeat, _MAX_MINUTES if max_minutes is None else max_minutes)
         directory, sides = measure_by_turns(commands, limit, out, quiet=quiet)
         to = to or directory / "comparison.html"
-        write = write or _writer(to, force)
 
-    from charact.analysis.compare.selection import read_times
+    from charact.analysis.compare.selection import read_parts, read_times
     from charact.views.tables.comparison_answers import answers
     from charact.views.tables.comparison_tables import tables
     from charact.views.terminal.comparison import MOST_ROWS, print_lines, print_tables
@@ -112,35 +116,35 @@ def command(
     progress = RunsProgress("Reading", 0, enabled=not quiet)
     compared = read_sides(sides or [], progress.advance)
     if gate is not None:
-        check_repeats(gate, compared)
+        _check_repeats(gate, compared)
     progress.total = sum(len(side.runs) for side in compared)
     with _sound(compared):
         with progress:
             _check_common(compared)
             read_times(compared, [*levels, *(["phase"] if gate is not None else [])])
-            if write is not None:
-                write(compared, levels)
+            if to is not None:
+                _write(to, compared, levels, force)
             if explain and not quiet:
-                read_explained(compared)
+                for side, cases in _explained(compared):
+                    read_parts([compared[0], side], ["case", "phase"], cases)
             shown, answered = ([], []) if quiet else (tables(compared, levels), answers(compared))
         if not quiet:
             print_tables(shown, num_rows)
             print_lines(answered)
             if explain:
-                print_explanations(compared, num_rows)
+                _print_explanations(compared, num_rows)
         if as_json:
             from charact.views.export.tables import comparison_json
 
             show(*comparison_json(compared, levels).split("\n"))
         elif to is not None:
             show(f"Wrote {to}")
-        status = 0 if gate is None else pass_gate(gate, compared, quiet)
+        status = 0 if gate is None else _pass_gate(gate, compared, quiet)
         turns = compared[0].turns
         return _INTERRUPTED if commands and turns is not None and turns.ending == "interrupted" else status
 
 
 def _commands(sides: list[str] | None, ab: tuple[str, str] | None) -> list[list[str]]:
-    """Return the words of the commands of `--ab`; none without it."""
     if ab is None:
         if not sides:
             raise UserError("name runs to compare, or two commands to measure: charact compare --help shows examples")
@@ -152,7 +156,6 @@ def _commands(sides: list[str] | None, ab: tuple[str, str] | None) -> list[list[
 
 @contextmanager
 def _sound(sides: "Sequence[Group]") -> Iterator[None]:
-    """Raise an error of one line if a record has invalid values; its reader checks names and types only."""
     try:
         yield
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
@@ -161,45 +164,32 @@ def _sound(sides: "Sequence[Group]") -> Iterator[None]:
                         "restore it from a copy, or report the output of charact --traceback compare") from error
 
 
-def _check_apart(*files: Path | None) -> None:
-    """Check that all output files are distinct."""
-    named = [os.path.abspath(file) for file in files if file is not None]
-    for file in files:
-        if file is not None and named.count(os.path.abspath(file)) > 1:
-            raise UserError(f"{file} is given twice: --to, --summary and --junit need different files")
+def _check_target(to: Path, force: bool) -> None:
+    from charact.core.files import check_writable
 
-
-def _writer(to: Path, force: bool) -> "Callable[[Sequence[Group], Sequence[str]], None]":
-    """Return a function that writes a file of this type."""
-    from charact.core.files import check_writable, write_text
-
-    suffixes = {".html": _html, ".md": _markdown, ".csv": _csv}
-    if to.suffix not in suffixes:
-        raise UserError(f"--to {to}: its name must end in {', '.join(suffixes)}")
+    if to.suffix not in _SUFFIXES:
+        raise UserError(f"--to {to}: its name must end in {', '.join(_SUFFIXES)}")
     check_writable(to, force=force, option="--to")
-    return lambda sides, levels: write_text(to, suffixes[to.suffix](sides, levels), force=force)
 
 
-def _html(sides: "Sequence[Group]", levels: Sequence[str]) -> str:
-    from charact.views.html.report import comparison_report
-
-    return comparison_report(sides)
-
-
-def _markdown(sides: "Sequence[Group]", levels: Sequence[str]) -> str:
+def _write(to: Path, sides: "Sequence[Group]", levels: Sequence[str], force: bool) -> None:
+    """Write a comparison in the format of the file's suffix."""
+    from charact.core.files import write_text
     from charact.views.export.markdown import document
+    from charact.views.export.tables import comparison_csv
+    from charact.views.html.report import comparison_report
     from charact.views.tables.comparison_answers import answers
     from charact.views.tables.comparison_tables import tables
     from charact.views.tables.format import against
 
-    title = against([side.label for side in sides])
-    return document(title, tables(sides, levels), answers(sides) if sides[0].turns is not None else [])
-
-
-def _csv(sides: "Sequence[Group]", levels: Sequence[str]) -> str:
-    from charact.views.export.tables import comparison_csv
-
-    return comparison_csv(sides, levels)
+    if to.suffix == ".html":
+        text = comparison_report(sides)
+    elif to.suffix == ".csv":
+        text = comparison_csv(sides, levels)
+    else:
+        text = document(against([side.label for side in sides]), tables(sides, levels),
+                        answers(sides) if sides[0].turns is not None else [])
+    write_text(to, text, force=force)
 
 
 def _check_common(sides: "Sequence[Group]") -> None:
@@ -209,8 +199,7 @@ def _check_common(sides: "Sequence[Group]") -> None:
 
     if len(matched_cases(sides)):
         return
-    names = [list(dict.fromkeys(entry["case"] for run in side.runs for entry in run.manifest["cases"]))
-             for side in sides]
+    names = [list(dict.fromkeys(entry.case for run in side.runs for entry in run.entries)) for side in sides]
     has = [f"{side.label} has {_named(of_side)}" for side, of_side in zip(sides, names, strict=True)]
     nearest = unmatched_cases(sides)["why"]
     why = f" (nearest: {nearest.iloc[0]})" if len(nearest) else ""
@@ -223,3 +212,96 @@ def _check_common(sides: "Sequence[Group]") -> None:
 def _named(cases: Sequence[str]) -> str:
     more = f" and {len(cases) - _NUM_NAMED} more" if len(cases) > _NUM_NAMED else ""
     return ", ".join(cases[:_NUM_NAMED]) + more if cases else "no cases"
+
+
+@dataclass(frozen=True)
+class _Gate:
+    """Thresholds, and the files for their results."""
+
+    thresholds: "list[Threshold]"
+    summary: Path | None
+    junit: Path | None
+    force: bool
+    allow_single: bool
+
+
+def _read_gate(fail_if: list[str], summary: Path | None, junit: Path | None, force: bool,
+              allow_single: bool) -> _Gate | None:
+    """Return the requested gate; None without thresholds."""
+    from charact.core.files import check_writable
+
+    for option, path in (("--summary", summary), ("--junit", junit)):
+        if path is not None and not fail_if:
+            raise UserError(f'{option} writes results of thresholds: give one, as in --fail-if "time > 1.05"')
+        if path is not None:
+            check_writable(path, force=force, option=option)
+    if not fail_if:
+        return None
+    from charact.analysis.compare.thresholds import parse
+
+    return _Gate([parse(text) for text in fail_if], summary, junit, force, allow_single)
+
+
+def _pass_gate(gate: _Gate, sides: "Sequence[Group]", quiet: bool) -> int:
+    """Judge the thresholds, print and write their results; return 1 if a threshold failed, else 0."""
+    from charact.analysis.compare.gate import has_failed, judge
+    from charact.core.files import write_text
+    from charact.views.export.junit import junit
+    from charact.views.export.markdown import summary
+    from charact.views.tables import format as fmt
+    from charact.views.tables.gate_tables import gate_table, headline, sentence
+    from charact.views.terminal.comparison import print_tables
+
+    judged = judge(gate.thresholds, sides)
+    if not quiet:
+        print_tables([gate_table(judged, sides)])
+    if gate.summary is not None:
+        write_text(gate.summary, summary(judged, sides), force=gate.force)
+    if gate.junit is not None:
+        write_text(gate.junit, junit(judged), force=gate.force)
+    failed = has_failed(judged)
+    if not quiet:
+        show(headline(judged))
+    elif failed:
+        for row in fmt.rows(judged[judged["outcome"] == "regression"]):
+            warn(f"{row.case}: {sentence(row)}")
+    return int(failed)
+
+
+def _check_repeats(gate: _Gate, sides: "Sequence[Group]") -> None:
+    """Check that no threshold compares two groups of one run each, except by counts."""
+    from charact.analysis.compare.metrics import all_metrics
+
+    single = [side.label for side in sides if len(side.runs) == 1 and "reference" not in side.runs[0].manifest]
+    if gate.allow_single or sides[0].label not in single or len(single) == 1:
+        return
+    exact = {metric.name for metric in all_metrics().values() if metric.is_exact}
+    if any(threshold.metric not in exact for threshold in gate.thresholds):
+        raise UserError(f"{' and '.join(single[:2])} have one run each, which cannot show how much runs vary: give "
+                        "directories of several runs (charact compare --ab makes them), or --allow-single")
+
+
+def _explained(sides: "Sequence[Group]") -> "list[tuple[Group, set[str]]]":
+    from charact.analysis.compare.selection import in_pair, most_different
+
+    places, _ = most_different(sides, _MOST_EXPLAINED)
+    found = ((side, {case for case, label in places if label == side.label}) for side in sides[1:])
+    return [(side, in_pair(sides, side, cases)) for side, cases in found if cases]
+
+
+def _print_explanations(sides: "Sequence[Group]", num_rows: int) -> None:
+    """Print what accounts for the difference of each case and group, the `num_rows` largest differences first."""
+    from charact.analysis.compare.selection import most_different
+    from charact.views.tables import format as fmt
+    from charact.views.tables.difference_tables import NOT_TIMED, explanations
+    from charact.views.terminal.comparison import print_tables
+
+    for side, cases in _explained(sides):
+        for each in explanations(sides[0], side, cases, num_rows):
+            print_tables(each.tables, num_rows)
+            if not each.tables:
+                show(f"{each.case}: the explanation of the difference is {fmt.missing(NOT_TIMED)}")
+    _, num_left = most_different(sides, _MOST_EXPLAINED)
+    if num_left:
+        show(f"The {_MOST_EXPLAINED} cases that differ most are explained, {num_left:,} are left out: compare fewer "
+             "runs to see them")

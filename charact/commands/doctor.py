@@ -85,7 +85,7 @@ def _reached(machine: dict[str, Any], refresh: bool) -> "dict[str, CachedCeiling
 def _show_collectives(machine: dict[str, Any], software: dict[str, Any], num_ranks: int, *, refresh: bool,
                       as_json: bool) -> None:
     """Print the bandwidth of collectives between ranks, by each backend that this machine has the devices for."""
-    from charact.commands._shared.collective_ceilings import measured_collectives
+    from charact.commands._shared.ceilings import measured_collectives
 
     found = measured_collectives(machine["fingerprint"], num_ranks, refresh=refresh)
     if as_json:

@@ -1,18 +1,24 @@
 """`charact export`."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from charact.commands._shared import completion
+from charact.commands._shared import options as opt
 from charact.core.errors import UserError
 from charact.core.output import show
 
+if TYPE_CHECKING:
+    from charact.record.manifest import CaseEntry
+    from charact.record.reader import Run
+
+MERGED_FORMAT = "perfetto"
+
 
 def command(
-    run: Annotated[Path, typer.Argument(
-        help="Run directory, such as one below runs/.", metavar="RUN", autocompletion=completion.runs)],
+    run: opt.Run,
     form: Annotated[str | None, typer.Option(
         "--format", help="csv, json, parquet, perfetto, mlflow, prometheus or wandb.", metavar="FORMAT",
         autocompletion=completion.export_formats)] = None,
@@ -20,7 +26,7 @@ def command(
         help="Directory to write, or file of prometheus or perfetto. Default: <run>-<format>, <run>.prom or "
              "<run>.trace.json.gz in the current directory. Without --format, the format itself: --to mlflow.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace the directory or file if it exists.")] = False,
-    partial: Annotated[bool, typer.Option("--partial", help="Read a killed run.")] = False,
+    partial: opt.Partial = False,
 ) -> None:
     """Write a run's tables to files, or log it to a tracker.
 
@@ -40,8 +46,7 @@ def command(
       charact export runs/<run> --format perfetto --to all-ranks.json.gz
       charact export runs/<run> --format prometheus --to /var/lib/node_exporter/charact.prom --force
     """  # noqa: D301  (click wants the character itself)
-    from charact.commands._shared.merged_trace import MERGED_FORMAT, export_merged
-    from charact.commands._shared.partial_runs import read_run
+    from charact.commands._shared.runs import read_run
     from charact.views.export.tables import FORMATS, export
     from charact.views.export.tracker import all_trackers, export_to
 
@@ -55,10 +60,43 @@ def command(
         raise UserError(f"unknown format '{form}': choose from {', '.join(names)}")
     loaded = read_run(run, partial=partial)
     if form == MERGED_FORMAT:
-        show(export_merged(loaded, to, force=force))
-        return
-    if form in trackers:
+        show(_export_merged(loaded, to or Path(f"{loaded.run_id}.trace.json.gz"), force=force))
+    elif form in trackers:
         show(export_to(trackers[form], loaded, to, force=force))
-        return
-    target = to or Path(f"{loaded.run_id}-{form}")
-    show(f"Wrote {target}: {', '.join(export(loaded, form, target, force=force))}")
+    else:
+        target = to or Path(f"{loaded.run_id}-{form}")
+        show(f"Wrote {target}: {', '.join(export(loaded, form, target, force=force))}")
+
+
+def _export_merged(run: "Run", path: Path, *, force: bool) -> str:
+    """Write the traces of a run's cases into one file for Perfetto; return a line that names it.
+
+    A case of a rank has the name of its rank. The traces are those in the run, or, of an imported run, the files from
+    which it was imported.
+    """
+    from charact.traces.merge import Row, merge_traces
+
+    def trace_of(entry: "CaseEntry") -> Path | None:
+        own = run.trace(entry.case)
+        if own is None and is_imported and entry.source and Path(entry.source).is_file():
+            return Path(entry.source)
+        return own
+
+    if path.exists() and not force:
+        raise UserError(f"{path} exists: --force replaces it, --to names another")
+    is_imported = bool(run.manifest["options"].get("traces"))
+    rows, lacking = [], []
+    for entry in sorted(run.entries, key=lambda entry: -1 if entry.rank is None else entry.rank):
+        trace = trace_of(entry)
+        if trace is None:
+            lacking.append(entry.case)
+        else:
+            rows.append(Row(entry.case if entry.rank is None else f"rank {entry.rank} ({entry.case})", trace))
+    if not rows:
+        sources = [entry.source for entry in run.entries if is_imported and entry.source]
+        remedy = (f"{sources[0]} is not there: run this in the directory of charact import" if sources
+                  else "record them with --passes operators")
+        raise UserError(f"{run.path} has no traces: {remedy}")
+    merge_traces(rows, path)
+    without = f"; without {', '.join(lacking)}, which {'has' if len(lacking) == 1 else 'have'} no trace"
+    return f"Wrote {path}: {', '.join(row.name for row in rows)}{without if lacking else ''}"

@@ -20,9 +20,7 @@ _METRICS = completion.metric_names()
 
 
 def command(
-    runs: Annotated[list[Path] | None, typer.Argument(
-        metavar="[RUN]...", help="Run directories, or directories of runs. Default: runs.",
-        autocompletion=completion.runs)] = None,
+    runs: opt.Runs = None,
     case: Annotated[str | None, typer.Option(
         help="Name of a case, as in a report: resnet18-224-b8-train-fp32-cpu. Default: the only case.")] = None,
     metric: Annotated[str, typer.Option(
@@ -31,7 +29,7 @@ def command(
     to: Annotated[Path | None, typer.Option(
         help="Also write the history to a file: .html (a chart) or .csv (texts escaped as by charact export).",
         metavar="FILE")] = None,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite files that exist.")] = False,
+    force: opt.Force = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the rows as JSON.")] = False,
     quiet: opt.Quiet = False,
 ) -> None:
@@ -48,10 +46,13 @@ def command(
       charact history runs --case resnet18-224-b8-train-fp32-cpu --metric peak_memory --to memory.html
     """  # noqa: D301  (click wants the character itself)
     from charact.analysis.history.series import chosen_case, history, metric_counts
+    from charact.core.files import check_writable
 
     chosen = opt.parse_choice(metric, "--metric", _METRICS)
     if to is not None:
-        _check(to, force)
+        if to.suffix not in (".html", ".csv"):
+            raise UserError(f"--to {to}: its name must end in .html or .csv")
+        check_writable(to, force=force, option="--to")
     index = _index(runs or [Path("runs")], quiet=quiet or as_json)
     name = chosen_case(index, case)
     counts = metric_counts(index, name)
@@ -73,7 +74,7 @@ def command(
 def _index(runs: list[Path], *, quiet: bool) -> "Index":
     """Return the index of all finished runs at these places; report runs that cannot be read."""
     from charact.analysis.history.index import read_index
-    from charact.commands._shared.run_groups import finished_runs
+    from charact.commands._shared.runs import finished_runs
     from charact.views.terminal.progress import RunsProgress
 
     paths = list(dict.fromkeys(path for given in runs for path in finished_runs(given)))
@@ -86,15 +87,6 @@ def _index(runs: list[Path], *, quiet: bool) -> "Index":
         if facts.problem is not None:
             warn(f"warning: a run is left out: {facts.problem}")
     return index
-
-
-def _check(to: Path, force: bool) -> None:
-    """Check the file to write."""
-    from charact.core.files import check_writable
-
-    if to.suffix not in (".html", ".csv"):
-        raise UserError(f"--to {to}: its name must end in .html or .csv")
-    check_writable(to, force=force, option="--to")
 
 
 def _write(to: Path, rows: "pd.DataFrame", case: str, metric: str, force: bool) -> None:

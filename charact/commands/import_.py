@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from charact.commands._shared.options import Json, check_name
+from charact.commands._shared import options as opt
 from charact.core.bounded_reading import limited_to, parse_bytes
 from charact.core.errors import UserError
 
@@ -21,16 +21,16 @@ def command(
     traces: Annotated[list[Path], typer.Argument(
         help="Traces of torch.profiler, or JSON dumps of the flight recorder (.json or .json.gz), one per rank or "
              "program, or directories of them.",
-        metavar="TRACE...")],
-    out: Annotated[Path, typer.Option(help="Directory in which to create the run's directory.")] = Path("runs"),
+        metavar="TRACE")],
+    out: opt.Out = Path("runs"),
     name: Annotated[str | None, typer.Option(
         help="Name of the run and its cases; cases with equal names can be compared. Default: the trace's, or its "
              "directory's.")] = None,
     max_bytes: Annotated[str | None, typer.Option(
         metavar="SIZE", help="Maximum unpacked size of a compressed trace, such as 8GiB. Default: "
                              "CHARACT_MAX_BYTES, else 4GiB.")] = None,
-    as_json: Json = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print errors and the run's path only.")] = False,
+    as_json: opt.Json = False,
+    quiet: opt.Quiet = False,
 ) -> int:
     """Import traces of torch.profiler as a run.
 
@@ -50,7 +50,7 @@ def command(
         from charact.traces.events import clean, readable
         from charact.traces.files import stem, trace_files
 
-        check_name(name)
+        opt.check_name(name)
         limit = None if max_bytes is None else parse_bytes(max_bytes, "--max-bytes")
         files = trace_files(traces)
         parent = files[0].resolve().parent

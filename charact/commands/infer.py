@@ -13,7 +13,8 @@ from charact.record.schema import PRECISIONS
 
 def command(
     workload: Annotated[str, typer.Argument(
-        help="Workload to run, e.g. resnet18; see `charact list`.", autocompletion=completion.workload_names)],
+        metavar="WORKLOAD", help="Workload to run, e.g. resnet18; see `charact list`.",
+        autocompletion=completion.workload_names)],
     weights: Annotated[Path | None, typer.Option(
         help="File of weights, from torch.save or safetensors. Default: random weights, saved first.")] = None,
     input_sizes: opt.InputSizes = None,
@@ -23,7 +24,7 @@ def command(
     data: opt.Data = "synthetic",
     data_dir: opt.DataDir = None,
     synthetic: opt.MadeUp = None,
-    split: Annotated[str, typer.Option(help="Split of the data: train, valid or test.")] = "test",
+    split: opt.Split = "test",
     max_batches: Annotated[int | None, typer.Option(
         min=1, help="Maximum number of batches. Default: all.")] = None,
     repeats: Annotated[int, typer.Option(min=1, max=10_000, help="Number of warm loads.")] = 5,

@@ -30,7 +30,7 @@ class Topic(StrEnum):
 
 def command(
     topic: Annotated[Topic | None, typer.Argument(
-        help="workloads, datasets, devices, counters or operator-types. Default: everything.")] = None,
+        metavar="TOPIC", help="workloads, datasets, devices, counters or operator-types. Default: everything.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print all details as JSON.")] = False,
 ) -> None:
     """List workloads, data sets, devices, counters and others."""

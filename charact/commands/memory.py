@@ -4,25 +4,20 @@ import re
 import shlex
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from charact.commands._shared import completion, parallel_options
+from charact.commands._shared import completion
 from charact.commands._shared import options as opt
-from charact.commands._shared import user_model_options as own_model
 from charact.core.errors import UserError
 from charact.record.schema import MODES, PRECISIONS
 
 if TYPE_CHECKING:
-    from charact.commands._shared.memory_target import Chosen
-    from charact.commands._shared.run_cases import Measure
-    from charact.datasets._common.request import DataRequest
-    from charact.execution.case import Case
-    from charact.execution.interrupt import Interrupt
-    from charact.workload.base import Workload
+    from charact.record.writer import RunWriter
+    from charact.views.terminal.progress import LiveProgress
 
 _AXES = {"batch-size": "batch_size", "input-size": "input_size"}
 _AMOUNT = re.compile(r"[\d.]+([kmgtp]i?b?|b)?", re.IGNORECASE)
@@ -35,21 +30,21 @@ def command(
     workloads: Annotated[list[str] | None, typer.Argument(
         metavar="WORKLOAD", help="Workloads, e.g. resnet50 rnn_lm; see `charact list`.",
         autocompletion=completion.workloads)] = None,
-    model: own_model.Model = None,
-    model_args: own_model.ModelArgs = None,
+    model: opt.Model = None,
+    model_args: opt.ModelArgs = None,
     input_spec: Annotated[str | None, typer.Option(help="Inputs of your model; see `charact profile --help`.")]
     = None,
-    loss: own_model.Loss = None,
-    optimizer: own_model.Optimizer = None,
-    learning_rate: own_model.LearningRate = None,
+    loss: opt.Loss = None,
+    optimizer: opt.Optimizer = None,
+    learning_rate: opt.LearningRate = None,
     input_sizes: opt.InputSizes = None,
     batch_sizes: opt.BatchSizes = None,
     mode: opt.Modes = "train,infer",
     precision: opt.Precision = "fp32",
     accumulate: Annotated[int, typer.Option(
         min=1, max=10_000, help="Batches per update (gradient accumulation) in training.")] = 1,
-    parallel: parallel_options.Parallel = None,
-    nproc: parallel_options.NumRanks = None,
+    parallel: opt.Parallel = None,
+    nproc: opt.NumRanks = None,
     predict: Annotated[bool, typer.Option("--predict", help="Only estimate: run no case but small ones.")] = False,
     measure: Annotated[bool, typer.Option("--measure", help="Only measure.")] = False,
     device_memory: Annotated[str | None, typer.Option(
@@ -91,13 +86,26 @@ def command(
       charact memory resnet18 --device-memory 500MiB --fit --verify
       charact memory resnet50 --parallel ddp,fsdp2 --nproc 8 --mode train
     """  # noqa: D301  (click wants the character itself)
+    from charact.measure.memory_estimate.target_devices import target_names
+
     names = [part for workload in workloads or [] for part in opt.parse_list(workload, "WORKLOADS")]
     amounts = [part for part in names if _AMOUNT.fullmatch(part)]
     names = [part for part in names if part not in amounts]
-    search = _search(fit, fit_by, verify)
-    _check_gpus(names)
+    axis = _AXES[opt.parse_choice(fit_by or "batch-size", "--fit-by", _AXES)]
+    _check({
+        **{f"{option} goes with --fit: add that, or leave {option} out": not fit and bool(value)
+           for option, value in (("--fit-by", fit_by), ("--verify", verify))},
+        **{f"'{name}' is a GPU, not a workload: write --device-like {name}": name.lower() in target_names()
+           for name in names},
+        "--predict and --measure exclude each other: leave both out to do both": predict and measure,
+        "--fit searches with estimates: leave --measure out; --verify runs the result": fit and measure,
+        "--verify runs the result: leave --predict out": verify and predict,
+        "--fit searches the batch size: leave --batch-sizes out, or search with --fit-by input-size":
+            fit and axis == "batch_size" and batch_sizes is not None,
+        "--fit-by input-size searches the input size: leave --input-sizes out":
+            fit and axis == "input_size" and input_sizes is not None,
+    })
     limit_bytes = _limit_bytes(fit, device_memory, amounts)
-    _check_kinds(predict, measure, search, input_sizes, batch_sizes)
     sizes = None if input_sizes is None else opt.parse_sizes(input_sizes, "--input-sizes")
     batches = None if batch_sizes is None else opt.parse_sizes(batch_sizes, "--batch-sizes")
     modes = opt.parse_choices(mode, "--mode", MODES)
@@ -107,13 +115,14 @@ def command(
     request = opt.data_request(data, data_dir, synthetic, "train", seed)
     own = {"--model": model, "--model-args": model_args, "--input-spec": input_spec, "--loss": loss,
            "--optimizer": optimizer, "--learning-rate": learning_rate}
-    own_model.check_own_options(own, {"WORKLOADS": names, "--variant": variant, "--data": data != "synthetic",
+    opt.check_own_options(own, {"WORKLOADS": names, "--variant": variant, "--data": data != "synthetic",
                                       "--synthetic": synthetic}, "memory")
     opt.check_name(name)
-    ranks = parallel_options.parse_ranks(parallel, nproc)
-    _check_parallel(ranks, measure, search)
+    ranks = opt.parse_ranks(parallel, nproc)
+    if ranks and (measure or verify):
+        raise UserError(f"--parallel estimates, and runs nothing: leave {'--measure' if measure else '--verify'} out")
     options: dict[str, Any] = {
-        "command": "memory", "predict": not measure, "measure": not predict, "fit": search.axis if search.on else None,
+        "command": "memory", "predict": not measure, "measure": not predict, "fit": axis if fit else None,
         "verify": verify, "device_like": device_like, "device_memory_bytes": limit_bytes, "accumulate": accumulate,
         "data": data, "synthetic": synthetic or "", "seed": seed, "parallel": parallel, "nproc": nproc,
     } | {option[2:].replace("-", "_"): value for option, value in own.items() if value is not None}
@@ -123,42 +132,51 @@ def command(
     # Begins before the imports, some of which ignore Ctrl-C. A second Ctrl-C must not lose the record.
     with Interrupt() as interrupt:
         from charact.commands._shared.memory_target import chosen_device
+        from charact.commands._shared.publish import program
         from charact.commands._shared.run_cases import run_and_publish
+        from charact.execution.case import cases_of, checked
         from charact.measure.memory_estimate.target_devices import targets_of_about
+        from charact.measure.memory_sweep.largest_fit import FitPlan, run_fits
+        from charact.measure.memory_sweep.sweep import MemoryPlan, run_memory_cases
         from charact.views.terminal.progress import MemoryProgress
         from charact.workload.registry import find_workload
 
         prepared = ([find_workload(workload).prepare(variant) for workload in names]
-                    or [own_model.load_own_model(own).prepare()])
+                    or [opt.load_own_model(own).prepare()])
         runs = verify if fit else not (predict or ranks)
         chosen = chosen_device(device, device_like, limit_bytes, runs=runs)
         if (measure or verify) and not chosen.here:
             raise UserError(f"{chosen.target.name} is not present: leave {'--measure' if measure else '--verify'} out")
         if limit_bytes is not None and device == "auto" and chosen.target.kind == "cpu":
             options["gpus_of_that_memory"] = targets_of_about(limit_bytes)
-        cases = _cases(prepared, sizes, batches, modes, precisions, request, chosen, accumulate, search, ranks)
-        runner = _runner(cases, chosen, search, predict or bool(ranks), measure, limit_bytes, interrupt)
+        cases = []
+        for workload in prepared:
+            if fit and axis == "input_size":  # a search begins at the smallest value
+                sizes = [workload.smallest_input_size]
+            elif fit:
+                batches = [1]
+            cases += cases_of(workload, sizes, batches, modes, precisions, device=chosen.device, data=request)
+        cases = [replace(case, accumulate=accumulate) if case.mode == "train" else case for case in cases]
+        if ranks:
+            cases = [replace(case, parallel=name, num_ranks=number) for case in cases for name, number in ranks]
+        cases = checked(cases, here=chosen.here)
+        if fit:
+            fitting = FitPlan(axis, MemoryPlan(chosen.target, measure=verify, limit_bytes=limit_bytes))
+        else:
+            measures = chosen.here and not (predict or ranks)
+            plan = MemoryPlan(chosen.target, not measure, measures, limit_bytes,
+                              f"{program()} {shlex.join(with_fit(sys.argv[1:]))}")
+
+        def runner(writer: "RunWriter", progress: "LiveProgress") -> None:
+            if fit:
+                run_fits(cases, fitting, writer, progress, interrupt)
+            else:
+                run_memory_cases(cases, plan, writer, progress, interrupt)
+
         label = name or "+".join(workload.name for workload in prepared[:3])
         devices = [str(chosen.device)] if chosen.here else []
         return run_and_publish(runner, out, label, options, threads, quiet, interrupt, devices, MemoryProgress,
                                as_json=as_json)
-
-
-@dataclass(frozen=True)
-class _Search:
-    """What to search for, if anything."""
-
-    on: bool
-    axis: str
-    verify: bool
-
-
-def _search(fit: bool, fit_by: str | None, verify: bool) -> _Search:
-    """Return what to search for, after checking the options."""
-    stray = [option for option, given in (("--fit-by", fit_by is not None), ("--verify", verify)) if given]
-    if not fit and stray:
-        raise UserError(f"{stray[0]} goes with --fit: add that, or leave {stray[0]} out")
-    return _Search(fit, _AXES[opt.parse_choice(fit_by or "batch-size", "--fit-by", _AXES)], verify)
 
 
 def _limit_bytes(fit: bool, device_memory: str | None, amounts: list[str]) -> int | None:
@@ -178,67 +196,10 @@ def _limit_bytes(fit: bool, device_memory: str | None, amounts: list[str]) -> in
     return limit_bytes
 
 
-def _check_gpus(names: list[str]) -> None:
-    """Check that no GPU is given as a workload."""
-    from charact.measure.memory_estimate.target_devices import target_names
-
-    if gpus := [name for name in names if name.lower() in target_names()]:
-        raise UserError(f"'{gpus[0]}' is a GPU, not a workload: write --device-like {gpus[0]}")
-
-
-def _check_parallel(ranks: list[tuple[str | None, int]], measure: bool, search: _Search) -> None:
-    """Check that ranks are only estimated."""
-    if ranks and (measure or search.verify):
-        raise UserError(f"--parallel estimates, and runs nothing: leave {'--measure' if measure else '--verify'} out")
-
-
-def _check_kinds(predict: bool, measure: bool, search: _Search, input_sizes: str | None, batch_sizes: str | None
-                 ) -> None:
-    """Check that options are compatible."""
-    if predict and measure:
-        raise UserError("--predict and --measure exclude each other: leave both out to do both")
-    if search.on and measure:
-        raise UserError("--fit searches with estimates: leave --measure out; --verify runs the result")
-    if search.verify and predict:
-        raise UserError("--verify runs the result: leave --predict out")
-    if search.on and search.axis == "batch_size" and batch_sizes is not None:
-        raise UserError("--fit searches the batch size: leave --batch-sizes out, or search with --fit-by input-size")
-    if search.on and search.axis == "input_size" and input_sizes is not None:
-        raise UserError("--fit-by input-size searches the input size: leave --input-sizes out")
-
-
-def _cases(prepared: "Sequence[Workload]", sizes: list[int] | None, batches: list[int] | None, modes: list[str],
-           precisions: list[str], request: "DataRequest", chosen: "Chosen", accumulate: int, search: _Search,
-           ranks: list[tuple[str | None, int]]) -> "list[Case]":
-    """Return the cross product; each case is checked first. A search begins at the smallest value."""
-    from charact.execution.case import cases_of, checked
-
-    cases: list[Case] = []
-    for workload in prepared:
-        if search.on and search.axis == "input_size":
-            sizes = [workload.smallest_input_size]
-        elif search.on:
-            batches = [1]
-        made = cases_of(workload, sizes, batches, modes, precisions, device=chosen.device, data=request)
-        cases += [replace(case, accumulate=accumulate) if case.mode == "train" else case for case in made]
-    if ranks:
-        cases = [replace(case, parallel=name, num_ranks=number) for case in cases for name, number in ranks]
-    return checked(cases, here=chosen.here)
-
-
-def _runner(cases: "list[Case]", chosen: "Chosen", search: _Search, predict: bool, measure: bool,
-            limit_bytes: int | None, interrupt: "Interrupt") -> "Measure":
-    """Return the function that runs the cases, or the searches, into a record."""
-    from charact.commands._shared.publish import program
-    from charact.measure.memory_sweep.largest_fit import FitPlan, run_fits
-    from charact.measure.memory_sweep.sweep import MemoryPlan, run_memory_cases
-
-    if search.on:
-        fitting = FitPlan(search.axis, MemoryPlan(chosen.target, measure=search.verify, limit_bytes=limit_bytes))
-        return lambda writer, progress: run_fits(cases, fitting, writer, progress, interrupt)
-    fit_command = f"{program()} {shlex.join(with_fit(sys.argv[1:]))}"
-    plan = MemoryPlan(chosen.target, not measure, chosen.here and not predict, limit_bytes, fit_command)
-    return lambda writer, progress: run_memory_cases(cases, plan, writer, progress, interrupt)
+def _check(problems: dict[str, bool]) -> None:
+    for problem, occurs in problems.items():
+        if occurs:
+            raise UserError(problem)
 
 
 _NOT_OF_A_SEARCH = {"--batch-sizes": 1, "--out": 1, "--name": 1, "--measure": 0, "--predict": 0, "--quiet": 0, "-q": 0,

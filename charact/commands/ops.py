@@ -1,6 +1,5 @@
 """`charact ops`."""
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,7 +10,6 @@ from charact.core.errors import UserError
 from charact.record.schema import OPERATION_PRECISIONS
 
 if TYPE_CHECKING:
-    from charact.measure.microbench.cases import OperationCase
     from charact.ops import Problem
 
 
@@ -89,17 +87,21 @@ def command(
 
     with Interrupt() as interrupt:
         from charact.commands._shared.run_cases import run_and_publish
-        from charact.measure.microbench.cases import run_operations
+        from charact.machine.facts import resolve_device
+        from charact.measure.microbench.cases import operation_cases, run_operations
         from charact.measure.passes.timing import StopRule
-        from charact.ops import parse_problem
+        from charact.ops import all_kinds, parse_problem
 
-        problems = [] if suite is None else _of_suite(suite, part)
-        problems = _of_operations(problems, operations)[::sample]
-        problems += _of_operations([parse_problem(text) for text in problem or []], operations)
+        kinds = all_kinds() if operations is None else opt.parse_choices(operations, "--operations", all_kinds())
+        problems = [each for each in _of_suite(suite, part) if each.operation in kinds][::sample] if suite else []
+        problems += [each for each in map(parse_problem, problem or []) if each.operation in kinds]
         if not problems:
             raise UserError(f"nothing to run: --operations {operations} matches none of the problems")
         several = len({each.operation for each in problems}) > 1
-        cases = _cases(_varied(problems, layouts, ranks), precisions, device)
+        cases = operation_cases(_varied(problems, layouts, ranks), precisions, resolve_device(device))
+        reasons = [case.refusal() for case in cases]
+        if all(reasons):
+            raise UserError(str(reasons[0]))
         rule = StopRule(precision_target, max_repetitions, max_seconds)
         return run_and_publish(
             lambda writer, progress: run_operations(cases, rule, writer, progress, interrupt, hot=hot), out,
@@ -120,15 +122,6 @@ def _of_suite(name: str, part: str | None) -> "list[Problem]":
     return [problem for problem in suite.problems() if problem.set in parts]
 
 
-def _of_operations(problems: "list[Problem]", operations: str | None) -> "list[Problem]":
-    from charact.ops import all_kinds
-
-    if operations is None:
-        return problems
-    chosen = opt.parse_choices(operations, "--operations", all_kinds())
-    return [problem for problem in problems if problem.operation in chosen]
-
-
 def _varied(problems: "list[Problem]", layouts: str, num_ranks: int) -> "list[Problem]":
     """Return sparse products in each layout, and all_reduce problems with this number of ranks."""
     from charact.ops.kinds.all_reduce import with_ranks
@@ -144,15 +137,3 @@ def _varied(problems: "list[Problem]", layouts: str, num_ranks: int) -> "list[Pr
         else:
             varied.append(problem)
     return varied
-
-
-def _cases(problems: "list[Problem]", precisions: Sequence[str], device: str) -> "list[OperationCase]":
-    """Return every case."""
-    from charact.machine.facts import resolve_device
-    from charact.measure.microbench.cases import operation_cases
-
-    cases = operation_cases(problems, precisions, resolve_device(device))
-    reasons = [case.refusal() for case in cases]
-    if all(reasons):
-        raise UserError(str(reasons[0]))
-    return cases

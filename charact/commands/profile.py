@@ -5,11 +5,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from charact.commands._shared import completion, parallel_options
+from charact.commands._shared import completion
 from charact.commands._shared import options as opt
-from charact.commands._shared import user_model_options as own_model
-from charact.commands._shared.options import parse_choices, parse_list, parse_sizes
-from charact.commands._shared.user_model_options import check_own_options, load_own_model
 from charact.core.errors import UserError
 from charact.core.output import warn
 from charact.record.schema import MODES, PRECISIONS
@@ -27,12 +24,12 @@ def command(
     workloads: Annotated[list[str] | None, typer.Argument(
         metavar="WORKLOAD", help="Workloads to run, e.g. resnet50 vgg16; see `charact list`.",
         autocompletion=completion.workloads)] = None,
-    model: own_model.Model = None,
-    model_args: own_model.ModelArgs = None,
+    model: opt.Model = None,
+    model_args: opt.ModelArgs = None,
     input_spec: Annotated[str | None, typer.Option(help="Inputs of your model; see above.")] = None,
-    loss: own_model.Loss = None,
-    optimizer: own_model.Optimizer = None,
-    learning_rate: own_model.LearningRate = None,
+    loss: opt.Loss = None,
+    optimizer: opt.Optimizer = None,
+    learning_rate: opt.LearningRate = None,
     input_sizes: opt.InputSizes = None,
     batch_sizes: opt.BatchSizes = None,
     mode: opt.Modes = "train,infer",
@@ -43,14 +40,14 @@ def command(
     synthetic: Annotated[str | None, typer.Option(
         help="Synthetic data: classes=9, or vocabulary=5000,zipf=1.2,length-mean=0.5,length-spread=0.1, the lengths of "
              "sentences as shares of the input size. Default: the workload's.")] = None,
-    split: Annotated[str, typer.Option(help="Split of the data: train, valid or test.")] = "train",
+    split: opt.Split = "train",
     workers: opt.Workers = 0,
     device: opt.Device = "auto",
     threads: opt.Threads = None,
     channels_last: opt.ChannelsLast = False,
     compiled: opt.Compiled = False,
-    parallel: parallel_options.Parallel = None,
-    nproc: parallel_options.NumRanks = None,
+    parallel: opt.Parallel = None,
+    nproc: opt.NumRanks = None,
     counters: opt.Counters = "auto",
     seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Seed of weights and synthetic data.")] = 0,
     precision_target: Annotated[float, typer.Option(
@@ -93,19 +90,23 @@ def command(
       charact profile --model nets:tiny_bert --input-spec "input_ids=int64[500] S, attention_mask=int64[1:2] S,
                       labels=int64[2]" --input-sizes 16:64:16 --optimizer AdamW --learning-rate 1e-4
     """  # noqa: D301  (click wants the character itself)
-    sizes = None if input_sizes is None else parse_sizes(input_sizes, "--input-sizes")
-    batches = None if batch_sizes is None else parse_sizes(batch_sizes, "--batch-sizes")
-    modes = parse_choices(mode, "--mode", MODES)
-    precisions = parse_choices(precision, "--precision", PRECISIONS)
-    sources_named = opt.parse_counters(counters)
+    sizes = None if input_sizes is None else opt.parse_sizes(input_sizes, "--input-sizes")
+    batches = None if batch_sizes is None else opt.parse_sizes(batch_sizes, "--batch-sizes")
+    modes = opt.parse_choices(mode, "--mode", MODES)
+    precisions = opt.parse_choices(precision, "--precision", PRECISIONS)
+    sources_named = [] if counters == "none" else opt.parse_list(counters, "--counters")
     request = opt.data_request(data, data_dir, synthetic, split, seed)
-    names = [part for workload in workloads or [] for part in parse_list(workload, "WORKLOADS")]
+    names = [part for workload in workloads or [] for part in opt.parse_list(workload, "WORKLOADS")]
     own = {"--model": model, "--model-args": model_args, "--input-spec": input_spec, "--loss": loss,
            "--optimizer": optimizer, "--learning-rate": learning_rate}
-    check_own_options(own, {"WORKLOADS": workloads, "--variant": variant, "--data": data != "synthetic",
-                            "--synthetic": synthetic, "--split": split != "train"})
+    opt.check_own_options(own, {"WORKLOADS": workloads, "--variant": variant, "--data": data != "synthetic",
+                                "--synthetic": synthetic, "--split": split != "train"})
     opt.check_name(name)
-    ranks = _ranks(parallel, nproc, modes, compiled=compiled)
+    ranks = opt.parse_ranks(parallel, nproc, with_one=True)
+    if ranks and "train" not in modes:
+        raise UserError("--parallel is for training: leave --mode infer out")
+    if ranks and compiled:
+        raise UserError("--parallel and --compile exclude each other: leave one of them out")
     if ranks:
         modes = ["train"]
     options: dict[str, Any] = {
@@ -127,7 +128,8 @@ def command(
         from charact.measure.passes.timing import StopRule
         from charact.workload.registry import find_workload
 
-        prepared = [find_workload(workload).prepare(variant) for workload in names] or [load_own_model(own).prepare()]
+        prepared = ([find_workload(workload).prepare(variant) for workload in names]
+                    or [opt.load_own_model(own).prepare()])
         cases = checked(case for workload in prepared for case in cases_of(
             workload, sizes, batches, modes, precisions, device=resolve_device(device), data=request,
             num_workers=workers, channels_last=channels_last, compiled=compiled))
@@ -139,19 +141,7 @@ def command(
                                    interrupt, [], as_json=as_json)
         return run_and_publish(
             lambda writer, progress: run_cases(cases, rule, writer, progress, interrupt, sources), out, label, options,
-            threads, quiet, interrupt, [str(case.device) for case in cases], measures_ceilings=True,
-            as_json=as_json)
-
-
-def _ranks(parallel: str | None, nproc: str | None, modes: list[str], *, compiled: bool
-           ) -> list[tuple[str | None, int]]:
-    """Return how ranks train together and how many there are, after checking the options."""
-    ranks = parallel_options.parse_ranks(parallel, nproc, with_one=True)
-    if ranks and "train" not in modes:
-        raise UserError("--parallel is for training: leave --mode infer out")
-    if ranks and compiled:
-        raise UserError("--parallel and --compile exclude each other: leave one of them out")
-    return ranks
+            threads, quiet, interrupt, [str(case.device) for case in cases], measures_ceilings=True, as_json=as_json)
 
 
 def _on_ranks(cases: "list[Case]", ranks: list[tuple[str | None, int]], rule: "StopRule", interrupt: "Interrupt"

@@ -5,16 +5,14 @@ from typing import Annotated
 
 import typer
 
-from charact.commands._shared import completion
+from charact.commands._shared import options as opt
 from charact.core.errors import UserError
 from charact.core.output import show
 
 
 def command(
     sql: Annotated[str, typer.Argument(metavar="SQL", help="A query in DuckDB's dialect.")],
-    runs: Annotated[list[Path] | None, typer.Argument(
-        metavar="[RUN]...", help="Run directories, or directories of runs. Default: runs.",
-        autocompletion=completion.runs)] = None,
+    runs: opt.Runs = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the rows as JSON.")] = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print the rows as CSV.")] = False,
 ) -> None:
@@ -36,11 +34,9 @@ def command(
     if not sql.strip():
         raise UserError("SQL is empty: name columns and a table, as in 'select * from cases'")
 
-    import pandas as pd
-
     from charact.analysis.query import query
     from charact.commands._shared.print_table import print_table
-    from charact.commands._shared.run_groups import finished_runs
+    from charact.commands._shared.runs import finished_runs
     from charact.core.text import spreadsheet_text
     from charact.core.units import digits
     from charact.views.terminal.progress import RunsProgress
@@ -54,7 +50,5 @@ def command(
         texts = rows.map(lambda value: spreadsheet_text(value) if isinstance(value, str) else value)
         show(*texts.to_csv(index=False).rstrip("\n").split("\n"))
     else:
-        cells = [["–" if not isinstance(value, list | dict) and pd.isna(value) else value if isinstance(value, str) else
-                  digits(value, 6) if isinstance(value, float) else str(value) for value in row]
-                 for row in rows.itertuples(index=False)]
-        print_table(None, [str(column) for column in rows.columns], cells)
+        texts = rows.map(lambda value: digits(value, 6) if isinstance(value, float) else str(value), na_action="ignore")
+        print_table(None, list(map(str, rows.columns)), texts.astype(object).fillna("–").to_numpy().tolist())

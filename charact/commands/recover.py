@@ -2,16 +2,13 @@
 
 import signal
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from charact.commands._shared import completion
 from charact.core.errors import UserError
 from charact.core.output import warn
-
-if TYPE_CHECKING:
-    from charact.record.writer import RunWriter
 
 _NOTHING = "{} had no measurements, and is removed"
 
@@ -35,7 +32,7 @@ def command(
     any_ok, errors = False, []
     with Interrupt() as interrupt:
         from charact.commands._shared.publish import recover_command
-        from charact.commands._shared.run_groups import check_unfinished
+        from charact.commands._shared.runs import check_unfinished
         from charact.record.rank_parts import job_of
 
         for number, directory in enumerate(partial):
@@ -47,7 +44,7 @@ def command(
             except UserError as error:  # a run that is still running must not prevent the others
                 errors.append(str(error))
             except KeyboardInterrupt:
-                left = [one for one in partial[number:] if one.exists()]
+                left = [path for path in partial[number:] if path.exists()]
                 if left:
                     warn(f"interrupted, and nothing is lost: continue with {recover_command(left)}")
                 return 128 + (interrupt.signal or signal.SIGINT)
@@ -57,22 +54,17 @@ def command(
 
 
 def _recover(directory: Path, quiet: bool, waiting: int | None = None) -> bool:
-    """Complete a partial run, or add the views to a run without them; return whether any of its cases succeeded.
-
-    Args:
-        directory: of the run.
-        quiet: whether output is reduced.
-        waiting: write end of a pipe, see `publish_before_views`; None if no process waits for the record.
-    """
+    """Complete a partial run, or add the views to a run without them; return whether any of its cases succeeded."""
     from charact.commands._shared.publish import (
         has_views,
-        publish,
+        publish_and_report,
         publish_before_views,
         recover_command,
         report_outcome,
         write_views,
     )
-    from charact.commands._shared.ranks import end_rank, merge_job
+    from charact.commands._shared.ranks import add_cases_of_program, end_rank, merge_job
+    from charact.measure.script.spans.event_log_to_record import script_options
     from charact.record.in_progress import PARTIAL_PREFIX, remove_unbegun
     from charact.record.rank_parts import is_job, job_of
     from charact.record.reader import load_run
@@ -98,10 +90,16 @@ def _recover(directory: Path, quiet: bool, waiting: int | None = None) -> bool:
     writer = RunWriter.reopen(directory)
     try:
         if writer.manifest["status"] == "running":
-            _close(writer)
+            status, nothing = "interrupted", _NOTHING.format(writer.directory)
+            if (options := script_options(writer.manifest)) is not None:
+                status, nothing = add_cases_of_program(writer, options, nothing)
+            if writer.holds_nothing:
+                writer.discard()
+                raise UserError(nothing)
+            writer.close(status)
         if waiting is not None:
             return publish_before_views(writer, quiet, waiting)
-        publish(writer, load_run(writer.directory))
+        return publish_and_report(writer, quiet)
     except BaseException as error:
         if not writer.directory.exists():
             raise
@@ -110,18 +108,3 @@ def _recover(directory: Path, quiet: bool, waiting: int | None = None) -> bool:
             again = recover_command([directory])
             raise UserError(f"{error}; nothing is removed: try again with {again}") from error
         raise
-    return report_outcome(load_run(writer.final), quiet)
-
-
-def _close(writer: "RunWriter") -> None:
-    """Close a record that was not closed."""
-    from charact.commands._shared.watched_program import add_cases_of_program
-    from charact.measure.script.spans.event_log_to_record import script_options
-
-    status, nothing = "interrupted", _NOTHING.format(writer.directory)
-    if (options := script_options(writer.manifest)) is not None:
-        status, nothing = add_cases_of_program(writer, options, nothing)
-    if writer.holds_nothing:
-        writer.discard()
-        raise UserError(nothing)
-    writer.close(status)

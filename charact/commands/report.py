@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from charact.commands._shared import completion
+from charact.commands._shared import options as opt
 from charact.core.output import show, warn
 
 _TITLE_BYTES = 65_536
@@ -14,15 +15,13 @@ _TITLE_BYTES = 65_536
 
 def command(
     runs: Annotated[list[Path], typer.Argument(
-        help="Run directories, or directories of runs, such as runs/.", metavar="RUN...",
+        help="Run directories, or directories of runs, such as runs/.", metavar="RUN",
         autocompletion=completion.runs)],
-    to: Annotated[
-        Path | None,
-        typer.Option(help="File to write. Default: report.html in the run's directory; of several runs, here."),
-    ] = None,
+    to: Annotated[Path | None, typer.Option(
+        help="File to write. Default: report.html in the run's directory; of several runs, here.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite a file that is no report of charact.")] = False,
     open_it: Annotated[bool, typer.Option("--open", help="Open the report in a browser.")] = False,
-    partial: Annotated[bool, typer.Option("--partial", help="Read a killed run.")] = False,
+    partial: opt.Partial = False,
     anonymous: Annotated[bool, typer.Option(
         "--anonymous", help="Remove names of the host and the user, paths, the commit and identifiers of GPUs."
     )] = False,
@@ -35,8 +34,7 @@ def command(
     The file is self-contained and needs no network. It has no arguments of programs and no secrets, but it has the host
     name: remove that with --anonymous before you send the file to others. The report of many runs is a summary.
     """
-    from charact.commands._shared.partial_runs import read_run
-    from charact.commands._shared.run_groups import finished_runs
+    from charact.commands._shared.runs import finished_runs, read_run
     from charact.core.files import check_writable, write_text
     from charact.record.presentable import redacted
     from charact.views.html.report import report
@@ -59,7 +57,6 @@ def command(
 
 
 def _is_report(path: Path) -> bool:
-    """Return whether a file is a report that charact wrote, which is overwritten without --force."""
     if not path.is_file():
         return False
     with path.open("rb") as file:

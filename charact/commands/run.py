@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-import typer.core
 
-from charact.commands._shared.options import check_forks, parse_choices
+from charact.commands._shared.options import Command, Out, check_forks, parse_choices
 from charact.core.errors import UserError
 
 CONTEXT = {"allow_interspersed_args": False}
@@ -22,7 +21,7 @@ TIMED_BEFORE_PASSES = 50
 """Number of iterations to time if other passes follow."""
 
 
-class CLASS(typer.core.TyperCommand):
+class CLASS(Command):
     """Command that leaves the arguments after a module to the module."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -40,7 +39,7 @@ class CLASS(typer.core.TyperCommand):
 
 def command(
     script: Annotated[list[str] | None, typer.Argument(
-        metavar="SCRIPT [ARGS]...", help="The script and its arguments.")] = None,
+        metavar="SCRIPT", help="The script and its arguments.")] = None,
     module: Annotated[str | None, typer.Option(
         "--module", "-m", metavar="MODULE", help="Run a module instead, as python -m does.")] = None,
     iterations: Annotated[int | None, typer.Option(
@@ -69,7 +68,7 @@ def command(
     nproc: Annotated[int | None, typer.Option(
         min=1, metavar="N", help="Run the script on N ranks of this machine, as torchrun does. All ranks have one "
                                  "record.")] = None,
-    out: Annotated[Path, typer.Option(help="Directory in which to create the run's directory.")] = Path("runs"),
+    out: Out = Path("runs"),
     name: Annotated[str | None, typer.Option(
         help="Name of the run and its cases; compare matches cases by it. Default: the script's.")] = None,
     keep_arguments: Annotated[bool, typer.Option(

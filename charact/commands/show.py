@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from charact.commands._shared import completion
+from charact.commands._shared import options as opt
 from charact.core.errors import UserError
 from charact.core.output import show, warn
 
@@ -16,7 +17,7 @@ def command(
         autocompletion=completion.runs)] = Path("runs"),
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON; docs/show.md documents the keys.")] = False,
     as_markdown: Annotated[bool, typer.Option("--md", help="Print Markdown of at most 200 lines.")] = False,
-    partial: Annotated[bool, typer.Option("--partial", help="Read a killed run.")] = False,
+    partial: opt.Partial = False,
 ) -> None:
     """Print the summary of a run, for people and for scripts.
 
@@ -32,10 +33,9 @@ def command(
     """  # noqa: D301  (click wants the character itself)
     if as_json and as_markdown:
         raise UserError("--json and --md exclude each other: leave one out")
-    from charact.commands._shared.partial_runs import read_run
-    from charact.commands._shared.run_groups import newest_run
+    from charact.commands._shared.runs import finished_runs, read_run
 
-    path = newest_run(run)
+    path = finished_runs(run)[-1]
     if path != run:
         warn(f"The newest run of {run}: {path}")
     loaded = read_run(path, partial=partial)

@@ -20,7 +20,7 @@ _SAMPLES = "scalars=100000,images=100"
 
 def command(
     logdir: Annotated[Path, typer.Argument(
-        help="Directory of runs, or one run.", autocompletion=completion.runs)] = Path("runs"),
+        metavar="LOGDIR", help="Directory of runs, or one run.", autocompletion=completion.runs)] = Path("runs"),
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port on 127.0.0.1; 0 takes any free one.")] = 6006,
 ) -> int:
     """Show runs in TensorBoard, on this machine only.
@@ -48,16 +48,24 @@ def command(
 
 def _start(logdir: Path, port: int) -> str:
     """Start the server in a thread; return its address, which ends in a slash."""
-    from tensorboard import program
+    from tensorboard import default, program
 
+    from charact.commands._shared import runs
     from charact.views.tensorboard.hosts import allowed_hosts, guarded
+    from charact.views.tensorboard.plugin import CharactPlugin
+
+    class Plugin(CharactPlugin):
+        """The plugin, which also reads event logs of watched programs."""
+
+        read_run = staticmethod(functools.partial(runs.read_run, partial=True))
 
     def guarded_server(app: Any, flags: Any) -> Any:
         return program.create_port_scanning_werkzeug_server(guarded(app, allowed_hosts(flags)), flags)
 
     # Loggers of libraries would print names of runs.
     sys.stderr = cast(TextIO, PrintableStream(sys.stderr or io.StringIO()))
-    server = program.TensorBoard(plugins=_plugins(), server_class=guarded_server)
+    plugins = [Plugin if plugin is CharactPlugin else plugin for plugin in default.get_plugins()]
+    server = program.TensorBoard(plugins=plugins, server_class=guarded_server)
     flags = [f"--logdir={logdir}", "--host=127.0.0.1", f"--port={port}", f"--samples_per_plugin={_SAMPLES}"]
     server.configure(argv=["", *flags])
     try:
@@ -68,21 +76,7 @@ def _start(logdir: Path, port: int) -> str:
         raise UserError(f"cannot listen on 127.0.0.1:{port} ({error.msg}): choose another with --port") from error
 
 
-def _plugins() -> list[Any]:
-    """Return TensorBoard's and others' plugins, with charact's reading event logs of watched programs."""
-    from tensorboard import default
-
-    from charact.commands._shared import partial_runs
-    from charact.views.tensorboard.plugin import CharactPlugin
-
-    class Plugin(CharactPlugin):
-        read_run = staticmethod(functools.partial(partial_runs.read_run, partial=True))
-
-    return [Plugin if plugin is CharactPlugin else plugin for plugin in default.get_plugins()]
-
-
 def _wait() -> None:
-    """Wait for Ctrl-C or SIGTERM: the server and its helper process end with this one."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         threading.Event().wait()

@@ -28,7 +28,7 @@ def command(
     \b
       charact watch runs/.partial-*
     """  # noqa: D301  (click wants the character itself)
-    from charact.commands._shared.run_groups import check_unfinished
+    from charact.commands._shared.runs import check_unfinished
     from charact.commands._shared.watching import running_one, watch, watch_ranks
     from charact.record.rank_parts import is_job
 

@@ -104,7 +104,6 @@ def file_name(text: str) -> str:
 
 
 def _hidden(path: Path) -> Path:
-    """Return a new hidden name in the same folder."""
     return path.with_name(f".{os.urandom(8).hex()}")
 
 

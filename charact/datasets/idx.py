@@ -49,7 +49,6 @@ def _read(spec: StoredImagesSpec, directory: Path, name: str, num_dimensions: in
 
 
 def _files(split: Split, images: tuple[int, str], labels: tuple[int, str]) -> list[PublishedFile]:
-    """Return the files of a split, from the sizes and checksums of the compressed form."""
     images_name, labels_name = f"{_PREFIXES[split]}-images-idx3-ubyte", f"{_PREFIXES[split]}-labels-idx1-ubyte"
     return [
         PublishedFile(f"{images_name}.gz", *images, splits=(split,)),

@@ -43,7 +43,6 @@ def read_split(spec: StoredDatasetSpec, directory: Path, split: Split) -> tuple[
 
 
 def _check(spec: StoredDatasetSpec, split: Split, path: Path, num_lines: int, num_tokens: int) -> None:
-    """Compare a split's numbers of lines and words with the published ones."""
     if (num_lines, num_tokens) != (NUM_LINES[split], NUM_TOKENS[split]):
         raise UserError(f"{path} has {num_lines:,} lines and {num_tokens:,} words for {split}, "
                         f"{NUM_LINES[split]:,} and {NUM_TOKENS[split]:,} were published: "

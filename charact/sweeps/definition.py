@@ -2,12 +2,15 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import product
+from math import prod
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Annotated, Any, NoReturn
 
+import msgspec
 import yaml
 
 from charact.core.errors import UserError
@@ -16,16 +19,12 @@ from charact.core.text import did_you_mean
 
 MAX_CASES = 10_000
 _MAX_FILE_BYTES = 2**20
+_YAML = "tag:yaml.org,2002:"
 NODE = "node"
 """Key under which a case names the type of node that it runs on: one of the file's `nodes`."""
-_TOP_KEYS = ("name", "nodes", "parts")
-_PART_KEYS = ("command", "matrix", "options", "include", "exclude", "repeats")
 RESERVED = ("out", "name", "json", "quiet", "resume", "help")
 """Options that the sweep sets itself, or that make no sense in it."""
-_MAX_REPEATS = 1000
 
-Options = Mapping[str, str]
-"""Values of options by name; the value of a flag is empty."""
 Known = Mapping[str, Collection[str]]
 """Names of options and arguments of each command that a sweep may run."""
 Check = Callable[[str, str, str], str]
@@ -86,6 +85,26 @@ class Definition:
     """Options of sbatch for each type of node, with underscores for dashes."""
 
 
+class _Part(msgspec.Struct, forbid_unknown_fields=True):
+    command: str
+    matrix: dict[str, Any] = {}
+    options: dict[str, Any] = {}
+    include: list[dict[str, Any]] = []
+    exclude: list[dict[str, Any]] = []
+    repeats: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 1
+
+
+class _Sweep(msgspec.Struct, forbid_unknown_fields=True):
+    parts: list[_Part]
+    name: str | None = None
+    nodes: dict[str, dict[str, str]] = {}
+
+
+_Text = Annotated[str, msgspec.Meta(min_length=1)]
+_Place = tuple[str | int, ...]
+"""Keys and indices that lead to a node of the YAML document."""
+
+
 def read_definition(path: Path, known: Known, check: Check = lambda command, name, value: "") -> Definition:
     """Read a sweep file.
 
@@ -94,39 +113,32 @@ def read_definition(path: Path, known: Known, check: Check = lambda command, nam
         known: options of the commands that cases may run.
         check: checks the value of an option, such as the name of a workload.
     """
-    reader = _Reader(path, known, check)
-    return reader.definition()
+    return _Reader(path, known, check).definition()
 
 
 class _Reader:
-    """Converts the nodes of a YAML document, which know their lines."""
+    """Converts a YAML document by `msgspec`; its nodes know their lines."""
 
     def __init__(self, path: Path, known: Known, check: Check) -> None:
         self._path, self._known, self._check = path, known, check
-        self._nodes: dict[str, dict[str, str]] = {}
+        self._root = self._document()
+        top = self._plain(self._root)
+        self._has_parts = not isinstance(top, dict) or "parts" in top
+        if not self._has_parts:
+            shared = {key: top.pop(key) for key in ("name", "nodes") if key in top}
+            top = shared | {"parts": [top]}
+        self._sweep = self._converted(top, _Sweep, ())
 
     def definition(self) -> Definition:
         """Return the content of the file."""
-        top = self._mapping(self._document(), "a sweep")
-        is_one_part = "parts" not in top
-        self._check_keys(top, _TOP_KEYS + (_PART_KEYS if is_one_part else ()))
-        name = self._text(top["name"]) if "name" in top else self._path.stem
-        self._nodes = self._node_types(top.get("nodes"))
-        if is_one_part:
-            parts = [{key: node for key, node in top.items() if key not in _TOP_KEYS}]
-        else:
-            parts = [self._mapping(node, "a part") for node in self._sequence(top["parts"], "parts")]
-        cases = dict.fromkeys(case for part in parts for case in self._part(part, top))
+        places: list[_Place] = [("parts", number) for number in range(len(self._sweep.parts))]
+        cases = dict.fromkeys(case for part, place in zip(self._sweep.parts, places, strict=True)
+                              for case in self._cases(part, place))
         if not cases:
             raise UserError(f"{self._path} describes no case: all are excluded, or a list of `matrix` is empty")
-        return Definition(name, tuple(cases), self._nodes)
-
-    def _node_types(self, node: yaml.Node | None) -> dict[str, dict[str, str]]:
-        """Return the options of sbatch of each type of node."""
-        types = {} if node is None else self._mapping(node, "nodes")
-        return {name: {key.replace("-", "_"): self._text(value)
-                       for key, value in self._mapping(options, f"node {name}").items()}
-                for name, options in types.items()}
+        nodes = {name: {key.replace("-", "_"): value for key, value in options.items()}
+                 for name, options in self._sweep.nodes.items()}
+        return Definition(self._sweep.name or self._path.stem, tuple(cases), nodes)
 
     def _document(self) -> yaml.Node:
         with reading(self._path), self._path.open("rb") as file:
@@ -134,13 +146,11 @@ class _Reader:
         if len(text) > _MAX_FILE_BYTES:
             raise UserError(f"{self._path} has more than {_MAX_FILE_BYTES >> 20} MiB: name a sweep file")
         try:
-            loader = yaml.SafeLoader(text.decode("utf-8"))
-            node = loader.get_single_node()
+            node = yaml.SafeLoader(text.decode("utf-8")).get_single_node()
         except UnicodeDecodeError as error:
             raise UserError(f"{self._path}: byte {error.start} is not UTF-8: save the file as UTF-8") from error
         except yaml.MarkedYAMLError as error:
-            mark = error.problem_mark
-            where = f" line {mark.line + 1}" if mark else ""
+            where = f" line {error.problem_mark.line + 1}" if error.problem_mark else ""
             raise UserError(f"{self._path}{where}: {error.problem}: write it as YAML") from error
         except (yaml.YAMLError, RecursionError, ValueError) as error:
             raise UserError(f"{self._path}: {' '.join(str(error).split())}: write it as YAML") from error
@@ -148,117 +158,96 @@ class _Reader:
             raise UserError(f"{self._path} is empty: give `command` and `matrix`, as `charact sweep --help` shows")
         return node
 
-    def _part(self, part: Mapping[str, yaml.Node], top: Mapping[str, yaml.Node]) -> Iterator[SweepCase]:
-        self._check_keys(part, _PART_KEYS)
-        if "command" not in part:
-            self._fail(next(iter((part or top).values()), None), f"`command` is missing: {', '.join(self._known)}")
-        command = self._text(part["command"])
+    def _plain(self, node: yaml.Node) -> Any:
+        """Return the lists, dictionaries and texts of a node: numbers stay as they are written."""
+        if isinstance(node, yaml.ScalarNode):
+            return node.value
+        if node.tag not in (_YAML + "seq", _YAML + "map"):
+            self._fail_at(node, f"{node.tag} is not allowed: leave it out")
+        if isinstance(node, yaml.SequenceNode):
+            return [self._plain(inner) for inner in node.value]
+        values: dict[str, Any] = {}
+        for key, value in node.value:
+            if not isinstance(key, yaml.ScalarNode) or key.value in values:
+                self._fail_at(key, f"{getattr(key, 'value', '')} is no key, or is given twice")
+            values[key.value] = self._plain(value)
+        return values
+
+    def _converted(self, value: Any, kind: Any, place: _Place) -> Any:
+        try:
+            return msgspec.convert(value, kind, strict=False)
+        except msgspec.ValidationError as error:
+            problem, _, inner = str(error).partition(" - at `$")
+            for key, index in re.findall(r"\.(\w+)|\[(\d+|\.\.\.)\]", inner):
+                place = (*place, key or (int(index) if index.isdecimal() else index))
+            if unknown := re.search("unknown field `(.*)`", problem):
+                fields = [field for struct in (_Part, _Sweep) for field in struct.__struct_fields__]
+                self._fail((*place, unknown[1]), f"unknown key '{unknown[1]}'",
+                           did_you_mean(unknown[1], fields, f"one of {', '.join(fields)}"))
+            problem = problem.replace("`object`", "`key: value`").replace("`array`", "a list")
+            self._fail(place, f"{problem[:1].lower()}{problem[1:]}")
+
+    def _cases(self, part: _Part, place: _Place) -> Iterator[SweepCase]:
+        command = part.command
         if command not in self._known:
-            self._fail(part["command"], f"unknown command '{command}'",
+            self._fail((*place, "command"), f"unknown command '{command}'",
                        did_you_mean(command, self._known, f"one of {', '.join(self._known)}"))
-        matrix = {key: self._values(command, key, node)
-                  for key, node in self._options(part, "matrix", command).items()}
-        fixed = {key: self._checked(command, key, node)
-                 for key, node in self._options(part, "options", command).items()}
+        matrix = {name: [self._value(command, name, item, (*place, "matrix", name, number))
+                         for number, item in enumerate(values if isinstance(values, list) else [values])]
+                  for name, values in part.matrix.items()}
+        matrix = {name: list(dict.fromkeys(values)) for name, values in matrix.items()}
+
+        def values_of(options: dict[str, Any], *there: str | int) -> dict[str, str]:
+            return {name: self._value(command, name, value, (*place, *there, name)) for name, value in options.items()}
+
+        fixed = values_of(part.options, "options")
+        included, excluded = ([values_of(options, key, number) for number, options in enumerate(getattr(part, key))]
+                              for key in ("include", "exclude"))
         if twice := matrix.keys() & fixed.keys():
-            self._fail(part["options"], f"{min(twice)} is in `matrix` and in `options`: leave out one of them")
-        excluded = [self._named_values(node, command) for node in self._sequence(part.get("exclude"), "exclude")]
-        included = [self._named_values(node, command) for node in self._sequence(part.get("include"), "include")]
-        repeats = self._repeats(part.get("repeats"))
-        num_cases = repeats
-        for values in matrix.values():
-            num_cases *= len(values)
-        if num_cases + repeats * len(included) > MAX_CASES:
-            self._fail(part.get("matrix"), f"{num_cases:,} cases are more than {MAX_CASES:,}: divide the sweep")
-        of_matrix: list[Options] = [dict(zip(matrix, values, strict=True)) for values in product(*matrix.values())]
-        chosen = [fixed | dict(point) for point in (of_matrix if matrix or not included else [])]
+            self._fail((*place, "options"), f"{min(twice)} is in `matrix` and in `options`: leave out one of them")
+        num_cases = part.repeats * prod(map(len, matrix.values()))
+        if num_cases + part.repeats * len(included) > MAX_CASES:
+            self._fail((*place, "matrix"), f"{num_cases:,} cases are more than {MAX_CASES:,}: divide the sweep")
+        points = [dict(zip(matrix, values, strict=True)) for values in product(*matrix.values())]
+        chosen = [fixed | point for point in (points if matrix or not included else [])]
         chosen = [options for options in chosen if not any(wanted.items() <= options.items() for wanted in excluded)]
-        chosen += [fixed | dict(options) for options in included]
+        chosen += [fixed | options for options in included]
         for options in chosen:
-            for repeat in range(1, repeats + 1):
+            for repeat in range(1, part.repeats + 1):
                 yield SweepCase(command, tuple(sorted(options.items())), repeat)
 
-    def _repeats(self, node: yaml.Node | None) -> int:
-        if node is None:
-            return 1
-        text = self._text(node)
-        if not text.isdecimal() or not 1 <= int(text) <= _MAX_REPEATS:
-            self._fail(node, f"repeats is '{text}': give a whole number from 1 to {_MAX_REPEATS:,}")
-        return int(text)
-
-    def _options(self, part: Mapping[str, yaml.Node], key: str, command: str) -> Mapping[str, yaml.Node]:
-        """Return the mapping below `key`, whose keys are options of the command."""
-        if key not in part:
-            return {}
-        found = self._mapping(part[key], key)
-        for name, node in found.items():
-            if name in RESERVED:
-                self._fail(node, f"{name} is set by the sweep: leave it out")
-            if name not in self._known[command] and name != NODE:
-                self._fail(node, f"charact {command} has no option '{name}'",
-                           did_you_mean(name, self._known[command], f"see charact {command} --help"))
-        return found
-
-    def _named_values(self, node: yaml.Node, command: str) -> Options:
-        """Return the options of an entry of `include` or `exclude`."""
-        return {key: self._checked(command, key, value)
-                for key, value in self._options({"options": node}, "options", command).items()}
-
-    def _values(self, command: str, name: str, node: yaml.Node) -> list[str]:
-        """Return the values of an axis: those of a list, or the only one."""
-        nodes = node.value if isinstance(node, yaml.SequenceNode) else [node]
-        return list(dict.fromkeys(self._checked(command, name, one) for one in nodes))
-
-    def _checked(self, command: str, name: str, node: yaml.Node) -> str:
-        """Return the value of an option of a command."""
-        value = self._value(node)
-        if name == NODE and value not in self._nodes:
-            self._fail(node, f"unknown node '{value}'", did_you_mean(value, self._nodes, "describe it in `nodes`"))
-        if name != NODE and (problem := self._check(command, name, value)):
-            self._fail(node, problem)
-        return value
-
-    def _value(self, node: yaml.Node) -> str:
+    def _value(self, command: str, name: str, value: Any, place: _Place) -> str:
         """Return the value of an option as on the command line; values of a list are joined by commas."""
-        if isinstance(node, yaml.SequenceNode):
-            return ",".join(self._text(one) for one in node.value)
-        text = self._text(node)
-        if node.tag == "tag:yaml.org,2002:bool":
-            if text.lower() not in ("true", "yes", "on"):
-                self._fail(node, "a flag is either `true` or left out")
+        options = self._known[command]
+        if name in RESERVED:
+            self._fail(place, f"{name} is set by the sweep: leave it out")
+        if name not in options and name != NODE:
+            self._fail(place, f"charact {command} has no option '{name}'",
+                       did_you_mean(name, options, f"see charact {command} --help"))
+        node = self._node(place)
+        if node.tag == _YAML + "bool":
+            if value.lower() not in ("true", "yes", "on"):
+                self._fail(place, "a flag is either `true` or left out")
             return ""
-        if not text:
-            self._fail(node, "the value is empty: give one, or leave the key out")
+        text = self._converted(value, _Text | list[_Text], place)
+        text = ",".join(text) if isinstance(text, list) else text
+        if name == NODE and text not in self._sweep.nodes:
+            self._fail(place, f"unknown node '{text}'", did_you_mean(text, self._sweep.nodes, "describe it in `nodes`"))
+        if name != NODE and (problem := self._check(command, name, text)):
+            self._fail(place, problem)
         return text
 
-    def _text(self, node: yaml.Node) -> str:
-        if not isinstance(node, yaml.ScalarNode):
-            self._fail(node, "a single value is expected here")
-        return str(node.value)
+    def _node(self, place: _Place) -> yaml.Node:
+        node = self._root
+        for key in place if self._has_parts or place[:1] != ("parts",) else place[2:]:
+            pairs = enumerate(node.value) if isinstance(node, yaml.SequenceNode) else (
+                (name.value, value) for name, value in node.value) if isinstance(node, yaml.MappingNode) else ()
+            node = dict(pairs).get(key, node)
+        return node
 
-    def _sequence(self, node: yaml.Node | None, what: str) -> Sequence[yaml.Node]:
-        if node is None:
-            return []
-        if not isinstance(node, yaml.SequenceNode):
-            self._fail(node, f"`{what}` is a list: begin each entry with a dash")
-        return node.value  # type: ignore[no-any-return]
+    def _fail(self, place: _Place, problem: str, remedy: str = "") -> NoReturn:
+        self._fail_at(self._node(place), problem, remedy)
 
-    def _mapping(self, node: yaml.Node, what: str) -> dict[str, yaml.Node]:
-        if not isinstance(node, yaml.MappingNode) or node.tag != "tag:yaml.org,2002:map":
-            self._fail(node, f"{what} is written as `key: value`")
-        found: dict[str, yaml.Node] = {}
-        for key, value in node.value:
-            name = self._text(key)
-            if name in found:
-                self._fail(key, f"{name} is given twice")
-            found[name] = value
-        return found
-
-    def _check_keys(self, found: Mapping[str, yaml.Node], allowed: Collection[str]) -> None:
-        for name, node in found.items():
-            if name not in allowed:
-                self._fail(node, f"unknown key '{name}'", did_you_mean(name, allowed, f"one of {', '.join(allowed)}"))
-
-    def _fail(self, node: Any, problem: str, remedy: str = "") -> NoReturn:
-        where = f" line {node.start_mark.line + 1}" if node is not None else ""
-        raise UserError(f"{self._path}{where}: {problem}{': ' if remedy else ''}{remedy}")
+    def _fail_at(self, node: yaml.Node, problem: str, remedy: str = "") -> NoReturn:
+        line = node.start_mark.line + 1
+        raise UserError(f"{self._path} line {line}: {problem}{': ' if remedy else ''}{remedy}")

@@ -166,7 +166,6 @@ class SweepDirectory:
 
 
 def _is_complete(run: Path) -> bool:
-    """Return whether a run was recorded to its end."""
     try:
         manifest = msgspec.json.decode((run / "run.json").read_bytes())
     except (OSError, msgspec.DecodeError):

@@ -161,7 +161,6 @@ class _Jobs:
 
 
 def _value(text: str) -> str | int | bool:
-    """Return a parameter's value as submitit expects it."""
     if text.lower() in ("true", "false"):
         return text.lower() == "true"
     return int(text) if text.isdecimal() else text

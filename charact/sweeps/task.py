@@ -48,7 +48,6 @@ def run_case(directory: SweepDirectory, case: SweepCase) -> int:
 
 
 def _command(arguments: list[str]) -> int:
-    """Run charact's command line in this process, and return its exit status."""
     sys.argv = ["charact", *arguments]
     try:
         runpy.run_module("charact", run_name="__main__")
@@ -58,7 +57,6 @@ def _command(arguments: list[str]) -> int:
 
 
 def _reason(run: Path | None, log: Path) -> str:
-    """Return why a case failed: as its run records it, else as its output ends."""
     recorded = "" if run is None else failure_of(run)
     return " ".join(recorded.split())[:_LONGEST_REASON] or last_line(log)
 

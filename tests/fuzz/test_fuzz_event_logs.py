@@ -15,7 +15,7 @@ from support.forked import Server
 from support.fuzzing import damaged_bytes, damaged_json, fuzz
 
 from charact.commands import recover
-from charact.commands._shared.partial_runs import read_run
+from charact.commands._shared.runs import read_run
 from charact.record.in_progress import NOTES, SLICES
 from charact.record.reader import load_run
 from charact.record.schema import TABLES

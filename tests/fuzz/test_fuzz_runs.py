@@ -25,7 +25,7 @@ from support.traces import training
 from charact.analysis.compare import Group
 from charact.analysis.compare.gate import judge
 from charact.analysis.compare.thresholds import parse
-from charact.commands._shared.partial_runs import read_run
+from charact.commands._shared.runs import read_run
 from charact.commands.compare import _BY
 from charact.core.errors import UserError
 from charact.record.checksums import CHECKSUM, sealed

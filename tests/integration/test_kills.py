@@ -9,8 +9,8 @@ import pytest
 from support.forked import Flushed, Server, assert_clean, assert_holds, hidden, published
 from support.traces import training
 
-from charact.commands._shared.partial_runs import read_run
 from charact.commands._shared.publish import has_views
+from charact.commands._shared.runs import read_run
 from charact.record.reader import load_run
 
 QUICK = ["--threads", "1", "--quiet"]

@@ -216,7 +216,7 @@ def _serve() -> None:
     counters.MIN_SECONDS = SHORT_COUNTER_PASS_S
     os.fsync = os.fstat  # nobody cuts the power
     leave_titles(pytest.MonkeyPatch())
-    cli.build_app()
+    cli.build_command()
     torch.set_num_threads(1)  # a pool of threads does not outlive a fork
     gc.collect()
     gc.freeze()  # each measured case calls the collector, which need not walk all that was imported

@@ -9,7 +9,6 @@ import typer
 
 from charact.commands._shared import completion
 from charact.commands._shared import options as opt
-from charact.commands._shared import user_model_options as own_model
 from charact.core.bounded_reading import parse_bytes
 from charact.core.errors import UserError
 from charact.core.output import warn
@@ -86,7 +85,7 @@ latency of a model is constructed from its bricks, also on machines where it nev
 @group.command()
 def generate(
     models: Annotated[list[str], typer.Argument(
-        metavar="MODEL...", help="Workloads (see `charact list`), your own models as package.module:factory, or "
+        metavar="MODEL", help="Workloads (see `charact list`), your own models as package.module:factory, or "
                                  "exported programs as file.pt2.", autocompletion=completion.workload_names)],
     g: Annotated[int, typer.Option("-g", min=1, max=9999, help="Maximum number of layers in a brick.")] = 1,
     out: Annotated[Path, typer.Option(help="Directory of the suite; an existing suite is extended.")] = Path("suite"),
@@ -99,11 +98,11 @@ def generate(
     mode: opt.Modes = "infer",
     precision: opt.Precision = "fp32",
     variant: opt.Variant = None,
-    model_args: own_model.ModelArgs = None,
+    model_args: opt.ModelArgs = None,
     input_spec: InputSpec = None,
-    loss: own_model.Loss = None,
-    optimizer: own_model.Optimizer = None,
-    learning_rate: own_model.LearningRate = None,
+    loss: opt.Loss = None,
+    optimizer: opt.Optimizer = None,
+    learning_rate: opt.LearningRate = None,
     fallback: Annotated[str | None, typer.Option(
         help="hooks cuts models that cannot be exported at the boundaries of modules.")] = None,
     decoys: Annotated[int, typer.Option(
@@ -219,7 +218,7 @@ def calibrate(
     run: Annotated[Path, typer.Argument(
         metavar="RUN", help="Run of a suite on this machine.", autocompletion=completion.runs)],
     models: Annotated[list[str] | None, typer.Argument(
-        metavar="[MODEL]...", help="Models to measure. Default: up to 8 typical models of the suite.",
+        metavar="MODEL", help="Models to measure. Default: up to 8 typical models of the suite.",
         autocompletion=completion.workload_names)] = None,
     model: OwnModels = None,
     loss: OwnLosses = None,
@@ -253,13 +252,13 @@ def calibrate(
 @group.command()
 def construct(
     what: Annotated[list[str], typer.Argument(
-        metavar="MODEL... RUN...", help="Models, or all, and runs of a suite, of one machine or several.",
+        metavar="MODELS RUNS", help="Models, or all, and runs of a suite, of one machine or several.",
         autocompletion=_models_and_runs)],
     compositions: Compositions = None,
     input_sizes: opt.InputSizes = None,
     batch_sizes: opt.BatchSizes = None,
     variant: opt.Variant = None,
-    model_args: own_model.ModelArgs = None,
+    model_args: opt.ModelArgs = None,
     input_spec: InputSpec = None,
     model: OwnModels = None,
     loss: OwnLosses = None,

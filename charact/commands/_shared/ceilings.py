@@ -1,10 +1,12 @@
-"""Ceilings for a record and for `charact doctor`: from the user's cache, otherwise measured and saved there."""
+"""Ceilings of devices and collectives: from the user's cache, otherwise measured and saved there."""
 
+import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
 import charact.measure  # noqa: F401  (quiets torch, so it comes before torch)
 from charact.core.errors import UserError
@@ -24,7 +26,18 @@ from charact.machine.ceilings_cache import (
     raise_ceilings,
     read_ceilings,
 )
+from charact.machine.collective_ceilings import (
+    CachedCollectives,
+    collectives_file,
+    collectives_now_measured,
+    read_collectives,
+)
+from charact.machine.core_use import CoreUse
+from charact.machine.facts import usable_cores
 from charact.measure.microbench.ceilings import check_speed, measure_ceilings
+from charact.measure.microbench.collective_ceilings import measure_collectives
+from charact.measure.ranks.processes import backend_of
+from charact.measure.script.ranks.launcher import warn_of_few_cores
 from charact.record.reader import Run
 
 _FASTER, _SLOWER = 1.2, 0.75
@@ -71,16 +84,9 @@ def new_ceilings(fingerprint: str, device: str, *, quiet: bool) -> CachedCeiling
     """Measure the ceilings of a device, and save them if no other process disturbed the measurement."""
     if not quiet:
         warn(f"Measuring the ceilings of {device}, once on this machine: a few seconds")
-    found = now_measured(measure_ceilings(torch.device(device)), check_speed(torch.device(device)).flop_per_s)
-    if is_disturbed(found.ceilings):
-        warn(f"warning: other processes were running: the ceilings of {device} may be too low, and are not saved; "
-             "try again with charact doctor --ceilings")
-        return found
-    try:
-        cache_ceilings(_file(fingerprint, device), found)
-    except (NotCached, UserError) as error:
-        warn(f"warning: the ceilings of {device} are not saved: {error}")
-    return found
+    measured = now_measured(measure_ceilings(torch.device(device)), check_speed(torch.device(device)).flop_per_s)
+    _save(_file(fingerprint, device), measured, f"ceilings of {device}", is_disturbed(measured.ceilings))
+    return measured
 
 
 def keep_observed(run: Run) -> None:
@@ -101,24 +107,61 @@ def keep_observed(run: Run) -> None:
 def _present_ceilings(fingerprint: str, device: str, *, quiet: bool) -> CachedCeilings:
     """Return the ceilings from the cache, or measure them if there are none or the machine's speed has changed."""
     try:
-        kept = kept_ceilings(fingerprint, device)
+        cached = kept_ceilings(fingerprint, device)
     except NotCached:
         return new_ceilings(fingerprint, device, quiet=quiet)
-    return kept if _has_same_speed(kept, device, quiet=quiet) else new_ceilings(fingerprint, device, quiet=quiet)
-
-
-def _has_same_speed(kept: CachedCeilings, device: str, *, quiet: bool) -> bool:
-    """Return whether a short check runs about as fast as when the ceilings were measured."""
-    if kept.check_flop_per_s is None:
-        return True
+    if cached.check_flop_per_s is None:
+        return cached
     now = check_speed(torch.device(device))
-    ratio = now.flop_per_s / kept.check_flop_per_s
+    ratio = now.flop_per_s / cached.check_flop_per_s
     if ratio <= _FASTER and (ratio >= _SLOWER or now.cores_frac < UNDISTURBED_FRAC):
-        return True
+        return cached
     if not quiet:
-        warn(f"Products on {device} run at {ratio:.2f} times the rate of {kept.when}: measuring its ceilings again")
-    return False
+        warn(f"Products on {device} run at {ratio:.2f} times the rate of {cached.when}: measuring its ceilings again")
+    return new_ceilings(fingerprint, device, quiet=quiet)
+
+
+def _save(file: Path, measured: CachedCeilings | CachedCollectives, name: str, disturbed: bool,
+          again: str = "") -> None:
+    """Save ceilings in the user's cache, unless other processes disturbed the measurement."""
+    if disturbed:
+        warn(f"warning: other processes were running: the {name} may be too low, and are not saved; try again with "
+             f"charact doctor --ceilings{again}")
+        return
+    try:
+        cache_ceilings(file, measured)
+    except (NotCached, UserError) as error:
+        warn(f"warning: the {name} are not saved: {error}")
 
 
 def _file(fingerprint: str, device: str) -> Path:
     return ceilings_file(fingerprint, torch.__version__, torch.get_num_threads(), device)
+
+
+def measured_collectives(fingerprint: str, num_ranks: int, *, refresh: bool) -> list[CachedCollectives]:
+    """Return the collectives of gloo, and of NCCL if there is a GPU for each rank; from the cache unless `refresh`."""
+    has_nccl = dist.is_nccl_available() and torch.cuda.device_count() >= num_ranks
+    return [_collectives(fingerprint, num_ranks, device_type, refresh=refresh)
+            for device_type in ("cpu", *(["cuda"] if has_nccl else []))]
+
+
+def _collectives(fingerprint: str, num_ranks: int, device_type: str, *, refresh: bool) -> CachedCollectives:
+    backend = backend_of(device_type)
+    file = collectives_file(fingerprint, torch.__version__, num_ranks, backend)
+    if not refresh:
+        with contextlib.suppress(NotCached):
+            return read_collectives(file)
+    warn(f"Measuring collectives between {num_ranks} ranks ({backend}), once on this machine: some ten seconds")
+    if device_type == "cpu":
+        warn_of_few_cores(num_ranks, usable_cores())
+    core_use = CoreUse()
+    try:
+        measured = collectives_now_measured(backend, num_ranks, *measure_collectives(num_ranks, device_type))
+    except RuntimeError as error:
+        raise UserError(f"collectives between {num_ranks} ranks ({backend}) cannot be measured: {error}: give fewer "
+                        "ranks with --nproc, or free memory") from error
+    use = core_use.facts()
+    others_used = use is not None and (
+        use["others_s"] > (1 - UNDISTURBED_FRAC) * use["num_usable_cores"] * use["length_s"])
+    _save(file, measured, f"bandwidths of {backend}", others_used, f" --nproc {num_ranks}")
+    return measured

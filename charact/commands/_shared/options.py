@@ -1,18 +1,23 @@
-"""Options that commands share, and parsers of lists and ranges."""
+"""Options that commands share, and parsers and checks of their values."""
 
 import os
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
+import typer.core
 
 from charact.commands._shared import completion
 from charact.core.errors import UserError
+from charact.core.text import did_you_mean
+from charact.record.schema import PARALLEL
 
 if TYPE_CHECKING:
     from charact.datasets._common.request import DataRequest, Synthetic
+    from charact.workload.user_model.model import OwnModel
 
 InputSizes = Annotated[str | None, typer.Option(
     help="Side lengths in pixels: 32,224, or a range 32:224:32 (end included). Default: the workload's.")]
@@ -35,17 +40,39 @@ Compiled = Annotated[bool, typer.Option("--compile", help="Run the model through
 Counters = Annotated[str, typer.Option(
     help="Counter sources: auto for all without overhead, none, or names as in host,nvml or auto,pm; see "
          "`charact doctor`.")]
+Split = Annotated[str, typer.Option(help="Split of the data: train, valid or test.")]
 Seed = Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Seed of all random numbers.")]
 Out = Annotated[Path, typer.Option(help="Directory in which to create the run's directory.")]
 Name = Annotated[str | None, typer.Option(help="Name of the run. Default: the workload's.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print errors and the run's path only.")]
 
+Model = Annotated[str | None, typer.Option(
+    metavar="MODULE:NAME", help="Your own model: an nn.Module class or a function that returns one.")]
+ModelArgs = Annotated[str | None, typer.Option(help="Its arguments: depth=50,width=0.5")]
+Loss = Annotated[str | None, typer.Option(
+    help="A loss of torch.nn.functional, or MODULE:NAME of a function of outputs and target. Default: the model's "
+         "own (outputs.loss), else one that fits the target, else a mean.")]
+Optimizer = Annotated[str | None, typer.Option(help="A class of torch.optim, for your model. Default: SGD.")]
+LearningRate = Annotated[float | None, typer.Option(min=0, help="Learning rate of this optimizer. Default: 0.01.")]
+Parallel = Annotated[str | None, typer.Option(
+    metavar="NAMES", help="Data-parallel training: ddp, fsdp2, or both; with --nproc.")]
+NumRanks = Annotated[str | None, typer.Option(
+    "--nproc", metavar="N", help="Number of ranks for --parallel, e.g. 8 or 2,4,8. --batch-sizes are those of each "
+                                 "rank.")]
 Json = Annotated[bool, typer.Option(
     "--json", help="Print only the summary of the finished run, as charact show --json does.")]
+
+Run = Annotated[Path, typer.Argument(
+    metavar="RUN", help="Run directory, such as one below runs/.", autocompletion=completion.runs)]
+Runs = Annotated[list[Path] | None, typer.Argument(
+    metavar="RUN", help="Run directories, or directories of runs. Default: runs.", autocompletion=completion.runs)]
+Partial = Annotated[bool, typer.Option("--partial", help="Read a killed run.")]
+Force = Annotated[bool, typer.Option("--force", help="Overwrite files that exist.")]
 
 SPLITS = ("train", "valid", "test")
 _MAX_SIZES = 10_000
 _LARGEST = 10**9
+_MAX_RANKS = 65_536
 _SYNTHETIC_RANGES: dict[str, tuple[int, int] | tuple[float, float]] = {
     "classes": (1, 10**7),
     "vocabulary": (4, 10**7),  # up to three words are special tokens
@@ -53,6 +80,27 @@ _SYNTHETIC_RANGES: dict[str, tuple[int, int] | tuple[float, float]] = {
     "length-mean": (0.001, 1.0),
     "length-spread": (0.0, 1.0),
 }
+
+
+class Command(typer.core.TyperCommand):
+    """A command that rejects empty paths: "" would become the current directory."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Check the paths before Typer converts the arguments."""
+        values, _, _ = self.make_parser(ctx).parse_args(args=list(args))
+        for parameter in self.params:
+            value = values.get(parameter.name)
+            if takes(parameter, Path) and (value == "" or (isinstance(value, list | tuple) and "" in value)):
+                option = parameter.opts[0]
+                name = option if option.startswith("-") else parameter.metavar or option.upper()
+                raise UserError(f"{name} is empty: name a file or directory, or leave it out")
+        return super().parse_args(ctx, args)
+
+
+def takes(parameter: Any, kind: type) -> bool:
+    """Return whether the values of an option or argument have a type."""
+    annotation = parameter.type_descriptor.annotation
+    return kind in (annotation, *get_args(annotation))
 
 
 def parse_sizes(text: str, option: str) -> list[int]:
@@ -65,16 +113,7 @@ def parse_sizes(text: str, option: str) -> list[int]:
 
 def parse_choices(text: str, option: str, choices: Collection[str]) -> list[str]:
     """Parse a comma-separated list of choices; without duplicates, in order."""
-    words = parse_list(text, option)
-    for word in words:
-        if word not in choices:
-            raise UserError(f"{option}: '{word}' is not one of {', '.join(choices)}")
-    return words
-
-
-def parse_counters(text: str) -> list[str]:
-    """Parse names of counter sources, including `auto`."""
-    return [] if text == "none" else parse_list(text, "--counters")
+    return [parse_choice(word, option, choices) for word in parse_list(text, option)]
 
 
 def parse_choice(text: str, option: str, choices: Collection[str]) -> str:
@@ -101,21 +140,17 @@ def parse_synthetic(text: str) -> "Synthetic":
             raise UserError(f"--synthetic: '{key}' is not one of {', '.join(KEYS)}")
         if KEYS[key] in values:
             raise UserError(f"--synthetic: {key} is given twice: remove one")
-        values[KEYS[key]] = _synthetic_number(key, value)
+        smallest, largest = _SYNTHETIC_RANGES[key]
+        whole = isinstance(smallest, int)
+        try:
+            number = int(value) if whole else float(value)
+        except ValueError as error:
+            raise UserError(f"--synthetic {key}: '{value[:40]}' is not a {'whole ' if whole else ''}number "
+                            f"(as in {key}={smallest})") from error
+        if not smallest <= number <= largest:
+            raise UserError(f"--synthetic {key}: {value[:40]} is not from {smallest:,} to {largest:,}")
+        values[KEYS[key]] = number
     return Synthetic(**values)
-
-
-def _synthetic_number(key: str, text: str) -> int | float:
-    smallest, largest = _SYNTHETIC_RANGES[key]
-    whole = isinstance(smallest, int)
-    try:
-        number = int(text) if whole else float(text)
-    except ValueError as error:
-        raise UserError(f"--synthetic {key}: '{text[:40]}' is not a {'whole ' if whole else ''}number "
-                        f"(as in {key}={smallest})") from error
-    if not smallest <= number <= largest:
-        raise UserError(f"--synthetic {key}: {text[:40]} is not from {smallest:,} to {largest:,}")
-    return number
 
 
 def _parts(text: str, option: str) -> list[str]:
@@ -153,10 +188,9 @@ def data_request(data: str, data_dir: Path | None, synthetic: str | None, split:
     """Return the data that options select."""
     from charact.datasets._common.request import DataRequest, Synthetic
 
-    chosen = parse_choice(split, "--split", SPLITS)
     check_data(data, data_dir, synthetic)
-    made_up = Synthetic() if synthetic is None else parse_synthetic(synthetic)
-    return DataRequest(data, data_dir, chosen, seed, synthetic=made_up)  # type: ignore[arg-type]
+    return DataRequest(data, data_dir, parse_choice(split, "--split", SPLITS), seed,  # type: ignore[arg-type]
+                       synthetic=Synthetic() if synthetic is None else parse_synthetic(synthetic))
 
 
 def check_data(data: str, data_dir: str | Path | None, synthetic: str | None) -> None:
@@ -177,3 +211,64 @@ def check_name(name: str | None) -> None:
     """Check that the name of a run is not empty."""
     if name is not None and not name.strip():
         raise UserError("--name is empty: give the run a name, or leave it out")
+
+
+def check_own_options(own: Mapping[str, Any], of_workloads: Mapping[str, Any], command: str = "profile") -> None:
+    """Check that options of workloads and of the user's model are not mixed.
+
+    Args:
+        own: `--model` and its options; None if not given.
+        of_workloads: options of built-in workloads only; false if not given.
+        command: the command's name.
+    """
+    given = [option for option, value in of_workloads.items() if value]
+    if own["--model"] is None:
+        if stray := [option for option, value in own.items() if value is not None]:
+            raise UserError(f"{stray[0]} is for your own model: add --model, or leave {stray[0]} out")
+        if "WORKLOADS" not in given:
+            raise UserError(f"give a workload, as in charact {command} resnet50, or your own model with --model")
+    elif "WORKLOADS" in given:
+        raise UserError("--model replaces workloads: measure workloads in a separate run")
+    elif given:
+        raise UserError(f"{given[0]} is for the built-in workloads, not for --model: leave it out")
+    elif own["--input-spec"] is None:
+        raise UserError("--model needs its inputs: add --input-spec, as in --input-spec 3xSxS")
+
+
+def load_own_model(own: Mapping[str, Any]) -> "OwnModel":
+    """Return the workload of the user's model."""
+    from charact.workload.user_model.input_spec import parse_input_spec
+    from charact.workload.user_model.model import own_model
+
+    learning_rate = own["--learning-rate"]
+    return own_model(
+        own["--model"], own["--model-args"] or "", parse_input_spec(own["--input-spec"]), own["--loss"],
+        own["--optimizer"] or "SGD", 0.01 if learning_rate is None else learning_rate)
+
+
+def parse_ranks(parallel: str | None, nproc: str | None, *, with_one: bool = False) -> list[tuple[str | None, int]]:
+    """Return each combination of how ranks train together and how many there are; none without the options.
+
+    Args:
+        parallel: the option `--parallel`.
+        nproc: the option `--nproc`.
+        with_one: whether a single process is a number of ranks, too; it comes first, without a name.
+    """
+    if parallel is None and nproc is None:
+        return []
+    if nproc is None:
+        raise UserError(f"--parallel {parallel} needs the number of ranks: add --nproc 8")
+    if parallel is None:
+        raise UserError(f"--nproc {nproc} needs --parallel: add --parallel ddp or --parallel fsdp2")
+    names = parse_list(parallel, "--parallel")
+    for name in names:
+        if name not in PARALLEL:
+            known = f"use {' or '.join(PARALLEL)}"
+            raise UserError(f"--parallel: '{name}' is unknown: {did_you_mean(name, PARALLEL, known)}")
+    numbers = parse_sizes(nproc, "--nproc")
+    if 1 in numbers and not with_one:
+        raise UserError("--nproc 1 is a single process: leave --parallel and --nproc out, or give 2 ranks or more")
+    if max(numbers) > _MAX_RANKS:
+        raise UserError(f"--nproc {max(numbers)} is more than {_MAX_RANKS:,} ranks: give fewer")
+    alone: list[tuple[str | None, int]] = [(None, 1)] if 1 in numbers else []
+    return [*alone, *product(names, [number for number in numbers if number > 1])]

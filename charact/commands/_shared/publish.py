@@ -37,7 +37,13 @@ def keeping_finished(writers: Sequence[RunWriter], remedy: str | None = None) ->
     try:
         yield
     except BaseException as error:
-        kept = [writer for writer in writers if _is_kept(writer)]
+        kept = []
+        for writer in (writer for writer in writers if writer.directory.exists()):
+            if writer.holds_nothing:
+                writer.discard()
+            else:
+                writer.leave()
+                kept.append(writer)
         if not kept:
             raise
         hint = remedy or ("finished cases are kept: "
@@ -46,17 +52,6 @@ def keeping_finished(writers: Sequence[RunWriter], remedy: str | None = None) ->
             raise UserError(f"{error}; {hint}") from error
         warn(hint)
         raise
-
-
-def _is_kept(writer: RunWriter) -> bool:
-    """Return whether a failed block's record is kept; remove it if nothing in it has finished."""
-    if not writer.directory.exists():
-        return False
-    if writer.holds_nothing:
-        writer.discard()
-        return False
-    writer.leave()
-    return True
 
 
 def measure_and_publish(writer: RunWriter, measure: Callable[[], None], interrupt: "Interrupt", quiet: bool, *,
@@ -71,25 +66,16 @@ def measure_and_publish(writer: RunWriter, measure: Callable[[], None], interrup
             writer.discard()
             warn("interrupted before a case had finished: nothing is written")
             return 128 + interrupt.signal
-        publish(writer, load_run(writer.close("complete" if interrupt.signal is None else "interrupted")))
-    any_ok = report_outcome(load_run(writer.final), quiet, as_json=as_json)
-    if interrupt.signal is not None:
-        return 128 + interrupt.signal
-    return 0 if any_ok else 1
+        writer.close("complete" if interrupt.signal is None else "interrupted")
+        any_ok = publish_and_report(writer, quiet, as_json=as_json)
+    return 128 + interrupt.signal if interrupt.signal is not None else int(not any_ok)
 
 
 def measure_resumably(writer: RunWriter, measure: Callable[[], None], interrupt: "Interrupt", quiet: bool, *,
                       command: str, unit: str, as_json: bool = False) -> int:
     """Write cases into a resumable record, and publish it when complete; return the exit status.
 
-    Args:
-        writer: writer of the record.
-        measure: writes the cases.
-        interrupt: ends the run early.
-        quiet: whether output is reduced.
-        command: command that resumes the record, such as `train`.
-        unit: unit that is kept once it is complete, such as `epoch`.
-        as_json: whether the outcome is printed as JSON.
+    `command` resumes the record, such as `train`; a `unit`, such as `epoch`, is kept once it is complete.
     """
     kept = f"complete {unit}s are kept: resume with {program()} {command} --resume {shlex.quote(str(writer.directory))}"
     with keeping_finished([writer], kept):
@@ -101,12 +87,12 @@ def measure_resumably(writer: RunWriter, measure: Callable[[], None], interrupt:
             else:
                 warn(f"interrupted; {kept}")
             return 128 + interrupt.signal
-        publish(writer, load_run(writer.close("complete")))
-    return 0 if report_outcome(load_run(writer.final), quiet, as_json=as_json) else 1
+        writer.close("complete")
+        return int(not publish_and_report(writer, quiet, as_json=as_json))
 
 
 def publish_and_report(writer: RunWriter, quiet: bool, *, as_json: bool = False) -> bool:
-    """Publish a closed record and report its outcome; return whether any case succeeded."""
+    """Publish a closed record with its views and report its outcome; return whether any case succeeded."""
     publish(writer, load_run(writer.directory))
     return report_outcome(load_run(writer.final), quiet, as_json=as_json)
 
@@ -126,13 +112,8 @@ def publish(writer: RunWriter, run: Run) -> None:
 def publish_before_views(writer: RunWriter, quiet: bool, waiting: int) -> bool:
     """Publish a closed record, report its outcome, and write its views when nobody waits any more.
 
-    Args:
-        writer: writer of the record.
-        quiet: whether output is reduced.
-        waiting: write end of a pipe; another process waits for the byte that is written when the record is published.
-
-    Returns:
-        Whether any case succeeded.
+    Returns whether any case succeeded. `waiting` is the write end of a pipe: another process waits for the byte that is
+    written when the record is published.
     """
     writer.publish()
     run = load_run(writer.final)
@@ -174,8 +155,8 @@ def report_outcome(run: Run, quiet: bool, *, as_json: bool = False) -> bool:
     On a terminal the summary has the failures, so they are not repeated. With `as_json`, standard output gets the JSON
     of `charact show` only.
     """
-    failed = [case for case in run.manifest["cases"] if case["status"] != "ok"]
-    any_ok = len(failed) < len(run.manifest["cases"])
+    failed = [entry for entry in run.entries if entry.status != "ok"]
+    any_ok = len(failed) < len(run.entries)
     if as_json:
         from charact.views.export.run_summary import lines_of, run_summary
 
@@ -186,8 +167,8 @@ def report_outcome(run: Run, quiet: bool, *, as_json: bool = False) -> bool:
 
         Console().print(summary(run))
     if quiet or not OUT.isatty():
-        for case in failed:
-            warn(f"{case['case']}: {case['status']} ({case['reason']})")
+        for entry in failed:
+            warn(f"{entry.case}: {entry.status} ({entry.reason})")
     show(f"Wrote {run.path}")
     if not quiet:
         soon = "" if has_views(run.path) else "  (in a few seconds)"

@@ -1,19 +1,98 @@
-"""One record of all ranks: each rank's part is completed when it ends, and the last one merges them."""
+"""Records of watched programs, from their event logs.
+
+Each rank's part is completed when it ends, and the last one merges them into one record of all ranks.
+"""
 
 import contextlib
+import os
 import shutil
 import time
 from pathlib import Path
+from typing import Any
 
 from charact.commands._shared.publish import publish, publish_before_views, report_outcome
-from charact.commands._shared.watched_program import add_cases_of_program
 from charact.core.errors import UserError
 from charact.core.output import warn
-from charact.measure.script.spans.event_log_to_record import script_options
+from charact.measure.script.spans.event_log_to_record import ScriptOptions, script_options
 from charact.record.rank_merge import described, first_failure, merge_parts
-from charact.record.rank_parts import Part, is_written, job_lock, job_of, parts_of
-from charact.record.reader import Run, load_run
+from charact.record.rank_parts import Part, is_written, job_lock, job_of, parts_of, stopped
+from charact.record.reader import load_run
 from charact.record.writer import RunWriter
+
+_BLIND = ("called no model of PyTorch outside of fully compiled functions, so there is nothing to report: run it "
+          "without torch.compile, or name its phases with charact.Profiler")
+_NO_MODEL = "called no model of PyTorch in the watched thread, so there is nothing to report"
+_ELSEWHERE = (f"{_NO_MODEL}. charact.Profiler watches another thread, charact run another process (torchrun "
+              "--no-python charact run train.py)")
+
+
+def _facts(hostname: str, devices: list[str], of_torch: dict[str, Any] | None, ranks: set[tuple[int, str]],
+           ) -> dict[str, Any]:
+    """Return facts of the machine, its ceilings and its software, if the program ran on this machine.
+
+    If its process recorded no facts of PyTorch, PyTorch is imported for them. `ranks` has the number of ranks and the
+    backend of its collectives, if there are any.
+    """
+    if hostname != os.uname().nodename:
+        warn(f"charact: this is not {hostname}, where the program ran: the record has no facts of the machine")
+        return {}
+    from charact.machine.ceilings_cache import cached_ceilings
+    from charact.machine.collective_ceilings import best_collectives
+    from charact.machine.facts import machine_facts, software_facts, torch_facts
+
+    if of_torch is None:
+        import torch
+
+        of_torch = torch_facts() | {"num_threads": torch.get_num_threads()}
+    machine, software = machine_facts(of_torch), software_facts(of_torch)
+    return {"machine": machine, "software": software,
+            **cached_ceilings(machine["fingerprint"], software["torch"], of_torch["num_threads"], devices),
+            **(best_collectives(machine["fingerprint"], software["torch"], ranks) if ranks else {})}
+
+
+def add_cases_of_program(writer: RunWriter, options: ScriptOptions, nothing: str) -> tuple[str, str]:
+    """Add the event log of a watched program to its record; return the run's status, and a message if it is empty."""
+    from charact.measure.script.spans.blind_spots import unwatched
+    from charact.measure.script.spans.event_log_to_record import read_event_log, script_cases
+    from charact.record.in_progress import TRACE
+
+    watched = read_event_log(writer.directory)
+    ending = watched.ending or stopped(writer.directory) or "killed"
+    if "rank" in writer.manifest:
+        writer.manifest |= {"ending": ending, "traceback": watched.traceback, "ended_s": watched.ended_s,
+                            "hung": watched.hung}
+    cases = script_cases(watched, writer.manifest["name"], options.script, options.skip, options.iterations,
+                         options.passes)
+    for damage in watched.damage:
+        warn(f"charact: {writer.directory}: {damage}")
+    if watched.damage and not cases:
+        raise UserError(f"no iteration can be read from the damaged event log in {writer.directory}")
+    if cases:
+        backend = watched.arrivals.backend
+        ranks = {(writer.manifest["rank"]["world_size"], backend)} if "rank" in writer.manifest and backend else set()
+        writer.manifest |= {"ending": ending,
+                            "event_log_damage": [damage._asdict() for damage in watched.damage],
+                            **_facts(writer.manifest["hostname"], [entry["device"] for entry, _ in cases],
+                                     watched.torch_facts, ranks)}
+        if "counters" in options.passes or any(tables.get("counters") for _, tables in cases):
+            from charact.measure.counters import described  # imports PyTorch
+
+            writer.manifest["counters"] = described()
+        for entry, tables in cases:
+            writer.add_case(entry, tables)
+        if (trace := writer.directory / TRACE).exists():
+            trace.rename(writer.trace_path(cases[0][0]["case"]))
+    if watched.ending is None:
+        return "interrupted", nothing
+    if watched.iterations:
+        nothing = (f"{options.script} ended after {len(watched.iterations)} iterations, which --skip leaves out: "
+                   "give a smaller number")
+    else:
+        elsewhere = "; ".join(unwatched(watched.num_children, watched.num_threads))
+        nothing = f"{options.script} {_BLIND if watched.compiled_whole else _ELSEWHERE}"
+        if elsewhere:
+            nothing = f"{options.script} {_NO_MODEL}; {elsewhere}"
+    return "complete", nothing
 
 
 def end_rank(directory: Path, *, quiet: bool, waiting: int | None = None) -> bool:
@@ -33,8 +112,12 @@ def end_rank(directory: Path, *, quiet: bool, waiting: int | None = None) -> boo
     with job_lock(job) as exists:
         if not exists:
             return True
-        parts = parts_of(job)
-        if len(parts) < _world_size(parts) or any(part.is_being_written for part in parts):
+        parts, world_size = parts_of(job), 1
+        for part in parts:
+            with contextlib.suppress(UserError):  # it is reported when the parts are merged
+                manifest = load_run(part.directory, partial=True).manifest
+                world_size = max(world_size, manifest.get("rank", {}).get("world_size", 1))
+        if len(parts) < world_size or any(part.is_being_written for part in parts):
             return True  # a rank that ends later merges
         return _merge(job, quiet=quiet, waiting=waiting)
 
@@ -98,15 +181,6 @@ def _reopened(directory: Path) -> RunWriter | None:
     return None
 
 
-def _world_size(parts: list[Part]) -> int:
-    """Return the number of ranks that the parts expect."""
-    sizes = [1]
-    for part in parts:
-        with contextlib.suppress(UserError):  # it is reported when the parts are merged
-            sizes.append(load_run(part.directory, partial=True).manifest.get("rank", {}).get("world_size", 1))
-    return max(sizes)
-
-
 def _merge(job: Path, *, quiet: bool, waiting: int | None) -> bool:
     """Complete the parts of killed ranks, merge all, and remove the merged parts; the job's lock is held.
 
@@ -116,16 +190,21 @@ def _merge(job: Path, *, quiet: bool, waiting: int | None) -> bool:
     if parts is None:
         return True
     ranks = [described(part, load_run(part.directory)) for part in parts]
-    if not any(one["num_iterations"] for one in ranks):
+    if not any(rank["num_iterations"] for rank in ranks):
         failed = first_failure(ranks)
         reasons = [f"rank {failed['rank']}: {failed['ending'] or 'killed'}"] if failed else sorted(
-            {str(one["reason"]) for one in ranks})
+            {str(rank["reason"]) for rank in ranks})
         _remove(job, parts)
         raise UserError(f"no rank had an iteration to record: {'; '.join(reasons) or 'none had begun'}")
     writer = merge_parts(job.parent, parts)
     _remove(job, parts)
     run = load_run(writer.directory)
-    _warn_of_problems(run)
+    failed = first_failure(run.manifest["ranks"])
+    if failed is not None:
+        warn(f"charact: rank {failed['rank']} on {failed['hostname']} ended early: {failed['ending'] or 'killed'}")
+    missing = sorted(set(range(run.manifest["world_size"])) - {rank["rank"] for rank in run.manifest["ranks"]})
+    if missing:
+        warn(f"charact: the record lacks rank {', '.join(map(str, missing))}: run charact in every rank")
     if waiting is not None:
         return publish_before_views(writer, quiet, waiting)
     publish(writer, run)
@@ -137,42 +216,25 @@ def _completed(job: Path) -> list[Part] | None:
 
     None if another process has begun to complete one of them: it merges.
     """
-    found = []
+    completed = []
     for part in parts_of(job):
         try:
             if not part.has_ended:
                 complete_part(part.directory)
-            (now,) = (one for one in parts_of(job) if one.rank == part.rank)
+            (now,) = (other for other in parts_of(job) if other.rank == part.rank)
             if not now.has_ended:
                 return None
-            if _is_readable(now):
-                found.append(now)
+            run = load_run(now.directory)
+            for table in run.manifest.get("tables", []):
+                run.table(table)  # raises an error if it cannot be read
+            completed.append(now)
         except UserError as error:
             warn(f"charact: rank {part.rank} is left out, and its part is kept: {error}")
-    return found
-
-
-def _is_readable(part: Part) -> bool:
-    """Read a part with its tables."""
-    run = load_run(part.directory)
-    return all(run.table(table) is not None for table in run.manifest.get("tables", []))
+    return completed
 
 
 def _remove(job: Path, parts: list[Part]) -> None:
-    """Remove parts, and the job's directory if no other part is left in it."""
     for part in parts:
         shutil.rmtree(part.directory.parent, ignore_errors=True)
     if not any(job.glob("rank-*")):
         shutil.rmtree(job, ignore_errors=True)
-
-
-def _warn_of_problems(run: Run) -> None:
-    """Print which rank failed first and which are missing."""
-    ranks = run.manifest["ranks"]
-    failed = first_failure(ranks)
-    if failed is not None:
-        warn(f"charact: rank {failed['rank']} on {failed['hostname']} ended early: {failed['ending'] or 'killed'}")
-    present = {one["rank"] for one in ranks}
-    missing = sorted(set(range(run.manifest["world_size"])) - present)
-    if missing:
-        warn(f"charact: the record lacks rank {', '.join(map(str, missing))}: run charact in every rank")

@@ -50,7 +50,6 @@ def read_command(text: str) -> list[str]:
 
 
 def _shown(command: Sequence[str]) -> str:
-    """Return a command from `read_command` as the user wrote it."""
     words = list(command)
     return shlex.join(["charact", *words[len(_OWN):]] if words[: len(_OWN)] == _OWN else words)
 
@@ -71,12 +70,6 @@ def measure_by_turns(commands: Sequence[Sequence[str]], limit: Limit, out: Path,
     The order alternates (a b b a), so that a machine that gets slower or faster affects both equally. Without a given
     number, turns are added until every case is decided (`TurnTimes.is_decided`) or the time is up, but at least
     `MIN_TURNS`. Ctrl-C keeps the finished turns.
-
-    Args:
-        commands: two commands, from `read_command`.
-        limit: when to stop.
-        out: parent directory of the directory that holds the runs.
-        quiet: whether to print no progress.
     """
     directory = out / f"{time.strftime('%Y%m%d-%H%M%S')}-ab-{os.urandom(3).hex()}"
     measurement = _Measurement(_with_one_name(commands), limit, directory, quiet)
@@ -109,7 +102,13 @@ class _Measurement:
         Raises:
             KeyboardInterrupt: Ctrl-C in the first turn.
         """
-        self._print(self._plan())
+        from charact.analysis.common.significance import MIN_TURNS
+
+        if (number := self._limit.num_turns) is not None:
+            self._print(f"Running each command {number} times, by turns; the time left is known after two runs")
+        else:
+            self._print("Running two commands by turns until their times differ clearly, or by 3 % at most; for at "
+                        f"most {self._limit.max_minutes:g} minutes, but at least {MIN_TURNS} turns")
         ending = None
         while ending is None:
             before = [set(path.iterdir()) for path in self._groups]
@@ -117,21 +116,17 @@ class _Measurement:
                 self._add_turn()
                 ending = self._ending()
             except KeyboardInterrupt:
-                self._set_apart(before)
+                for path, finished in zip(self._groups, before, strict=True):
+                    target = self._directory / "unfinished" / path.name
+                    for run in set(path.iterdir()) - finished:
+                        target.mkdir(parents=True, exist_ok=True)
+                        run.rename(target / run.name)
                 if not self._num_turns:
                     raise
                 ending = "interrupted"
         max_minutes = None if self._limit.num_turns else self._limit.max_minutes
         facts = {"num_turns": self._num_turns, "ending": ending, "max_minutes": max_minutes}
         write_text(self._directory / _FACTS, json.dumps(facts, indent=1) + "\n")
-
-    def _plan(self) -> str:
-        from charact.analysis.common.significance import MIN_TURNS
-
-        if (number := self._limit.num_turns) is not None:
-            return f"Running each command {number} times, by turns; the time left is known after two runs"
-        return ("Running two commands by turns until their times differ clearly, or by 3 % at most; for at most "
-                f"{self._limit.max_minutes:g} minutes, but at least {MIN_TURNS} turns")
 
     def _add_turn(self) -> None:
         from charact.record.reader import load_run
@@ -146,7 +141,6 @@ class _Measurement:
         self._num_turns += 1
 
     def _state(self, num_runs: int, place: int) -> str:
-        """Return the turn's number and command, and the time left, or the ratio so far of an only case."""
         command, number, passed_s = _shown(self._commands[place]), self._num_turns + 1, time.monotonic() - self._begun
         if (num_turns := self._limit.num_turns) is not None:
             left_s = passed_s / max(num_runs, 1) * (2 * num_turns - num_runs)
@@ -170,14 +164,6 @@ class _Measurement:
         passed_s = time.monotonic() - self._begun
         is_up = passed_s * (1 + 1 / self._num_turns) > 60 * self._limit.max_minutes  # the next turn would end later
         return "time" if is_up else None
-
-    def _set_apart(self, before: Sequence[set[Path]]) -> None:
-        """Move the runs of a turn that was interrupted to a directory of their own."""
-        for path, finished in zip(self._groups, before, strict=True):
-            for run in set(path.iterdir()) - finished:
-                target = self._directory / "unfinished" / path.name
-                target.mkdir(parents=True, exist_ok=True)
-                run.rename(target / run.name)
 
     def _print(self, line: str) -> None:
         if not self._quiet:
@@ -206,12 +192,10 @@ def read_turns(groups: Sequence[Path]) -> "Turns | None":
 
 
 def _script(command: Sequence[str]) -> str | None:
-    """Return the name of the file that a command runs; None if it runs none."""
     return next((Path(word).name for word in command if word.endswith(".py")), None)
 
 
 def _with_one_name(commands: Sequence[Sequence[str]]) -> list[list[str]]:
-    """Return the commands; two different scripts have the name of the first, because only cases of one name match."""
     scripts = [_script(command) for command in commands]
     is_named = any(word.partition("=")[0] == "--name" for command in commands for word in command)
     if is_named or None in scripts or len(set(scripts)) == 1:
@@ -221,7 +205,6 @@ def _with_one_name(commands: Sequence[Sequence[str]]) -> list[list[str]]:
 
 
 def _after_name(command: Sequence[str]) -> int:
-    """Return the index of the first word after the name of charact's command."""
     return next(number for number, word in enumerate(command) if word in _COMMANDS) + 1
 
 

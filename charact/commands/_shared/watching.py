@@ -93,7 +93,6 @@ class Tail:
         return TimedIteration(iteration.training, iteration.end_ns / 1e9, phase_s, batch_size)
 
     def _is_alive(self) -> bool:
-        """Return whether the program is alive; its directory disappears soon after its end."""
         if self._process is None or not self._directory.exists():
             return False
         with contextlib.suppress(psutil.NoSuchProcess):
@@ -137,7 +136,6 @@ class RanksTail:
         return [rank for rank, tail in sorted(self._tails.items()) if tail.killed]
 
     def _find(self) -> None:
-        """Add the ranks that have begun. The directory disappears when the ranks' records are merged."""
         with contextlib.suppress(UserError):
             for part in parts_of(self._job):
                 if part.rank not in self._tails and not part.has_ended:

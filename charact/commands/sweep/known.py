@@ -134,7 +134,6 @@ def _device(options: dict[str, str], here: bool) -> "torch.device":
 
 
 def _names(command: str, parameter: object) -> list[str]:
-    """Return the names of an option, or the name under which a case gives the argument of its command."""
     if getattr(parameter, "param_type_name", "") == "argument":
         return [ARGUMENTS[command]]
     return [option.removeprefix("--") for option in getattr(parameter, "opts", []) if option.startswith("--")]

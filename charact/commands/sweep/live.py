@@ -57,7 +57,6 @@ class Progress:
         return statuses(self._directory, self._cases)
 
     def _problem(self, case: SweepCase) -> str:
-        """Return why a case did not succeed; empty if it did."""
         outcome = self._directory.outcome(case)
         if outcome is None or outcome.state == "ok":
             return ""

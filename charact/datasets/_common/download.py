@@ -125,7 +125,6 @@ def _receive(response: "requests.Response", address: str, file: BinaryIO, num_by
 
 
 def _reason(error: Exception) -> str:
-    """Return the system's word for an error if it has one, such as connection refused."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, OSError) and cause.strerror:

@@ -52,5 +52,4 @@ def stored_content(request: "DataRequest", kind: Kind) -> tuple[StoredDatasetSpe
 
 @functools.lru_cache(maxsize=1)
 def _load(spec: StoredDatasetSpec, directory: Path, split: Split) -> Any:
-    """Return the content of a split; cached, because the cases of a sweep share it."""
     return spec.load(directory, split)

@@ -12,12 +12,10 @@ _SCOPE = "the device, with all that runs on it"
 
 
 def _number(answer: Any) -> float | None:
-    """Return an answer of amdsmi as a number; None for `N/A`."""
     return None if isinstance(answer, str) else float(answer)
 
 
 def _positive(answer: Any) -> float | None:
-    """Return an answer as a number; None for 0, which PyTorch returns for `N/A`."""
     return _number(answer) or None
 
 

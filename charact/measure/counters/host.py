@@ -135,7 +135,6 @@ def _of_workers(workers: Iterable[int]) -> dict[str, int]:
 
 
 def _summed(bytes_of: Callable[[int | str], int], processes: Iterable[int | str]) -> tuple[int, int]:
-    """Return the sum over processes that still exist, and their number."""
     total, number = 0, 0
     for process in processes:
         with contextlib.suppress(OSError):  # it has ended
@@ -149,7 +148,6 @@ def _rss_bytes(process: int | str) -> int:
 
 
 def _kilobytes(path: str, field: str) -> int:
-    """Return a field, which the kernel reports in KiB, in bytes; 0 for a zombie process."""
     text = (_PROC / path).read_text(encoding="ascii", errors="replace")
     found = re.search(rf"^{field}:\s+(\d+) kB$", text, re.MULTILINE)
     return int(found[1]) * 1024 if found else 0

@@ -180,7 +180,6 @@ def _open_for_threads(event: Event, open_event: OpenEvent) -> list[int]:
 
 
 def _read_and_close(file: int) -> tuple[int, int, int]:
-    """Return count, enabled time and running time in ns, and close the file."""
     with os.fdopen(file, "rb", buffering=0) as counter:
         count, enabled_ns, running_ns = struct.unpack("=QQQ", counter.read(24))
     return count, enabled_ns, running_ns

@@ -126,7 +126,6 @@ class _RaplReading:
 
 
 def _zones(root: Path, kind: str) -> list[_Zone]:
-    """Return the zones of a kind: packages (`package-0`, ...), or memory (`dram`), which is below its package."""
     return [_Zone(directory) for directory in sorted(root.glob(_ZONES))
             if (directory / "name").read_text(encoding="ascii").strip().partition("-")[0] == kind]
 

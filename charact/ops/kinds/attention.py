@@ -102,7 +102,6 @@ def _sizes(problem: Problem) -> tuple[int, ...]:
 
 
 def _heads(tensor: Tensor, number: int) -> Tensor:
-    """Return the first heads of (batch, heads, length, width)."""
     return tensor.flatten(0, 1)[:number]
 
 
@@ -125,7 +124,6 @@ def _reference(num_heads: int, causal: bool, *tensors: Tensor) -> Tensor:
 
 
 def _attended(query: Tensor, key: Tensor, value: Tensor, first: int, causal: bool) -> Tensor:
-    """Return attention by its definition, for queries that begin at a position."""
     scores = query @ key.transpose(1, 2) / math.sqrt(query.shape[2])
     if causal:
         places = torch.arange(first, first + query.shape[1])[:, None]

@@ -147,7 +147,6 @@ _CALLS = {"forward": _forward, "backward_input": _backward_input, "backward_weig
 
 def _needed(direction: str, first: torch.Tensor, second: torch.Tensor, images: torch.Tensor, filters: torch.Tensor,
             channels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the part of the inputs that the checked part of the result depends on."""
     if direction == "forward":
         return first[images], second[filters]
     if direction == "backward_input":
@@ -163,7 +162,6 @@ def _checked(direction: str, result: torch.Tensor, images: torch.Tensor, filters
 
 
 def _num_terms(size: _Sizes, direction: str) -> int:
-    """Return the largest number of products in a sum."""
     return {"forward": size.c * size.r * size.s, "backward_input": size.k * size.r * size.s,
             "backward_weight": size.n * size.p * size.q}[direction]
 
@@ -175,7 +173,6 @@ def _sizes(problem: Problem) -> _Sizes:
 
 
 def _pair(text: str | None, default: int, syntax: str) -> tuple[int, int]:
-    """Return height and width: one number for both, or two."""
     if text is None or text == str(default):
         return default, default
     parts = text.split("x")

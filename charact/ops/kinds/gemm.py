@@ -68,7 +68,6 @@ class Gemm(Kind):
 
 @cache
 def _int8_overflows() -> bool:
-    """Return whether PyTorch's product of int8 matrices is wrong on this CPU where sums are large."""
     largest = torch.full((32, 64), 127, dtype=torch.int8)
     return bool((torch._int_mm(largest, largest.t().contiguous()) != 64 * 127**2).any())
 
@@ -79,7 +78,6 @@ def _mnk(problem: Problem) -> tuple[int, int, int]:
 
 
 def _factor(rows: int, columns: int, form: str, dtype: torch.dtype, generator: torch.Generator) -> torch.Tensor:
-    """Return a random matrix, stored transposed in the form `t`."""
     shape = (rows, columns) if form == "n" else (columns, rows)
     if dtype == torch.int8:
         kept = torch.randint(-128, 128, shape, dtype=dtype, device=generator.device, generator=generator)

@@ -82,7 +82,6 @@ class _Normalization(Kind):
 
 
 def _shape(problem: Problem) -> tuple[torch.Size, int]:
-    """Return the shape of the input, and the length of its scale."""
     shape = torch.Size(int(problem.sizes[name]) for name in _NAMES[str(problem.sizes["norm"])])
     return shape, shape[1]
 
@@ -123,7 +122,6 @@ def _check_rows(shape: torch.Size, direction: str) -> tuple[Any, Any]:
 
 
 def _leaves(tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """Return the inputs, preceded by the gradient by the result if there is one."""
     return tensors if len(tensors) == 3 else tensors[1:]
 
 
@@ -132,7 +130,6 @@ def _parts(result: Any) -> tuple[Tensor, ...]:
 
 
 def _exact(*tensors: Tensor) -> list[Tensor]:
-    """Return the result in float64, or gradients if a gradient by the result comes first."""
     *gradient, inputs, scale, shift = tensors
     leaves = [tensor.detach().double().cpu().requires_grad_(tensor.requires_grad) for tensor in (inputs, scale, shift)]
     with torch.enable_grad():

@@ -132,7 +132,6 @@ class _Recurrent(Kind):
 
 
 def _sizes(problem: Problem) -> tuple[int, int, int, int, int]:
-    """Return gates, hidden size, batch, steps and input size."""
     numbers = [int(problem.sizes[name]) for name in ("hidden", "batch", "steps", "input")]
     return _NUM_GATES[str(problem.sizes["cell"])], numbers[0], numbers[1], numbers[2], numbers[3]
 
@@ -158,7 +157,6 @@ def _weights(cell: str, width: int, hidden: int, dtype: torch.dtype, device: tor
 
 
 def _run(cell: str, inputs: Tensor, *rest: Tensor, train: bool = False) -> Tensor:
-    """Return the layer's outputs (steps, batch, hidden), from the inputs, the first states, and 4 weights."""
     states, weights = rest[:-4], rest[-4:]
     first: Any = states if cell == "lstm" else states[0]
     call: Any = _CALLS[cell]
@@ -196,7 +194,6 @@ def _check(problem: Problem, direction: str) -> tuple[Any, Any]:
 
 
 def _exact(tensors: Sequence[Tensor], sequences: slice) -> list[Tensor]:
-    """Return inputs and first states of some sequences, and all weights, in float64."""
     parts = [*(tensor[:, sequences] for tensor in tensors[:-4]), *tensors[-4:]]
     return [part.detach().double() for part in parts]
 

@@ -140,7 +140,6 @@ def _with_zeros(problem: Problem, dtype: torch.dtype, generator: torch.Generator
 
 
 def _chosen(number: int, count: int, generator: torch.Generator) -> torch.Tensor:
-    """Return a uniformly random mask with exactly `count` true values."""
     device = generator.device
     share = count / number
     likely = min(1.0, share + 8 * (share / number) ** 0.5)  # more than are needed: eight standard deviations

@@ -80,7 +80,6 @@ def cross_entropy(logits: Tensor, target: Tensor) -> Tensor:
 
 
 def _part(outputs: Any, name: str) -> Tensor | None:
-    """Return a tensor of the outputs by name; None if they lack it."""
     found = outputs.get(name) if isinstance(outputs, Mapping) else getattr(outputs, name, None)
     return found if isinstance(found, Tensor) else None
 

@@ -14,7 +14,7 @@ import pytest
 from charact.analysis.compare.metrics import all_metrics
 from charact.cli import build_command
 from charact.commands._shared import completion
-from charact.commands._shared.merged_trace import MERGED_FORMAT
+from charact.commands.export import MERGED_FORMAT
 from charact.datasets._common.registry import all_datasets
 from charact.views.export.tables import FORMATS
 from charact.views.export.tracker import all_trackers

@@ -71,7 +71,7 @@ def test_collectives_are_one_table_with_the_best_size_of_each(capsys: pytest.Cap
                                                               monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [collective_ceiling("all_reduce", size, 4, [time_s] * 6) for size, time_s in ((1000, 1e-3), (10**6, 0.1))]
     kept = collectives_now_measured("gloo", 4, rows, {"broadcast": "gloo does not support it"})
-    monkeypatch.setattr("charact.commands._shared.collective_ceilings.read_collectives", lambda path: kept)
+    monkeypatch.setattr("charact.commands._shared.ceilings.read_collectives", lambda path: kept)
     assert cli.run(["doctor", "--ceilings", "--nproc", "4"]) == 0
     lines = [re.split(r" {2,}", line.strip()) for line in capsys.readouterr().out.splitlines()]
     assert lines[4] == [f"Collectives between 4 ranks (gloo), measured {kept.when}"]

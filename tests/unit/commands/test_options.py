@@ -6,9 +6,15 @@ from typing import Any
 
 import pytest
 
-from charact.commands._shared.options import check_data, check_name, parse_choices, parse_list, parse_sizes
-from charact.commands._shared.parallel_options import parse_ranks
-from charact.commands._shared.user_model_options import check_own_options
+from charact.commands._shared.options import (
+    check_data,
+    check_name,
+    check_own_options,
+    parse_choices,
+    parse_list,
+    parse_ranks,
+    parse_sizes,
+)
 from charact.core.errors import UserError
 from charact.measure.counters import chosen_sources
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from charact.commands._shared.training import _chosen, make_trainings, parse_target
+from charact.commands.train import _chosen, make_trainings, parse_target
 from charact.core.errors import UserError
 from charact.datasets._common.registry import find_dataset
 from charact.workload.protocols import PROTOCOLS, find_protocol

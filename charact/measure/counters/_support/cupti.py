@@ -57,7 +57,6 @@ def _error(unavailable: Unavailable) -> UnavailableError:
 
 
 def _message(error: Exception) -> str:
-    """Return an error's message, up to its first full stop."""
     return f"CUPTI: {' '.join(str(error).split()).partition('. ')[0]}"
 
 

@@ -136,7 +136,6 @@ def run_child(command: Sequence[str], timeout_s: float, output: Path) -> Ended:
 
 
 def _end(child: "subprocess.Popen[bytes]") -> None:
-    """End a child and its process group, including processes that tools leave running."""
     os.killpg(child.pid, signal.SIGKILL)
     child.wait()
 

@@ -80,7 +80,6 @@ def lists_children() -> bool:
 
 
 def _loader_workers() -> list[int]:
-    """Return the workers that this process's data loaders started in a Python thread, not those of a fork server."""
     found = []
     for thread in threading.enumerate():
         with contextlib.suppress(OSError):  # it has ended

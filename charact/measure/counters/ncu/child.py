@@ -22,7 +22,6 @@ def main(path: Path) -> None:
 
 @contextlib.contextmanager
 def _range(phase: str) -> Iterator[None]:
-    """Open a range of the whole process: a pushed range belongs to one thread, and backward runs in another."""
     number = torch.cuda.nvtx.range_start(RANGE_PREFIX + phase)
     yield
     torch.cuda.nvtx.range_end(number)

@@ -82,7 +82,6 @@ def read_launches(text: str, range_prefix: str) -> tuple[list[Launch], int]:
 
 
 def _fields(line: str) -> list[str] | None:
-    """Return the fields of a line of the table, else None. Lines are parsed separately: a quote may be cut off."""
     line = line.strip().replace("\0", "")
     return next(csv.reader([line])) if line.startswith('"') else None
 
@@ -96,7 +95,6 @@ def _launch(row: Mapping[str, str], units: Mapping[str, str], range_prefix: str)
 
 
 def _number(cell: str, name: str, unit: str) -> float | None:
-    """Return a cell as a number in base units, or None."""
     factor = 0.01 if ".pct" in name else _UNITS.get(unit.strip().lower(), 1.0)
     try:
         value = float(cell.replace(",", ""))
@@ -148,7 +146,6 @@ def wanted_metrics(listed: AbstractSet[str], capability: tuple[int, int] | None)
 
 
 def _is_part(name: str, other: str) -> bool:
-    """Return whether operations that a metric counts are counted by another one, too."""
     if name == other:
         return False
     of_all_instructions = re.sub(rf"^{_TENSOR}op_[a-z]+_", _TENSOR, name)

@@ -68,7 +68,6 @@ def sampled(loop: Loop) -> Found:
 
 
 def _interval_ns(loop: Loop) -> int:
-    """Return the sampling interval in ns for about `NUM_SAMPLES` samples."""
     begun_ns = time.perf_counter_ns()
     loop.iteration(contextlib.nullcontext)
     _wait(loop.case.device)
@@ -135,7 +134,6 @@ def _work(loop: Loop, matrix: torch.Tensor, interval_ns: int) -> list[Span]:
 
 
 def _rest_ns(interval_ns: int) -> int:
-    """Return an idle time that is long enough to be visible in samples."""
     return max(20 * interval_ns, 1_000_000)
 
 

@@ -1,10 +1,10 @@
-"""Groups of runs for `charact compare`, as the user names them."""
+"""Runs and groups of runs, as the user names them: finished, still running, or killed."""
 
 import os
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from charact.commands._shared.turns import read_turns
 from charact.core.errors import UserError
@@ -33,22 +33,17 @@ def read_sides(texts: list[str], on_run: "Callable[[Run], object]" = lambda run:
     if len(texts) < 2:
         raise UserError("give at least two groups of runs, as in `charact compare runs/before runs/after`: each is "
                         f"{_KINDS} ({', '.join(reference_names())})")
-    read = [_read(text) for text in texts]
-    named = [(label(name), runs) for name, runs in read]
+    named = [(label(name), runs) for name, runs in map(_read, texts)]
     times = Counter(name for name, _ in named)
     seen: Counter[str] = Counter()
-    turns = read_turns([path for path in map(_directory, texts) if path is not None])
-    sides = []
+    places = [place for _, _, place in map(_split, texts)]
+    turns = read_turns([Path(place) for place in places if not place.startswith(PREFIX)])
+    groups = []
     for name, runs in named:
         seen[name] += 1
         numbered = f"{name} ({seen[name]})" if times[name] > 1 else name
-        sides.append(Group(numbered, tuple(presentable(run) for run in runs), on_run=on_run, turns=turns))
-    return sides
-
-
-def newest_run(path: Path) -> Path:
-    """Return the newest finished run in a directory, by its name, which begins with the time; a run returns itself."""
-    return finished_runs(path)[-1]
+        groups.append(Group(numbered, tuple(presentable(run) for run in runs), on_run=on_run, turns=turns))
+    return groups
 
 
 def check_unfinished(paths: list[Path]) -> None:
@@ -70,12 +65,6 @@ def finished_runs(path: Path) -> list[Path]:
     if not finished:
         raise UserError(f"{path} has no finished run: name a run directory, or make one as in charact profile mlp")
     return sorted(finished, key=lambda each: each.name)
-
-
-def _directory(text: str) -> Path | None:
-    """Return the path of a group; None for a published one."""
-    _, _, place = _split(text)
-    return None if place.startswith(PREFIX) else Path(place)
 
 
 def _read(text: str) -> "tuple[str, tuple[Run, ...]]":
@@ -134,3 +123,35 @@ def _runs_at(path: Path) -> "tuple[Run, ...]":
     for problem in problems:
         warn(f"warning: a run of {path} is left out: {problem}")
     return tuple(runs)
+
+
+def read_run(path: Path, *, partial: bool) -> "Run":
+    """Read a run directory; for an unfinished watched program, read its event log too.
+
+    The parts of a job's ranks that have all ended, but were not merged, are merged first.
+
+    Args:
+        path: the directory that contains `run.json`.
+        partial: whether to read an unfinished run.
+    """
+    from charact.measure.script.spans.event_log_to_record import read_event_log, script_cases, script_options
+    from charact.record.rank_parts import is_job
+    from charact.record.reader import Run, frame_of, load_run
+
+    if is_job(path):
+        from charact.commands._shared.ranks import merged
+
+        path = merged(path)
+    run = load_run(path, partial=partial)
+    options = script_options(run.manifest) if run.partial else None
+    if options is None:
+        return run
+    watched = read_event_log(path)
+    cases = script_cases(watched, run.manifest["name"], options.script, options.skip, options.iterations,
+                         options.passes)
+    rows: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
+    for entry, tables in cases:
+        for table, some in tables.items():
+            rows[table] += [{"case": entry["case"], **row} for row in some]
+    frames = {table: frame_of(table, all_of_it) for table, all_of_it in rows.items()}
+    return Run(path, run.manifest | {"cases": [entry for entry, _ in cases]}, partial=True, _tables=frames)
