@@ -249,8 +249,8 @@ def estimated_requests(build: Callable[[], Callable[[], None]], capability: tupl
     with cuda_kernels(capability):
         trace = trace_function(build, "the program", on_cuda=True)
     operators = {number: op.name for op in trace.ops for number in op.made}
-    return [(trace.blocks[number].num_bytes, operators.get(number, "?")) for kind, number in trace.events
-            if kind == "allocate" and trace.blocks[number].num_bytes]
+    return [(block.num_bytes, operators.get(number, "?")) for number, block in enumerate(trace.blocks)
+            if block.birth is not None and block.num_bytes]
 
 
 def differences(theirs: Sequence[int], ours: Sequence[int], window: int = 8) -> list[tuple[int, list[int], list[int]]]:

@@ -38,7 +38,7 @@ def fed(case: Case) -> Iterator[Loop]:
 
 def tensor_peak(trace: AllocationTrace) -> int:
     """The most that tensors hold at a time (bytes)."""
-    return replay(trace, HostAllocator(), [0] * len(trace.ops)).peak.total_bytes
+    return replay(trace, HostAllocator(), [0] * len(trace.ops)).curve.peak.total_bytes
 
 
 def real_trace(case: Case) -> AllocationTrace:

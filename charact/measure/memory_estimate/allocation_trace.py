@@ -3,9 +3,9 @@
 import contextlib
 import weakref
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 import torch
@@ -15,6 +15,7 @@ from torch.nn.parameter import is_lazy
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from charact.core.memory_curve import Block
 from charact.execution.running_layer import RunningLayer
 from charact.measure.memory_estimate.fake_results import COMPOSITE, is_cast_whole, is_composite, run
 from charact.measure.memory_estimate.gradient_sums import in_place_in_backward, least_references
@@ -23,20 +24,9 @@ from charact.measure.memory_estimate.operator_calls import OperatorCall, call_of
 if TYPE_CHECKING:
     from charact.execution.loop import Loop
 
-Kind = Literal["begin", "allocate", "free", "end"]
-
 _LINEAR = torch.ops.aten.linear.default
 _READ = torch.ops.aten._local_scalar_dense.default
 _COUNTS = (torch.ops.aten.sum.default, torch.ops.aten.sum.dim_IntList)
-
-@dataclass(slots=True)
-class Block:
-    """A block: the memory of one storage."""
-
-    num_bytes: int
-    phase: str | None
-    """Phase of its allocation; None if it was allocated before the iteration."""
-    category: str = "temporary"
 
 
 @dataclass(slots=True)
@@ -55,17 +45,23 @@ class Op:
     """Library that computes a convolution on this CPU."""
     call: OperatorCall | None = None
     """The call, if it may allocate memory inside."""
+    end: int = 0
+    """Moment at which it has ended."""
 
 
 @dataclass
 class AllocationTrace:
-    """One iteration. An event is a kind and the index of an operator (begin, end) or of a block (allocate, free)."""
+    """One iteration. Its moments are numbers of allocations, releases and ends of operators, from 1."""
 
     blocks: list[Block] = field(default_factory=list)
+    """Blocks in order of allocation; a block is the memory of one storage."""
     ops: list[Op] = field(default_factory=list)
-    events: list[tuple[Kind, int]] = field(default_factory=list)
-    held: list[int] = field(default_factory=list)
-    """Blocks allocated before the iteration, in order of allocation."""
+    num_moments: int = 0
+
+    def next_moment(self) -> int:
+        """Return a new moment."""
+        self.num_moments += 1
+        return self.num_moments
 
 
 class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -101,8 +97,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.trace = AllocationTrace()
         for address, number in self._index_of.items():
             self._index_of[address] = len(self.trace.blocks)
-            self.trace.held.append(len(self.trace.blocks))
-            self.trace.blocks.append(replace(old.blocks[number], phase=None))
+            self.trace.blocks.append(Block(old.blocks[number].num_bytes, old.blocks[number].category))
 
     def ended(self) -> AllocationTrace:
         """End the iteration and return its trace, with a category for every block."""
@@ -152,10 +147,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if func is _READ and hasattr(args[0], "_all_are_true"):
             return self.masks_are_full()
         func = in_place_in_backward(func, args, kwargs)
-        trace, number = self.trace, len(self.trace.ops)
         op = Op(f"{func.namespace}::{func._overloadpacket.__name__}", self._phase_now(), self._layer.name())
-        trace.ops.append(op)
-        trace.events.append(("begin", number))
+        self.trace.ops.append(op)
         op.call = call_of(func, args, kwargs)
         outputs = run(func, args, kwargs)
         _follow_masks(func, args, outputs)
@@ -163,7 +156,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             outputs.requires_grad_()  # as without a dispatch mode: `matmul` then joins batch axes instead of copying
         op.library = library_of(func, args, kwargs)
         self._describe(op, _tensors((args, kwargs)), _tensors(outputs))
-        trace.events.append(("end", number))
+        op.end = self.trace.next_moment()
         return outputs
 
     def _decompose(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -201,17 +194,14 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         number = self._index_of.get(address)
         if number is None:
             number = self._index_of[address] = len(self.trace.blocks)
-            self.trace.blocks.append(Block(storage.nbytes(), phase))
-            if phase is None:
-                self.trace.held.append(number)
-            else:
-                self.trace.events.append(("allocate", number))
+            birth = None if phase is None else self.trace.next_moment()
+            self.trace.blocks.append(Block(storage.nbytes(), phase=phase, birth=birth))
             weakref.finalize(storage, self._record_free, address).atexit = False
         return number
 
     def _record_free(self, address: int) -> None:
         if (number := self._index_of.pop(address, None)) is not None:  # a storage may be resized to nothing before
-            self.trace.events.append(("free", number))
+            self.trace.blocks[number].death = self.trace.next_moment()
 
 
 def _tensors(values: Any) -> list[torch.Tensor]:

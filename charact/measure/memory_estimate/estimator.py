@@ -138,17 +138,17 @@ def _estimate(trace: AllocationTrace, target: Target, started: float, *, tf32: b
     likely = _replay_on(trace, inner.likely, target)
     low, high = (likely if one == inner.likely else _replay_on(trace, one, target) for one in (inner.low, inner.high))
     on_cuda = target.kind == "cuda"
-    parts = {origin: sum(num_bytes for (_, of), num_bytes in likely.peak.held.items() if of == origin)
+    parts = {origin: sum(num_bytes for (_, of), num_bytes in likely.curve.peak.held.items() if of == origin)
              for origin in MEMORY_ORIGINS}
     # Larger blocks may fragment CUDA's allocator less, so that the totals may even shrink.
-    peaks = [played.peak.total_bytes for played in (low, likely, high)]
+    peaks = [played.curve.peak.total_bytes for played in (low, likely, high)]
     least, most = (max(0, peak + sign * max(_MIN_UNCERTAINTY_BYTES, math.ceil(peak * _MIN_UNCERTAINTY)))
                    for sign, peak in ((-1, min(peaks)), (1, max(peaks))))
     scarce = high if inner.scarce is None else _replay_on(trace, inner.scarce, target)
     reserved = max(played.reserved_bytes or 0 for played in (low, likely, scarce))
     needed = (reserved or most) + target.context_high_bytes
-    return MemoryEstimate(likely.rows(), {
-        "peak_bytes": likely.peak.total_bytes, "low_bytes": least, "high_bytes": most,
+    return MemoryEstimate(likely.curve.rows("predicted"), {
+        "peak_bytes": likely.curve.peak.total_bytes, "low_bytes": least, "high_bytes": most,
         **{f"{origin}_bytes": num_bytes for origin, num_bytes in parts.items()},
         "reserved_peak_bytes": likely.reserved_bytes, "context_bytes": target.context_bytes if on_cuda else None,
         "needed_bytes": needed, "device": target.name, "device_memory_bytes": target.memory_bytes,

@@ -56,9 +56,9 @@ def trace_function(build: Callable[[], Any], name: str, *, on_cuda: bool = False
                 trace = recorder.ended()
         if not trace.ops:
             raise UserError(f"{name} returned a function that runs no operator of PyTorch: let it run one iteration")
-        for number in trace.held:
-            if trace.blocks[number].category in ("temporary", "unknown", "activations"):
-                trace.blocks[number].category = "input"
+        for block in trace.blocks:
+            if block.birth is None and block.category in ("temporary", "unknown", "activations"):
+                block.category = "input"
         return trace
 
 

@@ -76,8 +76,8 @@ class _PeakSearch:
         self._set_sizes()
         self._model = {call: modelled(trace.ops[places[0]], self._sizes) for call, places in self._places.items()}
         self._known |= memory.cached(self._places)
-        held = replay(trace, HostAllocator(), [0] * len(trace.ops), self._sizes).snapshots
-        self._totals = [snapshot.total_bytes for snapshot in held]
+        curve, _ = replay(trace, HostAllocator(), [0] * len(trace.ops), self._sizes)
+        self._totals = [snapshot.total_bytes for snapshot in curve.snapshots]
 
     def run(self) -> None:
         """Measure calls, the largest first, until no other can exceed the peak of its phase."""

@@ -13,9 +13,10 @@ from torch import nn
 from torch.utils._pytree import tree_leaves
 
 from charact.core.errors import UserError
+from charact.core.memory_curve import Block
 from charact.execution.case import Case
 from charact.execution.sharding import Shard, shard_by_block
-from charact.measure.memory_estimate.allocation_trace import AllocationTrace, Block, Recorder
+from charact.measure.memory_estimate.allocation_trace import AllocationTrace, Recorder
 
 _FIRST_BUCKET_BYTES = 2**20
 _BUCKET_BYTES = 25 * 2**20
@@ -120,11 +121,11 @@ class RankRecorder(Recorder):  # type: ignore[no-untyped-call]
         """Record the end of the storage's block, and a new block if it has bytes again."""
         number = self._index_of.pop(storage._cdata, None)
         if number is not None:
-            self.trace.events.append(("free", number))
+            self.trace.blocks[number].death = self.trace.next_moment()
         if num_bytes:
             self._index_of[storage._cdata] = len(self.trace.blocks)
-            self.trace.events.append(("allocate", len(self.trace.blocks)))
-            self.trace.blocks.append(Block(num_bytes, self._phase_now(), "unsharded_weights"))
+            self.trace.blocks.append(
+                Block(num_bytes, "unsharded_weights", self._phase_now(), self.trace.next_moment()))
 
 
 def gloo_copies(trace: AllocationTrace) -> list[int]:

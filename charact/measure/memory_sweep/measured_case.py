@@ -3,11 +3,13 @@
 import contextlib
 from collections.abc import Callable, Iterator
 from functools import partial
+from operator import attrgetter
 from typing import Any, TypeVar
 
 import torch
 from torch.utils.data import Dataset
 
+from charact.core.memory_curve import Snapshot
 from charact.execution.batches import Batches
 from charact.execution.case import Case
 from charact.execution.loop import Loop
@@ -15,7 +17,6 @@ from charact.execution.memory_limit import Limit, give_back_to_system, memory_li
 from charact.execution.out_of_memory import is_out_of_memory, requested_bytes
 from charact.execution.precision import float32_products
 from charact.measure.passes.memory_pass import MemoryProbe, probe_for, run_under
-from charact.measure.passes.memory_timeline import MemorySnapshot, phase_peaks
 from charact.measure.passes.resident_memory import reset_resident_peak, resident_bytes, resident_peak_bytes
 from charact.record.schema import Rows
 
@@ -75,7 +76,8 @@ class MemoryCase:
             return self._attempt(limit, lambda: allocator_peaks(loop))
         probe = probe_for(loop, operators=False)
         self._attempt(limit, lambda: run_under(probe, loop), probe)
-        return {phase: moment.total_bytes for phase, moment in phase_peaks(probe.read()[1]).items()}
+        _, curve = probe.read()
+        return {phase: snapshot.total_bytes for phase, snapshot in curve.phase_peaks().items()}
 
     def _attempt(self, limit: Limit, action: Callable[[], Made], probe: MemoryProbe | None = None) -> Made:
         """Run an action; record the shortage if memory runs out."""
@@ -96,7 +98,7 @@ class MemoryCase:
             free_bytes = min(free_bytes, limit.limit_bytes - at_failure.total_bytes)  # heap fragmentation
         self.shortage = {
             "requested_bytes": requested_bytes(error), "free_bytes": max(0, free_bytes),
-            "limit_bytes": limit.limit_bytes, "phase": None if failed is None else failed[0].phase,
+            "limit_bytes": limit.limit_bytes, "phase": None if failed is None else failed[0].place.phase,
             "composition": None if failed is None else failed[0].categories,
         }
 
@@ -113,15 +115,15 @@ def _run_unlimited(case: Case) -> None:
         MemoryCase(case, None).measure()
 
 
-def _failed(probe: MemoryProbe) -> tuple[MemorySnapshot, MemorySnapshot]:
+def _failed(probe: MemoryProbe) -> tuple[Snapshot, Snapshot]:
     """Return the snapshots at the failed allocation and at the end of a failed iteration."""
-    tree, moments = probe.read(failed=True)
+    tree, curve = probe.read(failed=True)
     if tree.out_of_memory_ns is not None:
-        before = [moment for moment in moments if moment.time_ns <= tree.out_of_memory_ns]
-        return before[-1], moments[-1]
+        before = [snapshot for snapshot in curve.snapshots if snapshot.place.moment <= tree.out_of_memory_ns]
+        return before[-1], curve.snapshots[-1]
     # A library's own allocation failed: use the peak of the failed phase.
-    inside = [moment for moment in moments if moment.time_ns >= tree.marks[-1][0]]
-    return max(inside, key=lambda moment: moment.total_bytes), moments[-1]
+    inside = [snapshot for snapshot in curve.snapshots if snapshot.place.moment >= tree.marks[-1][0]]
+    return max(inside, key=attrgetter("total_bytes")), curve.snapshots[-1]
 
 
 def allocator_peaks(loop: Loop) -> dict[str, int]:

@@ -1,7 +1,7 @@
 """Annotations that charact writes to the profiler's events, to find phases and layers in them."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch._C._profiler import _RecordFunctionFast
 
-from charact.core.trace_marks import LAYER_PREFIX, PHASE_PREFIX, RELEASE_PREFIX
+from charact.core.trace_marks import LAYER_PREFIX, PHASE_PREFIX
 
 
 def phase_mark(name: str) -> AbstractContextManager[Any]:
@@ -17,26 +17,31 @@ def phase_mark(name: str) -> AbstractContextManager[Any]:
     return torch.profiler.record_function(PHASE_PREFIX + name)
 
 
-def mark_release(number: int) -> None:
-    """Annotate the release of the block with this index."""
-    with torch.profiler.record_function(f"{RELEASE_PREFIX}{number}"):
-        pass
-
-
 @contextlib.contextmanager
 def layer_marks(model: nn.Module, prefix: str = "") -> Iterator[None]:
     """Annotate the forward of every submodule with its qualified name. Overhead: some 9 µs per module and call."""
-    handles = []
-    try:
+    with contextlib.ExitStack() as stack:
         for name, module in model.named_modules():
             if name:
-                open_marks: list[Any] = []
-                handles.append(module.register_forward_pre_hook(_opener(LAYER_PREFIX + prefix + name, open_marks)))
-                handles.append(module.register_forward_hook(_closer(open_marks), always_call=True))
+                enter, leave = _layer_hooks(LAYER_PREFIX + prefix + name)
+                stack.callback(module.register_forward_pre_hook(enter).remove)
+                stack.callback(module.register_forward_hook(leave, always_call=True).remove)
         yield
-    finally:
-        for handle in handles:
-            handle.remove()
+
+
+def _layer_hooks(name: str) -> tuple[Callable[..., None], Callable[..., None]]:
+    open_marks: list[Any] = []
+
+    def enter(*_: Any) -> None:
+        mark = _RecordFunctionFast(name)
+        mark.__enter__()
+        open_marks.append(mark)
+
+    def leave(*_: Any) -> None:
+        if open_marks:
+            open_marks.pop().__exit__(None, None, None)
+
+    return enter, leave
 
 
 def layer_rows(model: nn.Module, prefix: str = "") -> list[dict[str, Any]]:
@@ -46,20 +51,3 @@ def layer_rows(model: nn.Module, prefix: str = "") -> list[dict[str, Any]]:
          "num_parameters": sum(parameter.numel() for parameter in module.parameters(recurse=False))}
         for name, module in model.named_modules() if name
     ]
-
-
-def _opener(name: str, open_marks: list[Any]) -> Any:
-    def enter(*_: Any) -> None:
-        mark = _RecordFunctionFast(name)
-        mark.__enter__()
-        open_marks.append(mark)
-
-    return enter
-
-
-def _closer(open_marks: list[Any]) -> Any:
-    def leave(*_: Any) -> None:
-        if open_marks:
-            open_marks.pop().__exit__(None, None, None)
-
-    return leave

@@ -35,9 +35,7 @@ def recorded(call: Callable[[], Any], capability: tuple[int, int] = AMPERE) -> t
 
 def kept_bytes(trace: AllocationTrace) -> int:
     """What was made and not given back."""
-    freed = {number for kind, number in trace.events if kind == "free"}
-    made = {number for kind, number in trace.events if kind == "allocate"}
-    return sum(trace.blocks[number].num_bytes for number in made - freed)
+    return sum(block.num_bytes for block in trace.blocks if block.birth is not None and block.death is None)
 
 
 def called(trace: AllocationTrace) -> Counter[str]:

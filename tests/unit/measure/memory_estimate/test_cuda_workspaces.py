@@ -14,8 +14,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional
 from torch.torch_version import TorchVersion
 
+from charact.core.memory_curve import Block
 from charact.execution.running_layer import RunningLayer
-from charact.measure.memory_estimate.allocation_trace import AllocationTrace, Block, Op, Recorder
+from charact.measure.memory_estimate.allocation_trace import AllocationTrace, Op, Recorder
 from charact.measure.memory_estimate.caching_allocator import CachingAllocator
 from charact.measure.memory_estimate.cuda_kernels import cuda_kernels
 from charact.measure.memory_estimate.cuda_workspaces import cuda_inner, held
@@ -30,7 +31,7 @@ def trace_of(name: str, input_shapes: list[tuple[int, ...]], made_bytes: list[in
             phase: str = "forward") -> AllocationTrace:
     """A trace of one operator."""
     op = Op(name, phase, None, tuple(input_shapes), made=tuple(range(len(made_bytes))), item_bytes=item_bytes)
-    return AllocationTrace([Block(num_bytes, phase) for num_bytes in made_bytes], [op], [("begin", 0), ("end", 0)])
+    return AllocationTrace([Block(num_bytes, phase=phase, birth=1) for num_bytes in made_bytes], [op])
 
 
 def inside(trace: AllocationTrace, target: Any = A100, **options: Any) -> tuple[int, int, int]:

@@ -26,7 +26,7 @@ def weight_bytes(build: Callable[[], Step]) -> int:
     """Bytes of the weights in an estimate for a GPU."""
     with cuda_kernels((8, 0)):
         trace = trace_function(build, "build", on_cuda=True)
-    return sum(trace.blocks[number].num_bytes for number in trace.held if trace.blocks[number].category == "weights")
+    return sum(block.num_bytes for block in trace.blocks if block.birth is None and block.category == "weights")
 
 
 def peak(build: Callable[[], Step]) -> int:

@@ -250,7 +250,7 @@ def test_operators_that_are_not_measured_do_not_decide_a_peak(case: Any) -> None
     memory.measure(list({op.call for op in trace.ops if op.call is not None}), lambda _: 0)
     every, _ = measured_inner(trace, memory)
     peaks = [{phase: peak.total_bytes for phase, peak in
-              replay(trace, HostAllocator(), inner.likely.workspaces, inner.likely.sizes).phase_peaks().items()}
+              replay(trace, HostAllocator(), inner.likely.workspaces, inner.likely.sizes).curve.phase_peaks().items()}
              for inner in (few, every)]
     assert peaks[0] == pytest.approx(peaks[1], rel=2e-4)
 

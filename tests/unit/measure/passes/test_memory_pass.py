@@ -16,7 +16,6 @@ from charact.execution.batches import Batches
 from charact.execution.case import Case
 from charact.execution.loop import Loop
 from charact.measure.passes.memory_pass import memory_pass, probe_for, run_under
-from charact.measure.passes.memory_timeline import phase_peaks
 from charact.record.schema import MEMORY_CATEGORIES, PHASES
 from charact.workload.registry import all_workloads, find_workload
 
@@ -149,10 +148,10 @@ def test_a_hidden_state_that_is_carried_along_is_held_until_the_backward_pass_le
     loop = warm(case)
     probe = probe_for(loop)
     run_under(probe, loop)
-    _, moments = probe.read()
+    _, curve = probe.read()
     state = 2 * 2 * 4 * 8 * 200  # of 2 layers, output and cell, 8 streams of 200
-    assert moments[0].categories["activations"] == state
-    after = moments[-1].categories
+    assert curve.snapshots[0].categories["activations"] == state
+    after = curve.snapshots[-1].categories
     assert after["activations"] == state
     assert after["gradients"] == after["temporary"] == after["unknown"] == 0
 
@@ -174,7 +173,8 @@ def check_composition(name: str, mode: str) -> None:
     for row in rows:
         if row["kind"] == "phase_peak":
             peaks[row["phase"]] += row["bytes"]
-    assert {phase: moment.total_bytes for phase, moment in phase_peaks(light.read()[1]).items()} == peaks
+    _, curve = light.read()
+    assert {phase: snapshot.total_bytes for phase, snapshot in curve.phase_peaks().items()} == peaks
 
 
 @pytest.mark.parametrize("mode", ["train", "infer"])

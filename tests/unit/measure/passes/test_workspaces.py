@@ -7,7 +7,7 @@ import torch
 from support.small import small_case
 
 from charact.execution.loop import Loop
-from charact.measure.passes.memory_pass import MemoryProbe, released_workspaces
+from charact.measure.passes.memory_pass import MemoryProbe, marked_iteration, released_workspaces
 
 CUDA = torch.device("cuda", 0)
 MIB = 2**20
@@ -41,11 +41,12 @@ def test_workspaces_are_not_unknown(allocator: SimpleNamespace) -> None:
     loop = Loop(small_case("train"))
     probe = MemoryProbe(CUDA, [loop.model], loop.optimizers)
     probe.begin()
-    loop.iteration(lambda _: torch.profiler.record_function("nothing"))
+    marked_iteration(probe, loop)
     probe.stop()
     loop.close()
-    probe.read()
-    assert (probe._held["workspaces"], probe._held["unknown"]) == (64 * MIB, MIB)
+    _, curve = probe.read()
+    assert curve.snapshots[0].categories["workspaces"] == 64 * MIB
+    assert curve.snapshots[0].categories["unknown"] == MIB
 
 
 def test_a_graph_keeps_its_workspaces(allocator: SimpleNamespace) -> None:

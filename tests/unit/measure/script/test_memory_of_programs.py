@@ -1,6 +1,6 @@
 """The memory pass of programs: where its iteration begins, and tensors that no module or optimizer holds."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.testing._internal.two_tensor import TwoTensor
 from torch.utils.data import DataLoader, TensorDataset
 
-from charact.measure.passes.block_owners import BlockOwners
+from charact.measure.passes.memory_pass import BlockOwners
 from charact.measure.script.session import EnoughMeasured, Plan, Session
 from charact.measure.script.spans.event_log import EventLogReader
 
@@ -88,8 +88,11 @@ def test_tensors_that_nobody_owns_are_unknown(tmp_path: Path, model: nn.Module) 
 
 def held(*models: nn.Module, others: bool = False) -> dict[str, int]:
     owners = BlockOwners(torch.device("cpu"), models, [], others=others)
-    bytes_by_category = owners.begin()
+    owners.begin()
     owners.end()
+    bytes_by_category: Counter[str] = Counter()
+    for block in owners.before:
+        bytes_by_category[block.category] += block.num_bytes
     return bytes_by_category
 
 
