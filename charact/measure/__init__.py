@@ -1,4 +1,4 @@
-"""Measurement: the passes over cases, scripts, bricks and operations."""
+"""Measurement: the passes over cases, scripts and operations."""
 
 import os
 

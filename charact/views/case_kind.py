@@ -14,6 +14,7 @@ from charact.views.html.elements.blocks import RUN
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from charact.analysis.compare import Group
     from charact.views.tables.model import Table
 
 
@@ -72,6 +73,8 @@ class CaseKind:
     """Whether a run is drawn together with other runs, by `side_by_side`."""
     side_by_side: Callable[[Sequence[Run]], list[Block]] = lambda runs: []
     """Figures that show several runs together."""
+    compared: "Callable[[Sequence[Group]], list[Table]]" = lambda sides: []
+    """Tables of a comparison, in addition to those of all kinds."""
 
 
 def in_one_table(headlines: "Callable[..., Table]") -> "Callable[[pd.DataFrame], list[Table]]":

@@ -40,8 +40,6 @@ FEATURES: dict[str, set[str]] = {"bricks": {"studies"}, "studies": set()}
 FREE_OF_TORCH = {"core", "record", "traces", "analysis", "views", "sweeps", "bricks.suite", "bricks.analysis",
                  "bricks.views", "bricks.studies", "studies"}
 """Layers, and folders of features, whose files import no torch, also not by way of others."""
-KNOTS = {("charact.analysis.compare.samples", "bricks"), ("charact.views.tables.comparison_speedups", "bricks")}
-"""Files that still import a feature."""
 LARGEST_FOLDER = 20
 HEAVY = {"torch", "numpy", "pandas", "pyarrow", "matplotlib", "tensorboard", "rich", "psutil", "jinja2"}
 
@@ -104,7 +102,7 @@ def violations(source: str, module: str) -> list[str]:
     own, found = layer(module), []
     for name, line in imports(parsed(source)):
         top = name.partition(".")[0]
-        if top == "charact" and not may_import(own, layer(name)) and (module, layer(name)) not in KNOTS:
+        if top == "charact" and not may_import(own, layer(name)):
             found.append(f"{module}:{line} imports {name}: {own or 'the top'} may not import {layer(name)}")
         if top == "torch" and free_of_torch(module):
             found.append(f"{module}:{line} imports torch")

@@ -1,6 +1,6 @@
 """Samples of the cases of one run, with the repeats that a comparison needs."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -9,17 +9,11 @@ import pandas as pd
 
 from charact.analysis.common.cache import memoize
 from charact.analysis.common.significance import MIN_ITERATIONS, Sample, Values, resampling, timed
+from charact.analysis.compare.times import Timer, further_times
 from charact.analysis.operations.timings import call_times
 from charact.analysis.profile.breakdown import operator_times, phase_breakdown
 from charact.analysis.profile.case_summary import iteration_samples, phase_times
 from charact.analysis.training.stages import TRAINING_STAGES, stage_phase_times, stage_times
-from charact.bricks.analysis.samples import (
-    brick_samples,
-    constructed_phases,
-    constructed_samples,
-    layer_samples,
-    suite_samples,
-)
 from charact.record.case_facts import pass_facts
 from charact.record.reader import Run
 
@@ -44,7 +38,9 @@ def time_samples(run: Run, by: str) -> Samples:
         run: the measured run.
         by: 'case', 'phase', 'operator_type', 'operator', 'layer', 'kernel', 'problem', 'brick' or 'layer_type'.
     """
-    found = dict(_TIMERS[by](run) if by in _TIMERS else _operators(run, by))
+    # Further times come last: a constructed latency, not the iteration that verified it, is compared with others.
+    timers = [*([_TIMERS[by]] if by in _TIMERS else []), *further_times(by)] or [partial(_operators, column=by)]
+    found = {place: sample for timer in timers for place, sample in timer(run)}
     if "reference" in run.manifest:
         found = {key: Sample(sample.value, reason=PUBLISHED) for key, sample in found.items()}
     return found
@@ -59,9 +55,6 @@ def _cases(run: Run) -> Iterator[tuple[tuple[str, str], Sample]]:
     for of_case, calls in call_times(run).groupby("case", sort=False) if len(run.repetitions) else ():
         directions = [timed(times.tolist()) for _, times in calls.groupby("direction", sort=False)["time_s"]]
         yield (str(of_case), CASE), _summed(directions)
-    yield from suite_samples(run, CASE)
-    # After the measured iterations, so that constructed latencies are compared with constructed ones.
-    yield from constructed_samples(run, CASE)
 
 
 def _phases(run: Run) -> Iterator[tuple[tuple[str, str], Sample]]:
@@ -73,7 +66,6 @@ def _phases(run: Run) -> Iterator[tuple[tuple[str, str], Sample]]:
         wide = epochs.pivot_table(index="number", columns="phase", values="time_s", aggfunc="sum", fill_value=0.0)
         for phase in wide:
             yield (of_training, str(phase)), _epochs(wide[phase], num_epochs(run, of_training))
-    yield from constructed_phases(run)
 
 
 def _epoch_phases(run: Run) -> Iterator[tuple[str, pd.DataFrame]]:
@@ -168,7 +160,4 @@ def _sums(seconds: "pd.Series[float]") -> Iterator[tuple[tuple[str, str], Sample
         yield (case, name), Sample(value, reason=_ONE_PASS)
 
 
-_TIMERS: dict[str, Callable[[Run], Iterator[tuple[tuple[str, str], Sample]]]] = {
-    "case": _cases, "phase": _phases, "problem": _problems, "kernel": _kernels, "brick": brick_samples,
-    "layer_type": layer_samples,
-}  # fmt: skip
+_TIMERS: dict[str, Timer] = {"case": _cases, "phase": _phases, "problem": _problems, "kernel": _kernels}

@@ -28,6 +28,7 @@ from charact.bricks.suite.composition import (
 from charact.bricks.suite.suite import Added, Suite, add_models, check_place, load_suite
 from charact.bricks.timing.worker import run_isolated
 from charact.bricks.views.suites import generated
+from charact.bricks.views.terminal import BrickProgress
 from charact.commands._shared.ceilings import recorded_ceilings
 from charact.commands._shared.publish import keeping_finished, measure_resumably, program, publish_and_report
 from charact.commands._shared.run_cases import open_record
@@ -45,7 +46,7 @@ from charact.record.manifest import check_holds
 from charact.record.reader import Run, load_run
 from charact.record.redaction import expanded_path
 from charact.record.writer import RunWriter
-from charact.views.terminal.progress import BrickProgress, MemoryProgress
+from charact.views.terminal.progress import MemoryProgress
 from charact.workload.base import Workload
 from charact.workload.registry import all_workloads, find_workload
 from charact.workload.user_model.input_spec import parse_input_spec

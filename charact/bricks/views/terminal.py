@@ -28,6 +28,7 @@ from charact.views.tables import format as fmt
 from charact.views.tables import palette
 from charact.views.terminal.bars import Bar, Part
 from charact.views.terminal.named_table import NamedTable, plain_table
+from charact.views.terminal.progress import LiveProgress
 
 _NUM_BRICKS = 10
 _NUM_FAILED = 10
@@ -212,3 +213,18 @@ def configuration(facts: dict[str, Any]) -> str:
     words = [facts["workload"], facts["input_size"],
              None if pd.isna(facts["batch_size"]) else f"b{facts['batch_size']:.0f}", facts["mode"], facts["precision"]]
     return " ".join(f"{word:.0f}" if isinstance(word, float) else str(word) for word in words if pd.notna(word))
+
+
+class BrickProgress(LiveProgress):
+    """Progress of rounds over the bricks of a suite."""
+
+    def pass_started(self, name: str) -> None:
+        """Show the current step: timing rounds or memory."""
+        self._progress.update(self._task, state="first round" if name == "bricks" else name)
+        self._draw()
+
+    def iteration(self, num_iterations: int, median_s: float) -> None:
+        """Show the number of rounds, and the time of the last one."""
+        if self._is_due:
+            self._progress.update(self._task, state=f"{num_iterations} rounds, {median_s:.3g} s each")
+            self._draw()

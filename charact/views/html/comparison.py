@@ -20,7 +20,7 @@ from charact.views.tables import difference_tables, palette
 from charact.views.tables import format as fmt
 from charact.views.tables.case_names import common_facts
 from charact.views.tables.comparison_answers import judged_cases, sentence, turns_sentence
-from charact.views.tables.comparison_speedups import brick_tables, speedup_tables
+from charact.views.tables.comparison_speedups import speedup_tables
 from charact.views.tables.model import Column, Table, limited, table
 
 MAX_PLACES = 24
@@ -38,7 +38,7 @@ def comparison(sides: Sequence[Group]) -> Body:
     leads = ["Times are medians of a run, and over several runs their geometric mean. Ratios are against the baseline: "
              "below 1 is faster.", tables.single_run_note(sides), turns_sentence(sides)]
     blocks = [*_times(sides), Block(table=tables.sides_table(sides), folded=True), *_notes(sides)]
-    blocks += [_block(each.caption, each) for each in [*speedup_tables(sides), *brick_tables(sides)]]
+    blocks += [_block(each.caption, each) for each in [*speedup_tables(sides), *tables.tables_of_kinds(sides)]]
     if metrics := tables.metric_table(sides):
         blocks.append(_block("Throughput, memory, accuracy, energy", metrics))
     if facts := common_facts([case for side in sides for run in side.runs for case in run.manifest["cases"]]):

@@ -6,7 +6,6 @@ from typing import Any
 import pandas as pd
 
 from charact.analysis.compare import GROUPS, Group, geometric_means, speedups
-from charact.bricks.analysis.comparison import brick_means, unmatched_bricks
 from charact.core.units import digits
 from charact.views.tables import format as fmt
 from charact.views.tables.model import Column, Table, table
@@ -36,9 +35,6 @@ def interval(row: Any, significant: int) -> str:
 speedup = fmt.or_missing(digits)
 exact_ratio = fmt.or_missing(lambda value: digits(value, 4))
 """Formatters of factors, with three and four digits."""
-
-
-_NUM_UNMATCHED = 200
 
 
 def speedup_tables(sides: Sequence[Group]) -> list[Table]:
@@ -111,25 +107,3 @@ def _mean_table(sides: Sequence[Group], several_modes: bool) -> Table:
     ]  # fmt: skip
     note = "The interval covers the variation between cases: with few cases it is wide."
     return table(frame, "Geometric means of the speedups", columns, note)
-
-
-def brick_tables(sides: Sequence[Group]) -> list[Table]:
-    """Return geometric means of the bricks' speedups by layer type, and bricks without a counterpart."""
-    means, unmatched = brick_means(sides), unmatched_bricks(sides)
-    if means.empty:
-        return []
-    means["interval"] = [interval(row, 3) for row in fmt.rows(means)]
-    columns = [
-        CASE, Column("layers", "Bricks of", wide=True), *side_column(sides), Column("num_bricks", "Bricks", fmt.number),
-        Column("speedup", "Geometric mean", speedup, "of the speedups of the bricks: above 1 is faster", reason),
-        INTERVAL,
-    ]  # fmt: skip
-    lacking = [CASE, Column("brick", "Brick", wide=True), SIDE, Column("missing_in", "Missing in", unbroken=True),
-               Column("why", "Why")]  # fmt: skip
-    found = [table(means, "Geometric means of the bricks’ speedups", columns)]
-    if unmatched.empty:
-        return found
-    shown = unmatched.groupby(["case", "side", "missing_in"], sort=False).head(_NUM_UNMATCHED)
-    left_out = len(unmatched) - len(shown)
-    note = f"The {_NUM_UNMATCHED} slowest of each group; {left_out} more." if left_out else ""
-    return [*found, table(shown, "Bricks without a counterpart", lacking, note)]

@@ -17,13 +17,13 @@ from charact.analysis.compare.group_facts import (
 )
 from charact.analysis.compare.selection import Places, of_places
 from charact.analysis.compare.turns import SAME_FRAC, decision
+from charact.views.case_kind import all_kinds
 from charact.views.tables import format as fmt
 from charact.views.tables import metric_text
 from charact.views.tables.comparison_speedups import (
     CASE,
     INTERVAL,
     SIDE,
-    brick_tables,
     exact_ratio,
     interval,
     reason,
@@ -77,10 +77,15 @@ def tables(sides: Sequence[Group], levels: Sequence[str]) -> list[Table]:
     found = [
         replace(sides_table(sides), note=single_run_note(sides)), *timed.values(),
         _untimed_table([by for by in levels if timed[by] is None]),
-        *speedup_tables(sides), *brick_tables(sides), metric_table(sides), failed_table(sides), disturbed_table(sides),
-        unmatched_table(sides), context_table(sides), notes_table(sides),
+        *speedup_tables(sides), *tables_of_kinds(sides), metric_table(sides), failed_table(sides),
+        disturbed_table(sides), unmatched_table(sides), context_table(sides), notes_table(sides),
     ]  # fmt: skip
     return [each for each in found if each is not None]
+
+
+def tables_of_kinds(sides: Sequence[Group]) -> list[Table]:
+    """Return the tables that kinds of cases add."""
+    return [table for kind in all_kinds() for table in kind.compared(sides)]
 
 
 def sides_table(sides: Sequence[Group]) -> Table:

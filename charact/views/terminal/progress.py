@@ -164,21 +164,6 @@ class MemoryProgress(LiveProgress):
         return f"about {left_s:.0f} s left" if left_s >= 1 else ""
 
 
-class BrickProgress(LiveProgress):
-    """Progress of rounds over the bricks of a suite."""
-
-    def pass_started(self, name: str) -> None:
-        """Show the current step: timing rounds or memory."""
-        self._progress.update(self._task, state="first round" if name == "bricks" else name)
-        self._draw()
-
-    def iteration(self, num_iterations: int, median_s: float) -> None:
-        """Show the number of rounds, and the time of the last one."""
-        if self._is_due:
-            self._progress.update(self._task, state=f"{num_iterations} rounds, {median_s:.3g} s each")
-            self._draw()
-
-
 class TrainingProgress(_Live):
     """Progress of trainings, and a line on standard output for each epoch.
 

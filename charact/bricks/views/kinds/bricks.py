@@ -7,6 +7,7 @@ from rich.console import RenderableType
 
 from charact.bricks.analysis import tables
 from charact.bricks.views import terminal
+from charact.bricks.views.comparison import brick_tables
 from charact.record.reader import Run
 from charact.views.case_kind import CaseKind, CasePart, Overview, in_one_table
 from charact.views.document import Bar, Card, Number, Part
@@ -74,4 +75,4 @@ _PARTS = {
 }  # fmt: skip
 
 KIND = CaseKind("bricks", 60, _overview, tables.suite_summary, in_one_table(_table), details=_details,
-                shows_failures=True, parts=_PARTS)
+                shows_failures=True, parts=_PARTS, compared=brick_tables)

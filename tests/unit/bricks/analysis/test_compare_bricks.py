@@ -9,7 +9,7 @@ from support.brick_records import Models
 from support.compared import side
 
 from charact.analysis.compare import Group, geometric_means, matched_cases, metric_ratios, ratios
-from charact.bricks.analysis.comparison import ALL, brick_means, unmatched_bricks
+from charact.bricks.analysis.compare.speedups import ALL, brick_means, unmatched_bricks
 from charact.record.reader import Run
 from charact.views.html.report import comparison_sections
 from charact.views.tables.comparison_tables import ratio_table, tables

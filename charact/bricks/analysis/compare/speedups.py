@@ -8,7 +8,7 @@ from charact.analysis.compare.gathering import Fact, gathered
 from charact.analysis.compare.ratios import ratios
 from charact.analysis.compare.run_groups import Group
 from charact.analysis.compare.speedups import geometric_mean
-from charact.bricks.analysis.samples import brick_name
+from charact.bricks.analysis.compare.times.bricks import brick_name
 from charact.bricks.analysis.tables import brick_summary
 from charact.record.reader import Run
 

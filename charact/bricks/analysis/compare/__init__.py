@@ -1,0 +1,1 @@
+"""Comparison of suites and of constructed models."""

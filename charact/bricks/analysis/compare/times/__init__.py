@@ -1,0 +1,1 @@
+"""Times of suites and of constructed models."""
