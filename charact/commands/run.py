@@ -107,7 +107,7 @@ def command(
         from charact.measure.script.ranks.launcher import launch
 
         raise SystemExit(launch(nproc, sys.argv[1:]))
-    from charact.measure.script.ranks.agent_watch import end_with_agent
+    from charact.measure.script.ranks.launcher import end_with_agent
 
     end_with_agent(os.environ)
     check_forks("charact run")

@@ -1,6 +1,8 @@
-"""Names of collectives and of tensors' types in traces."""
+"""Collectives in traces and in dumps of the flight recorder: their names and sizes."""
 
 import re
+
+import msgspec
 
 TYPE_BYTES = {
     "Float": 4, "Double": 8, "Half": 2, "BFloat16": 2, "Long": 8, "Int": 4, "Short": 2, "Char": 1, "Byte": 1, "Bool": 1,
@@ -26,6 +28,83 @@ def operation_name(name: str) -> str:
 
 def kernel_operation(name: str) -> str:
     """Return the collective of a kernel's name: `all_reduce` for ncclDevKernel_AllReduce_Sum_f32_RING_LL."""
-    found = _KERNEL.search(name)
-    operation = "" if found is None else found[1].lower()
+    match = _KERNEL.search(name)
+    operation = "" if match is None else match[1].lower()
     return "unknown" if operation in _UNKNOWN else operation_name(operation)
+
+
+class RecordedCollective(msgspec.Struct):
+    """A collective in a dump of the flight recorder of torch.distributed."""
+
+    profiling_name: str
+    time_created_ns: int
+    record_id: int = 0
+    process_group: tuple[str, str] = ("", "")
+    collective_seq_id: int = 0
+    p2p_seq_id: int = 0
+    is_p2p: bool = False
+    input_sizes: list[list[int]] = []
+    input_dtypes: list[str] = []
+    output_sizes: list[list[int]] = []
+    output_dtypes: list[str] = []
+    duration_ms: float | None = None
+    retired: bool = True
+
+    @property
+    def backend(self) -> str:
+        """Name of the backend, such as gloo."""
+        return self.profiling_name.partition(":")[0]
+
+    @property
+    def operation(self) -> str:
+        """Name without its backend: all_reduce."""
+        return self.profiling_name.partition(":")[2] or self.backend
+
+    @property
+    def group(self) -> str:
+        """Name of the process group, `default` for that of all ranks."""
+        name, description = self.process_group
+        return "default" if description == "default_pg" else name if description in ("", "undefined") else description
+
+    @property
+    def sequence(self) -> int:
+        """Index of the collective in its group."""
+        return self.p2p_seq_id if self.is_p2p else self.collective_seq_id
+
+    @property
+    def num_bytes(self) -> int | None:
+        """Bytes of its inputs or outputs, whichever are more; None if a type is unknown or a size is impossible."""
+        sizes = (_num_bytes(self.input_sizes, self.input_dtypes), _num_bytes(self.output_sizes, self.output_dtypes))
+        return None if sizes[0] is None or sizes[1] is None else max(sizes[0], sizes[1])
+
+
+class _Group(msgspec.Struct):
+    ranks: str = ""
+
+
+class Dump(msgspec.Struct):
+    """A dump of the flight recorder."""
+
+    entries: list[RecordedCollective] = []
+    pg_config: dict[str, _Group] = {}
+
+    def group_size(self, collective: RecordedCollective) -> int | None:
+        """Return the number of ranks in the group of a collective; None if the dump does not have it."""
+        return self.size_of(collective.process_group[0], *([""] if collective.group == "default" else []))
+
+    def size_of(self, *names: str) -> int | None:
+        """Return the number of ranks in the first of some groups that the dump has; None if it has none."""
+        known = [self.pg_config[name].ranks for name in names if name in self.pg_config and self.pg_config[name].ranks]
+        return known[0].count(",") + 1 if known else None
+
+
+def _num_bytes(shapes: list[list[int]], types: list[str]) -> int | None:
+    total = 0
+    for place, shape in enumerate(shapes):
+        num_bytes = TYPE_BYTES.get(types[place] if place < len(types) else "")
+        if num_bytes is None or any(not 0 <= length < 1 << 40 for length in shape):
+            return None
+        for length in shape:
+            num_bytes *= length
+        total += num_bytes
+    return total if total < 1 << 53 else None

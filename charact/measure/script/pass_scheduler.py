@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
+from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
 from charact.core.errors import UserError
@@ -33,6 +34,11 @@ _NUM_RECENT = 16
 """Number of iterations before the passes that show how much iterations vary."""
 MAX_DISCARDED = 3
 """Largest number of iterations that a pass discards because a validation ran in them."""
+
+_NUM_TIMED = 13
+"""Number of iterations before the passes: these take 7, so that a script of 20 steps has all of them."""
+_LONG_ENOUGH = (9, 1.0), (4, 3.0)
+"""Numbers of iterations that are enough if they took so many seconds: a program may have few long iterations."""
 
 
 class PassScheduler:
@@ -280,3 +286,31 @@ class PassScheduler:
         self._peak_after_bytes = resident_peak_bytes()
         self._note({"note": "pass", "pass": self._name, "mode": self._mode, "status": "failed", "reason": reason,
                     "windows": self._windows})
+
+
+class PassStart:
+    """Counts iterations until the passes begin; more are timed after the passes.
+
+    Args:
+        in_step: whether other ranks decide, too: then always `_NUM_TIMED` are timed, so that all decide alike.
+    """
+
+    def __init__(self, *, in_step: bool = False) -> None:
+        self._in_step = in_step
+        self._num_iterations = self._first_end_ns = 0
+        self._is_reached = False
+
+    def is_reached(self, *, iteration_ended: bool) -> bool:
+        """Return whether the passes may run: iterations were many or long.
+
+        Call it at every boundary. It decides only at the end of an iteration; once True, the result stays True.
+        """
+        if not self._is_reached and iteration_ended:
+            now_ns = perf_counter_ns()
+            self._num_iterations += 1
+            if self._num_iterations == 1:
+                self._first_end_ns = now_ns
+            passed_s = (now_ns - self._first_end_ns) / 1e9
+            self._is_reached = self._num_iterations >= _NUM_TIMED or (not self._in_step and any(
+                self._num_iterations >= fewest and passed_s >= least_s for fewest, least_s in _LONG_ENOUGH))
+        return self._is_reached

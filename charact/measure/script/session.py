@@ -18,9 +18,8 @@ from charact.machine.core_use import CoreUse
 from charact.machine.facts import torch_facts
 from charact.measure.script.evaluation_passes import EvaluationPasses
 from charact.measure.script.hooks.patches import Patches
-from charact.measure.script.hooks.variable_names import variable_name
-from charact.measure.script.pass_scheduler import PassScheduler
-from charact.measure.script.pass_start import PassStart
+from charact.measure.script.pass_scheduler import PassScheduler, PassStart
+from charact.measure.script.program.frames import variable_name
 from charact.measure.script.program.owner_facts import owner_facts
 from charact.measure.script.ranks.flight_recorder import FlightRecorder
 from charact.measure.script.ranks.hang_watch import HangWatch

@@ -7,8 +7,8 @@ from threading import get_ident
 from types import CodeType, FunctionType
 from typing import Any, TypeVar
 
-from charact.measure.script.hooks.creation_places import CreationPlaces
 from charact.measure.script.program.events import ProgramEvents
+from charact.measure.script.program.frames import CreationPlaces
 from charact.measure.script.spans.recorder import Kind, SpanRecorder
 
 _ABSENT = object()

@@ -14,7 +14,6 @@ from typing import Any
 
 from charact.measure.script.hooks.child_patches import ChildPatches
 from charact.measure.script.hooks.compile_patches import CompilePatches
-from charact.measure.script.hooks.creation_places import CreationPlaces, calling_place
 from charact.measure.script.hooks.functional_patches import FunctionalPatches
 from charact.measure.script.hooks.import_hook import when_imported
 from charact.measure.script.hooks.loader_patches import LoaderPatches
@@ -22,6 +21,7 @@ from charact.measure.script.hooks.method_patches import MethodPatches
 from charact.measure.script.hooks.optimizer_patches import OptimizerPatches
 from charact.measure.script.hooks.patch_context import PatchContext, subclasses
 from charact.measure.script.program.events import ProgramEvents
+from charact.measure.script.program.frames import CreationPlaces, calling_place
 from charact.measure.script.spans.recorder import ZEROED, Kind, SpanRecorder
 
 COLLECTIVES = (

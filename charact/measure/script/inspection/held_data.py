@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from charact.measure.script.hooks.variable_names import program_variables
-from charact.measure.script.inspection.program_lines import NO_LINE, line_of_program
+from charact.measure.script.program.frames import NO_LINE, line_of_program, program_variables
 
 _LEAST_BYTES = 16 * 2**20
 _MOST_ROWS, _MOST_OBJECTS, _MOST_PARTS, _DEEPEST = 3, 5_000, 64, 4

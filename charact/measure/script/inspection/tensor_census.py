@@ -7,8 +7,7 @@ from typing import Any
 
 import torch
 
-from charact.measure.script.hooks.variable_names import variable_name
-from charact.measure.script.inspection.program_lines import NO_LINE, line_of_program
+from charact.measure.script.program.frames import NO_LINE, line_of_program, variable_name
 
 _MOST_GROUPS = 3
 _FEWEST_TENSORS = 8

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from charact.measure.script.hooks.creation_places import CreationPlaces
+from charact.measure.script.program.frames import CreationPlaces
 
 
 def owner_facts(number: int, objects: Mapping[int, Any], variable: str | None, places: CreationPlaces

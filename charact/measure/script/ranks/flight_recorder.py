@@ -8,42 +8,14 @@ from typing import Any
 
 import msgspec
 
+from charact.traces.collective_names import Dump
+
 BUFFER_ENTRIES = 512
 """Entries that the flight recorder holds; a read takes some 5 ms. The program's own choice has precedence."""
 _SIZE_VARIABLE = "TORCH_FR_BUFFER_SIZE"
-_BYTES = {
-    "Float": 4, "Double": 8, "Half": 2, "BFloat16": 2, "Long": 8, "Int": 4, "Short": 2, "Char": 1, "Byte": 1, "Bool": 1,
-    "ComplexHalf": 4, "ComplexFloat": 8, "ComplexDouble": 16, "Float8_e4m3fn": 1, "Float8_e5m2": 1,
-    "UInt16": 2, "UInt32": 4, "UInt64": 8,
-}  # fmt: skip
 _TOO_OLD = "this PyTorch has no flight recorder for collectives: PyTorch 2.9 and newer have one"
 _OFF = f"the flight recorder is off: remove {_SIZE_VARIABLE}=0"
 _EMPTY = "the flight recorder of this PyTorch recorded none of this rank"
-
-
-class _Entry(msgspec.Struct):
-    record_id: int
-    profiling_name: str
-    time_created_ns: int
-    process_group: tuple[str, str] = ("", "")
-    collective_seq_id: int = 0
-    p2p_seq_id: int = 0
-    is_p2p: bool = False
-    input_sizes: list[list[int]] = []
-    input_dtypes: list[str] = []
-    output_sizes: list[list[int]] = []
-    output_dtypes: list[str] = []
-    duration_ms: float | None = None
-    retired: bool = True
-
-
-class _Group(msgspec.Struct):
-    ranks: str = ""
-
-
-class _Dump(msgspec.Struct):
-    entries: list[_Entry] = []
-    pg_config: dict[str, _Group] = {}
 
 
 def enable_flight_recorder(environment: MutableMapping[str, str], num_entries: int = BUFFER_ENTRIES) -> None:
@@ -99,8 +71,10 @@ class FlightRecorder:
         if since and self._last_id >= 0:  # the first ones are of the start: they tell nothing of an iteration
             self._most_per_iteration = max(self._most_per_iteration, (len(new) + num_lost) / since)
         self._last_id, self._iterations_at_read = max(one.record_id for one in new), num_iterations
-        sizes = {name: group.ranks.count(",") + 1 for name, group in dump.pg_config.items() if group.ranks}
-        return {"note": "collectives", "lost": num_lost, "rows": [_row(one, offset_ns, sizes) for one in new]}
+        return {"note": "collectives", "lost": num_lost, "rows": [  # see `Arrival`
+            [one.time_created_ns - offset_ns, one.group, dump.group_size(one), one.sequence, one.operation,
+             one.num_bytes, None if one.duration_ms is None else round(one.duration_ms * 1e6), one.backend]
+            for one in new]}
 
     def unfinished(self) -> str | None:
         """Return the first collective that has not ended, as text; None if all have."""
@@ -108,10 +82,10 @@ class FlightRecorder:
         waiting = [one for one in dump.entries if not one.retired] if dump is not None else []
         if not waiting:
             return None
-        _, group, _, sequence, operation, *_ = _row(min(waiting, key=lambda one: one.record_id), 0, {})
-        return f"{operation} {sequence} of group {group}"
+        first = min(waiting, key=lambda one: one.record_id)
+        return f"{first.operation} {first.sequence} of group {first.group}"
 
-    def _dump(self) -> _Dump | None:
+    def _dump(self) -> Dump | None:
         """Return the content of the flight recorder; None if torch.distributed is not in use or too old."""
         bindings = sys.modules.get("torch._C._distributed_c10d")
         if bindings is None or "torch.distributed" not in sys.modules:
@@ -122,39 +96,9 @@ class FlightRecorder:
         if dump is None:
             self._is_missing = True
             return None
-        return msgspec.json.decode(dump(True, False), type=_Dump)
+        return msgspec.json.decode(dump(True, False), type=Dump)
 
 
 def _capacity(environment: MutableMapping[str, str]) -> int:
     text = environment.get(_SIZE_VARIABLE, "")
     return int(text) if text.isdigit() and int(text) else BUFFER_ENTRIES
-
-
-def _row(one: _Entry, offset_ns: int, sizes: dict[str, int]) -> list[Any]:
-    """Return the collective as a list, see `Arrival`."""
-    backend, _, operation = one.profiling_name.partition(":")
-    name, description = one.process_group
-    group = "default" if description == "default_pg" else name if description in ("", "undefined") else description
-    num_bytes = _larger(_num_bytes(one.input_sizes, one.input_dtypes), _num_bytes(one.output_sizes, one.output_dtypes))
-    return [
-        one.time_created_ns - offset_ns, group, sizes.get("" if group == "default" else name),
-        one.p2p_seq_id if one.is_p2p else one.collective_seq_id, operation or backend, num_bytes,
-        None if one.duration_ms is None else round(one.duration_ms * 1e6), backend,
-    ]  # fmt: skip
-
-
-def _num_bytes(sizes: list[list[int]], types: list[str]) -> int | None:
-    """Return the bytes of tensors; None if a type is unknown."""
-    total = 0
-    for place, shape in enumerate(sizes):
-        size = _BYTES.get(types[place] if place < len(types) else "")
-        if size is None:
-            return None
-        for length in shape:
-            size *= length
-        total += size
-    return total
-
-
-def _larger(one: int | None, other: int | None) -> int | None:
-    return None if one is None or other is None else max(one, other)

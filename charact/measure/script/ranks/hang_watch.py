@@ -6,9 +6,9 @@ from collections.abc import Callable
 from types import FrameType
 
 from charact.core.running_frame import frame_reader
+from charact.measure.script.program.frames import location_of
 from charact.measure.script.ranks.flight_recorder import FlightRecorder
 from charact.measure.script.spans.recorder import PHASES, SpanRecorder
-from charact.measure.script.spans.stack_sampler import location_of
 
 _CHECKS = 20
 """Number of checks within the limit; a report comes at most this fraction of the limit too late."""

@@ -1,16 +1,23 @@
-"""Start of a program on several ranks of this machine, by torchrun's elastic agent."""
+"""Start of a program on several ranks of this machine, by torchrun's elastic agent, and their end with it."""
 
 import os
+import signal
 import sys
-from collections.abc import MutableMapping, Sequence
+import threading
+import time
+from collections.abc import Callable, MutableMapping, Sequence
 from pathlib import Path
 
 from charact.core.errors import UserError
 from charact.core.output import warn
 from charact.machine.facts import usable_cores
 from charact.machine.rank_identity import rank_identity
-from charact.measure.script.ranks.agent_watch import AGENT
 
+AGENT = "CHARACT_AGENT"
+"""Environment variable with the number of the process that started the ranks; programs do not see it."""
+_CHECK_S = 0.5
+_GRACE_S = 10.0
+"""Time in which the rank may end by SIGTERM: a rank that waits for others inside of C++ does not handle it."""
 _THREADS = "OMP_NUM_THREADS"
 _OPTION = "--nproc"
 
@@ -77,3 +84,20 @@ def without_option(arguments: Sequence[str]) -> list[str]:
         if argument.startswith(f"{_OPTION}="):
             return [*arguments[:place], *arguments[place + 1:]]
     return list(arguments)
+
+
+def end_with_agent(environment: MutableMapping[str, str]) -> None:
+    """Start a thread that ends this rank soon after its agent has ended; nothing to do without one."""
+    agent = environment.pop(AGENT, "")
+    if agent.isdecimal():
+        threading.Thread(target=_watch, args=(int(agent), os.getppid, os.kill), name="charact-agent",
+                         daemon=True).start()
+
+
+def _watch(agent: int, parent: Callable[[], int], kill: Callable[[int, int], None]) -> None:
+    while parent() == agent:
+        time.sleep(_CHECK_S)
+    warn("charact: the process that started the ranks has ended: this rank ends, too")
+    kill(os.getpid(), signal.SIGTERM)
+    time.sleep(_GRACE_S)
+    kill(os.getpid(), signal.SIGKILL)

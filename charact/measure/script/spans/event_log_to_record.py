@@ -12,7 +12,7 @@ from msgspec import Meta
 
 from charact.core.errors import UserError
 from charact.core.timeline import Iteration, Mode, iteration_rows
-from charact.measure.script.program.facts import program_times, settings_facts
+from charact.measure.script.program.facts import SliceTotals, program_times, settings_facts
 from charact.measure.script.program.iterations import program_iteration_rows
 from charact.measure.script.program.notes import ProgramNotes
 from charact.measure.script.spans.blind_spots import NO_DEVICE_TIMES, blind_spots, is_compiled_whole, unwatched
@@ -23,7 +23,6 @@ from charact.measure.script.spans.iterations import join_cycles
 from charact.measure.script.spans.pass_results import Passes
 from charact.measure.script.spans.recorder import Kind, Slice
 from charact.measure.script.spans.segmenter import Segmenter
-from charact.measure.script.spans.slice_totals import SliceTotals
 from charact.record.in_progress import NOTES, SLICES
 from charact.record.schema import PHASES, SAMPLED_PHASES, Rows
 

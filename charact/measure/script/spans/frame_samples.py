@@ -7,7 +7,8 @@ from typing import Any
 
 from charact.core.slow_iterations import slow_limit_s
 from charact.core.timeline import Interval, Iteration, at
-from charact.measure.script.spans.stack_sampler import INTERVAL_S, CodeLocation
+from charact.measure.script.program.frames import CodeLocation
+from charact.measure.script.spans.stack_sampler import INTERVAL_S
 from charact.record.schema import PHASES_IN_PYTORCH, SAMPLED_PHASES
 
 NUM_KEPT = 20

@@ -1,23 +1,21 @@
 """Stack sampler: a thread samples the line that the program runs. No torch in here."""
 
 import ctypes
-import linecache
+import dis
 import operator
-import os
 import sys
-import sysconfig
 import threading
 import time
-from collections.abc import Callable
+from collections import Counter, defaultdict
+from collections.abc import Callable, Hashable
 from functools import partial
-from pathlib import Path
 from random import Random
 from statistics import median
 from types import CodeType, FrameType
 from typing import Any
 
 from charact.core.running_frame import frame_reader
-from charact.measure.script.spans.code_loops import CodeLoops
+from charact.measure.script.program.frames import CodeLocation, line_of, location_of
 from charact.measure.script.spans.event_log import EventLogWriter
 from charact.measure.script.spans.recorder import Kind, SpanRecorder
 from charact.measure.script.spans.thread_clock import ClockReading, ThreadClock
@@ -41,32 +39,12 @@ _SPREAD = 0.2
 """Largest random part of the time between two samples, so that they do not follow the program's own period."""
 _PR_SET_TIMERSLACK = 29
 """From linux/prctl.h."""
+_NUM_NOTED = 3
+"""Number of events of a kind whose stacks are noted."""
 _WRITE_S, _LONGEST_S = 1.0, 3.0
 """Time between two writes of samples: the longest one until the loops of the program are known."""
-_MAX_TEXT = 120
-"""Largest number of characters of a line's text."""
-_LIBRARIES = tuple({os.path.join(sysconfig.get_path(name), "")
-                    for name in ("stdlib", "platstdlib", "purelib", "platlib")})
-_PACKAGES = tuple(os.path.join("", name, "") for name in ("site-packages", "dist-packages"))
-"""Folders of installed packages, also of a user or of another environment on the path."""
-_CHARACT = os.path.join(str(Path(__file__).parents[3]), "")
-_WRAPPERS = os.path.join(str(Path(__file__).parents[1] / "hooks"), "")
-"""Charact's frames that call the program's own code."""
-
-_COLLECTION = "ProgramEvents.collection"
-"""Charact's function that garbage collections call: the line that runs causes them."""
-
 _SAMPLED_KINDS = (None, Kind.FETCH, Kind.FORWARD, Kind.LOSS, Kind.BACKWARD, Kind.STEP)
 """Kinds of spans in which the program's own lines show where the time goes; None outside of all spans."""
-_IMPORTS = "<frozen importlib._bootstrap>"
-"""File of the frames that import a Python module."""
-_CALLS_MODULE = "torch.nn.modules.module"
-"""Python module whose functions call the forward of every `nn.Module`: not worth naming."""
-
-CodeLocation = tuple[str, str, str | None]
-"""File and line of the program's own code, its function, and what it calls or imports of a library."""
-
-
 class FrameSampler:
     """Samples the stack of the thread that starts it, while it is in a span of `_SAMPLED_KINDS`.
 
@@ -175,7 +153,7 @@ class FrameSampler:
         if location not in self._numbers:
             self._numbers[location] = len(self._numbers)
             self._new.append(location)
-            text, line = _line_of(frame, location)
+            text, line = line_of(frame, location)
             self._texts.append(text)
             self._lines.append(line)
         self._add(self._numbers[location], waiting_frac, now_ns)
@@ -260,77 +238,36 @@ def _set_short_timer_slack() -> None:
         ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1000, 0, 0, 0)
 
 
-def location_of(frame: FrameType) -> CodeLocation | None:
-    """Return the innermost line of the program's own code, its function, and the library call or import in it.
+class CodeLoops:
+    """Tells loops inside of an iteration from the loops over iterations and batches.
 
-    None if charact's own work was running, or if the stack has no code of the program. Own code is outside of Python's
-    library and the installed packages; the main module always counts as own code. Of nested calls in a library, it is
-    the one that the own line made. Files below the main module's directory have a relative path. If a library imports
-    a module when it is first called, the location is the library's line, relative to the packages: the program's line
-    only happened to be the first.
+    The latter are those that run when an iteration or a fetch ends.
     """
-    library: CodeType | None = None
-    module = imported = ""
-    importer: CodeLocation | None = None
-    is_import = False  # whether the frames so far end in an import statement
-    current: FrameType | None = frame
-    while current is not None:
-        code = current.f_code
-        name = current.f_globals.get("__name__", "")
-        if code.co_filename == _IMPORTS:
-            imported = str(current.f_locals.get("name")) if code.co_name == "_find_and_load" else imported
-            is_import, importer = True, None
-        elif name == "__main__" or not _is_library(code.co_filename):
-            called = "" if library is None else f"{module}.{library.co_qualname}"
-            calls = ", ".join(filter(None, [called, imported and f"importing {imported}"]))
-            place = f"{short_path(code.co_filename)}:{_line_number(current)}"
-            return importer or (place, code.co_qualname, calls or None)
-        elif not code.co_filename.startswith(_CHARACT):
-            if library is None or name != _CALLS_MODULE:
-                library, module = code, name
-            if is_import and name != "importlib":
-                place = f"{_in_packages(code.co_filename)}:{_line_number(current)}"
-                is_import, importer = False, (place, code.co_qualname, f"importing {imported}")
-        elif is_import or not (code.co_filename.startswith(_WRAPPERS) or code.co_qualname == _COLLECTION):
-            return None  # charact's own work, such as reading the use of the cores
-        current = current.f_back
-    return None
 
+    def __init__(self) -> None:
+        self._calls: dict[CodeType, set[int]] = defaultdict(set)
+        """Offsets of the calls that ended an iteration or fetched a batch, by the function that made them."""
+        self._num_events: Counter[Hashable] = Counter()
 
-def _line_number(frame: FrameType) -> int:
-    """Return the line that a frame runs; that of its function while it runs instructions without a line."""
-    return frame.f_code.co_firstlineno if frame.f_lineno is None else frame.f_lineno
+    @property
+    def are_known(self) -> bool:
+        """Whether an iteration or a fetch has ended."""
+        return bool(self._calls)
 
+    def note(self, event: Hashable) -> None:
+        """Note the running functions at the end of an iteration or a fetch; only the first events of a kind count."""
+        if self._num_events[event] >= _NUM_NOTED:
+            return
+        self._num_events[event] += 1
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None:
+            self._calls[frame.f_code].add(frame.f_lasti)
+            frame = frame.f_back
 
-def _line_of(frame: FrameType, location: CodeLocation) -> tuple[str | None, tuple[CodeType, int] | None]:
-    """Return the text of a location's line, which this or an outer frame runs, and the function's code and line number.
-
-    Each is None if it cannot be read.
-    """
-    place = location[0].rpartition(":")
-    current: FrameType | None = frame
-    while current is not None:
-        path = current.f_code.co_filename
-        if path.endswith(place[0]) and current.f_code.co_qualname == location[1]:
-            line = int(place[2])
-            return linecache.getline(path, line).strip()[:_MAX_TEXT] or None, (current.f_code, line)
-        current = current.f_back
-    return None, None
-
-
-def _is_library(path: str) -> bool:
-    """Return whether a file belongs to Python's library, an installed package or charact."""
-    return path.startswith((*_LIBRARIES, _CHARACT, "<")) or any(folder in path for folder in _PACKAGES)
-
-
-def short_path(path: str) -> str:
-    """Return a path relative to the main module's directory, if it is below."""
-    root = os.path.join(sys.path[0], "") if sys.path else ""
-    return path.removeprefix(root) if root else path
-
-
-def _in_packages(path: str) -> str:
-    """Return the path of a library's file relative to the folder of the packages or of Python's library."""
-    for folder in _PACKAGES:
-        path = path.rpartition(folder)[2]
-    return path.removeprefix(next((one for one in _LIBRARIES if path.startswith(one)), ""))
+    def is_inside(self, code: CodeType, line: int) -> bool:
+        """Return whether a function's line is in a loop inside of an iteration, or in a comprehension."""
+        calls = self._calls.get(code, set())
+        loops = [(jump.argval, jump.offset) for jump in dis.get_instructions(code) if "JUMP_BACKWARD" in jump.opname]
+        inner = [(begin, end) for begin, end in loops if not any(begin <= call <= end for call in calls)]
+        starts = [start for start, _, number in code.co_lines() if number == line]
+        return any(begin <= start <= end for begin, end in inner for start in starts)

@@ -9,14 +9,14 @@ import threading
 import psutil
 import pytest
 
-from charact.measure.script.ranks import agent_watch
-from charact.measure.script.ranks.agent_watch import AGENT, end_with_agent
+from charact.measure.script.ranks import launcher as agent_watch
+from charact.measure.script.ranks.launcher import AGENT, end_with_agent
 
 STARTER = """
 import os, subprocess, sys
 rank = '''
 import os, signal, time
-from charact.measure.script.ranks import agent_watch
+from charact.measure.script.ranks import launcher as agent_watch
 agent_watch._GRACE_S = 0.2
 if {ignores}: signal.signal(signal.SIGTERM, signal.SIG_IGN)
 agent_watch.end_with_agent(os.environ)

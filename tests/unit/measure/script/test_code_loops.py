@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from charact.measure.script.spans.code_loops import CodeLoops
+from charact.measure.script.spans.stack_sampler import CodeLoops
 
 
 def straight(values: list[float]) -> float:

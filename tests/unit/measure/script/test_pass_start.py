@@ -2,8 +2,8 @@
 
 import pytest
 
-from charact.measure.script import pass_start
-from charact.measure.script.pass_start import PassStart
+from charact.measure.script import pass_scheduler
+from charact.measure.script.pass_scheduler import PassStart
 
 
 @pytest.mark.parametrize(("times_s", "in_step", "num_iterations"), [
@@ -22,7 +22,7 @@ def test_passes_begin_after_many_or_long_iterations(monkeypatch: pytest.MonkeyPa
         now_ns += round(1e9 * times_s[seen % len(times_s)])
         return now_ns
 
-    monkeypatch.setattr(pass_start, "perf_counter_ns", clock)
+    monkeypatch.setattr(pass_scheduler, "perf_counter_ns", clock)
     start = PassStart(in_step=in_step)
     assert not start.is_reached(iteration_ended=False)
     seen = 0

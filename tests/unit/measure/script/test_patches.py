@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, dataloader
 
 from charact.measure.script.hooks import functional_patches
 from charact.measure.script.hooks.patches import Patches
-from charact.measure.script.hooks.variable_names import variable_name
+from charact.measure.script.program.frames import variable_name
 from charact.measure.script.spans.recorder import Kind, SpanRecorder
 
 PLACES = (

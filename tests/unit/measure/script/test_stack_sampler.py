@@ -19,17 +19,11 @@ import pytest
 import charact
 from charact.core.timeline import Interval, Iteration
 from charact.measure.script.program.events import ProgramEvents
+from charact.measure.script.program.frames import _LIBRARIES, line_of, location_of
 from charact.measure.script.spans.event_log import EventLogReader, EventLogWriter
 from charact.measure.script.spans.frame_samples import NUM_KEPT, Samples
 from charact.measure.script.spans.recorder import Kind, SpanRecorder
-from charact.measure.script.spans.stack_sampler import (
-    _LIBRARIES,
-    INTERVAL_S,
-    SPARSE_INTERVAL_S,
-    FrameSampler,
-    _line_of,
-    location_of,
-)
+from charact.measure.script.spans.stack_sampler import INTERVAL_S, SPARSE_INTERVAL_S, FrameSampler
 
 pytestmark = pytest.mark.clock
 
@@ -76,7 +70,7 @@ def test_instructions_without_a_line_belong_to_the_function() -> None:
     frame = SimpleNamespace(f_code=code, f_lineno=None, f_back=None, f_globals={"__name__": "own"}, f_locals={})
     location = location_of(frame)  # type: ignore[arg-type]
     assert location == ("/somewhere/own.py:1", "f", None)
-    assert _line_of(frame, location)[1] == (code, 1)  # type: ignore[arg-type]
+    assert line_of(frame, location)[1] == (code, 1)  # type: ignore[arg-type]
 
 
 def test_charact_s_own_work_is_no_place_of_the_program() -> None:
@@ -207,7 +201,7 @@ def test_an_import_has_the_name_of_the_module(tmp_path: Path, monkeypatch: pytes
     (tmp_path / "outer_module.py").write_text("import inner_module\n")
     (tmp_path / "inner_module.py").write_text("from builtins import look_at_stack\nlook_at_stack()\n")
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr("charact.measure.script.spans.stack_sampler._LIBRARIES", (str(tmp_path), *_LIBRARIES))
+    monkeypatch.setattr("charact.measure.script.program.frames._LIBRARIES", (str(tmp_path), *_LIBRARIES))
     monkeypatch.setattr("builtins.look_at_stack", lambda: found.append(location_of(_getframe(1))), raising=False)
     for name in ("outer_module", "inner_module"):
         monkeypatch.delitem(sys.modules, name, raising=False)
