@@ -132,7 +132,6 @@ def _shares(traces: Sequence[Sequence[DeviceEvent]]) -> dict[str, float]:
 
 
 def _delays_ns(trace: TraceEvents, events: Iterable[DeviceEvent]) -> list[int]:
-    """Return the time from the launching call to the start, of each kernel whose call is in the trace."""
     return [event.start_ns - trace.launches[event.correlation].start_ns for event in _kernels(events)
             if event.correlation is not None and event.correlation in trace.launches]
 

@@ -128,7 +128,7 @@ class ExitHandler:
             self._print_in_background()
 
     def _before_fork(self) -> None:
-        """Block the signals: Python loses a signal that has a handler and arrives during a fork."""
+        # Python loses a signal that has a handler and arrives during a fork.
         self._mask.before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
 
     def _restore_signals(self) -> None:
@@ -166,7 +166,6 @@ class ExitHandler:
             self._error.print_line(f"the record is not finished ({reason.lower()}): run charact recover {directory}")
 
     def _recorded_traceback(self) -> str | None:
-        """Return the traceback for the record; only several ranks need it, to name the one that failed first."""
         return self.traceback[-_MOST_TRACEBACK:] if self.traceback and self._job is not None else None
 
     def _print_in_background(self) -> None:
@@ -227,7 +226,6 @@ def _blocked_signals() -> Iterator[None]:
 
 
 def _flush() -> None:
-    """Flush the program's output before charact prints; Python reports errors when it flushes again."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError, OSError, ValueError):
             stream.flush()

@@ -190,7 +190,6 @@ class PassScheduler:
         return added_s if added_s > _CLEAR_FRAC * usual_s else 0.0
 
     def _long_s(self) -> float | None:
-        """Return the processor time (s) of a long iteration without a pass: one in some ten is longer."""
         times_s = sorted(end_s - begin_s for begin_s, end_s in pairwise(self._ends_s))
         return max([*times_s[:-1], *([] if self._typical_s is None else [self._typical_s])], default=None)
 

@@ -179,7 +179,6 @@ class Session:
             self._event_log.notes([{"note": "unwatched", "children": 1, "threads": 0}])
 
     def _on_owner(self, obj: Any, number: int) -> None:
-        """Record the facts of a new owner of slices."""
         self._try(lambda: self._add(obj, number))
 
     def _add(self, obj: Any, number: int) -> None:
@@ -193,7 +192,6 @@ class Session:
             self._look_for_device()  # earlier tensors may have been on another device
 
     def _settings(self) -> dict[str, Any]:
-        """Return a note with PyTorch's settings of the process."""
         from charact.measure.script.program.settings import process_settings
 
         return {"note": "settings", "settings": process_settings()}
@@ -293,7 +291,6 @@ class Session:
         self._core_use = CoreUse()
 
     def _note_core_use(self) -> None:
-        """Note how much of the cores the program and others used since the first iteration."""
         if self._core_use is not None:
             self._notes.append({"note": "core use", "facts": self._core_use.facts()})
             self._core_use = None

@@ -86,7 +86,6 @@ class ChildPatches:
 
 
 def _is_compiler(frame: FrameType | None) -> bool:
-    """Return whether a frame, or the one that starts a process through it, belongs to PyTorch's compiler."""
     while frame is not None and str(frame.f_globals.get("__name__")).partition(".")[0] in _STARTERS:
         frame = frame.f_back
     return frame is not None and str(frame.f_globals.get("__name__")).startswith(_COMPILERS)

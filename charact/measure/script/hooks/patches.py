@@ -143,7 +143,6 @@ class Patches:
             gc.callbacks.remove(self.events.collection)
 
     def _patch_functional_collectives(self) -> None:
-        """Patch the function in which the results of functional collectives are awaited."""
         self._context.replacements.wrap(sys.modules[_FUNCTIONAL_COLLECTIVES], "wait_tensor",
                                         self._context.span(Kind.COMMUNICATION))
 
@@ -204,7 +203,6 @@ class Patches:
         self._context.replacements.put(base, "__init_subclass__", classmethod(made))
 
     def _is_criterion(self, module: Any, outputs: Any) -> bool:
-        """Return whether a module without weights returned a scalar: a loss written as a module."""
         return isinstance(outputs, self._tensor_class) and outputs.dim() == 0 and not any(
             True for _ in module.parameters())
 

@@ -205,7 +205,6 @@ class InspectionInstrument:
         return {"time_s": time_s, "backward_s": backward_s, "layers": layers}
 
     def _is_capturing(self) -> bool:
-        """Return whether a CUDA graph is captured now: nothing may be read from the device."""
         return self._device.type == "cuda" and is_capturing(self._device)
 
     def _look_at_output(self, layer: str, module: nn.Module, output: Any) -> None:

@@ -77,7 +77,6 @@ def location_of(frame: FrameType) -> CodeLocation | None:
 
 
 def _line_number(frame: FrameType) -> int:
-    """Return the line that a frame runs; that of its function while it runs instructions without a line."""
     return frame.f_code.co_firstlineno if frame.f_lineno is None else frame.f_lineno
 
 
@@ -98,7 +97,6 @@ def line_of(frame: FrameType, location: CodeLocation) -> tuple[str | None, tuple
 
 
 def _is_library(path: str) -> bool:
-    """Return whether a file belongs to Python's library, an installed package or charact."""
     return path.startswith((*_LIBRARIES, _CHARACT, "<")) or any(folder in path for folder in _PACKAGES)
 
 
@@ -109,7 +107,6 @@ def short_path(path: str) -> str:
 
 
 def _in_packages(path: str) -> str:
-    """Return the path of a library's file relative to the folder of the packages or of Python's library."""
     for folder in _PACKAGES:
         path = path.rpartition(folder)[2]
     return path.removeprefix(next((one for one in _LIBRARIES if path.startswith(one)), ""))

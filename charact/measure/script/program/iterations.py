@@ -73,13 +73,11 @@ def _input_shapes(notes: ProgramNotes, iteration: Iteration) -> str | None:
 
 
 def _memory(notes: ProgramNotes, iteration: Iteration) -> dict[str, int | None]:
-    """Return the columns of memory, from the last samples in an iteration."""
     own, workers = _last_in(notes.memory, iteration), _last_in(notes.workers_memory, iteration)
     return {"rss_bytes": own and own[1], "allocated_bytes": own and own[2], "workers_bytes": workers and workers[1]}
 
 
 def _last_in(samples: Sequence[Any], iteration: Iteration) -> Any:
-    """Return the last sample taken in an iteration, or None. Each sample begins with its time."""
     index = bisect_right(samples, iteration.end_ns, key=lambda sample: sample[0]) - 1
     return samples[index] if index >= 0 and samples[index][0] > iteration.start_ns else None
 

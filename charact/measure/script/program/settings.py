@@ -181,6 +181,5 @@ def _compile_settings() -> dict[str, Any] | None:
 
 
 def _without_number(reason: str) -> str:
-    """Return the reason of a recompilation without the number of the graph before, as in `0/1: tensor 'x' ...`."""
     number, colon, text = reason.partition(": ")
     return text if colon and "/" in number else reason

@@ -58,7 +58,7 @@ def launch(num_ranks: int, arguments: Sequence[str]) -> int:
 
 
 def _program() -> list[str]:
-    """Return the command that runs charact; a rank's modules must not come before those of the script's directory."""
+    # A rank's modules must not come before those of the script's directory.
     called = Path(sys.argv[0])
     return [sys.executable, str(called)] if called.name == "charact" else [sys.executable, "-m", "charact"]
 

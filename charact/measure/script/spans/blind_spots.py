@@ -77,7 +77,6 @@ def blind_spots(iterations: Sequence[Iteration], *, compiled_whole: bool, full: 
 
 
 def _is_prediction(one: Iteration) -> bool:
-    """Return whether an iteration is inference without a batch of its own: with one, it is an evaluation."""
     return not one.training and all(part.phase != "data" for part in one.intervals)
 
 
@@ -122,7 +121,6 @@ def _gaps_without_phase(iterations: Sequence[Iteration], samples: Samples | None
 
 
 def _known(gaps: Sequence[Interval], samples: Samples | None) -> str | None:
-    """Return text with the line that was sampled most often in gaps; None without enough samples."""
     place = None if samples is None else samples.most_frequent(sorted(gaps, key=lambda gap: gap.start_ns))
     return None if place is None else SAMPLED.format(place)
 
@@ -142,7 +140,6 @@ def _gaps(iterations: Sequence[Iteration]) -> dict[tuple[str, str], list[list[In
 
 
 def _typical_ns(gaps: Sequence[Sequence[Interval]], num_iterations: int) -> float:
-    """Return the median over all iterations of the length of an iteration's gaps, 0 where it has none."""
     lengths = [sum(gap.duration_ns for gap in each) for each in gaps]
     return median(lengths + [0] * (num_iterations - len(lengths)))
 

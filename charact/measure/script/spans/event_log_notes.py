@@ -30,7 +30,6 @@ _Length = Annotated[int, Meta(ge=0, le=2**53)]
 
 
 def _fields(optional: Mapping[str, Any] | None = None, *, base: Any = None, **required: Any) -> Any:
-    """Return a Struct that has required fields, and may have optional ones."""
     fields: list[Any] = [*required.items(), *((name, kind, None) for name, kind in (optional or {}).items())]
     return msgspec.defstruct("Note", fields, bases=None if base is None else (base,), kw_only=True)
 

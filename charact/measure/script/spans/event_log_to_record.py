@@ -208,7 +208,6 @@ def _program(log: EventLog) -> dict[str, Any]:
 
 
 def _num_warmup(num_iterations: int, limit: int | None) -> int:
-    """Return the number of iterations to leave out; iterations beyond the limit were run as warm-up."""
     beyond = 0 if limit is None else num_iterations - limit
     return min(MAX_WARMUP_ITERATIONS, max(num_iterations // 4, beyond))
 
@@ -348,7 +347,6 @@ def _owner_names(log: EventLog, iterations: Sequence[Iteration]) -> tuple[dict[i
 
 
 def _name(log: EventLog, facts: dict[str, Any]) -> str:
-    """Return the name of a global variable at the end, else of any variable at first use, else of the class."""
     return str(log.names.get(facts["owner"]) or facts.get("variable") or facts["class"])
 
 
@@ -383,7 +381,6 @@ def num_samples(owners: dict[int, dict[str, Any]], iterations: Sequence[Iteratio
 
 
 def _fetches(iteration: Iteration) -> Counter[int]:
-    """Return the number of fetches in an iteration by loader; 0 stands for copies."""
     return Counter(interval.owner for interval in iteration.intervals if interval.phase == "data")
 
 

@@ -95,7 +95,6 @@ class Samples:
         return facts
 
     def _is_own(self, number: int) -> bool:
-        """Return whether a location runs code of the program's own, rather than PyTorch's."""
         return not (self._locations[number][2] or "").startswith("torch.")
 
     def most_frequent(self, spans: Sequence[Interval]) -> str | None:
@@ -136,6 +135,5 @@ def _is_in(time_ns: int, spans: Sequence[tuple[int, int]]) -> bool:
 
 
 def _slow(iterations: Sequence[Iteration]) -> list[Iteration]:
-    """Return the slow ones of iterations."""
     limit_s = slow_limit_s([each.host_ns / 1e9 for each in iterations])
     return [each for each in iterations if each.host_ns / 1e9 > limit_s]

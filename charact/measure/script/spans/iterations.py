@@ -82,7 +82,6 @@ def _without_transforms(slices: list[Slice]) -> list[Slice]:
 
 
 def _phase(each: Slice) -> str:
-    """Return the phase of a slice: the one that the program named, except for compilation."""
     return PHASES[each.kind] if each.phase is None or each.kind is Kind.COMPILE else each.phase
 
 
@@ -181,7 +180,6 @@ def _fetches(iteration: Iteration) -> bool:
 
 
 def _begins_with_fetch(iteration: Iteration) -> bool:
-    """Return whether an iteration fetches before its first backward."""
     first = next((each for each in iteration.intervals
                   if each.phase == "backward" or (each.phase == "data" and each.owner)), None)
     return first is not None and first.phase == "data"

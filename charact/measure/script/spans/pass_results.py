@@ -129,6 +129,5 @@ def _add_to_counters(entry: dict[str, Any], tables: dict[str, Rows]) -> None:
 
 
 def _served(windows: Sequence[tuple[int, int]], iterations: Sequence[Iteration]) -> list[int]:
-    """Return the indices, from 0 for the program's first, of the iterations that began in one of the windows."""
     return [number for number, one in enumerate(iterations)
             if any(start_ns <= one.start_ns < end_ns for start_ns, end_ns in windows)]

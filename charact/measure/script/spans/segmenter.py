@@ -236,12 +236,10 @@ class Segmenter:
 
 
 def _trains(slices: list[Slice]) -> bool:
-    """Return whether an iteration marked by the program is training."""
     return any(one.kind in (Kind.BACKWARD, Kind.STEP) or one.phase == "update" for one in slices)
 
 
 def _is_inference_group(group: list[Slice]) -> bool:
-    """Return whether slices of a program that never trains are an iteration: a forward, or a batch of `iterate`."""
     return any(one.kind is Kind.FORWARD for one in group) or (group[0].kind is Kind.FETCH and bool(group[0].phase))
 
 
@@ -383,7 +381,6 @@ class Grouping:
             and other.owner in self._models.trained for other in forwards)
 
     def _begins_training(self, one: Slice) -> bool:
-        """Return whether training may begin with a slice: a forward with gradients, zeroed gradients, or a step."""
         if one.kind is Kind.FORWARD:
             return not self._models.is_inference(one)
         return one.kind in (Kind.UPDATE, Kind.STEP) and one.begins

@@ -233,7 +233,7 @@ class FrameSampler:
 
 
 def _set_short_timer_slack() -> None:
-    """Let short waits of this thread end on time: Linux adds 50 µs to them by default."""
+    # Linux adds 50 µs to short waits by default.
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1000, 0, 0, 0)
 

@@ -60,12 +60,10 @@ class ThreadClock:
         return min(1.0, max(0.0, idle_ns / elapsed_ns))
 
     def _refused_ns(self) -> int | None:
-        """Return the time for which the thread has waited for a processor, on Linux."""
         fields = self._schedstat.read().split()
         return int(fields[1]) if len(fields) > 1 and fields[1].isdigit() else None
 
     def _is_runnable(self) -> bool:
-        """Return whether the thread runs, or waits for a processor; False if unknown."""
         return self._stat.read().rpartition(b")")[2].split()[:1] == [b"R"]  # the name before may have spaces
 
     def close(self) -> None:
