@@ -49,6 +49,6 @@ def command(
         show(*summary_markdown(loaded).split("\n"))
     else:
         from charact.core.console import Console
-        from charact.views.terminal.summary import summary
+        from charact.views.terminal.renderer import summary
 
         Console().print(summary(loaded))

@@ -2,27 +2,23 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Any, NamedTuple
 
 import pandas as pd
 
+from charact.analysis.compare import Group
 from charact.core.plugins import modules_in
 from charact.record.reader import Run
-from charact.views.document import Block, Card
+from charact.views.document import Block, Card, Item
 from charact.views.html.elements.blocks import RUN
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
-
-    from charact.analysis.compare import Group
-    from charact.views.tables.model import Table
+from charact.views.tables.model import Table
 
 
 class Overview(NamedTuple):
-    """Content of the report's first section for the cases of one kind."""
+    """The cases of one kind at a glance: the report's first section, and the beginning of the terminal's summary."""
 
     cards: list[Card]
-    table: "Table"
+    table: Table
     lead: str = ""
     """A sentence about the run, before that of the kind."""
 
@@ -42,7 +38,7 @@ class CasePart(NamedTuple):
 
 @dataclass(frozen=True)
 class CaseKind:
-    """A kind of case: which measurement it is, and how views show its headline numbers.
+    """A kind of case: which measurement it is, and its headline numbers, which every renderer draws.
 
     Each file in `views/kinds/` defines one in a variable `KIND`. Cases are rows of `case_summary`.
     """
@@ -52,17 +48,17 @@ class CaseKind:
     order: int
     """Position among the kinds, ascending."""
     overview: Callable[[Run, pd.DataFrame], Overview]
-    """Cards and a table for the report's first section."""
+    """Cards and a table of the headline numbers."""
     rows: Callable[[Run], pd.DataFrame]
     """Headline numbers of a run, one row per case, for tables of several runs."""
-    tables: "Callable[[pd.DataFrame], list[Table]]"
+    tables: Callable[[pd.DataFrame], list[Table]]
     """Tables of several runs, from the rows of all runs, with columns run and position."""
-    headlines: "Callable[[Run, pd.DataFrame], list[RenderableType]]" = lambda run, cases: []
-    """Tables at the top of the terminal's summary."""
-    details: "Callable[[Run, pd.DataFrame], list[RenderableType]]" = lambda run, cases: []
-    """Lines, bars and tables that follow the headlines in the terminal's summary."""
-    shows_failures: bool = False
-    """Whether `details` shows failed cases itself."""
+    first: Sequence[str] = ()
+    """Columns of the overview's table that head the terminal's summary."""
+    details: Callable[[Run, str], Sequence[Item]] = lambda run, case: []
+    """What follows the card of a case in the terminal's summary."""
+    summary: Callable[[Run], Sequence[Any]] | None = None
+    """Items of the terminal's summary in place of cards and failures: of series, for instance."""
     lead: str = ""
     """A sentence for the top of the report's first section."""
     parts: Mapping[str, CasePart] = field(default_factory=dict)
@@ -73,19 +69,18 @@ class CaseKind:
     """Whether a run is drawn together with other runs, by `side_by_side`."""
     side_by_side: Callable[[Sequence[Run]], list[Block]] = lambda runs: []
     """Figures that show several runs together."""
-    compared: "Callable[[Sequence[Group]], list[Table]]" = lambda sides: []
+    compared: Callable[[Sequence[Group]], list[Table]] = lambda sides: []
     """Tables of a comparison, in addition to those of all kinds."""
 
 
-def in_one_table(headlines: "Callable[..., Table]") -> "Callable[[pd.DataFrame], list[Table]]":
+def in_one_table(headlines: Callable[..., Table]) -> Callable[[pd.DataFrame], list[Table]]:
     """Return a function for `CaseKind.tables`: the headline table of one run, with the run next to the case."""
     return lambda rows: [headlines(rows, RUN)]
 
 
 def all_kinds() -> list[CaseKind]:
     """Return all kinds of cases in their order."""
-    found: list[CaseKind] = [module.KIND for module in modules_in("charact.views.kinds")]
-    return sorted(found, key=lambda kind: kind.order)
+    return sorted((module.KIND for module in modules_in("charact.views.kinds")), key=lambda kind: kind.order)
 
 
 def by_kind(cases: pd.DataFrame) -> list[tuple[CaseKind, pd.DataFrame]]:

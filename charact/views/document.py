@@ -1,13 +1,17 @@
 """What views show, as data: built once by kinds of cases and by sections, and drawn by one renderer each.
 
-`html/` draws cards and sections, `terminal/document.py` cards with their items, `export/` tables as Markdown. Texts are
+`html/` draws cards and sections, `terminal/renderer.py` cards with their items, `export/` tables as Markdown. Texts are
 plain: a renderer escapes them and adds its own marks.
 """
 
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
+import pandas as pd
+
+from charact.views.tables import format as fmt
 from charact.views.tables.model import Table
 
 if TYPE_CHECKING:
@@ -101,8 +105,7 @@ class Card:
 
     `verdict` is a few words, and `advice` the sentences after it. `failure` is the status and reason of a failed case,
     which may have numbers nevertheless. `several` is true if `case` names several cases, so that no filter hides the
-    card. `warnings` say what is missing or wrong. The bars of a `doubtful` card are pale. `items` follow in summaries
-    without sections, such as the terminal's.
+    card. `warnings` say what is missing or wrong. The bars of a `doubtful` card are pale.
     """
 
     case: str
@@ -117,7 +120,6 @@ class Card:
     failure: tuple[str, str] | None = None
     several: bool = False
     doubtful: bool = False
-    items: Sequence[Item] = ()
 
 
 @dataclass(frozen=True)
@@ -169,3 +171,53 @@ class Body:
             return ""
         texts = [text for block in self.blocks for text in (block.note, *(reason for _, reason in block.missing))]
         return "; ".join(dict.fromkeys(filter(None, texts))) or self.lead
+
+
+_COMMAND = re.compile("(?P<before>[^`]*) `(?P<command>[^`]+)`")
+_LEVELS = "▁▂▃▄▅▆▇█"
+_WIDEST_SPARKLINE = 20
+
+
+def bar(title: str, rows: pd.DataFrame, name: str, color: Callable[[str], str], to_text: fmt.Formatter = fmt.seconds,
+        amount: str = "time_s") -> Bar:
+    """Return the bar of a frame with the column `share_frac`, a part a row.
+
+    Args:
+        title: what the bar divides.
+        rows: the frame.
+        name: column of the parts' names.
+        color: color of a name.
+        to_text: text of an amount.
+        amount: column of the amounts.
+    """
+    return Bar(title, [Part(str(getattr(row, name)).replace("_", " "), float(row.share_frac), color(getattr(row, name)),
+                            to_text(getattr(row, amount))) for row in fmt.rows(rows)])
+
+
+def failure_line(case: str, status: str, reason: str) -> Line:
+    """Return the line of a failed case."""
+    return Line((case, "strong"), "  ", (f"{status}: ", "failure"), reason)
+
+
+def sentence_lines(sentence: str, tone: Tone) -> list[Line]:
+    """Return a sentence in a tone; a command in backticks at its end begins a line of its own, to be copied."""
+    found = _COMMAND.fullmatch(sentence)
+    texts = [sentence] if found is None else [f"{found['before']}:", found["command"]]
+    return [Line((text, tone)) for text in texts]
+
+
+def verdict_lines(label: str, verdict: str, sentences: Iterable[object]) -> Lines:
+    """Return a line with a label and its verdict, then one for each sentence; values that are no text are left out."""
+    lines = [line for text in sentences if isinstance(text, str) for line in sentence_lines(text, "dim")]
+    return Lines([Line(f"{label}  ", (verdict, "strong")), *lines])
+
+
+def sparkline(values: Sequence[float]) -> str:
+    """Return a character per value, scaled between the lowest and the highest; many values are thinned out."""
+    known = [value for value in values if not fmt.absent(value)]
+    if not known:
+        return ""
+    step = max(1, -(-len(known) // _WIDEST_SPARKLINE))
+    low, span = min(known), (max(known) - min(known)) or 1.0
+    # Counted from the end: the last value is always shown.
+    return "".join(_LEVELS[round((value - low) / span * (len(_LEVELS) - 1))] for value in known[::-step][::-1])

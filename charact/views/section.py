@@ -2,16 +2,12 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import NamedTuple
 
 from charact.analysis.common.pass_status import passes_taken
 from charact.core.plugins import modules_below
 from charact.record.reader import Run
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
-
-    from charact.views.document import Body
+from charact.views.document import Body, Item
 
 Points = Sequence[tuple[str, str]]
 """Names of numbers, each with how the number was obtained."""
@@ -37,19 +33,19 @@ class Section:
     title: str
     order: int
     """Position in the report, ascending."""
-    html: "Callable[[Run], Body]"
+    html: Callable[[Run], Body]
     passes: tuple[str, ...] = ()
     """The section is shown if a case has taken one of these passes; an empty tuple means always."""
     tables: tuple[str, ...] = ()
     """The section is also shown if one of these tables of the record has rows."""
     shows: Callable[[Run], bool] | None = None
     """Decides whether the section is shown, instead of `passes` and `tables`."""
-    terminal: "Callable[[Run, Any], list[RenderableType]]" = lambda run, case: []
-    """Lines and bars of one profiled case (a row of `case_summary`) for the terminal's summary."""
+    summary: Callable[[Run, str], Sequence[Item]] = lambda run, case: []
+    """Lines, bars and tables of one profiled case for summaries without sections, such as the terminal's."""
     folded: str = ""
     """Title of the fold in which the report hides the section until it is opened; empty if it is open."""
-    terminal_order: int | None = None
-    """Position in the terminal's summary, if different from `order`."""
+    summary_order: int | None = None
+    """Position in these summaries, if different from `order`."""
     scalars: Callable[[Run], Iterator[Scalar]] = lambda run: iter(())
     """Points for TensorBoard's Time Series."""
     points: Mapping[str, Points] = field(default_factory=dict)
@@ -72,5 +68,5 @@ class Section:
 
 def all_sections() -> list[Section]:
     """Return all sections in the order of the report."""
-    found: list[Section] = [module.SECTION for module in modules_below("charact.views.sections")]
-    return sorted(found, key=lambda section: section.order)
+    return sorted((module.SECTION for module in modules_below("charact.views.sections")),
+                  key=lambda section: section.order)

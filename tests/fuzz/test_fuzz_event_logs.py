@@ -21,7 +21,7 @@ from charact.record.reader import load_run
 from charact.record.schema import TABLES
 from charact.record.writer import RunWriter
 from charact.views.html.report import report
-from charact.views.terminal.summary import summary
+from charact.views.terminal.renderer import summary
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 PROGRAMS = {

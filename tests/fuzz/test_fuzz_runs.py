@@ -42,7 +42,7 @@ from charact.views.tables.gate_tables import gate_table
 from charact.views.tensorboard.records import Records
 from charact.views.tensorboard.scalars import scalars
 from charact.views.terminal.comparison import print_tables
-from charact.views.terminal.summary import summary
+from charact.views.terminal.renderer import summary
 
 # Kinds of records
 

@@ -24,7 +24,7 @@ from charact.views.export.tables import export
 from charact.views.html.report import report
 from charact.views.tensorboard.records import Records
 from charact.views.tensorboard.scalars import write_scalars
-from charact.views.terminal.summary import summary
+from charact.views.terminal.renderer import summary
 
 FEW, MANY = 4, 40
 """Traces of an input: one record of many cases is read in a fraction of the time of as many records."""

@@ -28,7 +28,7 @@ from charact.record.reader import Run, load_run
 from charact.views.tensorboard.records import Records
 from charact.views.terminal.live import State, line, panel
 from charact.views.terminal.progress import LiveProgress, TrainingProgress
-from charact.views.terminal.summary import summary
+from charact.views.terminal.renderer import summary
 
 Here = Callable[..., Any]
 WRITERS: dict[str, Callable[[Path], Path]] = {

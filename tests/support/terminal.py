@@ -17,7 +17,7 @@ from pathlib import Path
 from rich.console import Console
 
 from charact.record.reader import load_run
-from charact.views.terminal.summary import summary
+from charact.views.terminal.renderer import summary
 from support.screen import Screen
 
 _LIMIT_S = 120

@@ -199,7 +199,7 @@ assert charact.cli.run(["--help"]) == 0
     ("charact.analysis.profile.breakdown", "from charact import measure"),
     ("charact.analysis.profile.breakdown", "def f():\n    import torch.nn"),
     ("charact.analysis.profile.breakdown", "from charact.bricks.aten import runnable"),
-    ("charact.views.terminal.summary", "import charact.measure.passes.timing"),
+    ("charact.views.terminal.renderer", "import charact.measure.passes.timing"),
     ("charact.measure.counters.host", "from charact.views.tables import format"),
     ("charact.record.reader", "from charact.bricks.suite.composition import Composition"),
     ("charact.workloads.resnet", "from charact.record.reader import load_run"),

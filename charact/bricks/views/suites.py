@@ -10,7 +10,7 @@ from charact.bricks.analysis.construction import Correction
 from charact.bricks.suite.composition import Composition
 from charact.bricks.suite.suite import Suite
 from charact.views.tables import format as fmt
-from charact.views.terminal.named_table import NamedTable, plain_table
+from charact.views.terminal.renderer import NamedTable, plain_table
 
 _COEFFICIENTS = {"factor": "factor of the plain sum", "module_call_s": "each call of a module",
                  "piece_s": "each segment", "backward_start_s": "each start of a backward pass"}  # fmt: skip

@@ -24,11 +24,11 @@ from charact.bricks.analysis.tables import (
 )
 from charact.bricks.views.tables import regression_text
 from charact.record.reader import Run
+from charact.views.document import Bar, Part
 from charact.views.tables import format as fmt
 from charact.views.tables import palette
-from charact.views.terminal.bars import Bar, Part
-from charact.views.terminal.named_table import NamedTable, plain_table
 from charact.views.terminal.progress import LiveProgress
+from charact.views.terminal.renderer import NamedTable, drawn, plain_table
 
 _NUM_BRICKS = 10
 _NUM_FAILED = 10
@@ -158,12 +158,12 @@ def _bars(run: Run) -> list[RenderableType]:
     for case in cases[:_NUM_BARS]:
         times = layers[layers["case"] == case].groupby("operator_type")["time_s"].sum().sort_values(ascending=False)
         top, rest = times.iloc[:_NUM_TYPES], times.iloc[_NUM_TYPES:]
-        parts = [Part(str(name), time_s / times.sum(), fmt.seconds(time_s), palette.operator_type(str(name)))
+        parts = [Part(str(name), time_s / times.sum(), palette.operator_type(str(name)), fmt.seconds(time_s))
                  for name, time_s in top.items()]
         if len(rest):
-            parts.append(Part(f"{len(rest)} more", rest.sum() / times.sum(), fmt.seconds(rest.sum()),
-                              palette.REMAINDER))  # fmt: skip
-        shown += [Text(), Bar(f"{case} by layer type (plain sum)", parts)]
+            parts.append(Part(f"{len(rest)} more", rest.sum() / times.sum(), palette.REMAINDER,
+                              fmt.seconds(rest.sum())))  # fmt: skip
+        shown += [Text(), drawn(Bar(f"{case} by layer type (plain sum)", parts))]
     if len(cases) > _NUM_BARS:
         shown.append(Text(f"{len(cases) - _NUM_BARS} more models: see the report", style="dim"))
     return shown

@@ -163,7 +163,7 @@ def report_outcome(run: Run, quiet: bool, *, as_json: bool = False) -> bool:
         show(*lines_of(run_summary(run)))
         return any_ok
     if not quiet:
-        from charact.views.terminal.summary import summary  # takes 0.2 s, for which a program would wait
+        from charact.views.terminal.renderer import summary  # takes 0.2 s, for which a program would wait
 
         Console().print(summary(run))
     if quiet or not OUT.isatty():

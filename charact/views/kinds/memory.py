@@ -1,15 +1,21 @@
 """Cases whose peak memory is measured or estimated."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Any, Self
+from dataclasses import replace
+from typing import Any
 
 import pandas as pd
-from rich.console import RenderableType
 
-from charact.analysis.memory.composition import memory_composition, memory_needs, memory_peaks, peak_moments
+from charact.analysis.memory.composition import (
+    is_memory_run,
+    memory_composition,
+    memory_needs,
+    memory_peaks,
+    peak_moments,
+)
 from charact.analysis.memory.growth import (
     SERIES,
+    case_series,
     growth_by_case,
     memory_growth,
     memory_steps,
@@ -17,37 +23,49 @@ from charact.analysis.memory.growth import (
     of_series,
     training_to_inference,
 )
-from charact.analysis.memory.limits import limited_cpu, memory_fits, memory_room, out_of_memory
+from charact.analysis.memory.limits import (
+    limited_cpu,
+    memory_fits,
+    memory_room,
+    out_of_memory,
+    out_of_memory_composition,
+)
 from charact.record.reader import Run
 from charact.views.case_kind import CaseKind, CasePart, Overview, in_one_table
-from charact.views.document import Card, Number
-from charact.views.html.elements.blocks import CASE, STATUS, failure_of, memory_bar
+from charact.views.document import Card, Chapter, Item, Line, Lines, Number, failure_line
+from charact.views.html.elements.blocks import CASE, STATUS, memory_bar
 from charact.views.tables import format as fmt
 from charact.views.tables import memory_text as words
 from charact.views.tables.model import Column, Table, table
-from charact.views.terminal import memory as terminal
+
+_MOST_ROWS, _MOST_OUTSIDE = 12, 3
+"""Largest numbers of rows of a table, and of measured peaks outside of their estimate, in a summary."""
+_TOGETHER = [name for name in SERIES if name != "batch_size"]
+"""What the rows of a table of a summary have in common."""
 
 
 def _cards(run: Run) -> list[Card]:
     """Return a card for the largest case of each series that fits, and one per reason for other failed cases."""
     rows = named_series(run).merge(memory_peaks(run), on="case")
-    held, facts = memory_composition(run), _Facts.of(run)
     ran_out = {row.case: row for row in fmt.rows(out_of_memory(run))}
-    shown: list[Card] = []
+    cards: list[Card] = []
     for _, series in rows.groupby(SERIES, sort=False, dropna=False):
-        well = series[series["status"] == "ok"].sort_values("input_size")
-        if len(well):
-            shown += _cards_of_series(well, held, facts)
-        failed = series[series["status"] != "ok"]
-        failed = failed if well.empty else failed[failed["status"] != "oom"]
-        groups = failed.groupby(["status", "reason"], sort=False, dropna=False)
-        shown += [_failed(run, group, ran_out.get(group["case"].iloc[0])) for _, group in groups]
-    return shown
+        succeeded, failed = series[series["status"] == "ok"].sort_values("input_size"), series[series["status"] != "ok"]
+        if len(succeeded):
+            cards += _cards_of_series(run, succeeded)
+            failed = failed[failed["status"] != "oom"]
+        for _, group in failed.groupby(["status", "reason"], sort=False, dropna=False):
+            first = next(fmt.rows(group))
+            fits = f"; {words.what_would_fit(ran_out[first.case])}" if first.case in ran_out else ""
+            cards.append(Card(first.case, failure=(
+                words.failed(run, first.case, first.status),
+                f"{fmt.failure(first.status, first.reason)}{_and_more(len(group))}{fits}")))
+    return cards
 
 
-def _cards_of_series(rows: pd.DataFrame, held: pd.DataFrame, facts: "_Facts") -> list[Card]:
+def _cards_of_series(run: Run, rows: pd.DataFrame) -> list[Card]:
     """Return a card for the largest case, and one for a measured peak outside of its estimate: a failure of charact."""
-    card = _card(next(fmt.rows(rows.tail(1))), held, facts)
+    card = _card(run, next(fmt.rows(rows.tail(1))))
     far = rows[rows["outside_bytes"] > 0].sort_values("outside_bytes", kind="stable")
     if far.empty:
         return [card]
@@ -63,69 +81,36 @@ def _and_more(count: int) -> str:
     return f" (and {count - 1} more of this series)" if count > 1 else ""
 
 
-def _failed(run: Run, rows: pd.DataFrame, ran_out: Any | None) -> Card:
-    first = next(fmt.rows(rows))
-    status, reason = failure_of(first.status, first.reason) or ("", "")
-    fits = "" if ran_out is None else f"; {words.what_would_fit(ran_out)}"
-    return Card(first.case, failure=(words.failed(run, first.case, status), f"{reason}{_and_more(len(rows))}{fits}"))
-
-
-@dataclass(frozen=True)
-class _Facts:
-    """Facts shown next to the peaks: their location, growth, the training-to-inference ratio, and what fits."""
-
-    snapshots: pd.DataFrame
-    growth: pd.DataFrame
-    ratios: pd.DataFrame
-    fits: pd.DataFrame
-    room: pd.DataFrame
-
-    @classmethod
-    def of(cls, run: Run) -> Self:
-        return cls(peak_moments(run), memory_growth(run), training_to_inference(run), memory_fits(run),
-                   memory_room(run))
-
-
-def _card(row: Any, held: pd.DataFrame, facts: _Facts) -> Card:
+def _card(run: Run, row: Any) -> Card:
+    """Return the card of a case: its peak, or the largest size that fits, growth and training-to-inference ratio."""
     method = "measured" if pd.notna(row.measured_bytes) else "predicted"
     peak_bytes = getattr(row, f"{method}_bytes")
     if pd.isna(peak_bytes):
         return Card(row.case, failure=("no data", row.measured_reason))
-    parts = held[(held["case"] == row.case) & (held["method"] == method) & (held["bytes"] > 0)]
-    snapshots = facts.snapshots.query("case == @row.case and method == @method")
     if method == "predicted":
         detail = f"uncertainty {words.plus_minus(row.low_bytes, row.high_bytes, 'not recorded')}"
     else:
         detail = f"predicted {fmt.num_bytes(row.predicted_bytes, row.predicted_reason)}"
         detail += f", {words.share_of(row.error_frac)}" if pd.notna(row.error_frac) else ""
         detail += ", measured within its interval" if row.outside_bytes == 0 else ""
-    peak = Number(f"at the peak, {method}", fmt.num_bytes(peak_bytes))
-    details = [f"in {words.place(next(fmt.rows(snapshots)))}", detail, *words.batches(row)]
-    fits = facts.fits[facts.fits["case"] == row.case]
-    if len(fits):
-        (fit, of_what), *more = words.fit_in_brief(next(fmt.rows(fits)))
-        details = [*more, f"{peak.text} {peak.name}, {details[0]}", detail]
-    room = facts.room[facts.room["case"] == row.case]
-    if len(room):
-        details = [words.room(next(fmt.rows(room))), *details]
-    return Card(
-        row.case,
-        headline=Number(of_what, fit) if len(fits) else peak,
-        details=details,
-        numbers=_numbers(row, method, facts),
-        bars=[memory_bar(parts)],
-    )  # fmt: skip
-
-
-def _numbers(row: Any, method: str, facts: _Facts) -> list[Number]:
-    """Return the growth of the card's series and its training-to-inference ratio; none of those that are not known."""
-    line = next(fmt.rows(of_series(facts.growth.query("method == @method"), row)))
-    ratios = facts.ratios.query("method == @method")
-    ratio = ratios.loc[(ratios["train_case"] == row.case) | (ratios["infer_case"] == row.case), "ratio"]
-    growth = [Number(f"a {line.position} of a sample", fmt.num_bytes(line.sample_slope_bytes)),
-              Number("fixed", fmt.num_bytes(line.fixed_bytes))]  # fmt: skip
-    return [*(growth if pd.notna(line.sample_slope_bytes) else []),
-            *([Number("training / inference", fmt.ratio(ratio.iloc[0]))] if len(ratio) else [])]
+    moment = next(fmt.rows(peak_moments(run).query("case == @row.case and method == @method")))
+    headline = Number(f"at the peak, {method}", fmt.num_bytes(peak_bytes))
+    details = [f"in {words.place(moment)}", detail, *words.batches(row)]
+    for fit in fmt.rows(memory_fits(run).query("case == @row.case").head(1)):
+        (value, name), needs = words.fit_in_brief(fit)
+        details = [needs, f"{headline.text} {headline.name}, {details[0]}", detail]
+        headline = Number(name, value)
+    for room in fmt.rows(memory_room(run).query("case == @row.case").head(1)):
+        details = [words.room(room), *details]
+    growth = next(fmt.rows(of_series(memory_growth(run).query("method == @method"), row)))
+    numbers = [] if pd.isna(growth.sample_slope_bytes) else [
+        Number(f"a {growth.position} of a sample", fmt.num_bytes(growth.sample_slope_bytes)),
+        Number("fixed", fmt.num_bytes(growth.fixed_bytes))]
+    ratios = training_to_inference(run).query("method == @method")
+    ratios = ratios[(ratios["train_case"] == row.case) | (ratios["infer_case"] == row.case)]
+    numbers += [Number("training / inference", fmt.ratio(ratio)) for ratio in ratios["ratio"].head(1)]
+    held = memory_composition(run).query("case == @row.case and method == @method")
+    return Card(row.case, headline=headline, details=details, numbers=numbers, bars=[memory_bar(held)])
 
 
 def _table(rows: pd.DataFrame, *more: Column) -> Table:
@@ -134,28 +119,19 @@ def _table(rows: pd.DataFrame, *more: Column) -> Table:
         Column("predicted_bytes", "Predicted", fmt.num_bytes, "the same", lambda row: row.predicted_reason),
         Column("error_frac", "Error", words.share_of, "predicted / measured - 1", _not_both),
         Column("held", "In range", None, "whether the measured peak is within the bounds", _not_both, unbroken=True,
-               is_fault=_is_outside),
+               is_fault=lambda row: bool(row.outside_bytes > 0)),
         Column("low_bytes", "From", fmt.num_bytes, "lower bound of the estimate", _not_predicted),
         Column("high_bytes", "To", fmt.num_bytes, "upper bound of the estimate", _not_predicted),
     ]
-    rows = rows.assign(held=pd.Series([_held(row) for row in fmt.rows(rows)], rows.index, dtype="str"))
+    held = [None if pd.isna(row.outside_bytes) else "yes" if row.outside_bytes <= 0 else
+            f"no, by {fmt.num_bytes(row.outside_bytes)}: please report" for row in fmt.rows(rows)]
+    rows = rows.assign(held=pd.Series(held, rows.index, dtype="str"))
     columns = [
         CASE, *more, STATUS,
         Column("measured_bytes", "Measured", fmt.num_bytes, "peak of an iteration", lambda row: row.measured_reason),
         *(predicted if rows["predicted_bytes"].notna().any() else []),
     ]  # fmt: skip
     return table(rows, "Peak memory of each case", columns)
-
-
-def _held(row: Any) -> str | None:
-    """Return whether the measured peak is within the bounds of the estimate, None if one of them is missing."""
-    if pd.isna(row.outside_bytes):
-        return None
-    return f"no, by {fmt.num_bytes(row.outside_bytes)}: please report" if row.outside_bytes > 0 else "yes"
-
-
-def _is_outside(row: Any) -> bool:
-    return bool(row.outside_bytes > 0)
 
 
 def _not_both(row: Any) -> str:
@@ -172,8 +148,108 @@ def _overview(run: Run, cases: pd.DataFrame) -> Overview:
     return Overview(_cards(run), _table(memory_peaks(run)), lead)
 
 
-def _details(run: Run, cases: pd.DataFrame) -> list[RenderableType]:
-    return terminal.blocks(run)
+def _summary(run: Run) -> list[Item]:
+    """Return a chapter for each series, with peaks, growth and the largest peak; then sizes that fit, and failures."""
+    if not is_memory_run(run):
+        return []
+    rows = case_series(run).merge(memory_peaks(run), on="case")
+    known = rows[["measured_bytes", "predicted_bytes"]].notna().any(axis="columns")
+    rows = rows[known.groupby([rows[name] for name in _TOGETHER]).transform("any")]
+    items: list[Item] = []
+    for _, group in rows.groupby(_TOGETHER, sort=False):
+        first = next(fmt.rows(group))
+        title = ", ".join(filter(None, [words.model(first.workload, first.variant), first.mode, first.precision,
+                                        first.device, first.ranks]))
+        items.append(Chapter(title, [_peaks(run, group), *_growth_lines(run, group), *_largest_peak(run, group)]))
+    if limited := limited_cpu(run):
+        items += [Line(), Line((words.limited_cpu(*limited), "warning"))]
+    fits: list[Item] = []
+    for _, room in memory_room(run).groupby(["target", "limit_bytes"], sort=False):
+        largest = next(fmt.rows(room.sort_values("needed_bytes").tail(1)))
+        others = f"; so do {len(room) - 1} smaller cases" if len(room) > 1 else ""
+        fits.append(Line((largest.case, "strong"), f"  {words.room(largest)}{others}"))
+    fits += [Line((f"{words.model(row.workload, row.variant)}, {row.mode}", "strong"), f"  {words.fit(row)}")
+             for row in fmt.rows(memory_fits(run))]
+    failures = _failures(run)
+    return [*items, *([Line(), *fits] if fits else []), *([Line(), *failures] if failures else [])]
+
+
+def _peaks(run: Run, rows: pd.DataFrame) -> Lines:
+    """Return the table of peaks by size and batch, 12 evenly spaced rows at most, and how accurate estimates are."""
+    step = -(-len(rows) // _MOST_ROWS)
+    ratios = training_to_inference(run).sort_values("method", ascending=False, kind="stable")  # measured ones win
+    by_case = {case: ratio for mode in ("train", "infer")
+               for case, ratio in zip(ratios[f"{mode}_case"], ratios["ratio"], strict=True)}  # fmt: skip
+    thinned = rows.sort_values(["batch_size", "num_positions"], kind="stable").iloc[::-step].iloc[::-1]
+    thinned = thinned.assign(half_bytes=(thinned["high_bytes"] - thinned["low_bytes"]) / 2,
+                             ratio=thinned["case"].map(by_case).astype(float))
+
+    def unpredicted(row: Any) -> str:
+        return (row.predicted_reason or "not recorded") if row.status == "ok" else str(row.status)
+
+    def peak(value: float | None, reason: str | None = None) -> str:
+        return "–" if reason == words.PREDICTED_ONLY and fmt.absent(value) else fmt.num_bytes(value, reason)
+
+    columns = [Column("input_size", "Size", fmt.number), Column("batch_size", "Batch", fmt.number)]
+    is_measured, is_predicted = rows["measured_bytes"].notna().any(), rows["predicted_bytes"].notna().any()
+    if is_measured:
+        columns.append(Column("measured_bytes", "Measured", peak, "",
+                              lambda row: row.measured_reason if row.status == "ok" else row.status))
+    if is_predicted:
+        columns += [Column("predicted_bytes", "Predicted", fmt.num_bytes, "", unpredicted),
+                    Column("half_bytes", "±", fmt.num_bytes, "", unpredicted)]
+    if is_measured and is_predicted:
+        columns.append(Column("error_frac", "Error", lambda value, _: words.share_of(value).replace("n/a", "–")))
+    if rows["case"].isin(by_case).any():
+        columns.append(Column("ratio", "Train ÷ infer", fmt.ratio, "", lambda row: "one mode"))
+    notes = [Line((f"{len(thinned)} of {len(rows)} cases; the report has all", "dim"))] if step > 1 else []
+    only_predicted = (thinned["status"] == "ok") & (thinned["measured_reason"] == words.PREDICTED_ONLY)
+    if is_measured and only_predicted.any():
+        notes.append(Line(("– was not measured, only predicted", "dim")))
+    return Lines([table(thinned, "", columns), *_accuracy(rows), *notes])
+
+
+def _accuracy(rows: pd.DataFrame) -> list[Line]:
+    """Return a line for each measured peak outside of its estimate, a failure of charact; else that all are inside."""
+    known, far = rows["outside_bytes"].notna().sum(), rows[rows["outside_bytes"] > 0]
+    if far.empty:
+        every = "the measured peak is" if known == 1 else f"all {known} measured peaks are"
+        return [Line((f"{every} within the estimated interval", "dim"))] if known else []
+    far = far.sort_values("outside_bytes", ascending=False, kind="stable")
+    lines = [Line((row.case, "strong"), "  ", (words.outside(row), "failure"))
+             for row in fmt.rows(far.head(_MOST_OUTSIDE))]
+    more = f"and {len(far) - len(lines)} more of {known} measured peaks; the report has all"
+    return [*lines, Line((more, "failure"))] if len(far) > len(lines) else lines
+
+
+def _growth_lines(run: Run, rows: pd.DataFrame) -> list[Item]:
+    """Return how the peak grows with the input size, a line for each batch size and method."""
+    steps = memory_steps(run)
+    lines = [Line("growth with the input size")]
+    for row in fmt.rows(of_series(memory_growth(run), next(fmt.rows(rows)), _TOGETHER)):
+        growth = words.growth(row, of_series(steps, row, [*SERIES, "method"]))
+        lines.append(Line(f"batch {row.batch_size}, {row.method}: {growth}"))
+    return [Lines(lines)] if len(lines) > 1 else []
+
+
+def _largest_peak(run: Run, rows: pd.DataFrame) -> list[Item]:
+    """Return a bar with the largest case's peak by category, and its position in the iteration."""
+    largest = next(fmt.rows(rows.sort_values(["measured_bytes", "predicted_bytes"], na_position="first").tail(1)))
+    for moment in fmt.rows(peak_moments(run).query("case == @largest.case").head(1)):
+        held = memory_composition(run).query("case == @largest.case and method == @moment.method")
+        title = f"{largest.case} peaks ({fmt.num_bytes(moment.bytes)}, {moment.method}) in {words.place(moment)}"
+        return [*map(Line, words.batches(largest)), memory_bar(held, title)]
+    return []
+
+
+def _failures(run: Run) -> list[Line]:
+    """Return a line for each failed case; if it ran out of memory, with requested and allocated memory."""
+    ran_out, held = out_of_memory(run), out_of_memory_composition(run)
+    reasons = {row.case: words.ran_out(row, held[held["case"] == row.case]) for row in fmt.rows(ran_out)}
+    failures = [failure_line(row.case, words.failed(run, row.case, row.status),
+                             reasons.get(row.case) or fmt.failure(row.status, row.reason))
+                for row in fmt.rows(run.cases.query("status != 'ok'"))]
+    return [*failures, *map(Line, words.searches(ran_out))] if failures else []
 
 
 def _by_size(run: Run) -> Mapping[str, "pd.Series[float]"]:
@@ -208,6 +284,6 @@ _PARTS = {
                             is_list=False),
 }  # fmt: skip
 
-KIND = CaseKind("memory", 40, _overview, memory_peaks, in_one_table(_table), details=_details, shows_failures=True,
-                parts=_PARTS, by_size=_by_size,
+KIND = CaseKind("memory", 40, _overview, memory_peaks, in_one_table(_table), summary=_summary, parts=_PARTS,
+                by_size=_by_size,
                 lead="Cards show the largest case of each series that fits; the table has all cases.")

@@ -1,50 +1,50 @@
 """Cases that time basic operations of given sizes."""
 
+from dataclasses import replace
 from typing import Any
 
 import pandas as pd
-from rich.console import RenderableType
 
+from charact.analysis.operations.sparsity import sparse_crossover
 from charact.analysis.operations.timings import operation_cases, operation_times, suite_totals
 from charact.record.reader import Run
 from charact.views.case_kind import CaseKind, CasePart, Overview, in_one_table
-from charact.views.document import Bar, Card, Number, Part
+from charact.views.document import Bar, Card, Chapter, Item, Line, Lines, Number, Numbers, bar, failure_line
 from charact.views.html.elements.blocks import failure_of
 from charact.views.tables import format as fmt
 from charact.views.tables import operation_tables, palette
-from charact.views.terminal import operations as terminal
+from charact.views.tables.model import Cell, Column, table
 
 _NUM_CARDS = 12
+_NUM_PROBLEMS = 15
+"""Largest number of problems of an operation in a summary: the slowest ones."""
+_PLACE = ["suite", "set", "operation", "layout", "precision", "device"]
 
 
 def _overview(run: Run, cases: pd.DataFrame) -> Overview:
-    totals, problems = suite_totals(run), operation_cases(run)
+    """Build a card per operation of a suite, one for each of the slowest single problems, and a table."""
+    totals, problems, times = suite_totals(run), operation_cases(run), operation_times(run)
     few = f"Cards show the {_NUM_CARDS} slowest of {len(problems)} problems."
     note = few if len(problems) > _NUM_CARDS else ""
-    shown = operation_tables.totals(totals) if len(totals) else operation_tables.headlines(problems, note=note)
-    return Overview(_cards(run), shown)
-
-
-def _cards(run: Run) -> list[Card]:
-    """Return a card per operation of a suite, and one for each of the slowest single problems."""
-    cases = operation_cases(run)
-    times = operation_times(run)
-    shown = [_suite_card(row, times) for row in fmt.rows(suite_totals(run))]
-    own = cases[cases["suite"].isna()].sort_values("time_s", ascending=False, kind="stable", na_position="first")
-    return shown + [_problem_card(row, times[times["case"] == row.case]) for row in fmt.rows(own.head(_NUM_CARDS))]
+    own = problems[problems["suite"].isna()].sort_values("time_s", ascending=False, kind="stable", na_position="first")
+    cards = [_suite_card(row, times) for row in fmt.rows(totals)]
+    cards += [_problem_card(row, times[times["case"] == row.case]) for row in fmt.rows(own.head(_NUM_CARDS))]
+    return Overview(cards, operation_tables.totals(totals) if len(totals) else
+                    operation_tables.headlines(problems, note=note))
 
 
 def _suite_card(row: Any, times: pd.DataFrame) -> Card:
-    words = [row.suite, row.set, row.operation, row.layout, row.precision, row.device]
-    name = " · ".join(str(word) for word in words if pd.notna(word))
-    counted = f"{row.num_problems} problem{'' if row.num_problems == 1 else 's'}, each once"
+    facts = {name: getattr(row, name) for name in _PLACE}
+    name = " · ".join(str(fact) for fact in facts.values() if pd.notna(fact))
+    counted = f"{row.num_problems} problem{'' if row.num_problems == 1 else 's'}"
     if pd.isna(row.total_s):
-        return Card(name, several=True, failure=("failed", f"all of {counted.removesuffix(', each once')}"))
+        return Card(name, several=True, failure=("failed", f"all of {counted}"))
     same = times[(times["status"] == "ok") & times["median_s"].notna()]
-    for column, word in zip(["suite", "set", "operation", "layout", "precision", "device"], words, strict=True):
-        same = same[same[column].isna() if pd.isna(word) else same[column] == word]
+    for column, fact in facts.items():
+        same = same[same[column].isna() if pd.isna(fact) else same[column] == fact]
     return Card(
-        name, several=True, headline=Number("total execution time", fmt.duration(row.total_s)), details=[counted],
+        name, several=True, headline=Number("total execution time", fmt.duration(row.total_s)),
+        details=[f"{counted}, each once"],
         warnings=[f"{row.num_failed} failed and are left out"] if row.num_failed else [],
         numbers=[Number("FLOP", fmt.num_flop(row.flop, operation_tables.no_flop(row))),
                  Number("rate", fmt.flop_rate(row.flop_per_s, operation_tables.no_flop(row)))],
@@ -72,14 +72,62 @@ def _problem_card(row: Any, times: pd.DataFrame) -> Card:
 
 def _bars(times: pd.DataFrame) -> list[Bar]:
     """Return the bar of directions; none if there is only one."""
-    sums = times.groupby("direction", sort=False)["median_s"].sum()
-    parts = [Part(fmt.DIRECTIONS[str(name)], float(time_s / sums.sum()), palette.DIRECTIONS[str(name)])
-             for name, time_s in sums.items()]
-    return [Bar("Time by direction", parts)] if len(parts) > 1 else []
+    sums = times.groupby("direction", sort=False, as_index=False)["median_s"].sum()
+    sums = sums.assign(share_frac=sums["median_s"] / sums["median_s"].sum(), name=sums["direction"].map(fmt.DIRECTIONS))
+    colors = {fmt.DIRECTIONS[name]: color for name, color in palette.DIRECTIONS.items()}
+    return [bar("Time by direction", sums, "name", colors.__getitem__, amount="median_s")] if len(sums) > 1 else []
 
 
-def _details(run: Run, cases: pd.DataFrame) -> list[RenderableType]:
-    return terminal.blocks(run)
+def _summary(run: Run) -> list[Item]:
+    """Return totals of suites, a table of problems for each operation, precision and device, crossovers, failures."""
+    times, totals = operation_times(run), suite_totals(run)
+    items: list[Item] = []
+    if len(totals):
+        named = operation_tables.totals(totals)
+        names = [" ".join(map(str, row[_PLACE].dropna())) for _, row in totals.iterrows()]
+        rows = [replace(row, cells=[Cell(name), *row.cells[1:]]) for row, name in zip(named.rows, names, strict=True)]
+        items.append(Numbers(replace(named, rows=rows), (
+            "total_s", "num_problems", "num_failed", "flop", "published_flop", "flop_per_s")))
+    for key, group in times[times["status"] == "ok"].groupby(["operation", "precision", "device"], sort=False):
+        hot = ["hot"] if (group["hot"] == "yes").all() else []
+        items.append(Chapter(", ".join([*map(str, key), *hot]), [_problems(group)]))
+    crossovers = [Line(" ".join([row.size, row.layout, fmt.DIRECTIONS[row.direction], row.precision, row.device]),
+                       ": sparse is faster below a density of ", (fmt.crossover(row), "strong"))
+                  for row in fmt.rows(sparse_crossover(run))]
+    return [*items, *([Line(), *crossovers] if crossovers else []),
+            *(failure_line(f"{row.problem} {row.precision}", row.status, fmt.failure(row.status, row.reason))
+              for row in fmt.rows(operation_cases(run).query("status != 'ok'")))]
+
+
+def _problems(rows: pd.DataFrame) -> Lines:
+    """Return the slowest problems of one operation in the order they ran, a row for each direction, and notes."""
+    longest = rows.groupby("case", sort=False)["median_s"].sum().nlargest(_NUM_PROBLEMS)
+    slowest = rows[rows["case"].isin(longest.index)]
+    directed = (slowest["direction"] != "forward").any()
+    names = [(row.problem.partition(":")[2] or row.problem) + (f" {fmt.DIRECTIONS[row.direction]}" if directed else "")
+             for row in fmt.rows(slowest)]
+    slowest = slowest.assign(name=names, half_frac=(slowest["high_s"] - slowest["low_s"]) / 2 / slowest["median_s"])
+
+    def missing(otherwise: str) -> Any:
+        return lambda row: row.time_reason if isinstance(row.time_reason, str) else otherwise
+
+    columns = [
+        Column("name", "Problem"), Column("median_s", "Time", fmt.seconds, "", missing("not timed")),
+        Column("half_frac", "±", fmt.share, "", missing("few")),
+        Column("flop_per_s", "FLOP/s", fmt.flop_rate, "", missing("not counted")),
+        Column("bytes_per_s", "Bytes/s", fmt.byte_rate, "", missing("not counted")),
+        Column("share_frac", "Ceiling", fmt.share, "", operation_tables.no_share),
+        Column("max_error", "Error", fmt.error, "", missing("not checked"),
+               is_fault=lambda row: bool(row.max_error > row.tolerance)),
+    ]  # fmt: skip
+    notes = [Line((operation_tables.notes(rows), "warning"))] if operation_tables.notes(rows) else []
+    notes += [Line((f"{row.problem} {fmt.DIRECTIONS[row.direction]}: error {fmt.error(row.max_error)}, more than the "
+                    f"{fmt.error(row.tolerance)} that {row.precision} allows", "warning"))
+              for row in fmt.rows(rows[rows["max_error"] > rows["tolerance"]])]
+    if len(slowest) < len(rows):
+        notes.append(Line((f"the {len(longest)} slowest of {rows['case'].nunique()} problems; the report and charact "
+                           "export have all", "dim")))
+    return Lines([Numbers(table(slowest, "", columns), [column.name for column in columns[1:]]), *notes])
 
 
 _PARTS = {
@@ -89,5 +137,5 @@ _PARTS = {
         ("direction", "median_s", "flop_per_s", "bytes_per_s", "share_frac", "share_reason")),
 }  # fmt: skip
 
-KIND = CaseKind("operation", 50, _overview, operation_cases, in_one_table(operation_tables.headlines), details=_details,
-                shows_failures=True, parts=_PARTS)
+KIND = CaseKind("operation", 50, _overview, operation_cases, in_one_table(operation_tables.headlines),
+                summary=_summary, parts=_PARTS)

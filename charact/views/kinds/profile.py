@@ -6,9 +6,6 @@ from functools import partial
 from typing import Any
 
 import pandas as pd
-from rich.console import Group, RenderableType
-from rich.padding import Padding
-from rich.text import Text
 
 from charact.analysis.common.pass_status import missed_precision, pass_reason, was_asked_for
 from charact.analysis.common.script_attribution import (
@@ -36,7 +33,7 @@ from charact.analysis.ranks.waiting import rank_waits
 from charact.record.reader import Run
 from charact.record.schema import SAMPLED_PHASES
 from charact.views.case_kind import CaseKind, CasePart, Overview, shown_as
-from charact.views.document import Bar, Card, Meter, Number, Part
+from charact.views.document import Bar, Card, Item, Line, Lines, Meter, Number, bar
 from charact.views.html.elements.blocks import (
     CASE,
     ITERATION,
@@ -53,7 +50,6 @@ from charact.views.section import all_sections
 from charact.views.tables import counter_text, finding_text, palette, rank_text
 from charact.views.tables import format as fmt
 from charact.views.tables.model import Column, Table, table
-from charact.views.terminal.case_lines import Hanging, case_block, headline_table
 
 _USED = {
     "flop_per_s": "{} of the best measured FLOP/s", "warp_occupancy_frac": "{} warp occupancy",
@@ -69,8 +65,7 @@ def _overview(run: Run, cases: pd.DataFrame) -> Overview:
     of_ranks = rank_verdicts(run).drop(columns="rank").rename(columns={"straggler": "rank"})
     uneven = of_ranks[of_ranks["verdict"].notna() & (of_ranks["verdict"] != BALANCED)]
     waits = {row.case: row for row in fmt.rows(uneven)}
-    cards = [_card(run, case, verdicts[name], waits.get(name))
-             for _, case in cases.iterrows() for name in [str(case["case"])]]
+    cards = [_card(run, row, verdicts[row.case], waits.get(row.case)) for row in fmt.rows(cases)]
     return Overview(_without_shared_reasons(cards), _table(run, cases))
 
 
@@ -82,64 +77,50 @@ def _without_shared_reasons(cards: list[Card]) -> list[Card]:
     return [replace(card, numbers=[number for number in card.numbers if number.name not in shared]) for card in cards]
 
 
-def _card(run: Run, case: "pd.Series[Any]", verdict: Any, of_ranks: Any) -> Card:
+def _card(run: Run, row: Any, verdict: Any, of_ranks: Any) -> Card:
     """Return the card of a case: its time, where it goes, what memory is for, how well the device is used, the verdict.
 
     `verdict` is the case's row of `bottlenecks`; `of_ranks` its program's row of `stragglers` if the ranks wait much
-    for each other, which is then the verdict.
+    for each other, which is then the verdict. The advice of a watched program is its first finding about the case.
     """
-    name = str(case["case"])
-    if failure := failure_of(case["status"], case["reason"]):
-        return Card(name, failure=failure)
-    timing, flop, memory = (pass_reason(run, name, each) for each in ("timing", "flop", "memory"))
-    few = timing or "fewer than 6 iterations"
-    passes = {"samples/s": "timing", "rate": "flop", "peak memory": "memory"}
-    numbers = [
-        Number("samples/s", fmt.number(case["samples_per_s"], timing or fmt.no_samples(case["batch_size"]))),
-        Number("rate", fmt.flop_rate(case["flop_per_s"], flop or timing)),
-        Number("peak memory", fmt.num_bytes(case["peak_bytes"], memory)),
-    ]
-    compiled = [] if pd.isna(case["compile_s"]) else [f"compiled in {fmt.duration(case['compile_s'])}"]
-    disturbed = disturbance(run, name)
-    return Card(
-        name,
-        headline=Number("per iteration", fmt.seconds(case["median_s"], timing)),
-        details=[f"95 % interval {fmt.interval(case['low_s'], case['high_s'], few)}", *compiled],
-        warnings=_warnings(run, name),
-        doubtful=bool(disturbed and disturbed.is_unreliable),
-        numbers=[number for number in numbers if was_asked_for(run, passes[number[0]])],
-        bars=_bars(run, name),
-        meters=_meters(run, name),
-        verdict=_verdict(verdict, disturbed) if of_ranks is None else rank_text.verdict(of_ranks),
-        advice=[finding_text.sentence(text) for text in _advice(run, name, verdict, of_ranks)],
-    )
-
-
-def _advice(run: Run, case: str, verdict: Any, of_ranks: Any) -> list[str]:
-    """Return the sentences below the verdict of a card: of a watched program, its first finding about the case."""
+    if failure := failure_of(row.status, row.reason):
+        return Card(row.case, failure=failure)
+    timing, flop, memory = (pass_reason(run, row.case, name) for name in ("timing", "flop", "memory"))
+    numbers = {
+        "timing": Number("samples/s", fmt.number(row.samples_per_s, timing or fmt.no_samples(row.batch_size))),
+        "flop": Number("FLOP/s", fmt.flop_rate(row.flop_per_s, flop or timing)),
+        "memory": Number("peak memory", fmt.num_bytes(row.peak_bytes, memory)),
+    }
+    interval = fmt.interval(row.low_s, row.high_s, timing or "fewer than 6 iterations")
+    iterations = f"{fmt.number(row.num_iterations, timing)} iteration{'' if row.num_iterations == 1 else 's'}"
+    disturbed = disturbance(run, row.case)
+    unreliable = bool(disturbed and disturbed.is_unreliable)
+    wide = fmt.missed_precision(missed_precision(run, row.case), has_advice=disturbed is None)
     if of_ranks is not None:
-        texts = of_ranks.evidence, of_ranks.advice
-    elif has_findings(run):
-        rows = findings(run).query("case == @case").head(1)
-        texts = next(((row.cause, row.remedy) for row in fmt.rows(rows)), (None, None))
-    else:
-        texts = verdict.prize, verdict.advice
-    return [text for text in texts if isinstance(text, str)]
-
-
-def _verdict(row: Any, disturbed: Disturbance | None) -> str:
-    """Return the verdict of a row of `bottlenecks`; the card's warning says which programs made it unreliable."""
-    if pd.isna(row.verdict) and disturbed and disturbed.is_unreliable:
-        return fmt.missing("unreliable")
-    return fmt.verdict(row)
+        decided, advice = rank_text.verdict(of_ranks), [of_ranks.evidence, of_ranks.advice]
+    else:  # the card's warning says which programs made it unreliable
+        decided = fmt.missing("unreliable") if unreliable and pd.isna(verdict.verdict) else fmt.verdict(verdict)
+        advice = [verdict.prize, verdict.advice] if not has_findings(run) else [
+            text for first in fmt.rows(findings(run).query("case == @row.case").head(1))
+            for text in (first.cause, first.remedy)]
+    return Card(
+        row.case, headline=Number("per iteration", fmt.seconds(row.median_s, timing)),
+        details=[f"95 % interval {interval}, {iterations}",
+                 *([] if pd.isna(row.compile_s) else [f"compiled in {fmt.duration(row.compile_s)}"])],
+        warnings=[*([_disturbed(disturbed)] if disturbed else []), *([wide] if wide else [])], doubtful=unreliable,
+        numbers=[number for name, number in numbers.items() if was_asked_for(run, name)],
+        bars=_bars(run, row.case), meters=_meters(run, row.case), verdict=decided,
+        advice=[finding_text.sentence(text) for text in advice if isinstance(text, str)],
+    )  # fmt: skip
 
 
 def _bars(run: Run, case: str) -> list[Bar]:
     """Return the bars of a case's phases, and of its memory if that was measured."""
-    phases, held = (table[table["case"] == case] for table in (phase_breakdown(run), memory_composition(run)))
-    bars = [Bar("Time by phase", [Part(str(row.phase), float(row.share_frac), palette.PHASES[str(row.phase)])
-                                      for row in fmt.rows(phases)])] if len(phases) else []
-    return bars + ([memory_bar(held)] if held["bytes"].gt(0).any() else [])
+    phases, held = (frame[frame["case"] == case] for frame in (phase_breakdown(run), memory_composition(run)))
+    held = held[held["bytes"] > 0]
+    title = ", in ".join(["Memory at the peak", *held["phase"].dropna().head(1)])
+    return [*([bar("Time by phase", phases, "phase", palette.PHASES.__getitem__)] if len(phases) else []),
+            *([memory_bar(held, title)] if len(held) else [])]
 
 
 def _meters(run: Run, case: str) -> list[Meter]:
@@ -150,17 +131,10 @@ def _meters(run: Run, case: str) -> list[Meter]:
             for row in fmt.rows(used)] + [Meter(row.busy_frac, counter_text.busy(row)) for row in fmt.rows(active)]
 
 
-def _warnings(run: Run, case: str) -> list[str]:
-    """Return why a case's times may be wrong or imprecise, a sentence each."""
-    disturbed, missed = disturbance(run, case), missed_precision(run, case)
-    wide = fmt.missed_precision(missed, has_advice=disturbed is None)
-    return [text for text in (_disturbed(disturbed) if disturbed else "", wide) if text]
-
-
-def _disturbed(found: Disturbance) -> str:
-    result = "the shares of the phases may be wrong" if found.is_unreliable else "times are too long"
-    return (f"{str(found).capitalize()}, and took {fmt.share(found.lost_frac)} of the processor time that this one "
-            f"wanted: {result}.")
+def _disturbed(disturbed: Disturbance) -> str:
+    result = "the shares of the phases may be wrong" if disturbed.is_unreliable else "times are too long"
+    return (f"{str(disturbed).capitalize()}, and took {fmt.share(disturbed.lost_frac)} of the processor time that this "
+            f"one wanted: {result}.")
 
 
 def _few(row: object) -> str | None:
@@ -275,58 +249,28 @@ def _repeats_table(repeats: pd.DataFrame) -> Table:
     return table(words, "Cases over their runs", columns)
 
 
-def _headlines(run: Run, cases: pd.DataFrame) -> list[RenderableType]:
-    done = cases[cases["status"] == "ok"]
-    if done.empty:
-        return []
-    return [headline_table(_table(run, done), "median_s", "samples_per_s", "flop_per_s", "peak_bytes")]
+def _details(run: Run, case: str) -> list[Item]:
+    """Return what of the program's time and events is attributed and lost, then what the sections have of the case."""
+    def of_case(rows: pd.DataFrame) -> Any:
+        return fmt.rows(rows[rows["case"] == case])
+
+    lines: list[Item] = [Line((text, "dim")) for row in of_case(attribution(run)) for text in _attributed(row)]
+    lines += [Line((f"outside iterations {fmt.outside(row)}", "dim")) for row in of_case(time_outside(run))]
+    lines += [Line((row.blind_spot, "warning")) for row in of_case(blind_spots(run))]
+    if losses := [f"{fmt.number(row.num_dropped)} {row.what} ({row.reason})" for row in of_case(dropped(run))]:
+        lines.append(Line((f"Dropped: {', '.join(losses)}", "warning")))
+    sections = sorted(all_sections(), key=lambda section: section.summary_order or section.order)
+    return [*([Lines(lines)] if lines else []), *(item for section in sections for item in section.summary(run, case))]
 
 
-def _iteration_line(run: Run, case: pd.Series) -> RenderableType:
-    timing = pass_reason(run, str(case["case"]), "timing")
-    few = timing or "fewer than 6 iterations"
-    line = Text.assemble(
-        (fmt.seconds(case["median_s"], timing), "bold"), " per iteration, 95 % interval ",
-        fmt.interval(case["low_s"], case["high_s"], few), f", {fmt.number(case['num_iterations'], timing)} "
-        f"iteration{'' if case['num_iterations'] == 1 else 's'}",
-    )  # fmt: skip
-    if pd.notna(case["compile_s"]):
-        line.append(f", compiled in {fmt.duration(case['compile_s'])}")
-    found = attribution(run)
-    for row in fmt.rows(found[found["case"] == case["case"]]):
-        line.append(f"\n{_attributed(row)}", style="dim")
-    whole = time_outside(run)
-    for row in fmt.rows(whole[whole["case"] == case["case"]]):
-        line.append(f"\noutside iterations {fmt.outside(row)}", style="dim")
-    spots = blind_spots(run)
-    for spot in spots.loc[spots["case"] == case["case"], "blind_spot"]:
-        line.append(f"\n{spot}", style="yellow")
-    left_out = dropped(run)
-    if losses := [f"{fmt.number(row.num_dropped)} {row.what} ({row.reason})"
-                for row in fmt.rows(left_out[left_out["case"] == case["case"]])]:
-        line.append(f"\nDropped: {', '.join(losses)}", style="yellow")
-    for warning in _warnings(run, str(case["case"])):
-        line.append(f"\n{warning}", style="yellow")
-    return Padding(Group(*map(Hanging, line.split("\n"))), (0, 0, 0, 2))
-
-
-def _attributed(row: Any) -> str:
+def _attributed(row: Any) -> list[str]:
     """Return how much of a program's time has a phase, and which iterations were not timed, from `attribution`."""
     inferred = f" ({fmt.share(row.inferred_frac)} inferred from the calls around it)" if row.inferred_frac else ""
     left_out = [f"the first {fmt.number(row.num_warmup_iterations)} as warm-up"] if row.num_warmup_iterations else []
     if not fmt.absent(row.num_pass_iterations) and row.num_pass_iterations:
         left_out.append(f"{fmt.number(row.num_pass_iterations)} that other passes measured")
-    return (f"{fmt.share(row.attributed_frac)} of the time is in a phase{inferred}; the rest is other"
-            + (f"\nnot timed: {' and '.join(left_out)}" if left_out else ""))
-
-
-def _details(run: Run, cases: pd.DataFrame) -> list[RenderableType]:
-    sections = sorted(all_sections(), key=lambda section: section.terminal_order or section.order)
-    shown: list[RenderableType] = []
-    for _, case in cases[cases["status"] == "ok"].iterrows():
-        below = [block for section in sections for block in section.terminal(run, case)]
-        shown += case_block(str(case["case"]), _iteration_line(run, case), below)
-    return shown
+    return [f"{fmt.share(row.attributed_frac)} of the time is in a phase{inferred}; the rest is other",
+            *([f"not timed: {' and '.join(left_out)}"] if left_out else [])]
 
 
 def _by_size(run: Run) -> Mapping[str, "pd.Series[float]"]:
@@ -384,4 +328,5 @@ _PARTS = {
     "blind_spots": CasePart(blind_spots, ("blind_spot",), ("blind_spot",)),
 }  # fmt: skip
 
-KIND = CaseKind("profile", 10, _overview, _rows, _tables_across, _headlines, _details, parts=_PARTS, by_size=_by_size)
+KIND = CaseKind("profile", 10, _overview, _rows, _tables_across,
+                ("median_s", "samples_per_s", "flop_per_s", "peak_bytes"), _details, parts=_PARTS, by_size=_by_size)

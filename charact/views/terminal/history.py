@@ -3,9 +3,9 @@
 import pandas as pd
 
 from charact.core.output import show
+from charact.views.document import sparkline
 from charact.views.tables import format as fmt
 from charact.views.tables.history_table import changes, history_table
-from charact.views.terminal.bars import sparkline
 from charact.views.terminal.comparison import print_tables
 
 _WIDTH = 24

@@ -9,9 +9,10 @@ from rich.text import Text
 
 from charact.analysis.profile.machine_speed import Speed
 from charact.record.schema import PHASES
+from charact.views.document import Bar, Part
 from charact.views.tables import format as fmt
 from charact.views.tables import palette
-from charact.views.terminal.bars import Bar, Part
+from charact.views.terminal.renderer import drawn
 
 NUM_LINES = 6
 """Number of lines of the panel: a title, a verdict, numbers, a bar, and two lines of legend."""
@@ -99,7 +100,7 @@ def panel(state: State, console: Console) -> list[str]:
     title = Text.assemble(("charact ", "bold"), f"{state.name}, {_mode(state)}")
     shown: list[RenderableType] = [Rule(title, align="left", style="dim"), _cropped(_verdict(state), "bold")]
     if state.speed is not None:
-        shown.append(Bar(", ".join(_numbers(state, state.speed)), _parts(state.speed)))
+        shown.append(drawn(Bar(", ".join(_numbers(state, state.speed)), _parts(state.speed))))
     else:
         shown.append(_cropped(_memory(state)))
     with console.capture() as captured:
@@ -138,8 +139,8 @@ def _memory(state: State) -> str:
 def _parts(speed: Speed) -> list[Part]:
     """Return the parts of the bar, in the order in which phases run."""
     return [
-        Part(phase, speed.share_frac[phase], fmt.seconds(speed.share_frac[phase] * speed.median_s),
-             palette.PHASES[phase])
+        Part(phase, speed.share_frac[phase], palette.PHASES[phase],
+             fmt.seconds(speed.share_frac[phase] * speed.median_s))
         for phase in PHASES if phase in speed.share_frac
     ]  # fmt: skip
 

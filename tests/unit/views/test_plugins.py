@@ -30,12 +30,9 @@ SECTION, OF_A_KIND, TRACKER = (
 """The examples of the document."""
 KIND = '''"""Cases that were weighed."""
 
-import pandas as pd
-from rich.text import Text
-
 from charact.analysis.profile.case_summary import case_summary
 from charact.views.case_kind import CaseKind, Overview
-from charact.views.document import Card, Number
+from charact.views.document import Card, Line, Number
 from charact.views.html.elements.blocks import CASE
 from charact.views.tables.model import table
 from charact.views.html.elements.blocks import RUN

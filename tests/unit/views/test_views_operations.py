@@ -14,7 +14,7 @@ from support.records import write_record
 from charact.record.reader import Run, load_run
 from charact.record.writer import RunWriter
 from charact.views.html.report import fragment, report, sections
-from charact.views.terminal.summary import summary
+from charact.views.terminal.renderer import summary
 
 
 def html_of(run: Run) -> dict[str, str]:
@@ -55,7 +55,7 @@ def test_a_suite_is_told_as_a_whole(tmp_path: Path) -> None:
     assert "244,379,762,688" in told
     assert "Published FLOP" not in told
     line = line_of(screen(run), "vo DMM gemm fp32 cpu")
-    assert line.split()[5:] == ["5", "2.44", "s", "244,379,762,688", "100", "GFLOP/s"]
+    assert line.split()[5:] == ["2.44", "s", "5", "0", "244,379,762,688", "100", "GFLOP/s"]
 
 
 def test_each_problem_has_its_time_rates_share_and_error(tmp_path: Path) -> None:
@@ -65,8 +65,7 @@ def test_each_problem_has_its_time_rates_share_and_error(tmp_path: Path) -> None
                  "2.0e-07 1.0e-05 7 target met", "out of memory: asked for 40.0 GB"):
         assert text in told
     cells = line_of(screen(run), "512x64x512").split()
-    assert cells[1:] == ["4.00", "ms", "2.0", "250", "250", "25.0", "%", "2.0e-07"]
-    assert "GFLOP/s MB/s" in screen(run)
+    assert cells[1:] == ["4.00", "ms", "2.0", "%", "250", "GFLOP/s", "250", "MB/s", "25.0", "%", "2.0e-07"]
 
 
 def test_directions_stand_below_one_another_and_the_count_that_is_published_beside_ours(tmp_path: Path) -> None:
@@ -77,7 +76,7 @@ def test_directions_stand_below_one_another_and_the_count_that_is_published_besi
     assert "n/a (same count)" in told
     lines = screen(run).splitlines()
     first = next(number for number, line in enumerate(lines) if "lstm:64x8x5" in line)
-    assert [line.split()[0:2] for line in lines[first + 1 : first + 3]] == [["by", "input"], ["by", "weight"]]
+    assert [line.split()[1:3] for line in lines[first + 1 : first + 3]] == [["by", "input"], ["by", "weight"]]
 
 
 def test_a_convention_that_counts_alike_is_named(tmp_path: Path) -> None:
@@ -137,8 +136,9 @@ def test_a_suite_tells_its_own_count_and_what_is_left_out(tmp_path: Path) -> Non
     assert "1 failed and are left out" in told
     assert "Published FLOP of deepbench, convolution: output sizes are not rounded down." in told
     text = screen(run)
-    assert "(output sizes are not rounded down)" in text
-    assert "3, 1 failed" in text
+    assert "Published FLOP of deepbench, convolution: output sizes are not rounded down." in text
+    numbers = text[text.index("deepbench training gemm"):].splitlines()[1].split()
+    assert numbers[2:4] == ["3", "1"]
 
 
 def test_sparse_against_dense(tmp_path: Path) -> None:
@@ -163,7 +163,7 @@ def test_sparse_products_of_one_density_or_without_a_dense_one_have_a_reason(tmp
         assert reason in " ".join(screen(run).split())
 
 
-def test_the_longest_names_of_the_suites_stay_in_one_line_of_80_columns(tmp_path: Path) -> None:
+def test_the_longest_names_of_the_suites_fit_80_columns(tmp_path: Path) -> None:
     record = Operations(tmp_path)
     names = ["convolution:16x128x40x175:256x5x5:p1:s2", "sparse_gemm:10752x1500x3584:s0.95:dense"]
     for name in names:
@@ -172,9 +172,10 @@ def test_the_longest_names_of_the_suites_stay_in_one_line_of_80_columns(tmp_path
             times_s |= {"backward_input": 0.1234, "backward_weight": 0.1234}
         record.add(name, times_s, flop=1.23e12, bytes=1.23e8)
     lines = screen(record.run(), 80).splitlines()
+    assert max(map(len, lines)) <= 80
     for name in names:
-        assert line_of("\n".join(lines), name.partition(":")[2]).split()[-1] == "2.0e-07"
-    assert [line.split()[:2] for line in lines if line.strip().startswith("by ")] == [["by", "input"], ["by", "weight"]]
+        assert any(line.strip().startswith(name.partition(":")[2]) for line in lines)
+    assert sum(line.rstrip().endswith("2.0e-07") for line in lines) == 4
 
 
 @pytest.mark.slow
@@ -188,7 +189,7 @@ def test_160_problems_stay_readable_and_below_2_megabytes(tmp_path: Path) -> Non
     assert "The figure shows the 12 slowest of 80; the table has all." in words(html["operations"])
     lines = screen(run, 80).splitlines()
     assert max(map(len, lines)) <= 80
-    assert "the 15 slowest of 80; the report and charact export have all" in "\n".join(lines)
+    assert "the 15 slowest of 80 problems; the report and charact export have all" in "\n".join(lines)
     assert len(lines) < 110
 
 
@@ -244,7 +245,7 @@ def test_all_problems_failed(tmp_path: Path) -> None:
     assert "n/a (all of them failed)" in words(html["summary"])
     assert "error: it broke" in words(html["operations"])
     assert "nan" not in re.findall(r"\w+", words(report([run])) + screen(run))
-    assert "n/a (all failed)" in screen(run)
+    assert "n/a (all of them failed)" in screen(run)
     assert screen(run).count("1x1x1") == 1
 
 

@@ -11,7 +11,7 @@ from support.records import write_record
 
 from charact.record.reader import Run, load_run
 from charact.views.html.report import sections
-from charact.views.terminal.summary import summary
+from charact.views.terminal.renderer import summary
 
 # 0.8 TFLOP in 1 s of forward, of which the ceilings allow 1 TFLOP/s; 0.1 s of waiting for data.
 PHASES = {"data": 0.1, "forward": 1.0, "loss": 0.0, "backward": 0.0, "update": 0.0, "other": 0.0}

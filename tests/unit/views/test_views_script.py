@@ -14,7 +14,7 @@ from charact.views.html.report import report, sections
 from charact.views.tensorboard.comparison import comparison
 from charact.views.tensorboard.records import Records
 from charact.views.tensorboard.scalars import scalars
-from charact.views.terminal.summary import summary
+from charact.views.terminal.renderer import summary
 
 
 @pytest.fixture
@@ -155,12 +155,12 @@ def test_what_could_not_be_seen_is_said(run: Run) -> None:
 
 def test_the_terminal_shows_each_models_bar_and_no_unasked_pass(run: Run) -> None:
     text = in_terminal(run)
-    for words in ("n/a (the batch size is not known)", "time in netD", "time in netG",
+    for words in ("n/a (the batch size is not known)", "Time in netD", "Time in netG",
                   "95.0 % of the time is in a phase (2.0 % inferred", "not timed: the first 1 as warm-up",
                   "75 % (60–86 %)  gan.py:12 in save, torch.serialization.save ",
                   "20 % (10–35 %)  gan.py:<40> in <module> "):
         assert words in text
-    for unasked in ("FLOP/s", "peak memory", "operator type", "nan"):
+    for unasked in ("FLOP/s", "peak memory", "by operator type", "nan"):
         assert unasked not in text
 
 

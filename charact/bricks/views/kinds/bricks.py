@@ -3,7 +3,6 @@
 from typing import Any
 
 import pandas as pd
-from rich.console import RenderableType
 
 from charact.bricks.analysis import tables
 from charact.bricks.views import terminal
@@ -62,10 +61,6 @@ def _overview(run: Run, cases: pd.DataFrame) -> Overview:
     return Overview(_cards(run), _table(tables.suite_summary(run)))
 
 
-def _details(run: Run, cases: pd.DataFrame) -> list[RenderableType]:
-    return terminal.suite(run)
-
-
 _PARTS = {
     "layer_types": CasePart(tables.brick_types, (
         "layers", "operator_type", "num_bricks", "time_s", "share_frac", "flop_per_s")),
@@ -74,5 +69,5 @@ _PARTS = {
         "time_reason")),
 }  # fmt: skip
 
-KIND = CaseKind("bricks", 60, _overview, tables.suite_summary, in_one_table(_table), details=_details,
-                shows_failures=True, parts=_PARTS, compared=brick_tables)
+KIND = CaseKind("bricks", 60, _overview, tables.suite_summary, in_one_table(_table),
+                summary=terminal.suite, parts=_PARTS, compared=brick_tables)

@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
-from rich.console import RenderableType
 
 from charact.analysis.common.pass_status import passes_taken
 from charact.bricks.analysis import tables
@@ -122,10 +121,6 @@ def _labels(runs: Sequence[Run]) -> dict[str, str]:
     return by_g if len(set(by_g.values())) == len(runs) else {run.run_id: run.run_id for run in runs}
 
 
-def _details(run: Run, cases: pd.DataFrame) -> list[RenderableType]:
-    return terminal.constructed(run)
-
-
 def _by_size(run: Run) -> Mapping[str, "pd.Series[float]"]:
     return {"constructed_latency_s": model_summary(run).set_index("case")["latency_s"]}
 
@@ -133,6 +128,5 @@ def _by_size(run: Run) -> Mapping[str, "pd.Series[float]"]:
 _PARTS = {"layer_types": CasePart(tables.time_by_layers, ("layers", "operator_type", "time_s", "share_frac"),
                                   ("layers", "time_s", "share_frac"))}  # fmt: skip
 
-KIND = CaseKind("construction", 70, _overview, model_summary, in_one_table(_table), details=_details,
-                shows_failures=True, parts=_PARTS, by_size=_by_size, is_compared=_is_compared,
-                side_by_side=_side_by_side)
+KIND = CaseKind("construction", 70, _overview, model_summary, in_one_table(_table), summary=terminal.constructed,
+                parts=_PARTS, by_size=_by_size, is_compared=_is_compared, side_by_side=_side_by_side)

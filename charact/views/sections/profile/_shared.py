@@ -4,6 +4,7 @@ from typing import Any
 
 from charact.analysis.common.pass_status import pass_reason, was_asked_for
 from charact.record.reader import Run
+from charact.views.document import Line
 from charact.views.tables import format as fmt
 from charact.views.tables.model import Column
 
@@ -17,6 +18,22 @@ def is_timed(run: Run) -> bool:
 def has_phases(run: Run) -> bool:
     """Return whether a run has a timing pass or timed iterations, apart from those of constructed models."""
     return is_timed(run) or not set(run.iterations["case"]) <= set(run.constructions["case"])
+
+
+def no_bar(run: Run, case: str, title: str, name: str) -> list[Line]:
+    """Return a line that says why a case has no bar; no line if all of several cases have the same reason.
+
+    Args:
+        run: the run.
+        case: name of the case.
+        title: title of the bar.
+        name: of the pass that would have measured the bar.
+    """
+    reasons = {entry.case: pass_reason(run, entry.case, name) for entry in run.entries}
+    reason = reasons[case]
+    if reason is not None and len(reasons) > 1 and set(reasons.values()) == {reason}:
+        return []
+    return [Line(f"{title}  ", (fmt.missing(reason or "the record has no data"), "dim"))]
 
 
 _UNCOUNTED = "no formula"

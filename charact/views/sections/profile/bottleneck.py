@@ -4,15 +4,13 @@ from typing import Any
 
 import pandas as pd
 from markupsafe import Markup
-from rich.console import Group, RenderableType
-from rich.text import Text
 
 from charact.analysis.efficiency.bottleneck import bottlenecks
 from charact.analysis.efficiency.time_bounds import time_limits
 from charact.analysis.findings import has_findings
 from charact.analysis.ranks.stragglers import rank_verdicts
 from charact.record.reader import Run
-from charact.views.document import Block, Body
+from charact.views.document import Block, Body, Item, Line, Lines, sentence_lines, verdict_lines
 from charact.views.html.elements import bars
 from charact.views.html.elements.blocks import CASE, legend_of
 from charact.views.section import Section
@@ -20,7 +18,6 @@ from charact.views.sections.profile._shared import is_timed
 from charact.views.tables import format as fmt
 from charact.views.tables import palette
 from charact.views.tables.model import Column, share_column, table
-from charact.views.terminal.case_lines import Hanging, sentence_lines, verdict_lines
 
 _LEAD = (
     "Shares of an iteration’s time by the resource that limits it. The parts do not overlap, and sum to "
@@ -60,20 +57,22 @@ def _verdict(row: Any, advises: bool) -> Block:
     return Block(title=f"{row.case}: {fmt.verdict(row)}", case=row.case, points=points)
 
 
-def _verdict_lines(row: Any, advises: bool) -> RenderableType:
-    """Return the verdict of a row of `bottlenecks` as text, with saving and advice unless findings say it."""
-    if pd.isna(row.verdict):
-        advice = sentence_lines(row.advice, "bold") if advises and isinstance(row.advice, str) else []
-        return Group(Hanging(Text.assemble("bottleneck  ", (fmt.missing(row.reason), "dim"))), *advice)
-    return verdict_lines("bottleneck", fmt.verdict(row), (row.prize, row.advice) if advises else ())
+def _summary(run: Run, case: str) -> list[Item]:
+    """Return the verdict of a case, with saving and advice unless findings say it.
 
-
-def _terminal(run: Run, case: Any) -> list[RenderableType]:
-    """Return the verdict of a case; nothing if it has none and the verdict about its ranks is shown instead."""
+    Nothing is returned if it has no verdict, and the one about its ranks is shown instead.
+    """
     found, of_ranks = bottlenecks(run), rank_verdicts(run)
     explained = of_ranks.loc[of_ranks["verdict"].notna(), "case"]
-    rows = found[(found["case"] == case["case"]) & (found["verdict"].notna() | ~found["case"].isin(explained))]
-    return [_verdict_lines(row, not has_findings(run)) for row in fmt.rows(rows)]
+    advises = not has_findings(run)
+    items: list[Item] = []
+    for row in fmt.rows(found[(found["case"] == case) & (found["verdict"].notna() | ~found["case"].isin(explained))]):
+        if pd.notna(row.verdict):
+            items.append(verdict_lines("bottleneck", fmt.verdict(row), (row.prize, row.advice) if advises else ()))
+        else:
+            advice = sentence_lines(row.advice, "strong") if advises and isinstance(row.advice, str) else []
+            items.append(Lines([Line("bottleneck  ", (fmt.missing(row.reason), "dim")), *advice]))
+    return items
 
 
-SECTION = Section("bottleneck", "Bottleneck", 20, bottleneck, shows=is_timed, terminal=_terminal, terminal_order=1000)
+SECTION = Section("bottleneck", "Bottleneck", 20, bottleneck, shows=is_timed, summary=_summary, summary_order=1000)

@@ -1,10 +1,7 @@
 """The section Counters: samples over time, values by source, and sources without values."""
 
-from typing import Any
 
 import pandas as pd
-from rich.console import RenderableType
-from rich.text import Text
 
 from charact.analysis.common.pass_status import passes_taken
 from charact.analysis.common.script_attribution import is_imported
@@ -20,7 +17,7 @@ from charact.analysis.efficiency.counters import (
     missing_counters,
 )
 from charact.record.reader import Run
-from charact.views.document import Block, Body
+from charact.views.document import Block, Body, Item, Line
 from charact.views.html.elements import counters as counter_figures
 from charact.views.html.elements.blocks import CASE, PHASE, by_first_case, legend_of, missing_cases, why_nothing
 from charact.views.section import Section
@@ -168,9 +165,9 @@ def _unread_counters(run: Run) -> list[Block]:
     return [Block(folded=True, table=table(rows, "Counters that a source did not provide", columns))]
 
 
-def _terminal(run: Run, case: Any) -> list[RenderableType]:
+def _summary(run: Run, case: str) -> list[Item]:
     """Return utilization of processor and device, power, and energy per iteration; none if not measured."""
-    used, spent = (frame[frame["case"] == case["case"]] for frame in (utilization.busy(run), utilization.energy(run)))
+    used, spent = (frame[frame["case"] == case] for frame in (utilization.busy(run), utilization.energy(run)))
     parts = [busy(row) for row in fmt.rows(used)]
     for row in fmt.rows(spent):
         of = f"{row.device} " if len(spent) > 1 else ""  # one device's value may be missing: no sum is shown
@@ -178,10 +175,10 @@ def _terminal(run: Run, case: Any) -> list[RenderableType]:
             parts.append(f"{of}{power(row.power_w)}")
         if pd.notna(row.energy_per_iteration_j):
             parts.append(f"{energy(row.energy_per_iteration_j)} an iteration")
-    return [Text(", ".join(parts))] if parts else []
+    return [Line(", ".join(parts))] if parts else []
 
 
-SECTION = Section("counters", "Counters", 200, counters, shows=has_counters, terminal=_terminal,
+SECTION = Section("counters", "Counters", 200, counters, shows=has_counters, summary=_summary,
                   points={"counters": [
     ("Counters", "counter pass: read before and after separate iterations, and from a sampler thread in "
      "between. Sources that replay kernels or lock clocks have separate passes without timing."),

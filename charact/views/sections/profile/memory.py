@@ -1,9 +1,8 @@
 """The section Memory: peaks against the input, memory over one iteration, estimates, and what fits."""
 
-from typing import Any
+from collections.abc import Sequence
 
 import pandas as pd
-from rich.console import RenderableType
 
 from charact.analysis.common.pass_status import passes_taken, was_asked_for
 from charact.analysis.memory import composition as composition_analysis
@@ -25,16 +24,15 @@ from charact.analysis.memory.growth import (
 )
 from charact.analysis.memory.limits import out_of_memory, out_of_memory_composition
 from charact.record.reader import Run
-from charact.views.document import Block, Body, Legend
+from charact.views.document import Block, Body, Item, Legend
 from charact.views.html.elements import memory as figures
 from charact.views.html.elements.blocks import legend_of, missing_cases, why_nothing
 from charact.views.section import Section
 from charact.views.sections.profile import _memory_tables as tables
+from charact.views.sections.profile._shared import no_bar
 from charact.views.tables import format as fmt
 from charact.views.tables import memory_text as words
 from charact.views.tables import palette
-from charact.views.terminal.bars import Bar, Part
-from charact.views.terminal.case_lines import nothing
 
 _ALIKE = [name for name in SERIES if name != "mode"]
 
@@ -221,21 +219,13 @@ def _ran_out(run: Run) -> list[Block]:
     return [Block(title="Out of memory", missing=list(texts.items()), note=note)] if texts else []
 
 
-def _terminal(run: Run, case: Any) -> list[RenderableType]:
-    if not was_asked_for(run, "memory"):
-        return []
-    held = memory_composition(run)
-    rows = held[(held["case"] == case["case"]) & (held["method"] == "measured") & (held["bytes"] > 0)]
-    if rows.empty:
-        return nothing(run, case, "memory at the peak", "memory")
-    parts = [
-        Part(row.category.replace("_", " "), row.share_frac, fmt.num_bytes(row.bytes), palette.CATEGORIES[row.category])
-        for row in rows.itertuples()
-    ]
-    return [Bar(f"memory at the peak (in {rows['phase'].iloc[0]})", parts)]
+def _summary(run: Run, case: str) -> Sequence[Item]:
+    """Return why a case has no bar of its memory."""
+    held = memory_composition(run).query("case == @case and bytes > 0")
+    return no_bar(run, case, "Memory at the peak", "memory") if was_asked_for(run, "memory") and held.empty else []
 
 
-SECTION = Section("memory", "Memory", 170, memory, shows=has_memory, terminal=_terminal,
+SECTION = Section("memory", "Memory", 170, memory, shows=has_memory, summary=_summary,
                   points={"memory": [
     ("Memory", "memory pass: the allocator’s own statistics and events, in iterations of their own."),
 ], "prediction": [

@@ -1,22 +1,19 @@
 """The section Operator types."""
 
-from typing import Any
-
-from rich.console import RenderableType
+from collections.abc import Sequence
 
 from charact.analysis.common.pass_status import was_asked_for
 from charact.analysis.profile import breakdown as breakdown_analysis
 from charact.analysis.profile.breakdown import OUTSIDE_OPERATORS
 from charact.record.reader import Run
-from charact.views.document import Block, Body
+from charact.views.document import Bar, Block, Body, Item, Part
 from charact.views.html.elements import bars
 from charact.views.html.elements.blocks import PHASE, missing_cases, why_nothing
 from charact.views.section import Section
+from charact.views.sections.profile._shared import no_bar
 from charact.views.tables import format as fmt
 from charact.views.tables import palette
 from charact.views.tables.model import Column, share_column, table
-from charact.views.terminal.bars import Bar, Part
-from charact.views.terminal.case_lines import nothing
 
 
 def operator_types(run: Run) -> Body:
@@ -49,27 +46,23 @@ def operator_types(run: Run) -> Body:
 _NUM_TYPES = 5
 
 
-def _terminal(run: Run, case: Any) -> list[RenderableType]:
+def _summary(run: Run, case: str) -> Sequence[Item]:
+    """Return a bar of the operator types with the longest times."""
     if not was_asked_for(run, "operators"):
         return []
     types = breakdown_analysis.operator_types(run)
-    times = types[types["case"] == case["case"]].groupby("operator_type")["time_s"].sum()
-    times = times.sort_values(ascending=False)
+    times = types[types["case"] == case].groupby("operator_type")["time_s"].sum().sort_values(ascending=False)
     if times.empty or not times.sum():
-        return nothing(run, case, "time by operator type", "operators")
-    top, rest = times.iloc[:_NUM_TYPES], times.iloc[_NUM_TYPES:]
-    parts = [
-        Part(str(name), time_s / times.sum(), fmt.seconds(time_s), palette.operator_type(str(name)))
-        for name, time_s in top.items()
-    ]
-    if len(rest):
-        name = f"{len(rest)} more"
-        parts.append(Part(name, rest.sum() / times.sum(), fmt.seconds(rest.sum()), palette.REMAINDER))
-    return [Bar("time by operator type (under the profiler)", parts)]
+        return no_bar(run, case, "Time by operator type", "operators")
+    parts = [Part(str(name), time_s / times.sum(), palette.operator_type(str(name)), fmt.seconds(time_s))
+             for name, time_s in times.iloc[:_NUM_TYPES].items()]
+    if len(rest := times.iloc[_NUM_TYPES:]):
+        parts.append(Part(f"{len(rest)} more", rest.sum() / times.sum(), palette.REMAINDER, fmt.seconds(rest.sum())))
+    return [Bar("Time by operator type, under the profiler", parts)]
 
 
 SECTION = Section("operator-types", "Operator types", 130, operator_types, ("operators",), ("operators",),
-                  terminal=_terminal,
+                  summary=_summary,
                   points={"operators": [
     ("Operators, operator types, layers", "operator pass: PyTorch’s profiler over a few separate iterations, of "
      "which the faster half is used. It lengthens short operators; the table below shows its overhead ratio."),

@@ -1,28 +1,23 @@
 """The section Time by phase."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pandas as pd
-from rich.console import RenderableType
-from rich.text import Text
 
 from charact.analysis.common.script_attribution import is_imported
 from charact.analysis.profile.breakdown import phase_breakdown
 from charact.analysis.profile.case_summary import iteration_times, phase_times
 from charact.analysis.profile.slow_iterations import slow_iterations
-from charact.analysis.ranks.matching import rank_cases
 from charact.record.reader import Run
-from charact.views.document import Block, Body
+from charact.views.document import Block, Body, Item, Line
 from charact.views.html.elements import bars
 from charact.views.html.elements.blocks import CASE, PHASE, legend_of, missing_cases, why_nothing
 from charact.views.section import Scalar, Section
-from charact.views.sections.profile._shared import has_phases
+from charact.views.sections.profile._shared import has_phases, no_bar
 from charact.views.tables import format as fmt
 from charact.views.tables import palette
 from charact.views.tables.model import Column, share_column, table
-from charact.views.terminal.bars import Bar, Part
-from charact.views.terminal.case_lines import nothing
 
 
 def phases(run: Run) -> Body:
@@ -65,18 +60,11 @@ def _slow(row: Any) -> str:
             "shares leave them out")
 
 
-def _terminal(run: Run, case: Any) -> list[RenderableType]:
-    phases = phase_breakdown(run)
-    rows = phases[phases["case"] == case["case"]]
-    if rows.empty:
-        return nothing(run, case, "time by phase", "timing")
-    parts = [
-        Part(row.phase, row.share_frac, fmt.seconds(row.time_s), palette.PHASES[row.phase]) for row in rows.itertuples()
-    ]
-    slow = _reported(run).query("case == @case['case']")
-    drawn_with_ranks = rank_cases(run)["case"].eq(case["case"]).any()
-    bar = [] if drawn_with_ranks else [Bar("time by phase", parts)]
-    return [*bar, *(Text(_slow(row), style="yellow") for row in slow.itertuples())]
+def _summary(run: Run, case: str) -> Sequence[Item]:
+    """Return why a case has no bar of its phases, or what its slow iterations add."""
+    if not (phase_breakdown(run)["case"] == case).any():
+        return no_bar(run, case, "Time by phase", "timing")
+    return [Line((_slow(row), "warning")) for row in fmt.rows(_reported(run).query("case == @case"))]
 
 
 def _scalars(run: Run) -> Iterator[Scalar]:
@@ -86,7 +74,7 @@ def _scalars(run: Run) -> Iterator[Scalar]:
         yield Scalar(f"{row['case']}/phase/{row['phase']}_s", row["iteration"], row["time_s"])
 
 
-SECTION = Section("phases", "Time by phase", 90, phases, shows=has_phases, terminal=_terminal, scalars=_scalars,
+SECTION = Section("phases", "Time by phase", 90, phases, shows=has_phases, summary=_summary, scalars=_scalars,
                   points={"timing": [
     ("Iteration time, phases, samples/s", "timing pass: phase marks only, no profiler. The iteration time is the "
      "median, with its 95 % interval from order statistics; a phase's time is its share of typical iterations' time, "

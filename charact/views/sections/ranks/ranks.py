@@ -3,7 +3,6 @@
 from typing import Any
 
 import pandas as pd
-from rich.console import RenderableType
 
 from charact.analysis.profile.breakdown import phase_breakdown
 from charact.analysis.ranks.matching import rank_cases
@@ -11,15 +10,13 @@ from charact.analysis.ranks.presence import rank_presence
 from charact.analysis.ranks.stragglers import stragglers
 from charact.analysis.ranks.waiting import waiting_matrix
 from charact.record.reader import Run
-from charact.views.document import Block, Body
+from charact.views.document import Block, Body, Item, verdict_lines
 from charact.views.html.elements.blocks import PHASE, legend_of
 from charact.views.html.elements.drawing import bar_figure, rows_of
 from charact.views.section import Section
 from charact.views.tables import format as fmt
 from charact.views.tables import palette, rank_text
 from charact.views.tables.model import Column, Table, share_column, table
-from charact.views.terminal.bars import Bar, Part
-from charact.views.terminal.case_lines import verdict_lines
 
 _LEAD = (
     "Every rank ran the same program. A rank’s phases are its own work; in “communication” its host only waits, for "
@@ -124,29 +121,18 @@ def _ends(run: Run) -> list[Block]:
     return [*found, Block(title="Errors", points=traces)] if traces else found
 
 
-def _terminal(run: Run, case: Any) -> list[RenderableType]:
-    """Return the verdict and the phases of all ranks, once for the first rank of a program."""
-    cases = rank_cases(run)
-    own = cases[cases["case"] == case["case"]]
-    if own.empty:
-        return []
-    program = own["program"].iloc[0]
-    if cases.loc[cases["program"] == program, "case"].iloc[0] != case["case"]:
-        return []
-    (row,) = (one for one in fmt.rows(stragglers(run)) if one.program == program)
-    (found,) = (one for one in fmt.rows(rank_presence(run)) if one.program == program)
-    title = found.text if found.num_missing else "all ranks"
-    lines = verdict_lines(title, rank_text.verdict(row), (row.evidence, row.advice))
-    parts = _breakdown(run, str(program))
-    return [lines, *(_bar(str(label), of_rank) for label, of_rank in parts.groupby("label", sort=False))]
+def _summary(run: Run, case: str) -> list[Item]:
+    """Return the verdict about all ranks, once for the first rank of a program."""
+    cases = rank_cases(run).drop_duplicates("program").query("case == @case")
+    rows = stragglers(run).merge(rank_presence(run)[["program", "text", "num_missing"]], on="program")
+    items: list[Item] = []
+    for verdict in fmt.rows(rows[rows["program"].isin(cases["program"])]):
+        title = verdict.text if verdict.num_missing else "all ranks"
+        items.append(verdict_lines(title, rank_text.verdict(verdict), (verdict.evidence, verdict.advice)))
+    return items
 
 
-def _bar(label: str, rows: pd.DataFrame) -> Bar:
-    return Bar(label, [Part(row.phase, row.share_frac, fmt.seconds(row.time_s), palette.PHASES[row.phase])
-                       for row in fmt.rows(rows)])
-
-
-SECTION = Section("ranks", "Ranks", 15, ranks, shows=is_of_ranks, terminal=_terminal, terminal_order=5,
+SECTION = Section("ranks", "Ranks", 15, ranks, shows=is_of_ranks, summary=_summary, summary_order=5,
                   points={"collectives": [
     ("Who waits for whom", "timing pass of every rank. Iterations are matched by order and checked by the sequence "
      "numbers of their collectives. A rank waits from its call of a collective to the end, on its own clock; the rank "

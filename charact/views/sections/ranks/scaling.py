@@ -2,15 +2,12 @@
 
 from typing import Any
 
-from rich.console import RenderableType
-
 from charact.analysis.ranks.scaling import scaling
 from charact.record.reader import Run
-from charact.views.document import Block, Body
+from charact.views.document import Block, Body, Item, verdict_lines
 from charact.views.section import Section
 from charact.views.tables import format as fmt
 from charact.views.tables.model import Column, table
-from charact.views.terminal.case_lines import verdict_lines
 
 _LEAD = (
     "Weak scaling: each rank has the batch of the single process; the efficiency is the single process’s time over "
@@ -73,18 +70,15 @@ def has_scaling(run: Run) -> bool:
     return len(scaling(run)) > 0
 
 
-def _terminal(run: Run, case: Any) -> list[RenderableType]:
+def _summary(run: Run, case: str) -> list[Item]:
     """Return all efficiencies, once for the first case."""
-    if case["case"] != run.manifest["cases"][0]["case"]:
+    if case != run.entries[0].case:
         return []
-    return [_lines(row) for row in fmt.rows(scaling(run)) if not fmt.absent(row.efficiency)]
-
-
-def _lines(row: Any) -> RenderableType:
-    return verdict_lines(f"{row.kind} scaling, {row.parallel}, {row.num_ranks} ranks",
-                         f"{fmt.share(row.efficiency)} ({_interval(row)})",
-                         [f"{_name(row)}, batch {row.batch_size} per rank, {row.global_batch_size} in all",
-                          f"{fmt.seconds(row.lost_s)} lost, mostly in {row.phase}: {_causes(row)}"])
+    return [verdict_lines(f"{row.kind} scaling, {row.parallel}, {row.num_ranks} ranks",
+                          f"{fmt.share(row.efficiency)} ({_interval(row)})",
+                          [f"{_name(row)}, batch {row.batch_size} per rank, {row.global_batch_size} in all",
+                           f"{fmt.seconds(row.lost_s)} lost, mostly in {row.phase}: {_causes(row)}"])
+            for row in fmt.rows(scaling(run)) if not fmt.absent(row.efficiency)]
 
 
 def _causes(row: Any) -> str:
@@ -96,7 +90,7 @@ def _causes(row: Any) -> str:
     return ", ".join(f"{title} {fmt.seconds(lost_s)}" for lost_s, title in found)
 
 
-SECTION = Section("scaling", "Scaling", 16, section, shows=has_scaling, terminal=_terminal, terminal_order=6, points={
+SECTION = Section("scaling", "Scaling", 16, section, shows=has_scaling, summary=_summary, summary_order=6, points={
     "timing": [("Scaling efficiency", "timing pass of the ranks and of a single process, each in processes of their "
                 "own with equal threads. The causes of the loss come from the collectives of the same iterations. The "
                 "interval resamples iterations; it does not show how runs differ.")]})

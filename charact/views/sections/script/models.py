@@ -1,19 +1,15 @@
 """The section Models."""
 
-from typing import Any
-
-from rich.console import RenderableType
 
 from charact.analysis.profile.breakdown import part_breakdown
 from charact.record.reader import Run
-from charact.views.document import Block, Body
+from charact.views.document import Block, Body, Item, bar
 from charact.views.html.elements import bars
 from charact.views.html.elements.blocks import PHASE, legend_of
 from charact.views.section import Section
 from charact.views.tables import format as fmt
 from charact.views.tables import palette
 from charact.views.tables.model import Column, share_column, table
-from charact.views.terminal.bars import Bar, Part
 
 
 def parts(run: Run) -> Body:
@@ -44,17 +40,11 @@ def has_parts(run: Run) -> bool:
     return bool(run.iterations["part"].notna().any())
 
 
-def _terminal(run: Run, case: Any) -> list[RenderableType]:
+def _summary(run: Run, case: str) -> list[Item]:
     """Return a bar for each model or optimizer if a program has several."""
-    parts = part_breakdown(run)
-    rows = parts[(parts["case"] == case["case"]) & parts["part"].notna()]
-    return [
-        Bar(f"time in {part}", [
-            Part(row.phase, row.share_frac, fmt.seconds(row.time_s), palette.PHASES[row.phase])
-            for row in of_part.itertuples()
-        ])
-        for part, of_part in rows.groupby("part", sort=False)
-    ]  # fmt: skip
+    rows = part_breakdown(run).query("case == @case").dropna(subset=["part"])
+    return [bar(f"Time in {part}", of_part, "phase", palette.PHASES.__getitem__)
+            for part, of_part in rows.groupby("part", sort=False)]
 
 
-SECTION = Section("models", "Models", 100, parts, shows=has_parts, terminal=_terminal)
+SECTION = Section("models", "Models", 100, parts, shows=has_parts, summary=_summary)

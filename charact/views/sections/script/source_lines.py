@@ -3,8 +3,6 @@
 from typing import Any
 
 import pandas as pd
-from rich.console import Group, RenderableType
-from rich.text import Text
 
 from charact.analysis.common.pass_status import pass_reason
 from charact.analysis.common.script_attribution import (
@@ -18,12 +16,11 @@ from charact.analysis.common.script_attribution import (
 )
 from charact.record.reader import Run
 from charact.record.schema import SAMPLED_PHASES
-from charact.views.document import Block, Body
+from charact.views.document import Block, Body, Item, Line, Lines
 from charact.views.html.elements.blocks import CASE
 from charact.views.section import Section
 from charact.views.tables import format as fmt
 from charact.views.tables.model import Column, table
-from charact.views.terminal.case_lines import Hanging
 
 _NUM_PLACES = 3
 _FEWEST = 5
@@ -82,14 +79,11 @@ def _without_samples(run: Run) -> list[Block]:
     return [Block(title="Not shown", missing=missing)] if missing else []
 
 
-def _terminal(run: Run, case: Any) -> list[RenderableType]:
+def _summary(run: Run, case: str) -> list[Item]:
     """Return the lines with most samples, or why they are not named, for each of `SAMPLED_PHASES`."""
-    name = str(case["case"])
-    lines: list[RenderableType] = [Group(*(Hanging(Text(line)) for line in found))
-                                   for phase in _TITLES if (found := _lines(run, name, phase))]
-    lines += [Hanging(Text.assemble(f"{_heading(phase)}  ", (fmt.missing(why), "dim")))
-              for phase, why in _few(run, name).items()]
-    return [*lines, Hanging(Text(fmt.UNEXPLAINED, style="dim"))] if has_unexplained_other(run, name) else lines
+    items: list[Item] = [Lines(list(map(Line, lines))) for phase in _TITLES if (lines := _lines(run, case, phase))]
+    items += [Line(f"{_heading(phase)}  ", (fmt.missing(why), "dim")) for phase, why in _few(run, case).items()]
+    return [*items, Line((fmt.UNEXPLAINED, "dim"))] if has_unexplained_other(run, case) else items
 
 
 def _heading(phase: str) -> str:
@@ -117,7 +111,7 @@ def _lines(run: Run, case: str, phase: str) -> list[str]:
             *([f"{more} more"] if more > 0 else [])]
 
 
-SECTION = Section("source-lines", "Source lines", 92, source_lines, ("frames",), terminal=_terminal,
+SECTION = Section("source-lines", "Source lines", 92, source_lines, ("frames",), summary=_summary,
                   points={"frames": [
     ("Source lines", "a sampler thread in the program’s process, every 100 ms, or every 10 ms with "
      "--sample. Calls that release the GIL get samples of the moment before them, too: for microseconds on most "

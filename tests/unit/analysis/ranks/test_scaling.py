@@ -13,7 +13,7 @@ from charact.record.reader import Run, load_run
 from charact.record.writer import RunWriter
 from charact.views.export.run_summary import run_summary
 from charact.views.html.report import report
-from charact.views.terminal.summary import summary
+from charact.views.terminal.renderer import summary
 
 
 def entry(case: str, batch_size: int, num_ranks: int, rank: int, num_iterations: int) -> dict[str, Any]:

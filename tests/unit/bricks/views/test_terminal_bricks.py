@@ -11,7 +11,7 @@ from charact.bricks.analysis.machines import latency_by_machine
 from charact.bricks.views.suites import correction
 from charact.bricks.views.terminal import machines
 from charact.record.reader import Run
-from charact.views.terminal.summary import summary
+from charact.views.terminal.renderer import summary
 
 
 def drawn(what: RenderableType, width: int = 200) -> str:

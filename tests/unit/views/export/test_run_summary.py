@@ -133,7 +133,7 @@ def test_the_newest_run_of_a_directory_is_shown(tmp_path: Path, capsys: pytest.C
 def test_without_an_option_the_terminals_summary_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = records.write_training(tmp_path)
     assert cli.run(["show", str(run)]) == 0
-    assert "total execution time by stage" in capsys.readouterr().out
+    assert "Time by stage" in capsys.readouterr().out
     assert cli.run(["show", str(run), "--md"]) == 0
     assert capsys.readouterr().out.startswith("# ")
 

@@ -34,7 +34,7 @@ def test_a_training_has_the_sections_of_a_training(of_training: dict[str, str]) 
     assert list(parts) == ["summary", "training", "machine", "method"]
     for text in ("62.5 s for 5 epochs", "training 50.0 s, validation 10.0 s, checkpointing 2.50 s", "2 min 5 s",
                  "best accuracy, epoch 4 96.0 %", "to accuracy 95.0 % 49.5 s", "diverged",
-                 "the loss was nan in iteration 17 of epoch 3", "25.0 s for 2 epochs",
+                 "the loss was nan in iteration 17 of epoch 3", "25.0 s for 2 of 5 epochs",
                  "n/a (not reached in 2 epochs)", "1 of them failed"):
         assert text in parts["summary"]
     assert "Time to target" in parts["method"]
@@ -110,7 +110,7 @@ def test_a_killed_training_shows_the_epochs_it_had_finished(tmp_path: Path) -> N
     writer.add_case(entry, records.training_tables(10, num_epochs=2))
     parts = words_of(load_run(writer.directory, partial=True))
     assert "running not finished: it was killed, or is still running" in parts["summary"]
-    assert "25.0 s for 2 epochs" in parts["summary"]
+    assert "25.0 s for 2 of 5 epochs" in parts["summary"]
 
 
 def test_a_metric_that_cannot_be_told_says_why(tmp_path: Path) -> None:

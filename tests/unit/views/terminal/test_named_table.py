@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 from rich.text import Text
 
-from charact.views.terminal.named_table import NamedTable
+from charact.views.terminal.renderer import NamedTable
 
 NAMES = ["short", "a-name-of-many-letters"]
 

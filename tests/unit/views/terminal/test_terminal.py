@@ -63,7 +63,7 @@ def test_a_failed_pass_says_why(tmp_path: Path) -> None:
     writer = RunWriter(tmp_path, "r", {})
     writer.add_case(entry, tables)
     text = shown(writer.close("complete"))
-    assert "memory at the peak  n/a (no events)" in text
+    assert "Memory at the peak  n/a (no events)" in text
 
 
 def test_names_are_no_markup(tmp_path: Path) -> None:

@@ -10,12 +10,13 @@ from support import counter_records as made
 
 from charact.record.reader import Run, load_run
 from charact.record.writer import RunWriter
+from charact.views.document import Line
 from charact.views.sections.profile.counters import SECTION
-from charact.views.terminal.summary import summary
+from charact.views.terminal.renderer import summary
 
 
 def line_of(run: Run) -> str:
-    return "".join(str(line) for line in SECTION.terminal(run, run.manifest["cases"][0]))
+    return "".join(line.text for line in SECTION.summary(run, run.entries[0].case) if isinstance(line, Line))
 
 
 def run_of(tmp_path: Path, entry: dict[str, Any], *rows: dict[str, Any]) -> Run:
@@ -46,7 +47,7 @@ def test_the_first_source_that_tells_how_busy_the_gpu_is(tmp_path: Path, source:
 
 
 def test_there_is_no_line_where_nothing_was_read(tmp_path: Path) -> None:
-    assert SECTION.terminal(run_of(tmp_path, made.gpu_entry()), {"case": "resnet50-224-b8-train-bf16-cuda"}) == []
+    assert SECTION.summary(run_of(tmp_path, made.gpu_entry()), "resnet50-224-b8-train-bf16-cuda") == []
 
 
 def test_the_line_stands_in_the_summary_and_fits_it(tmp_path: Path) -> None:

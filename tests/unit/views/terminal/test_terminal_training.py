@@ -8,16 +8,16 @@ from support import records
 from support.terminal import shown
 
 from charact.record.writer import RunWriter
+from charact.views.document import sparkline
 from charact.views.tables.format import OF_NO_TASK
-from charact.views.terminal.bars import sparkline
 
 
 def test_a_training(tmp_path: Path) -> None:
     text = shown(records.write_training(tmp_path), width=120)
     first = next(line for line in text.splitlines() if line.startswith("resnet18-32-b10"))
     assert first.split()[1:] == ["62.5", "s", "800", "accuracy", "96.0", "%", "(epoch", "4)", "49.5", "s"]
-    assert "62.5 s for 5 epochs; best accuracy 96.0 % (epoch 4)" in text
-    assert "target accuracy 95.0 %: after 49.5 s, in epoch 4" in text
+    assert "62.5 s for 5 epochs, training 50.0 s, validation 10.0 s, checkpointing 2.50 s" in text
+    assert "best accuracy, epoch 4: 96.0 %; to accuracy 95.0\N{NO-BREAK SPACE}%: 49.5 s, in epoch 4" in text
     assert "T training 50.0 s 80.0 %   V validation 10.0 s 16.0 %   C checkpointing 2.50 s 4.0 %" in text
     assert "F forward 20.0 s 32.0 %" in text
     unbroken = "accuracy  58.0 % ▁▅▇██ 93.0 %  60.0 % ▁▅▇██ 95.0 %".replace(" %", "\N{NO-BREAK SPACE}%")
@@ -27,7 +27,7 @@ def test_a_training(tmp_path: Path) -> None:
 def test_a_training_that_diverged_keeps_what_it_had(tmp_path: Path) -> None:
     text = shown(records.write_training(tmp_path), width=110)
     assert "resnet18-32-b40-train-fp32-cpu  diverged: the loss was nan in iteration 17 of epoch 3" in text
-    assert "25.0 s for 2 epochs of 5" in text
+    assert "25.0 s for 2 of 5 epochs" in text
     assert "n/a (not reached in 2 epochs)" in text
 
 
@@ -36,8 +36,7 @@ def test_an_inference(tmp_path: Path) -> None:
     first = next(line for line in text.splitlines() if line.startswith("resnet18-32-b1-"))
     assert first.split()[1:] == ["5.65", "s", "5.26", "s", "19.8", "50.5", "ms", "99.0", "ms"]
     assert "5.65 s with a cold load, 5.26 s with a warm one" in text
-    assert "a batch: p50 50.5 ms, p90 90.1 ms, p95 95.1 ms, p99 99.0 ms; 100 batches" in text
-    assert "loss 0.250, accuracy 93.0 %" in text
+    assert "batch, p90: 90.1 ms; batch, p95: 95.1 ms; batches: 100; loss: 0.250; accuracy: 93.0 %" in text
     assert "R read 400 ms 7.1 %" in text
 
 

@@ -1,0 +1,229 @@
+"""The terminal's renderer of the document: lines, bars, tables and cards, drawn by rich."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.padding import Padding
+from rich.rule import Rule
+from rich.segment import Segment
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from charact.analysis.profile.case_summary import case_summary
+from charact.record.presentable import presentable
+from charact.record.reader import Run
+from charact.views.case_kind import CaseKind, by_kind
+from charact.views.document import Bar, Card, Chapter, Item, Line, Lines, Numbers, failure_line
+from charact.views.sections.findings import first_findings
+from charact.views.tables import format as fmt
+from charact.views.tables.model import Cell, Column, Row, Table, with_footnotes
+
+_STYLES = {"strong": "bold", "warning": "yellow", "failure": "bold red", "good": "green", "place": "cyan"}
+"""Styles of the tones that have another name in rich."""
+_WIDEST_BAR = 100
+_ANY_WIDTH = 10_000
+_INDENT = 2
+
+
+def summary(run: Run) -> RenderableType:
+    """Return the summary of all cases of a run: findings, headline numbers, failures, and the card of each case.
+
+    The console decides about color: without it (a pipe, NO_COLOR) bars are drawn in letters.
+    """
+    run = presentable(run)
+    cases = case_summary(run)
+    if cases.empty:
+        return Text(f"{run.run_id}: {fmt.no_cases(run.partial)}")
+    items = [*first_findings(run)]
+    for kind, rows in by_kind(cases):
+        items += _cards(run, kind, rows) if kind.summary is None else kind.summary(run)
+    return Group(*map(drawn, items))
+
+
+def _cards(run: Run, kind: CaseKind, cases: Any) -> list[Item]:
+    """Return the headline table of the cases that have numbers, the failures, and a chapter for each card."""
+    cards, table, _ = kind.overview(run, cases)
+    titles = [column.title.lower() for column in table.columns if column.name in kind.first]
+    timed = {card.case for card in cards if card.headline is not None}
+    rows = [row for row in table.rows if row.case in timed]
+    return [*([Numbers(replace(table, rows=rows, note=""), kind.first)] if rows and kind.first else []),
+            *(failure_line(card.case, *card.failure) for card in cards if card.failure is not None),
+            *(_chapter(card, titles, kind.details(run, card.case)) for card in cards if card.headline is not None)]
+
+
+def _chapter(card: Card, titles: Sequence[str], details: Sequence[Item]) -> Chapter:
+    """Return a card with its details, without the numbers that a headline table with these titles has."""
+    assert card.headline is not None
+    numbers = [f"{number.name}: {number.text}" for number in card.numbers if number.name.lower() not in titles]
+    head = Line((card.headline.text, "strong"), f" {', '.join([card.headline.name, *card.details])}")
+    lines = [head, *([Line("; ".join(numbers))] if numbers else [])]
+    lines += [Line((text, "warning")) for text in card.warnings]
+    return Chapter(card.case, [Lines(lines), *card.bars, *details])
+
+
+def drawn(item: Item) -> RenderableType:
+    """Return what rich draws for an item of the document."""
+    match item:
+        case Line():
+            return Hanging(Text.assemble(*((text, _STYLES.get(tone, tone)) for text, tone in item.spans)))
+        case Bar():
+            return _DrawnBar(item)
+        case Lines():
+            return Group(*map(drawn, item.items))
+        case Numbers():
+            return _numbers(item)
+        case Table():
+            return Group(*([Text(item.caption, style="bold")] if item.caption else []),
+                         rich_table(item.columns, item.rows), *([Hanging(Text(item.note, "dim"))] if item.note else []))
+        case Chapter():
+            first, *others = (drawn(each) for each in item.items)
+            return Group(Text(), Rule(Text(item.title, style="bold"), align="left", style="dim"),
+                         Padding(first, (0, 0, 0, _INDENT)), *(Padding(each, (1, 0, 0, _INDENT)) for each in others))
+    return item
+
+
+@dataclass(frozen=True)
+class Hanging:
+    """A text with a hanging indent, so that one sees where the next text begins."""
+
+    text: Text
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Render the text, wrapped to the width that is left."""
+        first, *rest = self.text.wrap(console, max(options.max_width - _INDENT, 1))
+        yield first
+        yield from (Text(" " * _INDENT).append_text(line) for line in rest)
+
+
+@dataclass(frozen=True)
+class _DrawnBar:
+    """A stacked bar above its legend; without color, letters replace the colors."""
+
+    bar: Bar
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        plain = console.no_color or console.color_system is None
+        width, shares = min(options.max_width, _WIDEST_BAR), [part.share_frac for part in self.bar.parts]
+        ends = [round(width * sum(shares[:number])) for number in range(len(shares) + 1)]
+        strip, lines, letters = Text(no_wrap=True), [Text()], list[str]()
+        for part, start, end in zip(self.bar.parts, ends[:-1], ends[1:], strict=True):
+            candidates = [letter for letter in f"{part.name.upper()}ABCDEFGHIJKLMNOPQRSTUVWXYZ" if letter.isalpha()]
+            letters.append(next((letter for letter in candidates if letter not in letters), "#"))
+            strip.append((letters[-1] if plain else "█") * (end - start), style=part.color)
+            entry = Text.assemble((f"{letters[-1] if plain else '■'} ", part.color), (part.name, "bold"),
+                                  f" {part.amount} ", (fmt.share(part.share_frac), "dim"))
+            if lines[-1] and len(lines[-1]) + 3 + len(entry) > options.max_width:
+                lines.append(Text())
+            lines[-1].append_text(Text("   " if lines[-1] else "")).append_text(entry)
+        yield from (Text(self.bar.title), strip, *lines)
+
+
+def _numbers(item: Numbers) -> Group:
+    """Return the first column and the columns `names`; a column that lacks all its numbers becomes a line below."""
+    titles = [column.name for column in item.table.columns]
+    places = [titles.index(name) for name in item.names if name in titles]
+    reasons: dict[str, list[str]] = {}
+    for place in places[1:]:
+        texts = {row.cells[place].text for row in item.table.rows}
+        if len(texts) == 1 and fmt.reason_of(text := texts.pop()) is not None:
+            reasons.setdefault(text, []).append(item.table.columns[place].title)
+    missing = [title for titles in reasons.values() for title in titles]
+    places = [0, *(place for place in places if item.table.columns[place].title not in missing)]
+    rows = [replace(row, cells=[row.cells[place] for place in places]) for row in item.table.rows]
+    shown = with_footnotes(replace(item.table, rows=rows), min_cells=1)
+    table = NamedTable(*(item.table.columns[place].title for place in places))
+    for row in shown.rows:
+        name, *cells = row.cells
+        table.add_row(_cell(name), *(_cell(cell, "" if number or not item.strong else "bold")
+                                     for number, cell in enumerate(cells)))
+    lines = [f"{', '.join(columns)}: {text}" for text, columns in reasons.items()]
+    lines += [shown.note] if shown.note else []
+    return Group(table, *(Hanging(Text(line, style="dim")) for line in lines))
+
+
+def _cell(cell: Cell, style: str = "") -> Text:
+    return Text(cell.text, style="bold red" if cell.fault else style)
+
+
+def rich_table(columns: Sequence[Column], rows: Iterable[Row], styles: dict[str, str] | None = None) -> RichTable:
+    """Return a table whose texts fold; `styles` are those of cells with exactly this text."""
+    table = _empty()
+    for column in columns:
+        table.add_column(Text(column.title), justify="right" if column.to_text else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(_cell(cell, (styles or {}).get(cell.text, "")) for cell in row.cells))
+    return table
+
+
+class NamedTable:
+    """Rows of a name and numbers.
+
+    If the screen is too narrow for both, each name is on a line above its numbers. If the numbers alone are too wide,
+    each is on a line next to its title.
+    """
+
+    def __init__(self, name_title: str, *titles: str) -> None:
+        """Create a table without rows; titles are those of the numbers."""
+        self._name_title, self._titles = name_title, titles
+        self._rows: list[tuple[Text, tuple[Text, ...]]] = []
+
+    @property
+    def row_count(self) -> int:
+        """Number of rows."""
+        return len(self._rows)
+
+    def add_row(self, name: Text, *cells: Text) -> None:
+        """Add a name and a cell for each title."""
+        self._rows.append((name, cells))
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType | Segment]:
+        """Draw the widest form that fits."""
+        def fits(table: RichTable, width: int) -> bool:
+            return console.measure(table, options=options.update(max_width=_ANY_WIDTH)).maximum <= width
+
+        side_by_side, numbers = self._table(named=True), self._table(named=False)
+        if fits(side_by_side, options.max_width):
+            yield side_by_side
+        elif fits(numbers, options.max_width - _INDENT):
+            header, *lines = console.render_lines(Padding(numbers, (0, 0, 0, _INDENT)), options, pad=False)
+            yield from [*header, Segment.line()]
+            for (name, _), line in zip(self._rows, lines, strict=True):
+                yield name
+                yield from [*line, Segment.line()]
+        else:
+            for name, cells in self._rows:
+                table = _empty(show_header=False)
+                table.add_column(style="dim", no_wrap=True)
+                table.add_column()
+                for title, cell in zip(self._titles, cells, strict=True):
+                    table.add_row(Text(title), cell)
+                yield name
+                yield Padding(table, (0, 0, 0, _INDENT))
+
+    def _table(self, *, named: bool) -> RichTable:
+        table = _empty()
+        for title in [*([self._name_title] if named else []), *self._titles]:
+            table.add_column(Text(title), justify="left" if title is self._name_title else "right", no_wrap=True)
+        for name, cells in self._rows:
+            table.add_row(*([name] if named else []), *cells)
+        return table
+
+
+def plain_table(*titles: str, left: int = 1, gap: int = 2) -> RichTable:
+    """Return an empty table of the first columns, which are foldable texts, and the others, which are numbers.
+
+    Args:
+        titles: titles of the columns.
+        left: number of text columns.
+        gap: spaces between columns.
+    """
+    table = RichTable(box=None, pad_edge=False, padding=(0, gap, 0, 0), header_style="dim")
+    for number, title in enumerate(titles):
+        table.add_column(title, justify="left" if number < left else "right", overflow="fold", no_wrap=number >= left)
+    return table
+
+
+def _empty(show_header: bool = True) -> RichTable:
+    return RichTable(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim", show_header=show_header)
