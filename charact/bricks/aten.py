@@ -248,34 +248,27 @@ def optimizer_class(update: Layer) -> Any:
 _USES_CUDNN = {"cudnn_enabled", "cudnn_enable"}
 
 
-def encoded_call(operator: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], index_of: Callable[[Any], int],
-                 value_type: type) -> tuple[list[Json], dict[str, Json]]:
-    """Encode the arguments of a call as JSON.
+def encoded_call(operator: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], index_of: Callable[[Tensor], int]
+                 ) -> tuple[list[Json], dict[str, Json]]:
+    """Encode the arguments of a call as JSON; `index_of` returns the index of a tensor.
 
     Arguments that enable cuDNN become true: a capture on a machine without cuDNN must not disable it elsewhere.
-
-    Args:
-        operator: the called operator.
-        args: its positional arguments.
-        kwargs: its keyword arguments.
-        index_of: returns the index of a value.
-        value_type: type of the objects that represent values.
 
     Raises:
         CaptureError: an argument has no JSON form, such as a random number generator.
     """
     names = [argument.name for argument in operator._schema.arguments]
-    listed = [True if name in _USES_CUDNN else _encoded(argument, index_of, value_type)
+    listed = [True if name in _USES_CUDNN else _encoded(argument, index_of)
               for name, argument in zip(names, args, strict=False)]
-    return listed, {name: True if name in _USES_CUDNN else _encoded(argument, index_of, value_type)
+    return listed, {name: True if name in _USES_CUDNN else _encoded(argument, index_of)
                     for name, argument in kwargs.items()}
 
 
-def _encoded(argument: Any, index_of: Callable[[Any], int], value_type: type) -> Json:
-    if isinstance(argument, value_type):
+def _encoded(argument: Any, index_of: Callable[[Tensor], int]) -> Json:
+    if isinstance(argument, Tensor):
         return {"value": index_of(argument)}
     if isinstance(argument, (list, tuple)):
-        return [_encoded(each, index_of, value_type) for each in argument]
+        return [_encoded(each, index_of) for each in argument]
     if argument is None or isinstance(argument, (bool, str)):
         return argument
     if isinstance(argument, (int, torch.SymInt)):

@@ -27,6 +27,11 @@ class Pass(Struct, omit_defaults=True):
     compile_s: Amount | None = None
     dropped: list[DroppedItems] = []
 
+    def update(self, **facts: Any) -> None:
+        """Set several facts."""
+        for name, value in facts.items():
+            setattr(self, name, value)
+
 
 class CoreUse(Struct):
     """Processor time of a process, its children and other programs over an interval; see `machine.core_use`."""
@@ -55,6 +60,8 @@ class TimingPass(Pass):
     precision_target_frac: Amount | None = None
     interval_frac: Amount | None = None
     median_s: Number | None = None
+    on_core_frac: Number | None = None
+    """Of a whole model that was run to verify or calibrate: share of the time in which its thread was on a core."""
     attributed_frac: Number | None = None
     inferred_frac: Number | None = None
     blind_spots: list[str] = []
@@ -403,14 +410,22 @@ class BricksPass(Pass):
     suite: str | None = None
     suite_digest: str | None = None
     num_bricks: Count | None = None
+    num_failed: Count = 0
+    num_left_out: Count = 0
     num_rounds: Count | None = None
     ended_by: str | None = None
+    precision_target_frac: Amount | None = None
+    interval_frac: Number | None = None
     timed_s: Amount | None = None
     set_up_s: Amount | None = None
+    preparing_s: Amount = 0.0
+    describing_s: Amount | None = None
+    clock_s: Number | None = None
     backward_start_s: Number | dict[str, Number | None] | None = None
     step_start_s: Number | dict[str, Number | None] | None = None
     num_resumed: Count = 0
     uncounted: list[str] = []
+    undescribed: dict[str, str] = {}
 
 
 class ConstructPass(Pass):
@@ -430,7 +445,11 @@ class ConstructPass(Pass):
     num_bricks: Count | None = None
     num_layers: Count | None = None
     num_module_calls: Count | None = None
+    captured_by: str | None = None
+    clock: str | None = None
     backward_start_s: Number | None = None
+    correction: dict[str, Any] | None = None
+    correction_reason: str | None = None
 
 
 _P = TypeVar("_P", bound=Pass)

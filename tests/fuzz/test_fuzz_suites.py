@@ -1,4 +1,4 @@
-"""Suites, compositions and exported programs as somebody hostile may make them, through what `charact bricks` does."""
+"""Suites and compositions as somebody hostile may make them, through what `charact bricks` does."""
 
 import atexit
 import base64
@@ -13,7 +13,6 @@ import shutil
 import signal
 import tempfile
 import warnings
-import zipfile
 import zlib
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -36,11 +35,9 @@ from support.hand_made_bricks import (
     product,
     value,
 )
-from torch import nn
 
 from charact.bricks.allowlist import OPERATORS, STRINGS
 from charact.bricks.analysis.construction import brick_case
-from charact.bricks.capture.exported_workload import saved_program
 from charact.bricks.commands._construct import Models, _construct, _open
 from charact.bricks.commands._show import audit_suite, show_suite
 from charact.bricks.commands._whole_models import Named, recreated_source
@@ -52,9 +49,6 @@ from charact.bricks.timing.suite_run import run_cases
 from charact.commands._shared.publish import publish_and_report
 from charact.core.bounded_reading import limited_to
 from charact.core.errors import UserError
-from charact.datasets._common.request import DataRequest
-from charact.execution.interrupt import Interrupt
-from charact.execution.out_of_memory import data_growth_limit
 from charact.record.reader import load_run
 from charact.record.writer import RunWriter
 
@@ -65,7 +59,7 @@ ODD_NUMBERS = [0, 1, -1, 2, 3, 7, -7, 64, 1000, 2**15, 2**31 - 1, 2**31, -(2**31
 
 @functools.cache
 def base() -> Path:
-    """Valid suites, a run of one of them with its compositions, and exported programs."""
+    """Valid suites, and a run of one of them with its compositions."""
     place = Path(tempfile.mkdtemp(prefix="charact-fuzz-base-"))
     atexit.register(shutil.rmtree, place, ignore_errors=True)
     picture = an_input(1, 2, 6, 6, sample={"quantiles": [-1.0, 0.5], "alike": {"channel": 0.5, "neighbours": 0.1}})
@@ -85,12 +79,6 @@ def base() -> Path:
     a_suite(place / "small", pointwise("tanh.default"), product(1, 2))
     run = brick_run(place / "runs", {"a": {"forward": 1e-4}, "b": {"forward": 1e-4}})
     run.path.rename(place / "run")
-    nets: list[tuple[nn.Module, torch.Tensor]] = [
-        (nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2)), torch.randn(2, 4)),
-        (nn.Sequential(nn.Embedding(6, 4), nn.Flatten(), nn.Linear(8, 2)), torch.zeros(2, 2, dtype=torch.int64)),
-    ]
-    for number, (net, example) in enumerate(nets):
-        torch.export.save(torch.export.export(net, (example,), strict=False), place / f"net-{number}.pt2")
     return place
 
 
@@ -230,49 +218,13 @@ def make_composition(rng: random.Random, place: Path) -> Path:
         {"asked_as": "mlp", "seed": 0}, {"asked_as": "os:system", "seed": 0, "own": {
             "model_args": f"command='touch {place}/it-ran'", "input_spec": "S", "loss": None, "optimizer": "SGD",
             "learning_rate": 0.1}},
-        {"asked_as": f"{place}/model.pt2", "seed": 3}, {},
+        {},
     ])
     made = json.loads(json.dumps(asdict(composition(rng.choice([["a", "b"], ["a", "c"], []]), facts=facts))))
     text = json.dumps(made if rng.random() < 0.05 else damaged_json(rng, made))
     data = text.encode()
     (place / "one.json").write_bytes(damaged_bytes(rng, data) if rng.random() < 0.15 else data)
     return place
-
-
-def make_archive(rng: random.Random, place: Path) -> Path:
-    """An exported program with changed JSON, with changed bytes, or that unpacks to more than it may."""
-    path = place / "net.pt2"
-    source = base() / f"net-{rng.randrange(2)}.pt2"
-    if rng.random() < 0.2:
-        path.write_bytes(damaged_bytes(rng, source.read_bytes()))
-        return path
-    with zipfile.ZipFile(source) as archive:
-        parts = {name: archive.read(name) for name in archive.namelist()}
-    kind = rng.choice(["json", "json", "json", "graph", "graph", "bytes", "bomb", "missing"])
-    names = sorted(parts)
-    if kind == "json":
-        name = rng.choice([each for each in names if each.endswith(".json")])
-        parts[name] = json.dumps(damaged_json(rng, json.loads(parts[name]))).encode()
-    elif kind == "graph":
-        name = next(each for each in names if each.endswith("models/model.json"))
-        model = json.loads(parts[name])
-        nodes = model["graph_module"]["graph"]["nodes"]
-        node = rng.choice(nodes)
-        node["target"] = f"torch.ops.{random_layer(rng, 1)['operator']}"
-        if rng.random() < 0.5:
-            node["inputs"] = damaged_json(rng, node["inputs"])
-        parts[name] = json.dumps(model).encode()
-    elif kind == "bytes":
-        name = rng.choice(names)
-        parts[name] = damaged_bytes(rng, parts[name])
-    elif kind == "bomb":
-        parts[rng.choice(names)] = bytes(2 * MOST_BYTES)
-    else:
-        del parts[rng.choice(names)]
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, content in parts.items():
-            archive.writestr(name, content)
-    return path
 
 
 @contextlib.contextmanager
@@ -346,33 +298,21 @@ def run_suite(path: Path, out: Path) -> None:
 
 def read_composition(path: Path) -> None:
     """Construct what a composition tells, and look for the model that it is of."""
-    with quiet() as out, Interrupt() as interrupt:
+    with quiet() as out:
         run = load_run(base() / "run")
         found = load_compositions(path)
 
         def construct() -> None:
             cases = {each.case: brick_case(run, each) for each in found}
             writer = _open(run, next(iter(cases.values())), out, None, verifies=False)
-            _construct(writer, run, cases, Models(found), Named(), None, True, interrupt)
+            _construct(writer, run, cases, Models(found), None, True)
             publish_and_report(writer, False)
 
         attempts(construct, *(functools.partial(recreated_source, each, Named()) for each in found))
 
 
-def read_archive(path: Path) -> None:
-    """Read an exported program, and run it."""
-    with quiet():
-        program = saved_program(path)
-        inputs = [program.saved.leaves[each][1] for each in program.saved.inputs]
-        with data_growth_limit(4 * MOST_BYTES):
-            model = program.model(program.dataset(1, DataRequest()))
-            with torch.inference_mode(), contextlib.suppress(RuntimeError, TypeError, ValueError, IndexError,
-                                                             NotImplementedError, KeyError, OverflowError):
-                model(*inputs)
-
-
 KINDS = {"brick": (make_bricks, read_suite), "index": (make_index, read_suite),
-         "composition": (make_composition, read_composition), "archive": (make_archive, read_archive)}
+         "composition": (make_composition, read_composition)}
 
 
 @pytest.mark.slow_variants

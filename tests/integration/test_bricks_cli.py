@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from torch import nn
 
 from charact import load_run
 from charact.bricks.suite.composition import load_compositions
@@ -147,44 +145,6 @@ class TestGenerating:
         done = here("bricks", "generate", "torch.nn:Identity", *TINY, "--input-spec", "S", "--out", "s", cwd=tmp_path)
         assert done.returncode == 1
         assert done.stderr.startswith("error: torch.nn:Identity cannot be captured: it calls no operator")
-
-    @pytest.mark.slow
-    def test_what_cannot_be_exported_is_cut_at_its_modules_when_asked(self, tmp_path: Path, here: Here) -> None:
-        nets(tmp_path)
-        done = here("bricks", "generate", "nets_of_bricks:fickle", *TINY, "--input-spec", "S", "--fallback", "hooks",
-                    "--out", "s", cwd=tmp_path)
-        assert done.returncode == 0, done.stderr
-        assert done.stderr.startswith("note: fickle.")
-        assert "torch.export failed" in done.stderr
-        assert "its code reads numbers from tensors" in done.stderr
-        assert done.stderr.count("\n") == 2
-        (composition,) = load_compositions(tmp_path / "s.private")
-        assert composition.captured_by == "hooks"
-        done = here("bricks", "run", "s", *FEW, cwd=tmp_path)
-        assert done.returncode == 0, done.stderr
-        run = str(only_run(tmp_path, "bricks-s"))
-        done = here("bricks", "construct", "all", run, "--verify", "--model", "nets_of_bricks:fickle", "--max-seconds",
-                    "0.2", cwd=tmp_path)
-        assert done.returncode == 0, done.stderr
-        assert len(load_run(only_run(tmp_path, "constructed-s")).iterations) > 0
-
-    @pytest.mark.slow
-    def test_an_exported_program_is_found_again_from_elsewhere(self, tmp_path: Path, here: Here) -> None:
-        program = torch.export.export(nn.Sequential(nn.Linear(8, 4), nn.ReLU()), (torch.randn(2, 8),), strict=False)
-        torch.export.save(program, tmp_path / "small.pt2")
-        for options in (["small.pt2"], ["mlp", *TINY, "--mode", "train"]):
-            done = here("bricks", "generate", *options, "--cut", "heavy", "--out", "s", cwd=tmp_path)
-            assert done.returncode == 0, done.stderr
-        assert here("bricks", "run", "s", *FEW, cwd=tmp_path).returncode == 0
-        done = here("bricks", "construct", "small.pt2", str(only_run(tmp_path, "bricks-s")), "--out", "named",
-                    cwd=tmp_path)
-        assert done.returncode == 0, done.stderr
-        (tmp_path / "elsewhere").mkdir()
-        run = str(only_run(tmp_path, "bricks-s"))
-        done = here("bricks", "construct", "all", run, "--verify", "--model", "../small.pt2", "--max-seconds", "0.2",
-                    "--out", "../runs", cwd=tmp_path / "elsewhere")
-        assert done.returncode == 0, done.stderr
-        assert len(load_run(only_run(tmp_path, "constructed-s")).iterations) > 0
 
     def test_decoys_are_bricks_of_no_composition(self, tmp_path: Path, here: Here, monkeypatch: pytest.MonkeyPatch
                                                  ) -> None:

@@ -39,8 +39,8 @@ def test_bricks_that_crash_are_recorded_and_the_others_go_on(tmp_path: Path, her
         assert rows.loc[crashed.id, ["status", "reason"]].tolist() == ["error", "it ended its process by SIGSEGV"]
     assert set(run.brick_times["brick"]) == {each.id for each in others}
     assert run.brick_times.groupby("brick")["round"].nunique().tolist() == [6, 6]
-    facts = run.manifest["cases"][0]["passes"]["bricks"]
-    assert (facts["num_failed"], facts["num_resumed"]) == (2, 0)
+    facts = run.entries[0].passes.bricks
+    assert (facts.num_failed, facts.num_resumed) == (2, 0)
 
 
 @pytest.mark.slow

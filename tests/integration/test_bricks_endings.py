@@ -231,7 +231,6 @@ class TestDamagedSuites:
     (["generate", "mpl"], "unknown workload 'mpl'"),
     (["generate", "mlp", "-g", "0"], "-g: '0' is not allowed"),
     (["generate", "mlp", "--cut", "rows"], "--cut: 'rows' is not one of chains, paper, heavy"),
-    (["generate", "mlp", "--fallback", "hook"], "--fallback: 'hook' is not one of hooks"),
     (["generate", "mlp", "--input-spec", "S"], "--input-spec is for models of your own"),
     (["run"], "name the suite to run"),
     (["run", "runs"], "no suite of bricks in runs"),

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 from support.brick_runs import brick_run, composition
-from torch import nn
 
 from charact import load_run
 from charact.machine.facts import machine_facts
@@ -82,14 +81,6 @@ class TestRunningCode:
         assert not marker.exists()
         assert "add --loss received_loss:loss" in done.stderr
 
-    def test_no_file_is_opened(self, run: Path, here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
-        opened: list[Path] = []
-        monkeypatch.setattr("charact.bricks.capture.exported_workload.read_saved", opened.append)
-        received(run, {"asked_as": "/elsewhere/model.pt2"})
-        done = here("bricks", "construct", "all", str(run), "--verify", *BRIEF, cwd=run.parents[1])
-        assert opened == []
-        assert "add --model /elsewhere/model.pt2" in done.stderr
-
     def test_processes_of_charact_import_nothing_from_the_working_directory(self) -> None:
         assert child_command("_support.pm_child")[1:3] == ["-P", "-m"]
 
@@ -128,13 +119,6 @@ class TestNamedOnTheCommandLine:
         entry = json.loads(path.read_text())
         path.write_text(json.dumps(entry | {"variant": "mnist"}))
         assert self.verified(run, here)["status"] == "ok"
-
-    @pytest.mark.slow
-    def test_an_exported_program_is_verified(self, run: Path, here: Here) -> None:
-        file = run.parents[1] / "small.pt2"
-        torch.export.save(torch.export.export(nn.ReLU(), (torch.randn(2, 8),), strict=False), file)
-        received(run, {"asked_as": str(file)})
-        assert self.verified(run, here, "--model", "small.pt2")["status"] == "ok"
 
     def test_names_without_verifying_are_a_mistake(self, run: Path, here: Here) -> None:
         done = here("bricks", "construct", "all", str(run), "--model", "torch.nn:ReLU", cwd=run.parents[1])

@@ -69,7 +69,7 @@ def composition(bricks: Sequence[str], edges: Sequence[Sequence[int]] | None = N
                    for brick, read in zip(bricks, sources, strict=True))  # fmt: skip
     told: Row = {
         "case": "net-8-b1-infer-fp32", "model": "net", "variant": "cifar", "input_size": 8, "batch_size": 1,
-        "mode": "infer", "precision": "fp32", "g": 1, "method": "chains", "captured_by": "export",
+        "mode": "infer", "precision": "fp32", "g": 1, "method": "chains",
         "num_parameters": 100, "num_layers": len(bricks), "num_module_calls": 10, "weights_bytes": 400,
         "updates": (), "gradient_sums": (), "outputs": ((len(bricks) - 1, 0),),
     }

@@ -39,14 +39,14 @@ class ByHand:
     def weight(self, *shape: int) -> Value:
         return self.leaf("weight", torch.randn(shape))
 
-    def add(self, operator: str, *args: Any, call: int = 0, **kwargs: Any) -> Any:
+    def add(self, operator: str, *args: Any, **kwargs: Any) -> Any:
         """Add an ATen call; gives its value, or its values where it makes several."""
         written, named = [_json(each) for each in args], {name: _json(each) for name, each in kwargs.items()}
         made = called(Layer(f"aten.{operator}", written, named, (), False), self.tensors)
         several = isinstance(made, (tuple, list))
         values = [self._value(each) for each in (made if several else [made])]
         layer = Layer(f"aten.{operator}", written, named, tuple(each.number for each in values), several,
-                      f"{self.module}.{len(self.layers)}", call)
+                      f"{self.module}.{len(self.layers)}")
         self.layers.append(replace(layer, writes=tuple(written_values(layer))))
         return values if several else values[0]
 
@@ -62,7 +62,7 @@ class ByHand:
             types={number: type_of(tensor) for number, tensor in self.tensors.items()}, leaves=dict(self.leaves),
             layers=list(self.layers), outputs=[value.number for value in outputs],
             requires_grad=frozenset(value.number for value in requires_grad), views=views, num_module_calls=3,
-            updates=list(updates), captured_by="export", num_parameters=10,
+            updates=list(updates), num_parameters=10,
             tensors={number: self.tensors[number] for number in self.leaves},
             samples=dict.fromkeys(self.tensors, samples or {"quantiles": [-1.0, 0.5]}))  # fmt: skip
 

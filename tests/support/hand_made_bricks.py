@@ -73,7 +73,7 @@ def a_suite(directory: Path, *bricks: Brick, mode: str = "infer", batch_size: in
     """A suite of one made-up model with these bricks."""
     model = Composition(
         case=f"made-up-8-b{batch_size}-{mode}-fp32", model="made-up", variant=None, input_size=8, batch_size=batch_size,
-        mode=mode, precision="fp32", g=1, method="chains", captured_by="export", num_parameters=0, num_layers=1,
+        mode=mode, precision="fp32", g=1, method="chains", num_parameters=0, num_layers=1,
         num_module_calls=1, weights_bytes=0, pieces=(), updates=(), gradient_sums=(), outputs=())
     add_models(directory, [CutModel(model, bricks)], 1, "chains", torch.__version__)
     return load_suite(directory)

@@ -15,6 +15,8 @@ from charact.bricks.suite.brick import runs_as
 from charact.bricks.suite.composition import Composition
 from charact.bricks.suite.prediction import predict, sizes_of
 from charact.core.errors import UserError
+from charact.record.manifest import CaseEntry
+from charact.record.manifest_passes import ConstructPass, Passes
 from charact.record.reader import Rows, Run
 from charact.record.schema import LEFT_OUT
 
@@ -55,10 +57,10 @@ class BrickTimes:
     """
 
     def __init__(self, run: Run, case: str) -> None:
-        passes = run.passes(case)
-        if "bricks" not in passes:
+        self.run, self.case = run, run.entry(case)
+        if "bricks" not in self.case.passes:
             raise UserError(f"{run.path} is not a run of a suite: charact bricks run makes one")
-        self.run, self.case, self.facts = run, case, passes["bricks"]
+        self.facts = self.case.passes.bricks
         rows = run.bricks.query("case == @case")
         self.bricks: dict[str, dict[Any, Any]] = {row["brick"]: row for row in rows.to_dict("records")}
         timed = run.brick_times.query("case == @case")
@@ -114,7 +116,7 @@ class BrickTimes:
 
     def start_s(self, name: str, clock: str) -> float:
         """Return the fixed overhead (s) of a backward pass (`backward_start_s`) or optimizer step (`step_start_s`)."""
-        start = self.facts.get(name) or 0.0
+        start = getattr(self.facts, name) or 0.0
         return float((start[clock] if isinstance(start, dict) else start) or 0.0)  # a float in earlier versions
 
 
@@ -232,21 +234,21 @@ def brick_case(run: Run, composition: Composition) -> str:
 
     Bricks of mixed precision include their casts, and may be timed with those of fp32.
     """
-    entries = [entry for entry in run.manifest["cases"] if "bricks" in entry.get("passes", {})]
+    entries = run.entries_with("bricks")
     if not entries:
         raise UserError(f"{run.path} is not a run of a suite: charact bricks run makes one")
-    matching = [entry for entry in entries if entry["mode"] == composition.mode
-             and runs_as(entry["precision"]) == runs_as(composition.precision)]  # fmt: skip
-    matching.sort(key=lambda entry: bool(entry["precision"] != composition.precision))
+    matching = [entry for entry in entries if entry.mode == composition.mode
+                and runs_as(entry.precision) == runs_as(composition.precision)]
+    matching.sort(key=lambda entry: entry.precision != composition.precision)
     if not matching:
-        timed = " and ".join(dict.fromkeys(f"{entry['mode']} in {entry['precision']}" for entry in entries))
+        timed = " and ".join(dict.fromkeys(f"{entry.mode} in {entry.precision}" for entry in entries))
         raise UserError(f"{composition.case} is {composition.mode} in {composition.precision}, {run.path} timed "
                         f"{timed}: charact bricks run --mode {composition.mode} --precision {composition.precision}")
-    case, facts = str(matching[0]["case"]), matching[0]["passes"]["bricks"]
-    if (facts["g"], facts["cut_method"]) != (composition.g, composition.method):
+    facts = matching[0].passes.bricks
+    if (facts.g, facts.cut_method) != (composition.g, composition.method):
         raise UserError(f"{composition.case} is cut by '{composition.method}' at G = {composition.g}, the bricks of "
-                        f"{run.path} by '{facts['cut_method']}' at G = {facts['g']}: run a suite with the same cut")
-    return case
+                        f"{run.path} by '{facts.cut_method}' at G = {facts.g}: run a suite with the same cut")
+    return matching[0].case
 
 
 _PHASES = {"infer": ("all",), "train": ("forward", "backward", "update", "all")}
@@ -311,7 +313,7 @@ def construct(composition: Composition, times: BrickTimes, correction: Correctio
 
 
 def _strategies(times: BrickTimes) -> tuple[str, ...]:
-    return "paper" if times.facts["method"] == "paper" else "sequential", "critical_path", "corrected"
+    return "paper" if times.facts.method == "paper" else "sequential", "critical_path", "corrected"
 
 
 def _phases(composition: Composition, strategy: str) -> tuple[str, ...]:
@@ -398,51 +400,30 @@ def _piece_rows(brick_uses: Sequence[Use], times: BrickTimes, clock: str | None)
     return rows
 
 
-_FROM_RUN = ("suite_digest", "num_rounds", "timed_s", "set_up_s")
-
-
-def constructed_case(construction: Construction,
-                     correction: Correction | str) -> tuple[dict[str, Any], dict[str, Rows]]:
+def constructed_case(construction: Construction, correction: Correction | str) -> tuple[CaseEntry, dict[str, Rows]]:
     """Return the arguments of `RunWriter.add_case` for a constructed model: its entry, and rows by table.
 
-    Facts of the pass `construct`: run and case that timed the bricks, and the timing method; g and cut_method; clock;
-    num_pieces, num_bricks (distinct), num_layers, num_module_calls; captured_by; suite_digest, num_rounds, timed_s and
-    set_up_s of the run; num_repeats, timed calls of each brick; backward_start_s by that clock; the correction, or why
-    there is none.
-
-    Args:
-        construction: the model's.
-        correction: the applied correction, or the reason why there is none.
+    `correction` is the one that was applied, or the reason why there is none.
     """
     composition, times = construction.composition, construction.times
-    timed = next(entry for entry in times.run.manifest["cases"] if entry["case"] == times.case)
-    ok = construction.reason is None
-    facts = {
-        "status": "ok" if ok else "failed", "reason": construction.reason, "brick_run": times.run.run_id,
-        "brick_case": times.case, "timing_method": times.facts["method"], "g": composition.g,
-        "cut_method": composition.method,
-        "clock": construction.clock, "num_pieces": len(composition.pieces),
-        "num_bricks": len({piece.brick for piece in composition.pieces}), "num_layers": composition.num_layers,
-        "num_module_calls": composition.num_module_calls, "captured_by": composition.captured_by,
-        **{name: times.facts.get(name) for name in _FROM_RUN}, "num_repeats": times.num_repeats,
-        "backward_start_s": _backward_start_s(construction),
-        "correction": None if isinstance(correction, str) else msgspec.structs.asdict(correction),
-        "correction_reason": correction if isinstance(correction, str) else None,
-    }  # fmt: skip
-    entry = {
-        "case": f"{composition.case}-{timed['device'].replace(':', '')}", "workload": composition.model,
-        "variant": composition.variant or "", "input_kind": composition.facts.get("input_kind"),
-        "input_size": composition.input_size, "batch_size": composition.batch_size, "mode": composition.mode,
-        "precision": composition.precision, "device": timed["device"], "device_name": timed.get("device_name"),
-        "data": "synthetic", "num_parameters": composition.num_parameters, "source": composition.facts.get("source"),
-        "status": "ok" if ok else "error", "reason": construction.reason, "requested_bytes": None,
-        "passes": {"construct": facts},
-    }  # fmt: skip
-    tables = {"pieces": construction.pieces, "constructions": construction.latencies}
-    return entry, tables
-
-
-def _backward_start_s(construction: Construction) -> float | None:
-    if construction.clock is None or not construction.num_backward_starts:
-        return None
-    return construction.times.start_s("backward_start_s", construction.clock)
+    timed, facts, ok = times.case, times.facts, construction.reason is None
+    start_s = None
+    if construction.clock is not None and construction.num_backward_starts:
+        start_s = times.start_s("backward_start_s", construction.clock)
+    of_model = ConstructPass(
+        "ok" if ok else "failed", construction.reason, brick_run=times.run.run_id, brick_case=timed.case,
+        timing_method=facts.method, g=composition.g, cut_method=composition.method, suite_digest=facts.suite_digest,
+        num_rounds=facts.num_rounds, num_repeats=times.num_repeats, timed_s=facts.timed_s, set_up_s=facts.set_up_s,
+        num_pieces=len(composition.pieces), num_bricks=len({piece.brick for piece in composition.pieces}),
+        num_layers=composition.num_layers, num_module_calls=composition.num_module_calls,
+        captured_by=composition.captured_by, clock=construction.clock, backward_start_s=start_s,
+        correction=None if isinstance(correction, str) else msgspec.structs.asdict(correction),
+        correction_reason=correction if isinstance(correction, str) else None)
+    entry = CaseEntry(
+        f"{composition.case}-{timed.device.replace(':', '')}", "ok" if ok else "error", workload=composition.model,
+        variant=composition.variant or "", input_kind=composition.facts.get("input_kind"),
+        input_size=composition.input_size, batch_size=composition.batch_size, mode=composition.mode,
+        precision=composition.precision, device=timed.device, device_name=timed.device_name, data="synthetic",
+        num_parameters=composition.num_parameters, source=composition.facts.get("source"), reason=construction.reason,
+        passes=Passes(construct=of_model))
+    return entry, {"pieces": construction.pieces, "constructions": construction.latencies}

@@ -7,6 +7,7 @@ Reuse is of the segments of models: optimizer steps and gradient sums have no la
 import json
 import math
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import Any
 
 import pandas as pd
@@ -18,7 +19,6 @@ from charact.analysis.profile.case_summary import phase_times
 from charact.bricks.suite.composition import Composition
 from charact.bricks.suite.suite import Suite
 from charact.core.operator_types import operator_type
-from charact.record.case_facts import pass_facts
 from charact.record.reader import Run
 from charact.record.schema import LEFT_OUT
 
@@ -31,7 +31,7 @@ _TIMES = ["time_s", "low_s", "high_s"]
 
 def is_brick_run(run: Run) -> bool:
     """Return whether a run is a run of a suite."""
-    return any("bricks" in entry.get("passes", {}) for entry in run.manifest["cases"])
+    return bool(run.entries_with("bricks"))
 
 
 def layer_text(layer_types: str | None) -> str | None:
@@ -143,19 +143,15 @@ def suite_summary(run: Run) -> pd.DataFrame:
         "num_layers": grouped["num_layers"].sum(), "suite_s": grouped["time_s"].sum(min_count=1),
         "flop": grouped["flop"].sum(min_count=1),
     })  # fmt: skip
-    facts = pd.DataFrame([_facts(entry) for entry in run.manifest["cases"] if "bricks" in entry.get("passes", {})],
-                         columns=_FACTS)  # fmt: skip
+    facts = pd.DataFrame([[*(getattr(entry, name) for name in _OF_CASE),
+                           *(getattr(entry.passes.bricks, name) for name in _OF_PASS)]
+                          for entry in run.entries_with("bricks")], columns=[*_OF_CASE, *_OF_PASS])
     return facts.merge(sums.reset_index(), on="case", how="left").fillna(
         {"num_bricks": 0, "num_failed": 0, "num_left_out": 0})  # fmt: skip
 
 
-_FACTS = ["case", "variant", "mode", "precision", "device", "status", "reason", "g", "method", "num_rounds", "ended_by",
-          "timed_s", "set_up_s"]  # fmt: skip
-
-
-def _facts(entry: dict[str, Any]) -> list[Any]:
-    facts = entry["passes"]["bricks"]
-    return [*(entry.get(name) for name in _FACTS[:7]), *(facts.get(name) for name in _FACTS[7:])]
+_OF_CASE = ["case", "variant", "mode", "precision", "device", "status", "reason"]
+_OF_PASS = ["g", "method", "num_rounds", "ended_by", "timed_s", "set_up_s"]
 
 
 @memoize
@@ -258,17 +254,17 @@ def normalized_latency(run: Run) -> pd.DataFrame:
 
     *Error*: bricks and models were timed one after the other, and other load may affect either.
     """
-    entries = [entry for entry in run.manifest["cases"] if "construct" in entry.get("passes", {})]
+    entries = run.entries_with("construct")
     facts = pd.DataFrame(
-        [[entry["case"], *(entry.get(name) for name in COORDINATES),
-          *(entry["passes"]["construct"].get(name) for name in _CONSTRUCT_FACTS)] for entry in entries],
-        columns=["case", *COORDINATES, *_CONSTRUCT_FACTS])  # fmt: skip
+        [[entry.case, *(getattr(entry, name) for name in COORDINATES),
+          *(getattr(entry.passes.construct, name) for name in _CONSTRUCT_FACTS)] for entry in entries],
+        columns=["case", *COORDINATES, *_CONSTRUCT_FACTS])
     rows = facts.astype({"case": "str"}).merge(run.constructions, on="case")
     rows = rows.merge(_measured(run), on=["case", "phase"], how="left")
     rows["normalized"] = rows["latency_s"] / rows["measured_s"].where(rows["measured_s"] > 0)
     rows["error_frac"] = rows["normalized"] - 1
-    ran = {entry["case"]: entry["passes"].get("timing", {}) for entry in entries}
-    reasons = [ran[case].get("reason") or NOT_RUN for case in rows["case"]]
+    unmeasured = {entry.case: entry.passes.timing.reason or NOT_RUN for entry in entries}
+    reasons = [unmeasured[case] for case in rows["case"]]
     rows["measured_reason"] = pd.Series(reasons, rows.index, dtype="object").where(rows["measured_s"].isna(), None)
     return rows[["case", *COORDINATES, *_CONSTRUCT_FACTS, "strategy", "phase", "latency_s", "low_s", "high_s",
                  "measured_s", "normalized", "error_frac", "reason", "measured_reason"]]  # fmt: skip
@@ -301,8 +297,6 @@ def latency_errors(normalized: pd.DataFrame) -> pd.DataFrame:
                                        "worst_error_frac", "worst_case"])  # fmt: skip
 
 
-_NOTHING = "the record has no construction"
-
 STARTS = "start of backward and of step"
 _LEAST_START_S = 1e-9
 """Smaller remainders of a sum are rounding errors."""
@@ -327,10 +321,9 @@ def model_summary(run: Run) -> pd.DataFrame:
     plain = rows[rows["strategy"].isin(PLAIN)].drop_duplicates("case").set_index("case")["latency_s"]
     rank = rows["strategy"].map(_BEST_FIRST.index).astype("int64") + len(_BEST_FIRST) * rows["latency_s"].isna()
     best = rows.assign(rank=rank).sort_values("rank", kind="stable").drop_duplicates("case")
-    entries = [entry for entry in run.manifest["cases"] if "construct" in entry.get("passes", {})]
-    facts = [[entry["case"], entry.get("workload"), entry["status"], entry.get("reason") or _NOTHING]
-             for entry in entries]
-    cases = pd.DataFrame(facts, columns=["case", "workload", "status", "why"], dtype="str")
+    cases = pd.DataFrame([[entry.case, entry.workload, entry.status, entry.reason or "the record has no construction"]
+                          for entry in run.entries_with("construct")],
+                         columns=["case", "workload", "status", "why"], dtype="str")
     found = cases.merge(best.drop(columns="workload"), on="case", how="left")
     reason = found["reason"].astype("object").where(found["reason"].notna(), found["why"])
     found["reason"] = reason.where(found["latency_s"].isna(), None)
@@ -351,11 +344,6 @@ def _plain_sums(run: Run) -> "pd.Series[float]":
     rows = run.constructions
     rows = rows[rows["strategy"].isin(PLAIN) & rows["phase"].eq("all")]
     return rows.set_index("case")["latency_s"].astype("float64")
-
-
-def _fact(entry: dict[str, Any], name: str) -> Any:
-    """Return a fact of a case's pass `construct`, or None."""
-    return pass_facts(entry, "construct").get(name)
 
 
 @memoize
@@ -415,19 +403,19 @@ def time_saved(run: Run) -> pd.DataFrame:
     columns = ["num_models", "models_s", "suite_s", "speedup", "set_up_s", "speedup_with_set_up", "reason"]
     if pieces["method"].eq("predicted").all():
         return pd.DataFrame(columns=columns)
-    facts = {entry["case"]: entry for entry in run.manifest["cases"]}
+    facts = {entry.case: entry.passes.construct for entry in run.entries}
     # Bricks of training and inference are timed in separate cases, with their own rounds and set-up.
-    pieces = pieces.assign(timed_by=[_fact(facts[case], "brick_case") or "" for case in pieces["case"]],
+    pieces = pieces.assign(timed_by=[facts[case].brick_case or "" for case in pieces["case"]],
                            each_s=pieces["time_s"] / pieces["num_uses_here"])
     bricks = pieces[pieces["method"] != "predicted"].drop_duplicates(["timed_by", "brick", "phase"])
-    starts_s = bricks["case"].map(lambda case: _fact(facts[case], "backward_start_s") or 0.0)
+    starts_s = bricks["case"].map(lambda case: facts[case].backward_start_s or 0.0)
     bricks["each_s"] += starts_s.where(bricks["phase"].eq("backward") & bricks["piece"].notna(), 0.0)
     models = pieces.drop_duplicates("case")
     timed = pd.DataFrame({"models_s": models["case"].map(_plain_sums(run)).groupby(models["timed_by"]).sum(),
                           "suite_s": bricks.groupby("timed_by")["each_s"].sum()})
-    entries = pieces.drop_duplicates("timed_by").set_index("timed_by")["case"].map(facts)
+    timers = pieces.drop_duplicates("timed_by").set_index("timed_by")["case"].map(facts)
     for name in ("num_repeats", "set_up_s"):
-        timed[name] = entries.map(lambda entry, name=name: _fact(entry, name)).astype("float64")
+        timed[name] = timers.map(attrgetter(name)).astype("float64")
     models_s, suite_s, set_up_s = (float(timed[name].sum(skipna=False)) for name in ("models_s", "suite_s", "set_up_s"))
     repeated = timed[["models_s", "suite_s"]].mul(timed["num_repeats"], axis="index").sum(skipna=False)
     with_set_up = repeated["models_s"] / (repeated["suite_s"] + set_up_s)

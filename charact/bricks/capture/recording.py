@@ -1,7 +1,7 @@
 """Recording of a model's operators into a draft, on real tensors as PyTorch dispatches them.
 
-The model runs in inference mode, in which PyTorch does not decompose operators before the recorder sees them, so they
-match those of torch.export. The gradient mode is a separate switch and is still visible.
+The model runs in inference mode, in which PyTorch does not decompose operators before the recorder sees them. The
+gradient mode is a separate switch and is still visible.
 
 Under autocast the model does not run in inference mode: some casts are inside composite operators, such as recurrent
 layers, and autocast reaches them only if these are decomposed. The recorder then sees operators below autograd.
@@ -9,14 +9,13 @@ layers, and autocast reaches them only if these are decomposed. The recorder the
 
 import contextlib
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._ops import OpOverload
 from torch.autograd.function import BackwardCFunction
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -182,37 +181,6 @@ class Draft:
                 read.update(layer.inputs)
         return live[::-1]
 
-    def add(self, operator: OpOverload, args: Any, kwargs: Mapping[str, Any], result: Any, *, index_of: Any,
-            value_type: type, module: str, call: int = 0) -> list[int | None]:
-        """Add the layer of one call.
-
-        Args:
-            operator: the called operator; assertions are skipped.
-            args: its positional arguments.
-            kwargs: its keyword arguments.
-            result: its result, real or fake.
-            index_of: returns the index of a value of type `value_type`.
-            value_type: type of the objects that represent values in the arguments.
-            module: qualified name of the running module.
-            call: index of the leaf module's call.
-
-        Returns:
-            Value indices of the result's tensors; None for a result that is not a tensor.
-
-        Raises:
-            CaptureError: the operator or an argument cannot be stored.
-        """
-        name = operator_name(operator)
-        try:
-            args, kwargs = encoded_call(operator, args, kwargs, index_of, value_type)
-        except CaptureError as error:
-            raise CaptureError(f"its operator {name} {error}") from error
-        several = isinstance(result, (list, tuple))
-        outputs = [self.new_value() if isinstance(each, Tensor) else None for each in (result if several else [result])]
-        if not name.startswith("aten._assert"):
-            self.layers.append(Layer(name, args, kwargs, tuple(outputs), several, module, call))
-        return outputs
-
 
 @dataclass(frozen=True)
 class Recording:
@@ -225,20 +193,19 @@ class Recording:
     """Number of calls of the model's modules."""
 
 
-def recorded(program: Program, *, training: bool, whole: bool = True, calls: bool = False) -> Recording:
+def recorded(program: Program, *, training: bool, whole: bool = True) -> Recording:
     """Record one run of a program; data-dependent control flow is recorded for this run's data.
 
     Args:
         program: the program.
         training: whether gradients are on.
         whole: whether composite operators stay whole.
-        calls: whether to index the calls of modules without children.
 
     Raises:
         CaptureError: the model fails, or calls an operator that cannot be stored.
     """
     inputs = program.fresh_inputs()
-    recorder = _Recorder(program, inputs, calls=calls)
+    recorder = _Recorder(program, inputs)
     handles = [nn.modules.module.register_module_forward_pre_hook(recorder.enter),
                nn.modules.module.register_module_forward_hook(recorder.leave, always_call=True)]
     try:
@@ -280,10 +247,9 @@ _reference: Any = StorageWeakRef
 class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Adds a layer to a draft for each operator."""
 
-    def __init__(self, program: Program, inputs: list[Tensor], *, calls: bool) -> None:
+    def __init__(self, program: Program, inputs: list[Tensor]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.draft = Draft()
-        self._calls = calls
         self._numbers: Any = WeakIdKeyDictionary(ref_type=WeakIdRef)
         self._by_place: dict[Any, tuple[int, Any]] = {}
         self._kinds = {id(tensor): "weight" for tensor in program.model.parameters()}
@@ -291,18 +257,13 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._kinds |= {id(tensor): "input" for tensor in inputs}
         self._pristine = {id(tensor): kept for tensor, kept in zip(inputs, program.inputs, strict=True)}
         self._names = {id(module): name for name, module in program.model.named_modules()}
-        self._running = [("", 0)]
-        self._num_leaf_calls = 0
+        self._running = [""]
         self.num_module_calls = -1  # the enclosing Program is a module, too
 
     def enter(self, module: nn.Module, _: Any) -> None:
         """Record that a module begins."""
         self.num_module_calls += 1
-        call = 0
-        if self._calls and next(module.children(), None) is None:
-            self._num_leaf_calls += 1
-            call = self._num_leaf_calls
-        self._running.append((self._names.get(id(module), self._running[-1][0]), call))
+        self._running.append(self._names.get(id(module), self._running[-1]))
 
     def leave(self, *_: Any) -> None:
         """Record that a module ends."""
@@ -323,20 +284,32 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return found
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run and record an operator."""
+        """Run an operator, and add its layer; assertions are skipped.
+
+        Raises:
+            CaptureError: the operator or an argument cannot be stored.
+        """
         kwargs = kwargs or {}
         tree_map_only(Tensor, self.index_of, (args, kwargs))  # before the call, which may write into leaves
         result = func(*args, **kwargs)
-        module, call = self._running[-1]
-        numbers = self.draft.add(func, args, kwargs, result, index_of=self.index_of, value_type=Tensor, module=module,
-                                 call=call)
-        for made, number in zip(result if isinstance(result, (list, tuple)) else [result], numbers, strict=True):
-            if number is not None:
-                self._numbers[made] = number
+        name = operator_name(func)
+        try:
+            stored = encoded_call(func, args, kwargs, self.index_of)
+        except CaptureError as error:
+            raise CaptureError(f"its operator {name} {error}") from error
+        several = isinstance(result, (list, tuple))
+        outputs: list[int | None] = []
+        for made in result if several else [result]:
+            value = self.draft.new_value() if isinstance(made, Tensor) else None
+            outputs.append(value)
+            if value is not None:
+                self._numbers[made] = value
                 # The reference prevents another storage from getting the same address.
-                self._by_place[_place(made)] = number, _reference(made.untyped_storage())
+                self._by_place[_place(made)] = value, _reference(made.untyped_storage())
                 if not torch.is_grad_enabled():
-                    self.draft.without_gradient.add(number)
+                    self.draft.without_gradient.add(value)
+        if not name.startswith("aten._assert"):
+            self.draft.layers.append(Layer(name, *stored, tuple(outputs), several, self._running[-1]))
         return result
 
 

@@ -104,14 +104,14 @@ def _by_case(run: Run, names: Sequence[str], directory: Path | None) -> dict[str
             raise UserError(f"{name} is not one of the suite's models "
                             f"({', '.join(sorted({each.model for each in kept})) or 'there are no compositions'})")
     found: dict[str, list[Construction]] = {}
-    for entry in run.manifest["cases"]:
-        times = BrickTimes(run, entry["case"])
-        fitting = [each for each in chosen if _fits(run, each, entry["case"])]
+    for entry in run.entries:
+        times = BrickTimes(run, entry.case)
+        fitting = [each for each in chosen if _fits(run, each, entry.case)]
         constructions = [construct(each, times, "not yet learned") for each in fitting]
         for lacking in (each for each in constructions if each.sum_s is None and names):
             warn(f"warning: {lacking.composition.case} is left out: {lacking.reason}")
         whole = [each for each in constructions if each.sum_s is not None]
-        found[entry["case"]] = whole if names else typical(whole, MOST_MODELS)
+        found[entry.case] = whole if names else typical(whole, MOST_MODELS)
     return found
 
 

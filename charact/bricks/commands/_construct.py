@@ -19,7 +19,7 @@ import charact.measure  # noqa: F401  (quiets torch, so it comes before torch)
 from charact.bricks.analysis.construction import BrickTimes, Correction, brick_case, construct, constructed_case
 from charact.bricks.analysis.machines import latency_by_machine
 from charact.bricks.analysis.tables import is_brick_run
-from charact.bricks.commands._generate import SAVED_SUFFIX, Asked, captured_sources, is_of_this_machine
+from charact.bricks.commands._generate import Asked, captured_sources, is_of_this_machine
 from charact.bricks.commands._whole_models import Named, timed_model
 from charact.bricks.suite.brick import Brick, runs_as
 from charact.bricks.suite.composition import Composition, load_compositions
@@ -32,6 +32,7 @@ from charact.core.output import show, warn
 from charact.execution.interrupt import Interrupt
 from charact.measure.passes.timing import StopRule, Timing
 from charact.record.manifest import check_holds
+from charact.record.manifest_passes import TimingPass
 from charact.record.reader import Run, load_run
 from charact.record.redaction import expanded_path
 from charact.record.writer import RunWriter
@@ -72,7 +73,7 @@ def kept_compositions(run: Run, directory: Path | None) -> list[Composition]:
     """
     if directory is not None:
         return load_compositions(directory)
-    recorded = run.manifest["options"].get("compositions")
+    recorded = run.options.compositions
     place = expanded_path(recorded) if recorded else None
     return load_compositions(place) if place is not None and place.is_dir() else []
 
@@ -110,7 +111,7 @@ def chosen_models(asked: Asked, kept: Sequence[Composition], runs: Sequence[Run]
 
 def _timed(run: Run) -> set[tuple[str, str]]:
     """Return modes and precisions of a run; precisions as in `runs_as`."""
-    return {(entry["mode"], runs_as(entry["precision"])) for entry in run.manifest["cases"]}
+    return {(entry.mode, runs_as(entry.precision)) for entry in run.entries}
 
 
 def is_called(composition: Composition, name: str) -> bool:
@@ -120,18 +121,18 @@ def is_called(composition: Composition, name: str) -> bool:
 
 def _captured(asked: Asked, kept: Sequence[Composition], run: Run, quiet: bool, interrupt: Interrupt) -> Models:
     """Capture a model with the suite's cut, or use its stored composition under another name."""
-    cases = run.manifest["cases"]
-    facts = cases[0]["passes"]["bricks"]
-    g, method = facts["g"], facts["cut_method"]
-    modes, precisions = (list(dict.fromkeys(entry[name] for entry in cases)) for name in ("mode", "precision"))
-    if asked.names[0].endswith(SAVED_SUFFIX):
-        modes, precisions = [], []  # an exported program has one of each
+    facts = run.entries[0].passes.bricks
+    assert facts.g is not None
+    assert facts.cut_method is not None
+    modes, precisions = (list(dict.fromkeys(getattr(entry, name) for entry in run.entries))
+                         for name in ("mode", "precision"))
     by_case = {each.case: each for each in kept}
     asked = replace(asked, modes=modes, precisions=precisions)
     sources = asked.sources()
     known = [by_case[source.id] for source in sources if source.id in by_case]
     models = [each.model for each in captured_sources(
-        asked, [source for source in sources if source.id not in by_case], g, method, None, quiet, interrupt)]
+        asked, [source for source in sources if source.id not in by_case],
+        facts.g, facts.cut_method, quiet, interrupt)]
     return Models([*known, *(model.composition for model in models)],
                   {brick.id: brick for model in models for brick in model.bricks})
 
@@ -205,13 +206,13 @@ def _publish(writer: RunWriter, quiet: bool, *, as_json: bool) -> bool:
         return publish_and_report(writer, quiet)
     run = load_run(writer.directory)
     publish(writer, run)
-    return any(case["status"] == "ok" for case in run.manifest["cases"])
+    return any(entry.status == "ok" for entry in run.entries)
 
 
 def _split_arguments(words: Sequence[str]) -> tuple[list[str], list[Run]]:
     """Split arguments into names of models, and runs of suites (directories with a record, or unambiguous paths)."""
     paths = [word for word in words if os.path.exists(os.path.join(word, "run.json"))
-             or ("/" in word and ":" not in word and not word.endswith(".pt2"))]
+             or ("/" in word and ":" not in word)]
     names = [part for word in words if word not in paths for part in word.split(",") if part]
     if not paths:
         raise UserError("name a run of a suite, as in charact bricks construct all runs/<run>; charact bricks run "
@@ -231,11 +232,11 @@ def _open(run: Run, case: str, out: Path, name: str | None, *, verifies: bool) -
         name: name of the record.
         verifies: whether models are also run.
     """
-    suite = BrickTimes(run, case).facts["suite"]
+    suite = run.entry(case).passes.bricks.suite
     return RunWriter(out, name or f"constructed-{suite}", {
         "command_line": ["charact", *sys.argv[1:]], "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "machine": run.manifest["machine"], "software": run.manifest["software"],
-        "options": {"brick_run": run.run_id, "threads": run.manifest["options"]["threads"], "verify": verifies},
+        "options": {"brick_run": run.run_id, "threads": run.options.threads, "verify": verifies},
     })
 
 
@@ -264,10 +265,10 @@ def _construct(writer: RunWriter, run: Run, cases: Mapping[str, str], models: Mo
                 progress.pass_started("running the model")
                 try:
                     timing = verify(composition, run=run, case=case)
-                    entry["passes"]["timing"] = {"status": "ok", "reason": None, **timing.facts}
+                    entry.passes["timing"] = msgspec.convert({"status": "ok", **timing.facts}, TimingPass)
                     tables["iterations"] = timing.rows
                 except UserError as error:
-                    entry["passes"]["timing"] = {"status": "failed", "reason": str(error)}
+                    entry.passes["timing"] = TimingPass("failed", str(error))
                     failed.append(f"warning: {composition.case} is not verified: {error}")
             writer.add_case(entry, tables)
     writer.close("complete")
@@ -304,11 +305,10 @@ def correction_key(run: Run, case: str) -> tuple[object, ...]:
     The suite is not included: a correction describes the machine and the way bricks are cut and timed, and also
     applies to other models and suites.
     """
-    entry = next(entry for entry in run.manifest["cases"] if entry["case"] == case)
-    facts = entry["passes"]["bricks"]
-    return (run.manifest["machine"]["fingerprint"], run.manifest["software"]["torch"],
-            run.manifest["options"]["threads"], entry["device"], entry["mode"], entry["precision"], facts["g"],
-            facts["cut_method"], facts["method"])
+    entry = run.entry(case)
+    facts = entry.passes.bricks
+    return (run.manifest["machine"]["fingerprint"], run.manifest["software"]["torch"], run.options.threads,
+            entry.device, entry.mode, entry.precision, facts.g, facts.cut_method, facts.method)
 
 
 def correction_file(key: Sequence[object]) -> Path:

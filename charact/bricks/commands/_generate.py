@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import os
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -36,7 +35,7 @@ from charact.core.console import Console
 from charact.core.errors import UserError
 from charact.core.output import show, warn
 from charact.datasets._common.request import DataRequest
-from charact.execution.case import Case, cases_of
+from charact.execution.case import cases_of
 from charact.execution.case_outcome import failure
 from charact.execution.interrupt import Interrupt
 from charact.execution.out_of_memory import host_memory_guard
@@ -52,8 +51,6 @@ from charact.workload.registry import all_workloads, find_workload
 from charact.workload.user_model.input_spec import parse_input_spec
 from charact.workload.user_model.model import own_model
 
-SAVED_SUFFIX = ".pt2"
-
 
 def sources_of(names: Sequence[str], *, input_sizes: Sequence[int] = (), batch_sizes: Sequence[int] = (),
                modes: Sequence[str] = ("infer",), precisions: Sequence[str] = ("fp32",), variant: str | None = None,
@@ -61,16 +58,15 @@ def sources_of(names: Sequence[str], *, input_sizes: Sequence[int] = (), batch_s
                learning_rate: float = 0.01, seed: int = 0, device: str = "cpu") -> list[Source]:
     """Return the configurations of models: the product of sizes, batch sizes, modes and precisions.
 
-    Imported models and files get a variant that is a hash of their location and arguments, to distinguish models of
-    the same name.
+    Imported models get a variant that is a hash of their location and arguments, to distinguish models of the same
+    name.
 
     Args:
-        names: workloads, `package.module:factory` of importable models, or `.pt2` files of `torch.export.save`.
-        input_sizes: by default the workload's; for imported models, the value of S in the spec; not for files.
-        batch_sizes: by default the workload's; a file has the batch size of its export.
-        modes: `train` and `infer`; files support only `infer`.
-        precisions: of `schema.PRECISIONS`. Files run in the dtypes of their export, under the name pure-bf16 if all
-            weights are bfloat16, else fp32.
+        names: workloads, or `package.module:factory` of importable models.
+        input_sizes: by default the workload's; for imported models, the value of S in the spec.
+        batch_sizes: by default the workload's.
+        modes: `train` and `infer`.
+        precisions: of `schema.PRECISIONS`.
         variant: variant of the workloads.
         input_spec: inputs of imported models, see `charact.workload.user_model.input_spec`.
         model_args: arguments of the factory of imported models.
@@ -82,9 +78,6 @@ def sources_of(names: Sequence[str], *, input_sizes: Sequence[int] = (), batch_s
     """
     found: list[Source] = []
     for name in names:
-        if name.endswith(SAVED_SUFFIX):
-            found += _saved(name, input_sizes, batch_sizes, modes, precisions, seed, device)
-            continue
         if ":" in name:
             if input_spec is None:
                 raise UserError(f"{name} needs --input-spec, the shape of its inputs, such as --input-spec 3xSxS")
@@ -98,22 +91,6 @@ def sources_of(names: Sequence[str], *, input_sizes: Sequence[int] = (), batch_s
             case.check_size()
             found.append(Source(case, name))
     return found
-
-
-def _saved(name: str, input_sizes: Sequence[int], batch_sizes: Sequence[int], modes: Sequence[str],
-           precisions: Sequence[str], seed: int, device: str) -> list[Source]:
-    from charact.bricks.capture.exported_workload import saved_program
-
-    program = saved_program(Path(name))
-    workload = _with_unique_variant(program.prepare(), str(Path(name).absolute()))
-    size, batch = workload.default_input_size, workload.default_batch_size
-    precision = "pure-bf16" if program.weights_types == {torch.bfloat16} else "fp32"
-    for option, asked, there in (("--input-sizes", input_sizes, size), ("--batch-sizes", batch_sizes, batch),
-                                 ("--mode", modes, "infer"), ("--precision", set(precisions) - {"fp32"}, precision)):
-        if set(asked) - {there}:
-            raise UserError(f"{name} was exported with {option} {there}, which is fixed: leave {option} out, or name "
-                            "the model that it was exported from")
-    return [Source(Case(workload, size, batch, "infer", precision, torch.device(device), DataRequest(seed=seed)), name)]
 
 
 def _with_unique_variant(workload: Workload, *what: Any) -> Workload:
@@ -154,9 +131,7 @@ class Asked:
         case, workload = source.case, source.case.workload
         facts: Facts = {"asked_as": source.asked_as, "seed": self.seed, "input_kind": workload.input_kind,
                         "source": workload.source}
-        if source.asked_as.endswith(SAVED_SUFFIX):
-            facts["asked_as"] = os.path.abspath(source.asked_as)
-        elif ":" in source.asked_as:
+        if ":" in source.asked_as:
             facts["own"] = cast(OwnFacts, self._own_arguments())
         return Configuration(source.id, workload.name, workload.variant, case.input_size, case.batch_size, case.mode,
                              case.precision, facts)
@@ -189,8 +164,8 @@ class CapturedSource:
     """Notes of the capture."""
 
 
-def captured_sources(asked: Asked, sources: Sequence[Source], g: int, method: str, fallback: str | None,
-                     quiet: bool, interrupt: Interrupt) -> list[CapturedSource]:
+def captured_sources(asked: Asked, sources: Sequence[Source], g: int, method: str, quiet: bool,
+                     interrupt: Interrupt) -> list[CapturedSource]:
     """Capture and cut models in the given order; report those that cannot be captured.
 
     Each model is cut and released before the next, since captured models hold their weights.
@@ -205,7 +180,7 @@ def captured_sources(asked: Asked, sources: Sequence[Source], g: int, method: st
             progress.pass_started("capturing")
             try:
                 with host_memory_guard(), interrupt.allowed():
-                    captured = capture(source, fallback or "dispatch")
+                    captured = capture(source)
                     model = cut_model(captured, asked.configuration(source), g, method)
                 found.append(CapturedSource(source, model, captured.notes))
             except UserError as error:
@@ -226,8 +201,8 @@ _PATIENCE_S = 60.0
 """Maximum time to wait for another process that writes the suite (seconds)."""
 
 
-def generate_suite(asked: Asked, out: Path, g: int, method: str, fallback: str | None, num_decoys: int,
-                   quiet: bool, interrupt: Interrupt) -> int:
+def generate_suite(asked: Asked, out: Path, g: int, method: str, num_decoys: int, quiet: bool,
+                   interrupt: Interrupt) -> int:
     """Write or extend a suite; return the exit status, 1 if no model could be captured.
 
     Raises:
@@ -235,7 +210,7 @@ def generate_suite(asked: Asked, out: Path, g: int, method: str, fallback: str |
     """
     sources = asked.sources()
     suite = check_place(out, g, method)
-    found = captured_sources(asked, sources, g, method, fallback, quiet, interrupt)
+    found = captured_sources(asked, sources, g, method, quiet, interrupt)
     if not found:
         warn("no model could be captured: nothing is written")
         return 1
@@ -256,7 +231,7 @@ def _others(asked: Asked, batch_size: int, g: int, method: str, interrupt: Inter
     for name in names:
         other = replace(asked, names=[name], input_sizes=None, batch_sizes=asked.batch_sizes or [batch_size],
                         variant=None, own={})
-        for found in captured_sources(other, other.sources(), g, method, None, True, interrupt):
+        for found in captured_sources(other, other.sources(), g, method, True, interrupt):
             yield found.model
 
 

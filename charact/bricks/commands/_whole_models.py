@@ -1,6 +1,5 @@
 """Whole models that the user names: recreated from their compositions, and timed."""
 
-import os
 import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -8,7 +7,7 @@ from typing import Any
 
 import charact.measure  # noqa: F401  (quiets torch, so it comes before torch)
 from charact.bricks.capture.recording import Source
-from charact.bricks.commands._generate import SAVED_SUFFIX, sources_of
+from charact.bricks.commands._generate import sources_of
 from charact.bricks.suite.composition import Composition, OwnFacts
 from charact.bricks.timing.suite_run import set_recorded_threads
 from charact.bricks.timing.whole_model import time_end_to_end
@@ -23,10 +22,10 @@ from charact.record.reader import Run
 
 @dataclass(frozen=True)
 class Named:
-    """External code and files named on the command line; nothing else is imported, called or opened."""
+    """External code named on the command line; nothing else is imported or called."""
 
     calls: frozenset[str] = frozenset()
-    """Calls in the format of `call_text`, and files."""
+    """Calls in the format of `call_text`."""
     losses: frozenset[str] = frozenset()
 
     @classmethod
@@ -41,8 +40,7 @@ class Named:
             model_args: value of `--model-args`, their arguments.
         """
         own = (call_text(name, model_args or "") for name in names if ":" in name)
-        files = (os.path.abspath(name) for name in (*models, *names) if name.endswith(SAVED_SUFFIX))
-        return cls(frozenset([*models, *own, *files]), frozenset(losses))
+        return cls(frozenset([*models, *own]), frozenset(losses))
 
 
 def call_text(target: str, arguments: str) -> str:
@@ -59,17 +57,14 @@ def recreated_source(composition: Composition, named: Named) -> Source:
     if not {"asked_as", "seed"} <= facts.keys():
         raise UserError(f"{composition.case} does not record its model: generate its suite again")
     asked_as, own = facts["asked_as"], facts.get("own", OwnFacts())
-    arguments: dict[str, Any] = {"modes": [composition.mode], "precisions": [composition.precision],
-                                 "seed": facts["seed"]}
-    if asked_as.endswith(SAVED_SUFFIX):  # a file has its sizes
-        _check_named(composition, asked_as, None, named)
+    arguments: dict[str, Any] = {
+        "modes": [composition.mode], "precisions": [composition.precision], "seed": facts["seed"],
+        "input_sizes": [composition.input_size], "batch_sizes": [composition.batch_size]}
+    if ":" in asked_as:  # its variant is a hash of its arguments
+        _check_named(composition, call_text(asked_as, own.get("model_args", "")), own.get("loss"), named)
+        arguments |= own
     else:
-        arguments |= {"input_sizes": [composition.input_size], "batch_sizes": [composition.batch_size]}
-        if ":" in asked_as:  # its variant is a hash of its arguments
-            _check_named(composition, call_text(asked_as, own.get("model_args", "")), own.get("loss"), named)
-            arguments |= own
-        else:
-            arguments["variant"] = composition.variant
+        arguments["variant"] = composition.variant
     (source,) = sources_of([asked_as], **arguments)
     return source
 
@@ -94,9 +89,9 @@ def timed_model(composition: Composition, named: Named, run: Run, case: str, rul
     Raises:
         KeyboardInterrupt: a signal came.
     """
-    entry = next(entry for entry in run.manifest["cases"] if entry["case"] == case)
-    set_recorded_threads(run.manifest["options"]["threads"])
-    source, device = recreated_source(composition, named), resolve_device(entry["device"])
+    device = resolve_device(run.entry(case).device)
+    set_recorded_threads(run.options.threads)
+    source = recreated_source(composition, named)
     try:
         with interrupt.allowed():
             timing = time_end_to_end(source, rule, device)
@@ -107,7 +102,7 @@ def timed_model(composition: Composition, named: Named, run: Run, case: str, rul
     except SystemExit as error:
         raise UserError(f"{source.id} cannot be run: its code ends the program (SystemExit: {error.code})") from error
     on_core_frac = timing.facts["on_core_frac"]
-    if entry["device"] == "cpu" and on_core_frac < _QUIET_FRAC:
+    if device.type == "cpu" and on_core_frac < _QUIET_FRAC:
         warn(f"warning: {composition.case} was on a core for only {on_core_frac:.0%} of its time: other programs ran, "
              "which slows whole models more than bricks; repeat it on an idle machine")
     return timing

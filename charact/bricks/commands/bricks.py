@@ -19,14 +19,13 @@ if TYPE_CHECKING:
 
 METHODS = ("contextual", "paper")
 CUTS = ("chains", "paper", "heavy")
-FALLBACKS = ("hooks",)
 
 Suite = Annotated[Path, typer.Argument(metavar="SUITE", help="Directory of a suite of bricks.")]
 InputSpec = Annotated[str | None, typer.Option(
     help="Inputs of your own models; see charact profile --help.")]
 OwnModels = Annotated[list[str] | None, typer.Option(
     "--model", metavar="MODULE:NAME[(ARGS)]",
-    help="Your own model, or an exported program, that may be imported and run. Compositions also name models, but may "
+    help="Your own model that may be imported and run. Compositions also name models, but may "
          "come from others: only models named here are run. Repeatable.")]
 OwnLosses = Annotated[list[str] | None, typer.Option(
     "--loss", metavar="MODULE:NAME", help="Loss function of your own that may be imported. Repeatable.")]
@@ -85,8 +84,8 @@ latency of a model is constructed from its bricks, also on machines where it nev
 @group.command()
 def generate(
     models: Annotated[list[str], typer.Argument(
-        metavar="MODEL", help="Workloads (see `charact list`), your own models as package.module:factory, or "
-                                 "exported programs as file.pt2.", autocompletion=completion.workload_names)],
+        metavar="MODEL", help="Workloads (see `charact list`), or your own models as package.module:factory.",
+        autocompletion=completion.workload_names)],
     g: Annotated[int, typer.Option("-g", min=1, max=9999, help="Maximum number of layers in a brick.")] = 1,
     out: Annotated[Path, typer.Option(help="Directory of the suite; an existing suite is extended.")] = Path("suite"),
     cut: Annotated[str | None, typer.Option(
@@ -103,8 +102,6 @@ def generate(
     loss: opt.Loss = None,
     optimizer: opt.Optimizer = None,
     learning_rate: opt.LearningRate = None,
-    fallback: Annotated[str | None, typer.Option(
-        help="hooks cuts models that cannot be exported at the boundaries of modules.")] = None,
     decoys: Annotated[int, typer.Option(
         min=0, max=10_000, help="Add this number of bricks of other models, to hide yours.")] = 0,
     seed: opt.Seed = 0,
@@ -120,7 +117,7 @@ def generate(
       charact bricks generate resnet18 vgg11 mlp -g 2 --out suite
       charact bricks generate resnet50 --batch-sizes 1,8 --mode infer,train --cut heavy --out suite
       charact bricks generate transformers_models:bert --input-spec "int64[30522] S" --input-sizes 128
-      charact bricks generate exported.pt2 --decoys 50
+      charact bricks generate resnet18 --decoys 50
     """  # noqa: D301  (click wants the character itself)
     names = parse_models(models)
     modes = opt.parse_choices(mode, "--mode", MODES)
@@ -129,8 +126,6 @@ def generate(
         "--learning-rate": learning_rate})
     asked |= {"precisions": opt.parse_choices(precision, "--precision", PRECISIONS), "seed": seed}
     method = opt.parse_choice(cut, "--cut", CUTS) if cut else "heavy" if modes == ["train"] else "chains"
-    if fallback is not None:
-        opt.parse_choice(fallback, "--fallback", FALLBACKS)
 
     from charact.execution.interrupt import Interrupt
 
@@ -138,7 +133,7 @@ def generate(
         from charact.bricks.commands._generate import Asked, generate_suite
 
         return exit_status(interrupt, lambda: generate_suite(
-            Asked(names=names, modes=modes, **asked), out, g, method, fallback, decoys, quiet, interrupt))
+            Asked(names=names, modes=modes, **asked), out, g, method, decoys, quiet, interrupt))
 
 
 @group.command()

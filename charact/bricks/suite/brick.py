@@ -128,7 +128,7 @@ def _renumbered(layer: Layer, numbers: dict[int, int]) -> Layer:
     """Return the layer with values renumbered by `numbers`, adding its outputs to `numbers`."""
     renamed = layer.renamed(numbers.__getitem__)
     outputs = tuple(None if value is None else numbers.setdefault(value, len(numbers)) for value in layer.outputs)
-    return replace(renamed, outputs=outputs, module="", call=0, writes=())
+    return replace(renamed, outputs=outputs, module="", writes=())
 
 
 def canonical(thing: Json) -> str:

@@ -5,7 +5,7 @@ buffers, constants.
 
 Segments do not overlap and together hold every layer once. `chains` and `paper` make chains: each layer after the first
 is the only reader of the layer before it, and reads no other activation. A chain can therefore run as a whole at the
-position of its first layer. `heavy` and `modules` cut the layers in execution order, whatever they read.
+position of its first layer. `heavy` cuts the layers in execution order, whatever they read.
 """
 
 import math
@@ -72,8 +72,6 @@ class Layer:
     """Whether it returns a tuple or list."""
     module: str = ""
     """Qualified name of the running module, "" outside of one. Private: not part of a suite."""
-    call: int = 0
-    """Index of the leaf module call that it belongs to, from 1; 0 if none or not recorded."""
     writes: tuple[int, ...] = ()
     """Values that it changes in place; recorded by the capture, not stored in a suite."""
 
@@ -120,13 +118,9 @@ class CapturedModel:
     """Calls of `nn.Module.__call__` in one forward pass."""
     updates: list[Update]
     """In training: one update for each parameter."""
-    captured_by: str
-    """`export`, `dispatch` or `hooks`."""
     num_parameters: int
-    segments_at_modules: bool = False
-    """Whether each call of a leaf module becomes one segment; `Layer.call` then holds the call's index."""
     notes: list[str] = field(default_factory=list)
-    """Notes for the user, such as why the export failed."""
+    """Notes for the user."""
     tensors: dict[int, Any] = field(default_factory=dict, repr=False)
     """Tensors of the leaves."""
     samples: dict[int, Json] = field(default_factory=dict, repr=False)
@@ -155,7 +149,7 @@ def _values_in(thing: Json) -> list[int]:
     return []
 
 
-METHODS = ("chains", "paper", "heavy", "modules")
+METHODS = ("chains", "paper", "heavy")
 
 _HEAVY = ("convolution", "GEMM", "attention", "recurrent")
 """Types of operators that a segment of `heavy` begins with."""
@@ -176,22 +170,14 @@ class Segment:
 def cut(captured: CapturedModel, g: int, method: str) -> list[Segment]:
     """Cut a model into segments, in execution order.
 
-    If `captured.segments_at_modules` is set, the method is always `modules`.
-
     Args:
         captured: the model.
         g: maximum number of layers in a segment; for `heavy`, of heavy layers.
         method: `chains`, the longest valid chains; `paper`, windows of exactly g layers, and single layers where no
-            such chain exists; `heavy`, g heavy operators, each with the light ones that follow it; `modules`, one
-            segment for each call of a leaf module, and one for each layer outside of leaf modules.
+            such chain exists; `heavy`, g heavy operators, each with the light ones that follow it.
     """
     graph = _Graph(captured)
-    if captured.segments_at_modules or method == "modules":
-        groups = _modules(captured)
-    elif method == "heavy":
-        groups = _heavy(captured, g)
-    else:
-        groups = _chains(graph, g, exactly=method == "paper")
+    groups = _heavy(captured, g) if method == "heavy" else _chains(graph, g, exactly=method == "paper")
     return [graph.segment(group) for group in groups]
 
 
@@ -296,17 +282,6 @@ def _heavy(captured: CapturedModel, g: int) -> list[list[int]]:
             groups.append([])
             num_heavy = 0 if heavy else g
         num_heavy += heavy
-        groups[-1].append(index)
-    return groups
-
-
-def _modules(captured: CapturedModel) -> list[list[int]]:
-    groups: list[list[int]] = []
-    last_call = 0
-    for index, layer in enumerate(captured.layers):
-        if layer.call == 0 or layer.call != last_call:
-            groups.append([])
-        last_call = layer.call
         groups[-1].append(index)
     return groups
 

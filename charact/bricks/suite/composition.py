@@ -99,7 +99,7 @@ class Composition(Configuration):
 
     g: Count
     method: str
-    captured_by: str
+    captured_by: str = "dispatch"
     num_parameters: Count
     num_layers: Count
     num_module_calls: Count
@@ -135,7 +135,7 @@ def compose(captured: CapturedModel, segments: Sequence[Segment], bricks: Sequen
     sums = [gradient_sum_brick(captured.types[value], precision, context)
             for value in _summed_gradients(captured, segments)]  # fmt: skip
     composition = Composition(
-        **vars(what), g=g, method=method, captured_by=captured.captured_by, num_parameters=captured.num_parameters,
+        **vars(what), g=g, method=method, num_parameters=captured.num_parameters,
         num_layers=len(captured.layers), num_module_calls=captured.num_module_calls,
         weights_bytes=leaves_bytes(captured, "weight", "buffer"), input_bytes=leaves_bytes(captured, "input"),
         pieces=placed, updates=_counted(updates), gradient_sums=_counted(sums),

@@ -1,7 +1,6 @@
 """Running a suite of bricks into a record, which is flushed between rounds and can be resumed after a kill."""
 
 import contextlib
-import copy
 import gc
 import os
 import signal
@@ -35,6 +34,8 @@ from charact.machine.facts import device_name
 from charact.measure.passes.flops import work_of
 from charact.measure.passes.timing import StopRule
 from charact.measure.passes.warm_device import warm_device
+from charact.record.manifest import CaseEntry, typed_entry
+from charact.record.manifest_passes import BricksPass, Passes
 from charact.record.reader import Rows, load_run
 from charact.record.redaction import expanded_path
 from charact.record.schema import LEFT_OUT, UNFINISHED
@@ -117,12 +118,13 @@ def run_bricks(suite: Suite, mode: str, precision: str, device: torch.device, ru
     bricks = chosen_bricks(suite, mode, precision, batch_sizes, precisions)
     run = _SuiteRun(suite, bricks, mode, precision, device, rule, writer, observer, interrupt, method,
                     crashes or Crashes(), share_frac, models)
-    before = writer.entry(run.case)
-    if before is not None and before["status"] not in UNFINISHED:
+    flushed = writer.entry(run.case)
+    before = None if flushed is None else typed_entry(flushed)
+    if before is not None and before.status not in UNFINISHED:
         return
     observer.case_started(run.case, *place)
     entry = run.run(before)
-    observer.case_ended(entry["status"], entry["reason"])
+    observer.case_ended(entry.status, entry.reason)
 
 
 def chosen_bricks(suite: Suite, mode: str, precision: str, batch_sizes: Sequence[int] | None,
@@ -153,32 +155,24 @@ class _SuiteRun:
         self._method, self._crashes, self._share_frac, self._models = method, crashes, share_frac, models
         self._left_out: Rows = []
         self.case = f"bricks-{suite.name}-g{suite.g}-{mode}-{precision}-{str(device).replace(':', '')}"
-        self._facts: dict[str, Any] = {
-            "status": "ok", "reason": None, "method": method, "suite": suite.name, "suite_digest": suite.digest,
-            "g": suite.g, "cut_method": suite.method, "num_bricks": len(bricks), "num_failed": 0, "num_left_out": 0,
-            "num_rounds": 0,
-            "ended_by": None, "precision_target_frac": rule.precision_target_frac, "interval_frac": None,
-            "timed_s": 0.0, "set_up_s": 0.0, "preparing_s": 0.0, "describing_s": None, "backward_start_s": None,
-            "step_start_s": None, "clock_s": None, "uncounted": [], "undescribed": {},
-            "num_resumed": 0,
-        }
-        self._entry: dict[str, Any] = {
-            "case": self.case, "workload": "bricks", "variant": suite.name, "input_kind": None, "input_size": None,
-            "batch_size": None, "mode": mode, "precision": precision, "device": str(device),
-            "device_name": device_name(device), "data": "synthetic", "num_parameters": None, "source": None,
-            "status": "running", "reason": None, "requested_bytes": None, "passes": {"bricks": self._facts},
-        }
+        self._facts = BricksPass(
+            "ok", method=method, suite=suite.name, suite_digest=suite.digest, g=suite.g, cut_method=suite.method,
+            num_bricks=len(bricks), num_rounds=0, precision_target_frac=rule.precision_target_frac, timed_s=0.0,
+            set_up_s=0.0)
+        self._entry = CaseEntry(
+            self.case, "running", workload="bricks", variant=suite.name, mode=mode, precision=precision,
+            device=str(device), device_name=device_name(device), data="synthetic", passes=Passes(bricks=self._facts))
         self._rounds: Rounds | None = None
         self._flushed, self._flushing_s = time.perf_counter(), 0.0
 
-    def run(self, before: dict[str, Any] | None) -> dict[str, Any]:
-        """Time the bricks and return the case's manifest entry."""
+    def run(self, before: CaseEntry | None) -> CaseEntry:
+        """Time the bricks and return the case's entry."""
         rows = {} if before is None else self._rows_before(before)
         gradients = torch.enable_grad() if self._mode == "train" else torch.inference_mode()
         try:
             with host_memory_guard(self._device), brick_settings(self._precision), gradients:
                 rounds = self._time(rows)
-            self._entry["status"] = "ok"
+            self._entry.status = "ok"
             if not rounds.left:
                 first = next(iter(rounds.rows.values()))
                 self._end(status=first["status"], reason=f"every brick failed; the first: {first['reason']}")
@@ -207,7 +201,7 @@ class _SuiteRun:
                 [brick for brick in self._bricks if brick.id not in names], self._device,
                 training=self._mode == "train", crashes=self._crashes,
                 before={table: [row for row in rows if row["brick"] not in names] for table, rows in before.items()})
-        self._facts |= rounds.facts | {"preparing_s": self._facts["preparing_s"] + time.perf_counter() - begun}
+        self._facts.update(**rounds.facts, preparing_s=self._facts.preparing_s + time.perf_counter() - begun)
         self._observer.pass_started("bricks")
         with self._interrupt.allowed():
             warm_device(self._device)
@@ -218,8 +212,8 @@ class _SuiteRun:
         self._observer.pass_started("work")
         with self._interrupt.allowed():
             rounds.describe()
-        self._facts |= {"describing_s": time.perf_counter() - begun, "uncounted": sorted(rounds.uncounted),
-                        "undescribed": rounds.undescribed}
+        self._facts.update(describing_s=time.perf_counter() - begun, uncounted=sorted(rounds.uncounted),
+                           undescribed=rounds.undescribed)
         return rounds
 
     def _in_context(self, rounds: Rounds) -> None:
@@ -228,7 +222,7 @@ class _SuiteRun:
             rounds.round(interruptible=self._interrupt.allowed)
             self._observer.iteration(rounds.num_rounds, time.perf_counter() - begun)
             self._flush_if_due()
-        self._facts |= {"ended_by": reason, "interval_frac": rounds.interval_frac()}
+        self._facts.update(ended_by=reason, interval_frac=rounds.interval_frac())
 
     def _warm(self, rounds: Rounds) -> None:
         """Time one brick after another, each for its share of the time."""
@@ -239,11 +233,11 @@ class _SuiteRun:
                 rounds.repeat_warm(brick, rule)
             self._observer.iteration(number, time.perf_counter() - begun)
             self._flush_if_due()
-        self._facts["ended_by"] = "repetitions"
+        self._facts.ended_by = "repetitions"
 
     def _end(self, **ending: Any) -> None:
-        self._entry |= ending
-        self._facts |= {"status": "failed", "reason": ending["reason"]}
+        self._entry.update(**ending)
+        self._facts.update(status="failed", reason=ending["reason"])
 
     def _flush_if_due(self) -> None:
         since = time.perf_counter() - self._flushed
@@ -256,22 +250,21 @@ class _SuiteRun:
         tables: dict[str, Rows] = {}
         if self._rounds is not None:
             rows = self._rounds.rows.values()
-            self._facts |= {"num_rounds": self._rounds.num_rounds, "num_left_out": len(self._left_out),
-                            "num_failed": sum(row["reason"] is not None for row in rows),
-                            "timed_s": self._rounds.timed_s, "set_up_s": self._rounds.set_up_s}
+            self._facts.update(num_rounds=self._rounds.num_rounds, num_left_out=len(self._left_out),
+                               num_failed=sum(row["reason"] is not None for row in rows),
+                               timed_s=self._rounds.timed_s, set_up_s=self._rounds.set_up_s)
             tables = {"bricks": [*map(as_stored, rows), *self._left_out], "brick_times": self._rounds.times}
-        # Copy, because the current round changes the entry while it is written.
-        self._writer.add_case(copy.deepcopy(self._entry), tables)
+        self._writer.add_case(self._entry, tables)
         self._flushed = time.perf_counter()
 
-    def _rows_before(self, entry: dict[str, Any]) -> dict[str, Rows]:
+    def _rows_before(self, entry: CaseEntry) -> dict[str, Rows]:
         """Return the record's rows of complete rounds."""
-        facts = entry["passes"]["bricks"]
-        if facts["suite_digest"] != self._facts["suite_digest"]:
-            raise UserError(f"the suite {self._facts['suite']} is no longer what {self.case} was begun with: start a "
+        facts = entry.passes.bricks
+        if facts.suite_digest != self._facts.suite_digest:
+            raise UserError(f"the suite {self._facts.suite} is no longer what {self.case} was begun with: start a "
                             "new run")
-        resumed = 0 if self._crashes.signals else 1
-        self._facts |= facts | {"status": "ok", "reason": None, "num_resumed": facts["num_resumed"] + resumed}
+        facts.update(status="ok", reason=None, num_resumed=facts.num_resumed + (0 if self._crashes.signals else 1))
+        self._facts = self._entry.passes["bricks"] = facts
         run = load_run(self._writer.directory, partial=True)
         found: dict[str, Rows] = {}
         for table in ("bricks", "brick_times"):

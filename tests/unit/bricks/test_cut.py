@@ -49,18 +49,6 @@ def test_light_layers_before_the_first_heavy_one_stand_by_themselves() -> None:
     assert types(captured, 1, "heavy") == types(captured, 4, "heavy") == ["tanh+relu", "mm"]
 
 
-def test_calls_of_modules_are_pieces_whatever_was_asked_for() -> None:
-    made = ByHand()
-    x = made.leaf("input", torch.randn(2, 2))
-    for operator, call in (("relu", 1), ("tanh", 1), ("sin", 2), ("cos", 0), ("exp", 0), ("neg", 3)):
-        x = made.add(f"{operator}.default", x, call=call)
-    captured = made.model(x)
-    expected = ["relu+tanh", "sin", "cos", "exp", "neg"]
-    assert types(captured, 1, "modules") == expected
-    captured.segments_at_modules = True
-    assert types(captured, 4, "chains") == expected
-
-
 def test_a_result_of_the_model_ends_its_chain() -> None:
     made = ByHand()
     middle = made.add("relu.default", made.leaf("input", torch.randn(2, 2)))

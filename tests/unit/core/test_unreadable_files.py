@@ -14,7 +14,6 @@ import torch
 from support.hand_made_bricks import a_suite, product
 
 from charact import cli
-from charact.bricks.capture.exported_workload import read_saved
 from charact.bricks.suite.composition import load_compositions, read_composition
 from charact.bricks.suite.suite import INDEX, load_suite
 from charact.core.errors import UserError
@@ -80,7 +79,7 @@ READERS: dict[str, tuple[Callable[[Path], Path], Callable[[Path], Any]]] = {
     "data": (_file, lambda path: inspect(path, PublishedFile(path.name, None, None))),
     "suite": (_suite, lambda path: load_suite(path.parent)), "composition": (_composition, read_composition),
     "compositions": (_composition, lambda path: load_compositions(path.parent)),
-    "weights": (_weights, lambda path: read_outlines(path, torch.nn.Linear(1, 1))), "program": (_file, read_saved),
+    "weights": (_weights, lambda path: read_outlines(path, torch.nn.Linear(1, 1))),
     "checkpoint": (_weights, lambda path: read_checkpoint(path, None, [])),  # type: ignore[arg-type]
 }
 

@@ -130,7 +130,7 @@ def test_what_starts_once_is_of_the_clock_that_counts(tmp_path: Path) -> None:
     found = construct(composition(["a", "a"], mode="train"), BrickTimes(run, CASE.replace("infer", "train")), NONE)
     assert found.clock == "host_s"
     assert latencies(found)["sequential", "backward"] == pytest.approx(2 * 0.020 + 0.005)
-    assert constructed_case(found, NONE)[0]["passes"]["construct"]["backward_start_s"] == 0.005
+    assert constructed_case(found, NONE)[0].passes.construct.backward_start_s == 0.005
 
 
 def test_an_interval_of_times_has_no_end_below_zero(tmp_path: Path) -> None:

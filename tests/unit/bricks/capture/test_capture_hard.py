@@ -38,18 +38,14 @@ def operators(captured: CapturedModel) -> list[str]:
       (("Rows", "S"), ("HalfFrozen", "S"), ("Tied", "int64[7] S"), ("WritesInput", "S"), ("DataDependent", "S"))),
     ("ManyOutputs", "S", "infer"),
 ])
-def test_export_and_recorder_give_what_the_model_gives(name: str, spec: str, mode: str) -> None:
+def test_captured_layers_compute_what_the_model_computes(name: str, spec: str, mode: str) -> None:
     source = net(name, mode, spec)
-    built = source.build()
-    program = Program(built)
+    program = Program(source.build())
     with program.real_run():
         wanted = program(*program.fresh_inputs())[0]
-    by_recorder = Interpretation(recorded(program, training=mode == "train").draft, mode == "train", built.case.device)
-    by_recorder.run()
     captured = capture(source)
     assert captured.notes == [] or name == "DataDependent"
-    for outputs in (by_recorder.outputs, run(captured)[0]):
-        torch.testing.assert_close(outputs, [one.detach() for one in wanted], rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(run(captured)[0], wanted, rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("name", ["HalfFrozen", "Tied", "Rows"])
@@ -110,13 +106,9 @@ def test_results_that_are_lists_are_values_of_their_own() -> None:
 
 def test_numbers_that_decide_are_taken_as_they_are() -> None:
     captured = capture(net("DataDependent"))
-    assert captured.captured_by == "dispatch"
-    assert "torch.export failed" in captured.notes[0]
-    assert "\n" not in captured.notes[0]
     assert 1 <= operators(captured).count("linear") <= 20
     assert operators(captured).count("item") == operators(captured).count("linear") + 1
-    assert "its code reads numbers from tensors" in captured.notes[1]
-    assert not captured.segments_at_modules
+    assert "its code reads numbers from tensors" in captured.notes[0]
 
 
 @pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")
@@ -130,20 +122,6 @@ def test_gradients_of_the_models_own_are_in_no_brick(name: str, message: str) ->
     with pytest.raises(CaptureError, match=message) as raised:
         capture(net(name, "train"))
     assert "\n" not in str(raised.value)
-
-
-def test_with_hooks_calls_of_leaf_modules_are_numbered() -> None:
-    captured = capture(net("DataDependent"), fallback="hooks")
-    assert captured.captured_by == "hooks"
-    assert captured.segments_at_modules
-    calls = [layer.call for layer in captured.layers if layer.operator == "aten.linear.default"]
-    assert calls == list(range(1, len(calls) + 1))
-    assert {layer.call for layer in captured.layers if layer.module == ""} == {0}
-    assert {layer.module for layer in captured.layers if layer.call} == {"linear"}
-
-
-def test_hooks_are_for_what_cannot_be_exported() -> None:
-    assert capture(net("Rows"), fallback="hooks").captured_by == "export"
 
 
 @pytest.mark.parametrize(("name", "message"), [
@@ -164,7 +142,6 @@ def test_the_fast_path_of_encoders_is_what_inference_runs() -> None:
                          model_args="d_model=8,nhead=2,dim_feedforward=16,batch_first=True")
     captured = capture(source)
     assert operators(captured) == ["_transformer_encoder_layer_fwd"]
-    assert "torch.export took another code path" in captured.notes[0]
 
 
 @pytest.mark.slow

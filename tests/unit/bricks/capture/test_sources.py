@@ -1,7 +1,6 @@
 """Configurations of models by name."""
 
 import re
-from pathlib import Path
 
 import pytest
 import torch
@@ -60,7 +59,6 @@ def test_an_imported_model_is_fed_what_the_spec_says() -> None:
     (["torch.nn:Linaer"], {"input_spec": "S", "input_sizes": [4]}, "did you mean Linear"),
     (["torch.nn:Linear"], {"input_spec": "S"}, "no default input size"),
     (["no_such_module:make"], {"input_spec": "S", "input_sizes": [4]}, "there is no module no_such_module"),
-    (["nowhere.pt2"], {}, "there is no file nowhere.pt2"),
 ])
 def test_what_cannot_be_is_one_line(names: list[str], options: dict[str, object], message: str) -> None:
     with pytest.raises(UserError) as raised:
@@ -83,15 +81,3 @@ def test_own_models_of_one_name_are_told_apart() -> None:
 
 def test_a_workload_may_be_named_twice() -> None:
     assert len(sources_of(["resnet50", "resnet"], input_sizes=[32], batch_sizes=[1])) == 2
-
-
-def test_a_file_is_what_it_was_exported_as(tmp_path: Path) -> None:
-    path = tmp_path / "small net.pt2"
-    exported = torch.export.export(torch.nn.Linear(4, 2), (torch.zeros(3, 4),), strict=False)
-    torch.export.save(exported, path)
-    source, = sources_of([str(path)])
-    assert re.fullmatch(r"small_net\.[0-9a-f]{6}-4-b3-infer-fp32", source.id)
-    with pytest.raises(UserError, match="exported with --batch-sizes 3, which is fixed"):
-        sources_of([str(path)], batch_sizes=[8])
-    with pytest.raises(UserError, match="with --mode infer"):
-        sources_of([str(path)], modes=["train"])

@@ -102,11 +102,11 @@ def test_every_brick_leaves_its_rows(tmp_path: Path) -> None:
     assert set(times["call"]) == {0, 1}
     assert set(times["phase"]) == {"forward"}
     assert (times["host_s"] > 0).all()
-    facts = record.passes(CASE)["bricks"]
-    assert (facts["status"], facts["ended_by"], facts["num_rounds"], facts["num_failed"]) == ("ok", "max_rounds", 7, 0)
-    assert facts["timed_s"] == pytest.approx(times["host_s"].sum())
-    assert facts["set_up_s"] == pytest.approx(rows["set_up_s"].sum())
-    assert facts["backward_start_s"] is facts["step_start_s"] is None
+    facts = record.entry(CASE).passes.bricks
+    assert (facts.status, facts.ended_by, facts.num_rounds, facts.num_failed) == ("ok", "max_rounds", 7, 0)
+    assert facts.timed_s == pytest.approx(times["host_s"].sum())
+    assert facts.set_up_s == pytest.approx(rows["set_up_s"].sum())
+    assert facts.backward_start_s is facts.step_start_s is None
     assert [told[1] for told in notes.told if told[0] == "pass"] == ["bricks", "work"]
 
 
@@ -120,7 +120,7 @@ def test_training_has_its_phases(tmp_path: Path) -> None:
     assert [kinds[brick.id] for brick in bricks] == ["sequence", "update", "gradient_sum"]
     updates = record.brick_times[record.brick_times["phase"] == "update"]
     assert set(updates["num_calls"]) == {4}  # parameters
-    facts = record.passes(record.cases["case"][0])["bricks"]
+    facts = record.entry(record.cases["case"][0]).passes.bricks
     for start in ("backward_start_s", "step_start_s"):
         assert facts[start]["host_s"] > 0
         assert facts[start]["device_s"] is None
@@ -129,11 +129,11 @@ def test_training_has_its_phases(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_enough_is_when_the_sum_is_precise(tmp_path: Path) -> None:
     suite = a_suite(tmp_path / "suite", product(), pointwise("relu.default"))
-    facts = run(tmp_path, suite, rule=StopRule(10.0, 100, 60.0)).passes(CASE)["bricks"]
-    assert (facts["ended_by"], facts["num_rounds"]) == ("precision", 6)
-    assert 0 <= facts["interval_frac"] <= 10.0
-    facts = run(tmp_path, suite, rule=StopRule(0.0, 100, 0.0)).passes(CASE)["bricks"]
-    assert (facts["ended_by"], facts["num_rounds"]) == ("max_seconds", 6)
+    facts = run(tmp_path, suite, rule=StopRule(10.0, 100, 60.0)).entry(CASE).passes.bricks
+    assert (facts.ended_by, facts.num_rounds) == ("precision", 6)
+    assert 0 <= facts.interval_frac <= 10.0
+    facts = run(tmp_path, suite, rule=StopRule(0.0, 100, 0.0)).entry(CASE).passes.bricks
+    assert (facts.ended_by, facts.num_rounds) == ("max_seconds", 6)
 
 
 class TestFailures:
@@ -149,7 +149,7 @@ class TestFailures:
         assert "a brick may not call operator aten.no_such_operator.default" in rows["reason"][UNKNOWN.id]
         assert rows["reason"][BROKEN.id].startswith("RuntimeError: ")
         assert set(record.brick_times["brick"]) == {whole.id}
-        assert record.passes(CASE)["bricks"]["num_failed"] == 3
+        assert record.entry(CASE).passes.bricks.num_failed == 3
 
     @pytest.mark.slow
     def test_a_brick_whose_work_cannot_be_counted_keeps_its_times(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -162,7 +162,7 @@ class TestFailures:
         assert list(record.bricks["status"]) == ["ok"]
         assert record.bricks[["flop", "bytes"]].isna().all(axis=None)
         assert len(record.brick_times) == 14
-        assert record.passes(CASE)["bricks"]["undescribed"] == {brick.id: "ValueError: no luck"}
+        assert record.entry(CASE).passes.bricks.undescribed == {brick.id: "ValueError: no luck"}
 
     @pytest.mark.slow
     def test_a_suite_of_which_nothing_runs_has_failed(self, tmp_path: Path) -> None:
@@ -204,8 +204,8 @@ def test_bricks_of_other_batch_sizes_are_left_out(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_the_papers_method_takes_each_brick_warm(tmp_path: Path) -> None:
     record = run(tmp_path, a_suite(tmp_path / "suite", product(), pointwise("relu.default"), UNKNOWN), method="paper")
-    facts = record.passes(CASE)["bricks"]
-    assert (facts["method"], facts["ended_by"], facts["num_failed"]) == ("paper", "repetitions", 1)
+    facts = record.entry(CASE).passes.bricks
+    assert (facts.method, facts.ended_by, facts.num_failed) == ("paper", "repetitions", 1)
     assert record.brick_times.groupby(["brick", "call"])["round"].agg(list).tolist() == [list(range(7))] * 2
 
 
@@ -233,9 +233,9 @@ class TestGoingOn:
         kept = record.brick_times.merge(before, on=["brick", "round", "call"], suffixes=("", "_before"))
         assert len(kept) == 12
         assert (kept["host_s"] == kept["host_s_before"]).all()
-        facts = record.passes(CASE)["bricks"]
-        assert (facts["num_resumed"], facts["num_rounds"], facts["num_failed"]) == (1, 7, 1)
-        assert facts["timed_s"] == pytest.approx(record.brick_times["host_s"].sum())
+        facts = record.entry(CASE).passes.bricks
+        assert (facts.num_resumed, facts.num_rounds, facts.num_failed) == (1, 7, 1)
+        assert facts.timed_s == pytest.approx(record.brick_times["host_s"].sum())
 
     def test_a_kill_keeps_what_was_flushed(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("charact.bricks.timing.suite_run._FLUSH_EVERY_S", 0.0)

@@ -10,7 +10,6 @@ from charact.analysis.common.significance import Sample, timed
 from charact.analysis.compare.samples import CASE
 from charact.bricks.analysis.tables import PLAIN, brick_summary, model_summary, round_times, suite_times, time_by_layers
 from charact.core.statistics import student_factor
-from charact.record.case_facts import pass_facts
 from charact.record.reader import Run
 
 _Samples = Iterator[tuple[tuple[str, str], Sample]]
@@ -25,10 +24,10 @@ def _cases(run: Run) -> _Samples:
     Only equal suites and latencies of the same strategy compare.
     """
     if len(run.brick_times):
-        digests = {entry["case"]: pass_facts(entry, "bricks").get("suite_digest") for entry in run.manifest["cases"]}
+        digests = {entry.case: entry.passes.bricks.suite_digest for entry in run.entries}
         for case, totals_s in suite_times(run).groupby("case", sort=False)["suite_s"]:
             digest = digests[str(case)]
-            basis = None if digest is None else f"suite {str(digest)[:8]}"
+            basis = None if digest is None else f"suite {digest[:8]}"
             yield (str(case), CASE), replace(timed(totals_s.tolist()), basis=basis)
     if len(run.constructions):
         yield from _latencies(model_summary(run).assign(part=CASE))
