@@ -1,12 +1,15 @@
-"""The directory of a sweep: its definition, the outcome of each case, logs, locks, and the runs."""
+"""The directory of a sweep: its definition, outcomes, logs, locks and runs; how far it is, and when it may end."""
 
 import contextlib
 import re
 import shutil
 import socket
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from statistics import mean
 from typing import Literal
 
 import msgspec
@@ -21,6 +24,8 @@ FORMAT = 1
 _LONGEST_NAME = 60
 State = Literal["waiting", "running", "ok", "failed", "killed"]
 """State of a case. A failed one ended with an exit status other than 0; a killed one by a signal, and runs again."""
+
+_DONE: tuple[State, ...] = ("ok", "failed")
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -106,8 +111,8 @@ class SweepDirectory:
 
     def is_done(self, case: SweepCase) -> bool:
         """Return whether a case has ended, and is not run again."""
-        found = self.outcome(case)
-        return found is not None and found.state in ("ok", "failed")
+        outcome = self.outcome(case)
+        return outcome is not None and outcome.state in _DONE
 
     def state(self, case: SweepCase) -> State:
         """Return the state of a case; a case whose lock is held is running."""
@@ -202,3 +207,60 @@ def now() -> tuple[str, float]:
 def host() -> str:
     """Return the name of this machine."""
     return socket.gethostname()
+
+
+@dataclass(frozen=True)
+class CaseStatus:
+    """A case with its state and the outcome of its last attempt."""
+
+    case: SweepCase
+    state: State
+    outcome: Outcome | None
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the case has ended, and is not run again."""
+        return self.state in _DONE
+
+
+def statuses(directory: SweepDirectory, cases: Sequence[SweepCase]) -> list[CaseStatus]:
+    """Return the state of each case."""
+    return [CaseStatus(case, directory.state(case), directory.outcome(case)) for case in cases]
+
+
+def counts(found: Sequence[CaseStatus]) -> dict[State, int]:
+    """Return the number of cases in each state."""
+    number = Counter(status.state for status in found)
+    return {state: number[state] for state in ("ok", "failed", "killed", "running", "waiting")}
+
+
+def remaining_s(found: Sequence[CaseStatus]) -> float | None:
+    """Return the expected time of the cases that are not done (s): the sum of `expected_times`; None if not known."""
+    times = expected_times(found)
+    waiting = [status.case for status in found if not status.is_done]
+    return sum(times[case] for case in waiting) if all(case in times for case in waiting) and (
+        times or not waiting) else None
+
+
+def expected_times(found: Sequence[CaseStatus]) -> dict[SweepCase, float]:
+    """Return the expected time of each case that is not done (s), from the times of those that are.
+
+    A case that --retry repeats takes as long as the last time. Another takes the average of the cases with the same
+    command, workload, mode and node, else of any node, else of the same command, else of all. Empty if no time is
+    known.
+
+    *Error*: cases of one workload may differ by their sizes; running cases count in full.
+    """
+    times: dict[tuple[str, ...], list[float]] = {}
+    for status in found:
+        if status.outcome is not None and (status.is_done or status.state == "waiting"):
+            for key in [(status.case.id,), *_keys(status.case)]:
+                times.setdefault(key, []).append(status.outcome.seconds)
+    return {status.case: mean(next(times[key] for key in [(status.case.id,), *_keys(status.case)] if key in times))
+            for status in found if times and not status.is_done}
+
+
+def _keys(case: SweepCase) -> list[tuple[str, ...]]:
+    options = dict(case.options)
+    near = case.command, options.get("workload", ""), options.get("mode", "")
+    return [(*near, case.node or ""), near, (case.command,), ()]

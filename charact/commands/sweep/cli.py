@@ -117,6 +117,6 @@ def merge(
     \b
       charact sweep merge sweeps/my_sweep
     """  # noqa: D301  (click wants the character itself)
-    from charact.commands.sweep.merge import merge_runs
+    from charact.commands.sweep.status import merge_runs
 
     return merge_runs(directory, force=force)

@@ -1,11 +1,11 @@
 """The commands that a case of a sweep may run, the names of their options, and a check of names given as values."""
 
 import importlib
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import typer
 
@@ -15,9 +15,6 @@ from charact.core.plugins import module_names
 from charact.core.text import did_you_mean
 from charact.record.schema import PRECISIONS
 from charact.sweeps.definition import ARGUMENTS, RESERVED, SweepCase
-
-if TYPE_CHECKING:
-    import torch
 
 COMMANDS = ("profile", "train", "infer", "memory", "ops", "bricks run")
 
@@ -45,8 +42,13 @@ def _commands() -> dict[str, Any]:
 
 def known_options() -> dict[str, list[str]]:
     """Return the names of each command's options and argument, without dashes and without those that sweeps set."""
-    return {words: [name for parameter in command.params for name in _names(words, parameter) if name not in RESERVED]
-            for words, command in _commands().items()}
+    known = {}
+    for words, command in _commands().items():
+        names = [name for parameter in command.params for name in (
+            [ARGUMENTS[words]] if parameter.param_type_name == "argument"
+            else [option.removeprefix("--") for option in parameter.opts if option.startswith("--")])]
+        known[words] = [name for name in names if name not in RESERVED]
+    return known
 
 
 def check_cases(cases: Iterable[SweepCase]) -> None:
@@ -70,34 +72,29 @@ def check_possible(cases: Sequence[SweepCase], *, here: bool) -> None:
     problems: dict[SweepCase, str] = {}
     known: dict[str, str] = {}
     for case in dict.fromkeys(replace(case, repeat=1) for case in cases):
-        text = _impossible(case, known, here)
-        if text:
-            problems[case] = text
+        options = dict(case.options)
+        try:
+            if case.command == "ops" and "problem" in options:
+                from charact.ops import parse_problem
+
+                parse_problem(options["problem"])
+            for name in options.get("workload", "").split(",") if "workload" in options else ():
+                _check_workload(case.command, name.strip(), options, known, here=here)
+        except UserError as error:
+            problems[case] = str(error)
     if problems:
         case, problem = next(iter(problems.items()))
         others = f", and {len(problems) - 1} more such cases," if len(problems) > 1 else ""
         raise UserError(f"{case.label}{others} cannot run: {problem}, or leave it out with `exclude`; nothing was run")
 
 
-def _impossible(case: SweepCase, known: dict[str, str], here: bool) -> str:
-    """Return why a case cannot be; empty if it can. `known` has the answers for equal cases of workloads."""
-    options = dict(case.options)
-    try:
-        if case.command == "ops" and "problem" in options:
-            from charact.ops import parse_problem
-
-            parse_problem(options["problem"])
-        for name in options.get("workload", "").split(",") if "workload" in options else ():
-            _check_workload(case.command, name.strip(), options, known, here=here)
-    except UserError as error:
-        return str(error)
-    return ""
-
-
 def _check_workload(command: str, name: str, options: dict[str, str], known: dict[str, str], *, here: bool) -> None:
-    """Check the cases of a workload as its command does before it writes anything."""
+    """Check the cases of a workload as its command does before it writes anything; `known` has earlier answers."""
+    import torch
+
     from charact.commands._shared import options as opt
     from charact.execution.case import cases_of
+    from charact.machine.facts import resolve_device
     from charact.workload.registry import find_workload
 
     workload = find_workload(name).prepare(options.get("variant"))
@@ -112,8 +109,9 @@ def _check_workload(command: str, name: str, options: dict[str, str], known: dic
         options.get("data", "synthetic") if runs_here else "synthetic",
         Path(directory).expanduser() if directory and runs_here else None, options.get("synthetic"),
         options.get("split", "test" if command == "infer" else "train"), 0)
-    for case in cases_of(workload, sizes, batches, ["infer"], precisions, device=_device(options, runs_here),
-                         data=request, channels_last="channels-last" in options):
+    device = resolve_device(options.get("device", "auto")) if runs_here else torch.device("cuda")
+    for case in cases_of(workload, sizes, batches, ["infer"], precisions, device=device, data=request,
+                          channels_last="channels-last" in options):
         key = f"{case.id} {case.channels_last} {request}"
         if key not in known:
             known[key] = ""
@@ -125,79 +123,34 @@ def _check_workload(command: str, name: str, options: dict[str, str], known: dic
             raise UserError(known[key])
 
 
-def _device(options: dict[str, str], here: bool) -> "torch.device":
-    import torch
-
-    from charact.machine.facts import resolve_device
-
-    return resolve_device(options.get("device", "auto")) if here else torch.device("cuda")
-
-
-def _names(command: str, parameter: object) -> list[str]:
-    if getattr(parameter, "param_type_name", "") == "argument":
-        return [ARGUMENTS[command]]
-    return [option.removeprefix("--") for option in getattr(parameter, "opts", []) if option.startswith("--")]
-
-
 def problem_of(command: str, name: str, value: str) -> str:
     """Return what is wrong with a value that names a workload, a data set or a suite of operations; empty if nothing.
 
-    Similar names are suggested. Other values are checked by the command itself.
+    Similar names are suggested. Other values are checked by the command itself. Names that files declare are known
+    without importing PyTorch.
     """
-    if name == "workload":
-        found = (_unknown(_workloads(), part.strip(), _find_workload) for part in value.split(","))
-        return next(filter(None, found), "")
-    if name == "data":
-        return _unknown(_datasets(), value, _find_dataset)
-    if name == "suite" and command == "ops":
-        return _unknown((), value, _find_suite)
-    return ""
-
-
-@cache
-def _workloads() -> tuple[str, ...]:
-    return tuple(completion.workload_names(""))
-
-
-@cache
-def _datasets() -> tuple[str, ...]:
-    return tuple(completion.datasets(""))
-
-
-def _unknown(declared: Collection[str], name: str, find: Callable[[str], object]) -> str:
-    """Return why there is no such name; empty if there is.
-
-    Args:
-        declared: names that are known without importing PyTorch.
-        name: the name.
-        find: finds it among all names, also computed ones.
-    """
-    if name in declared:
-        return ""
     try:
-        find(name)
+        if name == "workload":
+            for part in (part.strip() for part in value.split(",")):
+                if part not in _declared(completion.workload_names):
+                    from charact.workload.registry import find_workload
+
+                    find_workload(part)
+        elif name == "data" and value not in _declared(completion.datasets):
+            from charact.datasets._common.registry import find_dataset
+
+            find_dataset(value)
+        elif name == "suite" and command == "ops":
+            from charact.ops import all_suites
+
+            if value not in (suites := all_suites()):
+                hint = did_you_mean(value, suites, f"one of {', '.join(suites)}")
+                return f"unknown suite '{value}': {hint}"
     except UserError as error:
         return str(error)
     return ""
 
 
-def _find_workload(name: str) -> object:
-    from charact.workload.registry import find_workload
-
-    return find_workload(name)
-
-
-def _find_dataset(name: str) -> object:
-    from charact.datasets._common.registry import find_dataset
-
-    return find_dataset(name)
-
-
-def _find_suite(name: str) -> object:
-    from charact.ops import all_suites
-
-    suites = all_suites()
-    names = ", ".join(suites)
-    if name not in suites:
-        raise UserError(f"unknown suite '{name}': {did_you_mean(name, suites, f'one of {names}')}")
-    return suites[name]
+@cache
+def _declared(complete: Callable[[str], list[str]]) -> frozenset[str]:
+    return frozenset(complete(""))

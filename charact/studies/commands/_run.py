@@ -15,8 +15,7 @@ from charact.record.reader import Run, load_run
 from charact.studies.commands._data import with_data
 from charact.studies.study import Scale, Study, find_studies
 from charact.sweeps.definition import Definition, read_definition
-from charact.sweeps.directory import SweepDirectory
-from charact.sweeps.progress import CaseStatus, statuses
+from charact.sweeps.directory import CaseStatus, SweepDirectory, statuses
 from charact.views.document import Block, Body
 from charact.views.html.report import chapters_report
 

@@ -11,8 +11,7 @@ from charact.record.reader import Run, load_run
 from charact.studies.commands._run import _chapter, _subtitle
 from charact.studies.study import SCALES, Scale, Study, all_studies
 from charact.sweeps.definition import SweepCase
-from charact.sweeps.directory import Outcome, State
-from charact.sweeps.progress import CaseStatus
+from charact.sweeps.directory import CaseStatus, Outcome, State
 from charact.views.document import Block, Body
 from charact.views.html.report import chapters_report
 

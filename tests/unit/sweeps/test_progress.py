@@ -8,11 +8,19 @@ import pytest
 from rich.console import Console
 from support import records
 
-from charact.commands.sweep.live import LiveTable, progress_of, table
+from charact.commands.sweep.run import Progress, table
 from charact.commands.sweep.status import plan_rows, plan_summary
 from charact.sweeps.definition import Definition, SweepCase
-from charact.sweeps.directory import Outcome, State, SweepDirectory, succeeded
-from charact.sweeps.progress import CaseStatus, expected_times, remaining_s, statuses
+from charact.sweeps.directory import (
+    CaseStatus,
+    Outcome,
+    State,
+    SweepDirectory,
+    expected_times,
+    remaining_s,
+    statuses,
+    succeeded,
+)
 
 NOW = datetime(2026, 11, 25, 23, 55)
 CASES = tuple(SweepCase("infer", (("threads", str(number)), ("workload", "mlp")), 1) for number in range(3))
@@ -86,7 +94,8 @@ def test_the_live_table_shows_a_few_of_many_cases(directory: SweepDirectory) -> 
 def test_on_a_terminal_the_table_is_drawn_at_each_case_and_problems_follow(
         directory: SweepDirectory, capsys: pytest.CaptureFixture[str]) -> None:
     screen = io.StringIO()
-    with LiveTable(directory, CASES, Console(file=screen, width=100, force_terminal=True)) as progress:
+    console = Console(file=screen, width=100, force_terminal=True)
+    with Progress(directory, CASES, enabled=True, console=console) as progress:
         progress.begin(CASES[0])
         assert "0 of 3 done" in screen.getvalue()
         directory.write(CASES[0], outcome("failed", 10.0))
@@ -97,9 +106,9 @@ def test_on_a_terminal_the_table_is_drawn_at_each_case_and_problems_follow(
 
 
 def test_a_pipe_gets_a_line_a_case(directory: SweepDirectory, capsys: pytest.CaptureFixture[str]) -> None:
-    with progress_of(directory, CASES, enabled=True) as progress:
+    with Progress(directory, CASES, enabled=True) as progress:
         progress.begin(CASES[0])
-    with progress_of(directory, CASES, enabled=False) as quiet:
+    with Progress(directory, CASES, enabled=False) as quiet:
         quiet.begin(CASES[1])
         directory.write(CASES[1], outcome("failed", 10.0))
         quiet.end(CASES[1])
