@@ -2,7 +2,7 @@
 
 A sample has 20 lines `1 <sentence>` to `20 <sentence>`, a line `21 <query with XXXXX><TAB>answer<TAB><TAB>c1|…|c10`
 and an empty line. Words are separated by spaces and lower-cased; only the first ten candidates are used. The
-vocabulary has the words of the training file if it is present, else those of the split itself; other words are unknown.
+vocabulary has the words of the training file; other words are unknown.
 
 Source: Hill et al., "The Goldilocks Principle", ICLR 2016; lower case and ten candidates after kevinkwl/AoAReader;
 the archive's checksum as ParlAI has it. Its publisher has no https.
@@ -159,20 +159,15 @@ def _make_question(generator: np.random.Generator, document: Words) -> EncodedQu
 
 def _reader(kind: str) -> Callable[[StoredDatasetSpec, Path, Split], Questions]:
     def read(spec: StoredDatasetSpec, directory: Path, split: Split) -> Questions:
-        name, train_name = (f"cbtest_{kind}_{_FILE_SPLITS[one]}.txt" for one in (split, "train"))
-        path, content = spec.find(directory, ARCHIVE, name)
-        contents = {name: content}
-        if path.name == ARCHIVE:
-            contents = tar_files(content, (name, train_name), path, MOST_BYTES)
-            if name not in contents:
-                raise UserError(f"{path} has no {name}: fetch it again from {spec.source}")
-        elif spec.place(directory, train_name) is not None:
-            contents[train_name] = spec.find(directory, train_name)[1]
+        path, archive = spec.find(directory, ARCHIVE)
+        name, train_name = (f"cbtest_{kind}_{_FILE_SPLITS[part]}.txt" for part in (split, "train"))
+        contents = tar_files(archive, (name, train_name), path, MOST_BYTES)
+        if lacking := {name, train_name} - contents.keys():
+            raise UserError(f"{path} has no {min(lacking)}: fetch it again from {spec.source}")
         numbers = {mark: number for number, mark in enumerate(MARKS)}
-        if split != "train" and train_name in contents:
+        if split != "train":
             encode_questions(parse_questions(contents.pop(train_name), path), numbers, grow=True)
-        grow = len(numbers) == len(MARKS)
-        questions = encode_questions(parse_questions(contents[name], path), numbers, grow=grow)
+        questions = encode_questions(parse_questions(contents[name], path), numbers, grow=split == "train")
         published = NUM_SAMPLES[kind][split]
         if len(questions) != published:
             raise UserError(f"{path} has {len(questions):,} samples for {split}, {published:,} were published: "
@@ -187,11 +182,9 @@ def _spec(name: str, kind: str, words: str) -> StoredDatasetSpec:
         name=name, kind="cloze", splits=("train", "valid", "test"), read=_reader(kind),
         description=f"a missing word of a children's book, to be chosen among ten {words}",
         source="http://www.thespermwhale.com/jaseweston/babi/",
-        home="cbtest", folders=("CBTest/data", "data"),
+        home="cbtest",
         files=(PublishedFile(ARCHIVE, 120_547_669, "932df0cadc1337b2a12b4c696b1041c1d1c6d4b6bd319874c6288f02e4a61e92",
-                             splits=("train", "valid", "test")),
-               *(PublishedFile(f"cbtest_{kind}_{part}.txt", None, None, most_bytes=MOST_BYTES)
-                 for part in _FILE_SPLITS.values())),
+                             splits=("train", "valid", "test")),),
     )
 
 

@@ -1,6 +1,6 @@
 """English-French sentence pairs of the Tatoeba project, as selected by PyTorch's translation tutorial.
 
-A line is `english<TAB>french`, in newer files with a third column of attribution, which is not read. Sentences are
+The tutorial's archive has a file with lines `english<TAB>french`; a third column is not read. Sentences are
 decomposed (NFD), stripped of accents and lower-cased, and keep only letters, `!` and `?`. A pair is kept if both
 sentences have fewer words than the input size, so that an end mark fits, and the English one begins like "I am" or
 "he is".
@@ -157,11 +157,9 @@ def make_pairs(request: "DataRequest", length: int, num_source_words: int, num_t
         words = zipf_tokens(generator, int(ends[-1]), num_words - len(MARKS), asked.zipf_exponent) + len(MARKS)
         sides.append(padded(np.split(words, ends[:-1]), length))
     sources, targets = sides
-    return EncodedPairs(sources, targets, _numbered_words(num_source_words), _numbered_words(num_target_words))
-
-
-def _numbered_words(num_words: int) -> Vocabulary:
-    return Vocabulary([*MARKS, *(f"w{number}" for number in range(len(MARKS), num_words))])
+    vocabularies = [Vocabulary([*MARKS, *(f"w{number}" for number in range(len(MARKS), num_words))])
+                    for num_words in (num_source_words, num_target_words)]
+    return EncodedPairs(sources, targets, *vocabularies)
 
 
 def unpack(archive: bytes, path: Path) -> bytes:
@@ -174,16 +172,15 @@ def unpack(archive: bytes, path: Path) -> bytes:
 
 def read_pairs(spec: StoredDatasetSpec, directory: Path, split: Split) -> list[Pair]:
     """Return all normalized pairs for any split, because the split is known only after too long ones are left out."""
-    path, content = spec.find(directory, ARCHIVE, FILE, "fra.txt")
-    return parse_pairs(unpack(content, path) if path.name == ARCHIVE else content, path)
+    path, archive = spec.find(directory, ARCHIVE)
+    return parse_pairs(unpack(archive, path), path)
 
 
 DATASETS = [
     StoredDatasetSpec(
         name="tatoeba", kind="translation", splits=("train", "test"), read=read_pairs,
         description="French and English sentences that begin like 'I am' or 'he is', 11,445 pairs below 10 words",
-        source="https://download.pytorch.org/tutorial/", home="tatoeba", folders=("data", "fra-eng"),
-        files=(PublishedFile(ARCHIVE, None, None, splits=("train", "test")),
-               *(PublishedFile(name, None, None) for name in (FILE, "fra.txt"))),
+        source="https://download.pytorch.org/tutorial/", home="tatoeba",
+        files=(PublishedFile(ARCHIVE, None, None, splits=("train", "test")),),
     ),
 ]

@@ -277,22 +277,14 @@ def make_cbtest(rng: Rng, directory: Path) -> None:
     kind = directory.name.rpartition("_")[2].upper()
     files = {f"cbtest_{kind}_{part}.txt": text(rng, lambda rng, count=2 if part == "train" else 1: b"".join(
         sample(rng) for _ in range(count))) for part in ("train", "valid_2000ex", "test_2500ex")}
-    if rng.random() < 0.5:
-        (directory / cbtest.ARCHIVE).write_bytes(packed(rng, tar(rng, files)))
-    else:
-        for name, content in files.items():
-            (directory / name).write_bytes(content)
+    (directory / cbtest.ARCHIVE).write_bytes(packed(rng, tar(rng, files)))
 
 
 def make_tatoeba(rng: Rng, directory: Path) -> None:
-    content = text(rng, pairs)
-    if rng.random() < 0.6:
-        (directory / tatoeba.ARCHIVE).write_bytes(zipped(rng, tatoeba.FILE, content))
-    else:
-        name = rng.choice([tatoeba.FILE, "fra.txt"])
-        (directory / name).write_bytes(content)
-        if rng.random() < 0.2:
-            (directory / f"{name}.sha256").write_bytes(rng.choice([b"", rng.randbytes(64), b"0" * 64, b"\n" * 100_000]))
+    (directory / tatoeba.ARCHIVE).write_bytes(zipped(rng, tatoeba.FILE, text(rng, pairs)))
+    if rng.random() < 0.2:
+        record = rng.choice([b"", rng.randbytes(64), b"0" * 64, b"\n" * 100_000])
+        (directory / f"{tatoeba.ARCHIVE}.sha256").write_bytes(record)
 
 
 def make_wikitext(rng: Rng, directory: Path) -> None:

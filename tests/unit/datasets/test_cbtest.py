@@ -18,7 +18,7 @@ from charact.core.errors import UserError
 from charact.datasets import cbtest
 from charact.datasets._common.registry import find_dataset
 from charact.datasets._common.request import DataRequest
-from charact.datasets._common.spec import PublishedFile, StoredDatasetSpec
+from charact.datasets._common.spec import PublishedFile
 from charact.datasets._samples.cloze import ClozeQuestions, cloze_dataset
 from charact.datasets.cbtest import (
     ARCHIVE,
@@ -67,8 +67,17 @@ def archive_bytes(files: dict[str, bytes]) -> bytes:
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if every split had been published with 2 samples."""
+    """As if every split had been published with 2 samples, and the archive without its checksum."""
     monkeypatch.setitem(NUM_SAMPLES, "NE", {"train": 2, "valid": 2, "test": 2})
+    unsized = PublishedFile(ARCHIVE, None, None, splits=("train", "valid", "test"))
+    monkeypatch.setattr(cbtest, "DATASETS", [replace(spec, files=(unsized,)) for spec in cbtest.DATASETS])
+
+
+def write_archive(directory: Path, train: bytes, other: bytes | None = None) -> None:
+    """An archive with the training file, and the same file for the other splits."""
+    names = [f"cbtest_NE_{part}.txt" for part in ("train", "valid_2000ex", "test_2500ex")]
+    contents = [train, other or train, other or train]
+    (directory / ARCHIVE).write_bytes(archive_bytes(dict(zip(names, contents, strict=True))))
 
 
 def request(directory: Path, split: Any = "train") -> DataRequest:
@@ -125,8 +134,7 @@ def test_a_document_is_cut_to_the_words_nearest_to_the_query() -> None:
 
 def test_samples_whose_answer_is_cut_away_are_left_out_of_training(small: None, tmp_path: Path) -> None:
     content = sample_bytes("Fox") + sample_bytes("hen")
-    (tmp_path / "cbtest_NE_train.txt").write_bytes(content)
-    (tmp_path / "cbtest_NE_test_2500ex.txt").write_bytes(content)
+    write_archive(tmp_path, content)
     for split, num_samples in (("train", 1), ("test", 2)):
         dataset = cloze_dataset(request(tmp_path, split), input_size=3, num_synthetic_words=0)
         assert len(dataset) == num_samples
@@ -134,36 +142,19 @@ def test_samples_whose_answer_is_cut_away_are_left_out_of_training(small: None, 
         assert 9 in answers
 
 
-@pytest.mark.parametrize("packed", [False, True])
-def test_the_training_file_makes_the_vocabulary(small: None, tmp_path: Path, packed: bool,
-                                                monkeypatch: pytest.MonkeyPatch) -> None:
-    files = {"cbtest_NE_train.txt": sample_bytes() * 2,
-             "cbtest_NE_valid_2000ex.txt": sample_bytes(sentence="Once a Fox met an elk .") * 2}
-    if packed:
-        spec = find_dataset("cbtest_ne")
-        assert isinstance(spec, StoredDatasetSpec)
-        (tmp_path / ARCHIVE).write_bytes(archive_bytes(files))
-        unsized = replace(spec, files=(PublishedFile(ARCHIVE, None, None),))
-        questions, vocabulary = unsized.load(tmp_path, "valid")
-    else:
-        (tmp_path / "CBTest" / "data").mkdir(parents=True)
-        for name, content in files.items():
-            (tmp_path / "CBTest" / "data" / name).write_bytes(content)
-        questions, vocabulary = find_dataset("cbtest_ne").load(tmp_path, "valid")  # type: ignore[attr-defined]
+def test_the_training_file_makes_the_vocabulary(small: None, tmp_path: Path) -> None:
+    write_archive(tmp_path, sample_bytes() * 2, sample_bytes(sentence="Once a Fox met an elk .") * 2)
+    questions, vocabulary = find_dataset("cbtest_ne").load(tmp_path, "valid")  # type: ignore[attr-defined]
     assert questions[0].document[:3].tolist() == [UNKNOWN, vocabulary["a"], vocabulary["fox"]]
     assert "elk" not in vocabulary
     assert "hen" in vocabulary
-
-
-def test_a_split_alone_makes_its_own_vocabulary(small: None, tmp_path: Path) -> None:
-    (tmp_path / "cbtest_NE_test_2500ex.txt").write_bytes(sample_bytes() * 2)
-    dataset = cloze_dataset(request(tmp_path, "test"), input_size=200, num_synthetic_words=0)
+    dataset = cloze_dataset(request(tmp_path), input_size=200, num_synthetic_words=0)
     assert (dataset[0].document != UNKNOWN).all()
     assert dataset.num_words == 3 + 8 + 20 + 1 + 8  # marks, sentence, numbers, "ran", other candidates
 
 
 def test_real_and_made_up_questions_have_the_same_shapes_and_types(small: None, tmp_path: Path) -> None:
-    (tmp_path / "cbtest_NE_train.txt").write_bytes(sample_bytes() * 2)
+    write_archive(tmp_path, sample_bytes() * 2)
     for data in (request(tmp_path), DataRequest(), DataRequest(split="valid")):
         sample = cloze_dataset(data, input_size=100, num_synthetic_words=50)[0]
         assert [tuple(tensor.shape) for tensor in sample] == [(100,), (QUERY_LENGTH,), (10,), ()]
@@ -209,9 +200,15 @@ def test_other_content_is_refused(content: bytes, reason: str) -> None:
         list(parse_questions(content, MADE))
 
 
-def test_a_file_of_another_length_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "cbtest_NE_valid_2000ex.txt").write_bytes(sample_bytes() * 3)
-    with pytest.raises(UserError, match=r"has 3 samples for valid, 2,000 were published: fetch it again from http"):
+def test_a_file_of_another_length_is_refused(small: None, tmp_path: Path) -> None:
+    write_archive(tmp_path, sample_bytes() * 3)
+    with pytest.raises(UserError, match=r"has 3 samples for valid, 2 were published: fetch it again from http"):
+        cloze_dataset(request(tmp_path, "valid"), input_size=9, num_synthetic_words=9)
+
+
+def test_an_archive_without_a_file_is_refused(small: None, tmp_path: Path) -> None:
+    (tmp_path / ARCHIVE).write_bytes(archive_bytes({"cbtest_NE_train.txt": sample_bytes() * 2}))
+    with pytest.raises(UserError, match=r"CBTest\.tgz has no cbtest_NE_valid_2000ex\.txt: fetch it again from http"):
         cloze_dataset(request(tmp_path, "valid"), input_size=9, num_synthetic_words=9)
 
 

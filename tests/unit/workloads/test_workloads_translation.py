@@ -4,6 +4,7 @@ import contextlib
 import math
 from pathlib import Path
 from typing import Any
+from zipfile import ZipFile
 
 import pytest
 import torch
@@ -321,10 +322,12 @@ def train(workload: Workload, model: nn.Module, dataset: Dataset[Any], batch_siz
 @pytest.mark.slow
 @pytest.mark.skipif(not TATOEBA.is_dir(), reason="needs eng-fra.txt in ../shared/data/tatoeba")
 @pytest.mark.usefixtures("one_thread")
-def test_seq2seq_learns_200_real_pairs_by_heart() -> None:
+def test_seq2seq_learns_200_real_pairs_by_heart(tmp_path: Path) -> None:
     torch.manual_seed(0)
     workload = prepared("seq2seq", "bahdanau")
-    dataset = translation_dataset(DataRequest("tatoeba", TATOEBA), input_size=10, num_source_words=0,
+    with ZipFile(tmp_path / "data.zip", "w") as archive:
+        archive.write(TATOEBA / "eng-fra.txt", "data/eng-fra.txt")
+    dataset = translation_dataset(DataRequest("tatoeba", tmp_path), input_size=10, num_source_words=0,
                                   num_target_words=0)
     # One translation for each French sentence, or the right answer could not be told.
     chosen = list({tuple(dataset[index][0].tolist()): index for index in range(len(dataset))}.values())[:200]
