@@ -9,7 +9,7 @@ import contextlib
 import errno
 import os
 import sys
-from typing import IO
+from typing import IO, Any
 
 from charact.core.text import label, printable
 
@@ -44,24 +44,27 @@ class Channel:
         self.lost: OSError | None = None
         """Error of the first failed write; nothing is written after it."""
 
+    @property
+    def _stream(self) -> Any:
+        return getattr(sys, self._name)
+
     def print(self, *lines: str) -> None:
         """Print lines, with control characters replaced, and flush them."""
-        self._put(getattr(sys, self._name), "".join(f"{label(line)}\n" for line in lines))
+        self._put(self._stream, "".join(f"{label(line)}\n" for line in lines))
 
     def write(self, text: str) -> int:
         """Write what rich has drawn, bypassing rich's replacement of the stream."""
-        stream = getattr(sys, self._name)
-        self._put(getattr(stream, "rich_proxied_file", stream), text)
+        self._put(getattr(self._stream, "rich_proxied_file", self._stream), text)
         return len(text)
 
     def flush(self) -> None:
         """Flush the stream."""
-        self._put(getattr(sys, self._name), "")
+        self._put(self._stream, "")
 
     def isatty(self) -> bool:
         """Return whether it is a terminal."""
         with contextlib.suppress(AttributeError, ValueError):  # there is none, or it was closed
-            return bool(getattr(sys, self._name).isatty())
+            return bool(self._stream.isatty())
         return False
 
     def fileno(self) -> int:
@@ -70,15 +73,14 @@ class Channel:
         Raises:
             OSError: it has no descriptor.
         """
-        stream = getattr(sys, self._name)
-        if stream is None:
+        if self._stream is None:
             raise OSError(errno.EBADF, os.strerror(errno.EBADF))
-        return int(stream.fileno())
+        return int(self._stream.fileno())
 
     @property
     def encoding(self) -> str:
         """Encoding of the stream."""
-        return getattr(getattr(sys, self._name), "encoding", None) or "utf-8"
+        return getattr(self._stream, "encoding", None) or "utf-8"
 
     def detach(self) -> None:
         """Clear the error and redirect what Python still buffers to /dev/null, because it is flushed at exit."""

@@ -9,10 +9,11 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar, cast
 
-_ORDER = "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"
+_DIRECTION = (0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
 """Controls of text direction: they can disguise a name as another one."""
-_CONTROLS = re.compile(f"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff{_ORDER}]")
-_LINE_CONTROLS = re.compile(f"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff{_ORDER}]")
+_STAND_INS = {code: chr(0x2400 + code) for code in range(0x20)} | {0x7F: "␡"} | dict.fromkeys(
+    (*range(0x80, 0xA0), 0x2028, 0x2029, *_DIRECTION), "\ufffd")
+_STAND_INS_OF_LINES = {code: text for code, text in _STAND_INS.items() if chr(code) not in "\t\n"}
 _FORMULA = re.compile(r"'*[=+\-@\t\r\n＝＋－＠]")
 
 T = TypeVar("T")
@@ -24,33 +25,21 @@ def printable(text: str) -> str:
     Bidirectional controls, C1 controls and Unicode's line separators become �. The text keeps its length, unless it has
     bytes that are not UTF-8, which become hexadecimal escapes.
     """
-    return _CONTROLS.sub(_stand_in, valid_text(text)) if _CONTROLS.search(text) else text
+    return valid_text(text).translate(_STAND_INS_OF_LINES)
 
 
 def label(text: str) -> str:
     """Replace each control character by a visible one, including newline and tab: the result fits on one line."""
-    return _LINE_CONTROLS.sub(_stand_in, valid_text(text)) if _LINE_CONTROLS.search(text) else text
-
-
-def _stand_in(found: re.Match[str]) -> str:
-    code = ord(found[0])
-    if code < 0x20:
-        return chr(0x2400 + code)
-    return "␡" if code == 0x7F else "\ufffd"
+    return valid_text(text).translate(_STAND_INS)
 
 
 def valid_text(text: str) -> str:
     """Return a valid UTF-8 text: bytes of a file's name that are not UTF-8 become hexadecimal escapes."""
     try:
-        text.encode()
+        # Python stores such bytes as surrogates. If its locale is not UTF-8, valid ones are among them.
+        return text.encode(errors="surrogateescape").decode(errors="backslashreplace")
     except UnicodeEncodeError:
-        try:
-            # Python stores such bytes as surrogates. If its locale is not UTF-8, valid ones are among them.
-            found = text.encode(errors="surrogateescape")
-        except UnicodeEncodeError:
-            found = text.encode(errors="backslashreplace")
-        return found.decode(errors="backslashreplace")
-    return text
+        return text.encode(errors="backslashreplace").decode()
 
 
 def valid_values(value: T) -> T:
