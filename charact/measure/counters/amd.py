@@ -1,12 +1,12 @@
 """Counters of AMD GPUs, from `torch.cuda` of PyTorch's ROCm build, which calls amdsmi."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
 from charact.execution.case_outcome import one_line
-from charact.measure.counters._support.protocol import Counter, Unavailable
+from charact.measure.counters._support.protocol import Counter, SampledSource, Unavailable
 
 _SCOPE = "the device, with all that runs on it"
 
@@ -39,7 +39,7 @@ _READS: dict[Counter, tuple[Callable[[torch.device], float | None], float]] = {
 }  # fmt: skip
 
 
-class AmdCounters:
+class AmdCounters(SampledSource):
     """amdsmi's values, some ten times a second.
 
     *Source*: `torch.cuda` and the documentation of AMD's amdsmi.
@@ -47,10 +47,6 @@ class AmdCounters:
 
     name = "amd"
     cost = "a thread that queries the driver some 10 times a second; kernels are not interrupted"
-    devices = frozenset({"cuda"})
-    reads: Literal["device"] = "device"
-    taken: Literal["along"] = "along"
-    tried_on: str | None = None
     period_s = 0.1
     counters = tuple(_READS)
 

@@ -3,7 +3,7 @@
 import contextlib
 import time
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
 import pynvml
 import torch
@@ -18,7 +18,7 @@ from charact.measure.counters._support.nvml_library import (
     torch_uuid,
 )
 from charact.measure.counters._support.permissions import ADMIN_ONLY
-from charact.measure.counters._support.protocol import Counter, Unavailable, UnavailableError
+from charact.measure.counters._support.protocol import Counter, SampledSource, Unavailable, UnavailableError
 
 MIN_WINDOW_S = 0.1
 """Shortest time in seconds between two GPM snapshots, according to NVML's documentation."""
@@ -58,7 +58,7 @@ _OCCUPANCY = Counter(
     "multiprocessors could hold; assumes that sm_occupancy_frac includes idle ones", "estimated", _SCOPE)
 
 
-class GpmCounters:
+class GpmCounters(SampledSource):
     """GPM metrics between consecutive snapshots, and between the first and the last.
 
     The first snapshot is that of the first sample `LAG_S` or more after the start: an earlier one would still show work
@@ -71,10 +71,7 @@ class GpmCounters:
 
     name = "gpm"
     cost = "a thread that takes 8 snapshots a second of the GPU's counters; kernels are not interrupted"
-    devices = frozenset({"cuda"})
-    reads: Literal["device"] = "device"
-    taken: Literal["along"] = "along"
-    tried_on: str | None = "NVIDIA H200"
+    tried_on = "NVIDIA H200"
     period_s = 0.125
     counters = (*(Counter(name, definition, "sampled", _SCOPE) for name, _, _, definition in _METRICS), _OCCUPANCY)
 
@@ -152,7 +149,7 @@ class _GpmReading:
             else:
                 pynvml.nvmlGpmMigSampleGet(self._gpu.handle, self._instance_id, snapshot.buffer)
         except pynvml.NVMLError_NoPermission as error:
-            raise UnavailableError(ADMIN_ONLY.reason, ADMIN_ONLY.remedy) from error
+            raise UnavailableError(ADMIN_ONLY) from error
         snapshot.time_s = time.perf_counter()
 
 

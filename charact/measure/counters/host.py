@@ -8,12 +8,11 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 import torch
 
 from charact.machine.facts import usable_cores
-from charact.measure.counters._support.protocol import Counter, Unavailable
+from charact.measure.counters._support.protocol import Counter, SampledSource, Unavailable
 from charact.measure.counters._support.threads import POOLS, ProcessorTimes, lists_children
 
 _PROC = Path("/proc")
@@ -29,15 +28,14 @@ _NO_ROLLUP = "this kernel does not sum up a process's memory (it has no /proc/se
 _NO_CHILDREN = "this kernel does not list a process's children (built without CONFIG_PROC_CHILDREN)"
 
 
-class HostCounters:
+class HostCounters(SampledSource):
     """Counters of the operating system for all threads of the process, and for its data-loader workers."""
 
     name = "host"
     cost = "0.1 ms of processor time every 0.1 s; at the end 10 ms, and 10 ms per GB of resident memory"
     devices = frozenset({"cpu", "cuda"})
-    reads: Literal["host"] = "host"
-    taken: Literal["along"] = "along"
-    tried_on: str | None = "AMD EPYC (virtual machine)"
+    reads = "host"
+    tried_on = "AMD EPYC (virtual machine)"
     period_s = 0.1
     counters = (
         Counter("rss_bytes", "resident memory of the process; over the pass: when it ends", "measured", "process"),

@@ -1,21 +1,18 @@
 """Counters from the operator pass's trace, computed by `charact.traces.counters`, as for imported traces."""
 
-from typing import Literal
 
 from charact.machine.facts import gpu_facts
-from charact.measure.counters._support.protocol import Counter, Unavailable
+from charact.measure.counters._support.protocol import Counter, CounterSource, Unavailable
 from charact.traces import counters as of_traces
 
 
-class KinetoCounters:
+class KinetoCounters(CounterSource):
     """Kernels, copies and the gaps between them, from the operator pass's trace."""
 
     name = of_traces.SOURCE
     cost = "none in addition to the operator pass, whose profiler slows the host, so that the device may wait longer"
-    devices = frozenset({"cuda"})
-    reads: Literal["device"] = "device"
-    taken: Literal["trace"] = "trace"
-    tried_on: str | None = "NVIDIA H200"
+    taken = "trace"
+    tried_on = "NVIDIA H200"
     counters = tuple(Counter(name, definition, method, of_traces.SCOPE)
                      for name, (definition, method) in of_traces.DEFINITIONS.items())
 

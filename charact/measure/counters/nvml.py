@@ -19,7 +19,7 @@ from charact.measure.counters._support.nvml_library import (
     start,
     torch_uuid,
 )
-from charact.measure.counters._support.protocol import Counter, Unavailable, UnavailableError
+from charact.measure.counters._support.protocol import Counter, SampledSource, Unavailable, UnavailableError
 
 _WHOLE = "the whole GPU, with all that runs on it"
 _WHOLE_GPU_ONLY = "NVML reports it for the whole GPU only, and the case runs on a MIG instance"
@@ -120,7 +120,7 @@ _READS = (
 )  # fmt: skip
 
 
-class NvmlCounters:
+class NvmlCounters(SampledSource):
     """NVML's values, some ten times a second, and the energy of the whole pass.
 
     *Error*: NVML takes 20 ms for each direction of PCIe, so the energy meter may be read up to 40 ms after the pass.
@@ -131,10 +131,7 @@ class NvmlCounters:
 
     name = "nvml"
     cost = "a thread that queries the driver some 10 times a second; kernels are not interrupted"
-    devices = frozenset({"cuda"})
-    reads: Literal["device"] = "device"
-    taken: Literal["along"] = "along"
-    tried_on: str | None = "NVIDIA H200"
+    tried_on = "NVIDIA H200"
     period_s = 0.05
     counters = (
         *(counter for read in _READS for counter in read.counters),

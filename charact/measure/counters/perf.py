@@ -8,11 +8,10 @@ import struct
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 
-from charact.measure.counters._support.protocol import Counter, Unavailable, UnavailableError
+from charact.measure.counters._support.protocol import Counter, SampledSource, Unavailable, UnavailableError
 from charact.measure.counters._support.threads import TASKS
 
 LINE_BYTES = 64
@@ -41,9 +40,19 @@ HARDWARE = {"num_cycles": Event(0, 0), "num_instructions": Event(0, 1), "num_llc
 _FOLLOWS = {"num_cycles": ["num_instructions_per_cycle"], "num_instructions": ["num_instructions_per_cycle"],
             "num_llc_misses": ["llc_miss_bytes"]}
 """Counters that are computed from these."""
+_ERRORS = {
+    (errno.ENOENT, errno.ENODEV, errno.EOPNOTSUPP): Unavailable(
+        "the processor's counters are not available, as in most virtual machines", "run on the bare machine"),
+    (errno.EACCES, errno.EPERM): Unavailable(
+        "the kernel reserves the processor's counters for administrators",
+        "sudo sysctl kernel.perf_event_paranoid=1, or give the process CAP_PERFMON (in a container: "
+        "--cap-add=PERFMON, and a seccomp profile that allows perf_event_open)"),
+    (errno.EMFILE,): Unavailable("the process may not open a file for each thread and event", "ulimit -n 65536"),
+    (errno.ENOSYS,): Unavailable("this kernel has no perf_event_open"),
+}
 
 
-class PerfCounters:
+class PerfCounters(SampledSource):
     """Hardware counters in user space, of all threads and of child processes that they start during the pass.
 
     *Error*: with fewer hardware counters than events, each event is counted for a part of the time, and scaled.
@@ -55,9 +64,7 @@ class PerfCounters:
     name = "perf"
     cost = "some system calls per thread before the first iteration and after the last"
     devices = frozenset({"cpu", "cuda"})
-    reads: Literal["host"] = "host"
-    taken: Literal["along"] = "along"
-    tried_on: str | None = None
+    reads = "host"
     period_s = None
     counters = (
         Counter("num_instructions", "completed instructions, in user space", "measured", "process"),
@@ -105,7 +112,7 @@ class EventReading:
                 unavailable = unavailable_for(error)
                 self._miss(name, unavailable.reason)
         if not self._files and unavailable is not None:
-            raise UnavailableError(unavailable.reason, unavailable.remedy)
+            raise UnavailableError(unavailable)
 
     def sample(self) -> Mapping[str, float]:
         """Return nothing: these counters are not sampled."""
@@ -151,18 +158,8 @@ def open_perf_event(event: Event, thread: int) -> int:
 
 def unavailable_for(error: OSError) -> Unavailable:
     """Return why the kernel does not count, and the remedy."""
-    if error.errno in (errno.ENOENT, errno.ENODEV, errno.EOPNOTSUPP):
-        return Unavailable("the processor's counters are not available, as in most virtual machines",
-                           "run on the bare machine")
-    if error.errno in (errno.EACCES, errno.EPERM):
-        return Unavailable("the kernel reserves the processor's counters for administrators",
-                           "sudo sysctl kernel.perf_event_paranoid=1, or give the process CAP_PERFMON (in a container: "
-                           "--cap-add=PERFMON, and a seccomp profile that allows perf_event_open)")
-    if error.errno == errno.EMFILE:
-        return Unavailable("the process may not open a file for each thread and event", "ulimit -n 65536")
-    if error.errno == errno.ENOSYS:
-        return Unavailable("this kernel has no perf_event_open")
-    return Unavailable(f"perf_event_open: {error.strerror}")
+    return next((unavailable for numbers, unavailable in _ERRORS.items() if error.errno in numbers),
+                Unavailable(f"perf_event_open: {error.strerror}"))
 
 
 def _open_for_threads(event: Event, open_event: OpenEvent) -> list[int]:

@@ -3,11 +3,10 @@
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
 
 import torch
 
-from charact.measure.counters._support.protocol import Counter, Unavailable, UnavailableError
+from charact.measure.counters._support.protocol import Counter, SampledSource, Unavailable, UnavailableError
 
 POWERCAP = Path("/sys/class/powercap")
 _ZONES = "intel-rapl:*"
@@ -15,7 +14,7 @@ _ZONES = "intel-rapl:*"
 _ENERGIES = {"package": "energy_j", "dram": "dram_energy_j"}
 
 
-class RaplCounters:
+class RaplCounters(SampledSource):
     """Energy of the processor packages, and of the memory if it is counted separately.
 
     *Error*: the counters are updated about once a millisecond, and include the energy of other programs.
@@ -27,9 +26,7 @@ class RaplCounters:
     name = "rapl"
     cost = "reads one small file per package and sample"
     devices = frozenset({"cpu", "cuda"})
-    reads: Literal["host"] = "host"
-    taken: Literal["along"] = "along"
-    tried_on: str | None = None
+    reads = "host"
     period_s = 0.1
     counters = (
         Counter("energy_j", "energy of all processor packages over the pass", "measured",

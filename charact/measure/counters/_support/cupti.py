@@ -29,7 +29,7 @@ def load_library() -> None:
     with cupti_errors():
         from cupti import cupti
 
-        cupti.get_last_error()
+        cupti.get_lastUnavailableError()
 
 
 @contextlib.contextmanager
@@ -38,22 +38,19 @@ def cupti_errors() -> Iterator[None]:
     try:
         yield
     except PermissionError:
-        raise _error(ADMIN_ONLY) from None
+        raise UnavailableError(ADMIN_ONLY) from None
     except (RuntimeError, ImportError) as error:
-        raise _error(BUSY if "already enabled" in str(error) else Unavailable(_message(error), VERSIONS)) from error
+        is_busy = "already enabled" in str(error)
+        raise UnavailableError(BUSY if is_busy else Unavailable(_message(error), VERSIONS)) from error
     except (ValueError, MemoryError) as error:
-        raise _error(Unavailable(_message(error))) from error
+        raise UnavailableError(Unavailable(_message(error))) from error
     except Exception as error:
         if type(error).__name__ != "cuptiError":
             raise
         from cupti.cupti import Result
 
         name = Result(error.status).name  # type: ignore[attr-defined]
-        raise _error(_BY_STATUS.get(name) or Unavailable(f"CUPTI: {name}", VERSIONS)) from error
-
-
-def _error(unavailable: Unavailable) -> UnavailableError:
-    return UnavailableError(unavailable.reason, unavailable.remedy)
+        raise UnavailableError(_BY_STATUS.get(name) or Unavailable(f"CUPTI: {name}", VERSIONS)) from error
 
 
 def _message(error: Exception) -> str:

@@ -49,8 +49,7 @@ def nvml_errors() -> Iterator[None]:
     try:
         yield
     except pynvml.NVMLError as error:
-        unavailable = _KNOWN_ERRORS.get(error.value, Unavailable(error_message(error)))
-        raise UnavailableError(unavailable.reason, unavailable.remedy) from error
+        raise UnavailableError(_KNOWN_ERRORS.get(error.value, Unavailable(error_message(error)))) from error
 
 
 def error_message(error: pynvml.NVMLError) -> str:

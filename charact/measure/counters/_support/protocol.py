@@ -39,16 +39,17 @@ class Unavailable:
 class UnavailableError(Exception):
     """The source is unavailable from now on."""
 
-    def __init__(self, reason: str, remedy: str | None = None) -> None:
-        super().__init__(reason)
-        self.unavailable = Unavailable(reason, remedy)
+    def __init__(self, reason: str | Unavailable, remedy: str | None = None) -> None:
+        self.unavailable = reason if isinstance(reason, Unavailable) else Unavailable(reason, remedy)
+        super().__init__(self.unavailable.reason)
 
 
 class Reading(Protocol):
     """Ongoing reading of one source on one device."""
 
-    missing: Mapping[str, str]
-    """Reasons of the counters that this device does not give, by name."""
+    @property
+    def missing(self) -> Mapping[str, str]:
+        """Reasons of the counters that this device does not give, by name."""
 
     def sample(self) -> Mapping[str, float]:
         """Return current values by name; called every `period_s` from a separate thread.
@@ -66,22 +67,22 @@ class Reading(Protocol):
 
 
 class CounterSource(Protocol):
-    """Source of counters."""
+    """Source of counters; by default of a CUDA device, read along with iterations, and not yet run on a device."""
 
     name: str
     counters: tuple[Counter, ...]
     cost: str
     """Effect of the reading on the measured program, in a few words."""
-    devices: frozenset[str]
+    devices: frozenset[str] = frozenset({"cuda"})
     """Device types of cases that it supports: `cpu`, `cuda`."""
-    reads: Literal["host", "device"]
+    reads: Literal["host", "device"] = "device"
     """Whether its counters are the host's or the case's device's."""
-    taken: Literal["along", "trace", "own pass"]
+    taken: Literal["along", "trace", "own pass"] = "along"
     """When it is read: during the counter pass, from the operator pass's trace, or in its own pass.
 
     Sources with their own pass run only if requested by name.
     """
-    tried_on: str | None
+    tried_on: str | None = None
     """Device or machine on which it has given counters, as a record or checks in `reports/` show; None if none do."""
 
     def available(self) -> Unavailable | None:

@@ -126,18 +126,13 @@ def run_child(command: Sequence[str], timeout_s: float, output: Path) -> Ended:
                                  env=environment, start_new_session=True)
         try:
             status = child.wait(timeout_s)
-        except subprocess.TimeoutExpired:
-            _end(child)
+        except BaseException as error:
+            os.killpg(child.pid, signal.SIGKILL)
+            child.wait()
+            if not isinstance(error, subprocess.TimeoutExpired):
+                raise
             raise UnavailableError(f"did not end within {timeout_s:.0f} s", "choose smaller --batch-sizes") from None
-        except BaseException:
-            _end(child)
-            raise
     return Ended(status, output.read_text(encoding="utf-8", errors="replace"))
-
-
-def _end(child: "subprocess.Popen[bytes]") -> None:
-    os.killpg(child.pid, signal.SIGKILL)
-    child.wait()
 
 
 def child_failure(ended: Ended) -> Unavailable | None:

@@ -6,7 +6,6 @@ import subprocess
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
 
 import torch
 
@@ -14,7 +13,7 @@ from charact.execution.case import Case
 from charact.execution.loop import Loop
 from charact.machine.facts import find_program
 from charact.measure.counters._support.permissions import ADMIN_ONLY, BUSY, UNSUPPORTED, counters_unavailable
-from charact.measure.counters._support.protocol import Counter, Found, Unavailable, UnavailableError
+from charact.measure.counters._support.protocol import Counter, Found, PassSource, Unavailable, UnavailableError
 from charact.measure.counters._support.rerun_case import Ended, child_command, child_failure, run_child, write_case
 from charact.measure.counters.ncu.child import RANGE_PREFIX
 from charact.measure.counters.ncu.csv_page import (
@@ -41,7 +40,7 @@ _SIGNS = (
 """Error messages of `ncu`, and their reasons."""
 
 
-class NsightCompute:
+class NsightCompute(PassSource):
     """Counters of every kernel of one iteration, which a child process runs under `ncu` in ranges.
 
     Kernels run one at a time and several times, so only shares and amounts are meaningful: `kernel_s` is the device's
@@ -54,10 +53,8 @@ class NsightCompute:
 
     name = "ncu"
     cost = "minutes: every kernel of one iteration runs alone and several times, in a separate process"
-    devices = frozenset({"cuda"})
-    reads: Literal["device"] = "device"
-    taken: Literal["own pass"] = "own pass"
-    tried_on: str | None = "NVIDIA H200"
+    taken = "own pass"
+    tried_on = "NVIDIA H200"
     counters = (
         Counter("warp_occupancy_frac", "active warps over those that fit, while a multiprocessor is active; mean over "
                 "kernels by their duration", "measured", "kernels of one iteration"),
@@ -128,7 +125,7 @@ def _profile(executable: Path, case: Case, directory: Path) -> tuple[list[Launch
     text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
     unavailable = _failure(ended, text)
     if unavailable is not None:
-        raise UnavailableError(unavailable.reason, unavailable.remedy)
+        raise UnavailableError(unavailable)
     launches, num_broken = read_launches(text, RANGE_PREFIX)
     if not launches:
         raise UnavailableError("ncu recorded no kernel in the iteration", "check that the case runs on the GPU")
@@ -147,7 +144,7 @@ def _listed(executable: Path) -> set[str]:
     if not listed:
         unavailable = _failure(Ended(done.returncode, done.stdout + done.stderr), "") or Unavailable(
             "ncu --query-metrics lists no metrics", "run it by hand to find the cause")
-        raise UnavailableError(unavailable.reason, unavailable.remedy)
+        raise UnavailableError(unavailable)
     return listed
 
 

@@ -3,16 +3,14 @@
 import importlib.util
 import json
 import tempfile
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
 
 import torch
 
 from charact.execution.loop import Loop
 from charact.measure.counters._support.cupti import VERSIONS
 from charact.measure.counters._support.permissions import counters_unavailable
-from charact.measure.counters._support.protocol import Counter, Found, Unavailable, UnavailableError
+from charact.measure.counters._support.protocol import Counter, Found, PassSource, Unavailable, UnavailableError
 from charact.measure.counters._support.rerun_case import child_command, child_failure, run_child, write_case
 
 TIMEOUT_S = 600.0
@@ -29,7 +27,7 @@ instruction.
 """
 
 
-class PmSampling:
+class PmSampling(PassSource):
     """Counters of the whole device, many times per iteration, attributed to phases by time.
 
     Sampling locks the device's clocks, so it gives no times of the case. It runs in a child process: CUPTI's profiler
@@ -45,10 +43,7 @@ class PmSampling:
 
     name = "pm"
     cost = "some seconds in a separate process, during which the device's clocks are locked"
-    devices = frozenset({"cuda"})
-    reads: Literal["device"] = "device"
-    taken: Literal["own pass"] = "own pass"
-    tried_on: str | None = None
+    taken = "own pass"
     counters = (
         Counter("warp_occupancy_frac", "active warps over those that fit, while a multiprocessor is active",
                 "sampled", "device"),
@@ -69,11 +64,17 @@ class PmSampling:
         """Sample iterations of the loop's case in a child process; the loop itself is not used."""
         unavailable = _package_unavailable()
         if unavailable is not None:
-            raise UnavailableError(unavailable.reason, unavailable.remedy)
+            raise UnavailableError(unavailable)
         if loop.case.device.type == "cuda":
             torch.cuda.empty_cache()  # the child needs the same amount
-        with tempfile.TemporaryDirectory(prefix="charact-pm-") as directory:
-            answer = _answer(loop, Path(directory))
+        with tempfile.TemporaryDirectory(prefix="charact-pm-") as name:
+            directory = Path(name)
+            write_case(loop.case, directory / "case.json")
+            command = child_command("_support.pm_child", directory / "case.json", directory / "answer.json")
+            failure = child_failure(run_child(command, TIMEOUT_S, directory / "output.txt"))
+            if failure is not None:
+                raise UnavailableError(failure)
+            answer = json.loads((directory / "answer.json").read_text(encoding="utf-8"))
         if "unavailable" in answer:
             raise UnavailableError(**answer["unavailable"])
         found = Found(**answer["found"])
@@ -87,17 +88,6 @@ def _package_unavailable() -> Unavailable | None:
     if not any((Path(place) / "pm_sampling.py").exists() for place in spec.submodule_search_locations):
         return Unavailable("this cupti-python cannot sample: it needs 13.3 or later", VERSIONS)
     return None
-
-
-def _answer(loop: Loop, directory: Path) -> Mapping[str, Any]:
-    case, answer = directory / "case.json", directory / "answer.json"
-    write_case(loop.case, case)
-    ended = run_child(child_command("_support.pm_child", case, answer), TIMEOUT_S, directory / "output.txt")
-    unavailable = child_failure(ended)
-    if unavailable is not None:
-        raise UnavailableError(unavailable.reason, unavailable.remedy)
-    content: Mapping[str, Any] = json.loads(answer.read_text(encoding="utf-8"))
-    return content
 
 
 SOURCE = PmSampling()

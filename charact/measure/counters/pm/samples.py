@@ -1,12 +1,93 @@
-"""Samples of hardware counters: alignment with the host's clock, attribution to phases, averages."""
+"""Metrics of CUPTI's sampling in sets of one pass; samples on the host's clock, by phase, and their averages."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from statistics import median
 
 from charact.measure.counters._support.phase_spans import Span
-from charact.measure.counters.pm.metrics import ACTIVE, DRAM_BYTES, Chosen
+
+ACTIVE = "sm__cycles_active.sum"
+"""Active cycles of multiprocessors; in every set, to find when the device was active."""
+
+
+DRAM_BYTES = "dram_bytes"
+_PERCENT, _OF_32_THREADS = 1 / 100, 1 / 32
+Fits = Callable[[Sequence[str]], bool]
+"""Returns whether the hardware can count some metrics in one pass; sampling has only choice."""
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """A counter and its metric, times a factor.
+
+    A mean over samples is weighted by another metric, the denominator of the share; None weights by time.
+    """
+
+    counter: str
+    metric: str
+    weight: str | None = None
+    factor: float = _PERCENT
+
+
+WANTED = (
+    Chosen("warp_occupancy_frac", "sm__warps_active.avg.pct_of_peak_sustained_active", ACTIVE),
+    Chosen("nonpredicated_efficiency_frac", "sm__average_thread_inst_executed_pred_on_per_inst_executed_realtime.ratio",
+           "sm__inst_executed_realtime.sum", _OF_32_THREADS),
+    Chosen("nonpredicated_efficiency_frac", "smsp__thread_inst_executed_pred_on_per_inst_executed.pct",
+           "smsp__inst_executed.sum"),
+    Chosen("bandwidth_utilization_frac", "dram__throughput.avg.pct_of_peak_sustained_elapsed"),
+    Chosen("bandwidth_utilization_frac", "dram__bytes.avg.pct_of_peak_sustained_elapsed"),
+    Chosen(DRAM_BYTES, "dram__bytes.sum", factor=1.0),
+    Chosen("tensor_pipe_frac", "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_elapsed"),
+    Chosen("tensor_pipe_frac", "sm__inst_executed_pipe_tensor.avg.pct_of_peak_sustained_elapsed"),
+)
+"""Counters in order of importance; of several metrics, the first that the chip can sample.
+
+Source: queries of CUPTI 13.0 for every chip from TU102 to GB20B.
+"""
+
+
+def chosen_metrics(offered: AbstractSet[str], fits: Fits) -> tuple[list[Chosen], dict[str, str]]:
+    """Return the counters that the chip can sample, and the reasons of the others, by counter.
+
+    Args:
+        offered: names of metrics without their suffixes.
+        fits: whether metrics can be sampled in one pass.
+    """
+    chosen: dict[str, Chosen] = {}
+    missing: dict[str, str] = {}
+    for choice in WANTED:
+        if choice.counter in chosen:
+            continue
+        names = {name.partition(".")[0] for name in metrics_of([choice])}
+        if not names <= offered:
+            missing.setdefault(choice.counter, "CUPTI has no metric of it for this chip")
+        elif fits(metrics_of([choice])):
+            chosen[choice.counter] = choice
+        else:
+            missing[choice.counter] = ("the chip counts it in more than one pass, and sampling has one: "
+                                       "use --counters ncu")
+    return list(chosen.values()), {name: reason for name, reason in missing.items() if name not in chosen}
+
+
+def metrics_of(chosen: Sequence[Chosen]) -> list[str]:
+    """Return the distinct metrics of some counters."""
+    weights = [choice.weight for choice in chosen if choice.weight is not None]
+    return list(dict.fromkeys([ACTIVE, *weights, *(choice.metric for choice in chosen)]))
+
+
+def sets_of(chosen: Sequence[Chosen], fits: Fits) -> list[list[Chosen]]:
+    """Split counters into sets that fit; each counter goes to the first set with room for it."""
+    sets: list[list[Chosen]] = []
+    for choice in chosen:
+        room = next((held for held in sets if fits(metrics_of([*held, choice]))), None)
+        if room is None:
+            sets.append([choice])
+        else:
+            room.append(choice)
+    return sets
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,20 @@ from charact.measure.counters._support.cupti import chip_name, configure, cupti_
 from charact.measure.counters._support.phase_spans import PhaseTimeline, Span
 from charact.measure.counters._support.protocol import Found, UnavailableError
 from charact.measure.counters._support.rerun_case import warm_loop
-from charact.measure.counters.pm.metrics import DRAM_BYTES, Chosen, chosen_metrics, metrics_of, sets_of
-from charact.measure.counters.pm.samples import Sample, clock_of, good_samples, on_clock, shares, totals, weight
+from charact.measure.counters.pm.samples import (
+    DRAM_BYTES,
+    Chosen,
+    Sample,
+    chosen_metrics,
+    clock_of,
+    good_samples,
+    metrics_of,
+    on_clock,
+    sets_of,
+    shares,
+    totals,
+    weight,
+)
 from charact.record.schema import Rows
 
 NUM_ITERATIONS = 2

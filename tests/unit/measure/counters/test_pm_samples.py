@@ -4,8 +4,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from charact.measure.counters.pm.metrics import ACTIVE, WANTED, chosen_metrics, metrics_of, sets_of
-from charact.measure.counters.pm.samples import Sample, clock_of, good_samples, on_clock, shares, totals
+from charact.measure.counters.pm.samples import (
+    ACTIVE,
+    WANTED,
+    Sample,
+    chosen_metrics,
+    clock_of,
+    good_samples,
+    metrics_of,
+    on_clock,
+    sets_of,
+    shares,
+    totals,
+)
 
 NAMES = {name.partition(".")[0] for one in WANTED for name in metrics_of([one])}
 CHOSEN, _ = chosen_metrics(NAMES, lambda metrics: True)
