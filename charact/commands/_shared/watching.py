@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn
 
 import psutil
 
@@ -66,24 +66,22 @@ class Tail:
             if note["note"] == "owner":
                 self._owners[note["owner"]] = note
             self.ended |= note["note"] == "end"
-        self._take(self._segmenter.feed(self._reader.slices()))
-        if not is_alive and not self.ended:
-            self.ended, self.killed = True, self._directory.exists()
-
-    def state(self) -> State:
-        """Return the current state."""
-        latest = list(self._latest) or [self._timed(one) for one in self._segmenter.so_far()]
-        return State(
-            self._name, self._num_iterations or len(latest), current_speed(latest) if latest else None,
-            time.monotonic() - self._last_s, self._memory_bytes())
-
-    def _take(self, done: list[Iteration]) -> None:
+        done = self._segmenter.feed(self._reader.slices())
         self._num_iterations += len(done)
         self._latest.extend(map(self._timed, done))
         while self._latest and self._latest[-1].ended_s - self._latest[0].ended_s > _LATEST_S:
             self._latest.popleft()
         if done:
             self._last_s = time.monotonic()
+        if not is_alive and not self.ended:
+            self.ended, self.killed = True, self._directory.exists()
+
+    def state(self) -> State:
+        """Return the current state."""
+        latest = list(self._latest) or [self._timed(iteration) for iteration in self._segmenter.so_far()]
+        return State(
+            self._name, self._num_iterations or len(latest), current_speed(latest) if latest else None,
+            time.monotonic() - self._last_s, self._memory_bytes())
 
     def _timed(self, iteration: Iteration) -> TimedIteration:
         phase_s: dict[str, float] = {}
@@ -202,38 +200,19 @@ def _leave(number: int, _: FrameType | None) -> NoReturn:
     raise SystemExit(128 + number)
 
 
-class _Read(Protocol):
-    ended: bool
-
-    def read(self) -> None: ...
-
-    def state(self) -> Any: ...
-
-
-class _Shown(Protocol):
-    first_s: float
-    every_s: float
-
-    def show(self, state: Any) -> None: ...
-
-    def wait(self, seconds: float) -> bool: ...
-
-    def close(self) -> None: ...
-
-
-def _show(tail: _Read, shown: _Shown) -> None:
+def _show(tail: "Tail | RanksTail", display: "_Lines | _Panel") -> None:
     """Read often, to see the end at once, and draw less often."""
-    due_s = time.monotonic() + shown.first_s
+    due_s = time.monotonic() + display.first_s
     try:
         while not tail.ended and OUT.lost is None:
             tail.read()
             if time.monotonic() >= due_s and not tail.ended:
-                shown.show(tail.state())
-                due_s = time.monotonic() + shown.every_s
-            if shown.wait(_READ_S):
+                display.show(tail.state())
+                due_s = time.monotonic() + display.every_s
+            if display.wait(_READ_S):
                 due_s = 0.0
     finally:
-        shown.close()
+        display.close()
 
 
 class _Lines:
@@ -284,7 +263,10 @@ class _Panel:
 
     def show(self, state: Any) -> None:
         self._bottom.draw(self._lines(state, Console(width=self._bottom.width, stderr=False)))
-        self._save_restoring()
+        if self._held is not None and self._saved != self._bottom.restoring:
+            self._saved = self._bottom.restoring
+            os.ftruncate(self._held, 0)
+            os.pwrite(self._held, self._saved.encode(), 0)
 
     def wait(self, seconds: float) -> bool:
         """Wait, or until a signal such as a change of size arrives; return whether one did."""
@@ -299,9 +281,3 @@ class _Panel:
     def _on_stop(self, number: int, _: FrameType | None) -> None:
         self._bottom.release()
         os.kill(os.getpid(), signal.SIGSTOP)
-
-    def _save_restoring(self) -> None:
-        if self._held is not None and self._saved != self._bottom.restoring:
-            self._saved = self._bottom.restoring
-            os.ftruncate(self._held, 0)
-            os.pwrite(self._held, self._saved.encode(), 0)
