@@ -42,20 +42,17 @@ def read_split(spec: StoredDatasetSpec, directory: Path, split: Split) -> tuple[
     return vocabulary.encode(words), vocabulary
 
 
-def _check(spec: StoredDatasetSpec, split: Split, path: Path, num_lines: int, num_tokens: int) -> None:
-    if (num_lines, num_tokens) != (NUM_LINES[split], NUM_TOKENS[split]):
-        raise UserError(f"{path} has {num_lines:,} lines and {num_tokens:,} words for {split}, "
-                        f"{NUM_LINES[split]:,} and {NUM_TOKENS[split]:,} were published: "
-                        f"fetch it again from {spec.source}")
-
-
 def _read(spec: StoredDatasetSpec, directory: Path, split: Split) -> list[str]:
     path, content = spec.find(directory, *_names(split))
     num_lines = content.count(b"\n") + (not content.endswith(b"\n"))
     if num_lines > MOST_LINES:  # a list for each would need too much memory
         raise UserError(f"{path} has {num_lines:,} lines, {NUM_LINES[split]:,} were published: fetch it again")
     lines = tokenize(content, path)
-    _check(spec, split, path, len(lines), sum(map(len, lines)))
+    num_tokens = sum(map(len, lines))
+    if (len(lines), num_tokens) != (NUM_LINES[split], NUM_TOKENS[split]):
+        raise UserError(f"{path} has {len(lines):,} lines and {num_tokens:,} words for {split}, "
+                        f"{NUM_LINES[split]:,} and {NUM_TOKENS[split]:,} were published: "
+                        f"fetch it again from {spec.source}")
     return [word for line in lines for word in line]
 
 

@@ -39,9 +39,12 @@ def run_case(directory: SweepDirectory, case: SweepCase) -> int:
         if status > _SIGNALED:
             directory.remove_unfinished(case)
             return status
+        reason = ""
+        if status != 0:
+            recorded = "" if found is None else failure_of(found)
+            reason = " ".join(recorded.split())[:_LONGEST_REASON] or last_line(directory.log(case))
         directory.write(case, Outcome(
-            state="ok" if status == 0 else "failed", exit_status=status,
-            reason="" if status == 0 else _reason(found, directory.log(case)),
+            state="ok" if status == 0 else "failed", exit_status=status, reason=reason,
             run=None if found is None else found.name,
             seconds=time.monotonic() - begun_s, host=host(), started=started, attempts=attempts))
         return status
@@ -54,11 +57,6 @@ def _command(arguments: list[str]) -> int:
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else int(end.code is not None)
     return 0
-
-
-def _reason(run: Path | None, log: Path) -> str:
-    recorded = "" if run is None else failure_of(run)
-    return " ".join(recorded.split())[:_LONGEST_REASON] or last_line(log)
 
 
 def last_line(log: Path) -> str:

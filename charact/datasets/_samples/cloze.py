@@ -42,8 +42,8 @@ class ClozeQuestions(Dataset[Cloze]):
     def __init__(
         self, questions: Sequence[EncodedQuestion], num_words: int, length: int, *, answerable_only: bool
     ) -> None:
-        self.questions = [question for question in questions
-                          if not answerable_only or _is_answerable(question, length)]
+        self.questions = [question for question in questions if not answerable_only
+                          or (question.document[-length:] == question.candidates[question.answer]).any()]
         self.num_words = num_words
         self.length = length
 
@@ -54,10 +54,6 @@ class ClozeQuestions(Dataset[Cloze]):
         document, query, candidates, answer = self.questions[index]
         return Cloze(_filled(document[-self.length:], self.length), _filled(query, QUERY_LENGTH),
                      _filled(candidates, NUM_CANDIDATES), torch.tensor(answer))
-
-
-def _is_answerable(question: EncodedQuestion, length: int) -> bool:
-    return bool((question.document[-length:] == question.candidates[question.answer]).any())
 
 
 def _filled(words: Words, length: int) -> Tensor:

@@ -89,16 +89,6 @@ def _throttles(gpu: Any) -> tuple[float, ...]:
     return tuple(float(bool(reasons & mask)) for _, mask in _THROTTLES.values())
 
 
-def _pcie(gpu: Any) -> tuple[float, ...]:
-    return tuple(pynvml.nvmlDeviceGetPcieThroughput(gpu, way) * 1e3
-                 for way in (pynvml.NVML_PCIE_UTIL_TX_BYTES, pynvml.NVML_PCIE_UTIL_RX_BYTES))
-
-
-def _clocks(gpu: Any) -> tuple[float, ...]:
-    return tuple(pynvml.nvmlDeviceGetClockInfo(gpu, clock) * 1e6
-                 for clock in (pynvml.NVML_CLOCK_SM, pynvml.NVML_CLOCK_MEM))
-
-
 _READS = (
     _Read((Counter("utilization_frac", "share of time in which any kernel ran, over the driver's own window of 1/6 to "
                    "1 s", "sampled", _WHOLE),),
@@ -109,14 +99,17 @@ _READS = (
                    "meter; a sample is, from Ampere on except GA100, the mean of the last second", "sampled", _WHOLE),),
           lambda gpu: (pynvml.nvmlDeviceGetPowerUsage(gpu) / 1e3,), "nobody"),
     _Read((Counter("sm_clock_hz", "clock of the multiprocessors", "sampled", "the whole GPU"),
-           Counter("memory_clock_hz", "clock of the memory", "sampled", "the whole GPU")), _clocks, "gpu"),
+           Counter("memory_clock_hz", "clock of the memory", "sampled", "the whole GPU")),
+          lambda gpu: tuple(pynvml.nvmlDeviceGetClockInfo(gpu, clock) * 1e6
+                            for clock in (pynvml.NVML_CLOCK_SM, pynvml.NVML_CLOCK_MEM)), "gpu"),
     _Read(tuple(Counter(name, f"share of the samples at which clocks were held down {why}", "sampled", "the whole GPU")
                 for name, (why, _) in _THROTTLES.items()), _throttles, "gpu"),
     _Read((Counter("temperature_c", "temperature of the GPU's die", "sampled", "the whole GPU"),),
           lambda gpu: (float(_temperature(gpu, pynvml.NVML_TEMPERATURE_GPU)),), "gpu"),
     _Read((Counter("pcie_sent_bytes_per_s", "data that the GPU sends over PCIe, over 20 ms", "sampled", _WHOLE),
            Counter("pcie_received_bytes_per_s", "data that the GPU receives over PCIe, over 20 ms", "sampled", _WHOLE)),
-          _pcie, "nobody"),
+          lambda gpu: tuple(pynvml.nvmlDeviceGetPcieThroughput(gpu, way) * 1e3
+                            for way in (pynvml.NVML_PCIE_UTIL_TX_BYTES, pynvml.NVML_PCIE_UTIL_RX_BYTES)), "nobody"),
 )  # fmt: skip
 
 

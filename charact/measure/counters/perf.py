@@ -122,7 +122,10 @@ class EventReading:
         """Return counts over the whole pass, and counters computed from them."""
         counted: dict[str, float] = {}
         for name, files in self._files.items():
-            readings = [_read_and_close(file) for file in files]
+            readings = []  # count, enabled time and running time in ns
+            for file in files:
+                with os.fdopen(file, "rb", buffering=0) as counter:
+                    readings.append(struct.unpack("=QQQ", counter.read(24)))
             if any(running_ns for _, _, running_ns in readings):
                 counted[name] = sum(count * enabled_ns / running_ns for count, enabled_ns, running_ns in readings
                                     if running_ns)
@@ -174,12 +177,6 @@ def _open_for_threads(event: Event, open_event: OpenEvent) -> list[int]:
                 os.close(file)
             raise
     return files
-
-
-def _read_and_close(file: int) -> tuple[int, int, int]:
-    with os.fdopen(file, "rb", buffering=0) as counter:
-        count, enabled_ns, running_ns = struct.unpack("=QQQ", counter.read(24))
-    return count, enabled_ns, running_ns
 
 
 SOURCE = PerfCounters(open_perf_event)

@@ -7,6 +7,7 @@ from functools import partial
 
 import torch
 from torch.nn import functional
+from torch.nn.grad import conv2d_input, conv2d_weight
 
 from charact.ops import DIRECTIONS, Kind, Prepared, Problem
 from charact.ops.parsing import check_elements, malformed, whole_numbers
@@ -109,61 +110,35 @@ class Convolution(Kind):
         def inputs() -> Sequence[torch.Tensor]:
             return [torch.randn(size.shapes[name], dtype=dtype, device=device, generator=generator) for name in names]
 
-        call = partial(_CALLS[direction], size)
-        kept = [spread_indices(count, _NUM_CHECKED).to(device) for count in (size.n, size.k, size.c)]
-        return Prepared(
-            inputs=inputs, call=call,
-            reference=lambda first, second: call(*(part.cpu().double() for part in
-                                                   _needed(direction, first, second, *kept))),
-            compared=lambda result: _checked(direction, result, *kept),
-            tolerance=sum_tolerance(precision, _num_terms(size, direction)))
+        images, filters, channels = (spread_indices(count, _NUM_CHECKED).to(device)
+                                     for count in (size.n, size.k, size.c))
+
+        def reference(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+            first = first[:, filters] if direction == "backward_weight" else first[images]
+            second = second[filters] if direction == "forward" else second[:, channels]
+            return _call(size, direction, first.cpu().double(), second.cpu().double())
+
+        def compared(result: torch.Tensor) -> torch.Tensor:
+            rows = filters if direction == "backward_weight" else images
+            return result[rows][:, filters if direction == "forward" else channels]
+
+        num_terms = {"forward": size.c * size.r * size.s, "backward_input": size.k * size.r * size.s,
+                     "backward_weight": size.n * size.p * size.q}[direction]
+        return Prepared(inputs, partial(_call, size, direction), reference, compared,
+                        sum_tolerance(precision, num_terms))
 
 
-def _forward(size: _Sizes, images: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    return functional.conv2d(images, weight, stride=size.stride, padding=size.padding)
-
-
-def _backward_input(size: _Sizes, gradient: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    # PyTorch uses only the shape of this input, not its values.
-    images = weight.new_empty(1).expand(gradient.shape[0], weight.shape[1], size.h, size.w)
-    return _gradients(size, gradient, images, weight, wanted=0)
-
-
-def _backward_weight(size: _Sizes, gradient: torch.Tensor, images: torch.Tensor) -> torch.Tensor:
-    weight = images.new_empty(1).expand(gradient.shape[1], images.shape[1], size.r, size.s)
-    return _gradients(size, gradient, images, weight, wanted=1)
-
-
-def _gradients(size: _Sizes, gradient: torch.Tensor, images: torch.Tensor, weight: torch.Tensor, *,
-               wanted: int) -> torch.Tensor:
-    mask = [place == wanted for place in range(3)]
-    found: tuple[torch.Tensor, ...] = torch.ops.aten.convolution_backward(
-        gradient, images, weight, None, size.stride, size.padding, (1, 1), False, (0, 0), 1, mask)
-    return found[wanted]
-
-
-_CALLS = {"forward": _forward, "backward_input": _backward_input, "backward_weight": _backward_weight}
-
-
-def _needed(direction: str, first: torch.Tensor, second: torch.Tensor, images: torch.Tensor, filters: torch.Tensor,
-            channels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def _call(size: _Sizes, direction: str, first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
     if direction == "forward":
-        return first[images], second[filters]
+        return functional.conv2d(first, second, None, size.stride, size.padding)
+    gradients: torch.Tensor
     if direction == "backward_input":
-        return first[images], second[:, channels]
-    return first[:, filters], second[:, channels]
-
-
-def _checked(direction: str, result: torch.Tensor, images: torch.Tensor, filters: torch.Tensor,
-             channels: torch.Tensor) -> torch.Tensor:
-    if direction == "forward":
-        return result[images][:, filters]
-    return result[images if direction == "backward_input" else filters][:, channels]
-
-
-def _num_terms(size: _Sizes, direction: str) -> int:
-    return {"forward": size.c * size.r * size.s, "backward_input": size.k * size.r * size.s,
-            "backward_weight": size.n * size.p * size.q}[direction]
+        shape = (first.shape[0], second.shape[1], size.h, size.w)
+        gradients = conv2d_input(shape, second, first, size.stride, size.padding)  # type: ignore[no-untyped-call]
+    else:
+        shape = (first.shape[1], second.shape[1], size.r, size.s)
+        gradients = conv2d_weight(second, shape, first, size.stride, size.padding)  # type: ignore[no-untyped-call]
+    return gradients
 
 
 def _sizes(problem: Problem) -> _Sizes:

@@ -4,7 +4,6 @@ Its matrices are written (M, N, K) with K the inner dimension, as in charact. Th
 """
 
 import csv
-from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from importlib.resources import files
@@ -12,36 +11,28 @@ from importlib.resources import files
 from charact.ops import Problem, parse_problem
 
 
-def _gemm(row: dict[str, str]) -> str:
-    form = "".join("t" if row[f"{factor}_transposed"] == "true" else "n" for factor in "ab")
-    return f"gemm:{row['m']}x{row['n']}x{row['k']}" + ("" if form == "nn" else f":{form}")
+def _text(row: dict[str, str]) -> str:
+    form = "".join("t" if row.get(f"{factor}_transposed") == "true" else "n" for factor in "ab")
+    values = {**row, "form": "" if form == "nn" else f":{form}",
+              "cell": "relu" if row.get("cell") == "vanilla" else row.get("cell")}
+    return _FORMATS[row["file"]].format(**values)
 
 
-def _convolution(row: dict[str, str]) -> str:
-    return (f"convolution:{row['n']}x{row['c']}x{row['h']}x{row['w']}:{row['k']}x{row['filter_h']}x{row['filter_w']}"
-            f":p{row['pad_h']}x{row['pad_w']}:s{row['stride_h']}x{row['stride_w']}")
-
-
-def _rnn(row: dict[str, str]) -> str:
-    cell = "relu" if row["cell"] == "vanilla" else row["cell"]
-    return f"rnn:{cell}:{row['hidden']}x{row['batch']}x{row['timesteps']}"
-
-
-def _sparse_gemm(row: dict[str, str]) -> str:
-    return f"sparse_gemm:{row['m']}x{row['n']}x{row['k']}:s{row['sparsity']}"
-
-
-_FILES: dict[str, Callable[[dict[str, str]], str]] = {
-    "gemm": _gemm, "conv": _convolution, "rnn": _rnn, "sparse_gemm": _sparse_gemm,
-}  # fmt: skip
+_FORMATS = {
+    "gemm": "gemm:{m}x{n}x{k}{form}",
+    "conv": "convolution:{n}x{c}x{h}x{w}:{k}x{filter_h}x{filter_w}:p{pad_h}x{pad_w}:s{stride_h}x{stride_w}",
+    "rnn": "rnn:{cell}:{hidden}x{batch}x{timesteps}",
+    "sparse_gemm": "sparse_gemm:{m}x{n}x{k}:s{sparsity}",
+}
+"""Text of a problem, by the file of figures that lists it."""
 
 
 @cache
 def _problems() -> tuple[Problem, ...]:
     found = []
-    for name, text in _FILES.items():
+    for name in _FORMATS:
         lines = files("charact.ops.suites").joinpath("figures", f"{name}.csv").read_text(encoding="ascii").splitlines()
-        found += [replace(parse_problem(text(row)), suite=SUITE.name, set=row["set"],
+        found += [replace(parse_problem(_text(row | {"file": name})), suite=SUITE.name, set=row["set"],
                           forward_only=row["set"] != "training") for row in csv.DictReader(lines)]
     return tuple(found)
 

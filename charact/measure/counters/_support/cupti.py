@@ -29,7 +29,7 @@ def load_library() -> None:
     with cupti_errors():
         from cupti import cupti
 
-        cupti.get_lastUnavailableError()
+        cupti.get_last_error()
 
 
 @contextlib.contextmanager

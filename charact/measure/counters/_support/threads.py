@@ -55,7 +55,11 @@ class ProcessorTimes:
                 if number in self._seen_ns:  # a new thread may not have its name yet
                     self._pools[number] = pool
                 spent_ns[pool] += self._since_last(number, _SCHEDULED | _ONE_THREAD)
-        self.workers = _loader_workers()
+        self.workers = []
+        for thread in threading.enumerate():  # workers of a fork server are no children of a thread
+            with contextlib.suppress(OSError):  # it has ended
+                children = (TASKS / str(thread.native_id) / "children").read_text(encoding="ascii").split()
+                self.workers += [int(child) for child in children if _name(Path("/proc", child)) == _WORKER]
         for worker in self.workers:
             with contextlib.suppress(OSError):
                 spent_ns["loader_workers"] += self._since_last(worker, _SCHEDULED)
@@ -77,15 +81,6 @@ class ProcessorTimes:
 def lists_children() -> bool:
     """Return whether this kernel lists a process's children, which is needed to find workers."""
     return (TASKS / str(threading.main_thread().native_id) / "children").exists()
-
-
-def _loader_workers() -> list[int]:
-    found = []
-    for thread in threading.enumerate():
-        with contextlib.suppress(OSError):  # it has ended
-            children = (TASKS / str(thread.native_id) / "children").read_text(encoding="ascii").split()
-            found += [int(child) for child in children if _name(Path("/proc", child)) == _WORKER]
-    return found
 
 
 def _pool(number: int) -> str:

@@ -91,7 +91,10 @@ class NsightCompute(PassSource):
             launches, num_broken, wanted = _profile(executable, loop.case, Path(directory))
         given = counters_of(launches, wanted)
         reasons = dict.fromkeys(("executed_flop", "flop_per_s"), wanted.tensor_gap)
-        return Found(rows=_rows(launches, wanted, str(loop.case.device)), missing={
+        rows: Rows = [{"phase": phase, "kernel": kernel, "device": str(loop.case.device), "counter": counter,
+                       "value": value} for (phase, kernel), group in launches_by(launches).items()
+                      for counter, value in counters_of(group, wanted).items()]
+        return Found(rows=rows, missing={
             counter.name: reasons.get(counter.name) or "ncu gave none of its metrics, for this chip or some kernel"
             for counter in self.counters if counter.name not in given
         }, facts={"num_iterations": 1, "num_broken_rows": num_broken, "metrics": wanted.metrics})
@@ -104,14 +107,9 @@ def find_ncu() -> Path | None:
     if on_path:
         return Path(on_path)
     for pattern in _PLACES:
-        found = sorted(Path("/").glob(pattern.lstrip("/")), key=_version)
-        if found:
-            return found[-1]
+        if paths := list(Path("/").glob(pattern.lstrip("/"))):
+            return max(paths, key=lambda path: [int(number) for number in re.findall(r"\d+", str(path))])
     return None
-
-
-def _version(path: Path) -> list[int]:
-    return [int(number) for number in re.findall(r"\d+", str(path))]
 
 
 def _profile(executable: Path, case: Case, directory: Path) -> tuple[list[Launch], int, Wanted]:
@@ -168,12 +166,6 @@ def _failure(ended: Ended, log: str) -> Unavailable | None:
     # The last line becomes the reason: the program's own, else the first error, which causes the later ones.
     program = [line for line in ended.output.splitlines() if not line.startswith("==")]
     return child_failure(Ended(ended.status or 1, "\n".join([*reversed(errors), *program])))
-
-
-def _rows(launches: Sequence[Launch], wanted: Wanted, device: str) -> Rows:
-    return [{"phase": phase, "kernel": kernel, "device": device, "counter": counter, "value": value}
-            for (phase, kernel), group in launches_by(launches).items()
-            for counter, value in counters_of(group, wanted).items()]
 
 
 SOURCE = NsightCompute()
