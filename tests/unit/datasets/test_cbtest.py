@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.damage import attempt, damaged
@@ -153,14 +152,6 @@ def test_the_training_file_makes_the_vocabulary(small: None, tmp_path: Path) -> 
     assert dataset.num_words == 3 + 8 + 20 + 1 + 8  # marks, sentence, numbers, "ran", other candidates
 
 
-def test_real_and_made_up_questions_have_the_same_shapes_and_types(small: None, tmp_path: Path) -> None:
-    write_archive(tmp_path, sample_bytes() * 2)
-    for data in (request(tmp_path), DataRequest(), DataRequest(split="valid")):
-        sample = cloze_dataset(data, input_size=100, num_synthetic_words=50)[0]
-        assert [tuple(tensor.shape) for tensor in sample] == [(100,), (QUERY_LENGTH,), (10,), ()]
-        assert {tensor.dtype for tensor in sample} == {torch.int64}
-
-
 def test_made_up_questions_are_a_function_of_their_seed() -> None:
     def words(seed: int, split: Any = "test") -> list[int]:
         return make_questions(DataRequest(seed=seed, split=split), 30, 100)[0].document.tolist()
@@ -231,10 +222,6 @@ def test_encoding_takes_a_file_whole_or_refuses_it_in_one_line(content: bytes) -
         assert len(question.document) > 0
     samples = ClozeQuestions(questions, 10_000, 30, answerable_only=False)
     assert all(samples[index].document.shape == (30,) for index in range(len(samples)))
-
-
-def test_a_file_larger_than_needed_is_read() -> None:
-    assert len(encode(sample_bytes() * 2_000)) == 2_000
 
 
 @settings(deadline=None)

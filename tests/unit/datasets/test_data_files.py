@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -157,15 +158,6 @@ def test_a_file_of_another_size_is_not_read(spec: StoredDatasetSpec, tmp_path: P
         f"wrong: foreign ({2**40:,} bytes, published {len(VALID)})")
 
 
-@pytest.mark.parametrize("spec", STORED, ids=lambda spec: spec.name)
-def test_every_dataset_says_which_files_to_fetch_for_all_its_splits(spec: StoredDatasetSpec) -> None:
-    fetched = [file for file in spec.files if file.splits]
-    assert {split for file in fetched for split in file.splits} == set(spec.splits)
-    assert len({file.name for file in spec.files}) == len(spec.files)
-    assert spec.source.endswith("/")
-    assert stored_dataset(spec.name) is find_dataset(spec.name)
-
-
 def test_no_two_datasets_put_different_files_in_one_place() -> None:
     places: dict[tuple[str, str], tuple[str, str | None]] = {}
     for spec in STORED:
@@ -174,17 +166,39 @@ def test_no_two_datasets_put_different_files_in_one_place() -> None:
             assert places.setdefault((spec.home, file.name), came) == came
 
 
-@pytest.mark.parametrize(("name", "said"), [
-    ("synthetic", "synthetic data are generated: they have no files"),
-    ("mnits", "unknown dataset 'mnits': did you mean mnist"),
-])
-def test_what_has_no_files_is_refused(name: str, said: str) -> None:
-    with pytest.raises(UserError, match=said):
-        stored_dataset(name)
-
-
 @pytest.mark.parametrize("source", ["http://mirror.org/a", "http://mirror.org/a/"])
 def test_a_mirror_takes_the_place_of_the_source(source: str) -> None:
     assert stored_dataset("mnist", source).source == "http://mirror.org/a/"
     with pytest.raises(UserError, match="is not the address of a web server"):
         stored_dataset("mnist", "mirror.org")
+
+
+@pytest.mark.parametrize("spec", STORED, ids=lambda spec: spec.name)
+def test_every_dataset_names_its_files_with_what_was_published_of_them(spec: StoredDatasetSpec, tmp_path: Path) -> None:
+    fetched = [file for file in spec.files if file.splits]
+    assert {split for file in fetched for split in file.splits} == set(spec.splits)
+    assert len({file.name for file in spec.files}) == len(spec.files)
+    assert stored_dataset(spec.name) is find_dataset(spec.name)
+    assert spec.description
+    # CBTest's publisher has no https; no checksum of Tatoeba's archive was published, which grows.
+    assert re.fullmatch("http://.*/" if spec.name.startswith("cbtest") else "https://.*/", spec.source)
+    for file in fetched if spec.name != "tatoeba" else []:
+        assert file.num_bytes
+        assert re.fullmatch("[0-9a-f]{64}", str(file.checksum))
+    assert all(re.fullmatch("[0-9a-f]{32}|[0-9a-f]{64}", file.checksum) for file in spec.files if file.checksum)
+    if spec.kind == "image":  # of text, counts of lines and words were published instead
+        assert all(file.checksum or file.num_bytes for file in spec.files)
+    for split in spec.splits:
+        with pytest.raises(UserError, match=rf"^{spec.name} needs .*{tmp_path}.*: `charact data fetch {spec.name}` "
+                                            rf"downloads {spec.source}") as missing:
+            spec.load(tmp_path, split)
+        assert str(missing.value).endswith(tuple(file.name for file in fetched if split in file.splits))
+
+
+@pytest.mark.parametrize(("name", "reason"), [
+    ("synthetic", "synthetic data are generated: they have no files"),
+    ("mnits", "unknown dataset 'mnits': did you mean mnist"),
+])
+def test_what_has_no_files_is_refused(name: str, reason: str) -> None:
+    with pytest.raises(UserError, match=reason):
+        stored_dataset(name)

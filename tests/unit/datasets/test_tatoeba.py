@@ -7,15 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.damage import attempt, damaged
 
 from charact.core.errors import UserError
-from charact.datasets._common.registry import find_dataset
 from charact.datasets._common.request import DataRequest
-from charact.datasets._common.spec import StoredDatasetSpec
 from charact.datasets._samples.translation_pairs import translation_dataset
 from charact.datasets.tatoeba import (
     EOS,
@@ -130,15 +127,6 @@ def test_the_file_is_read_from_the_archive(tmp_path: Path) -> None:
     assert dataset[0][0].tolist() == [2, 3, 4, EOS, 0, 0, 0, 0]
 
 
-def test_real_and_made_up_pairs_have_the_same_shapes_and_types(tmp_path: Path) -> None:
-    write_archive(tmp_path)
-    for request in (DataRequest("tatoeba", tmp_path), DataRequest(), DataRequest(split="test")):
-        dataset = translation_dataset(request, input_size=7, num_source_words=40, num_target_words=30)
-        source, target = dataset[0]
-        assert source.shape == target.shape == (7,)
-        assert source.dtype == target.dtype == torch.int64
-
-
 def test_made_up_pairs_are_a_function_of_their_seed() -> None:
     def sources(seed: int, split: str = "train") -> np.ndarray:
         return make_pairs(DataRequest(seed=seed, split=split), 10, 100, 80).sources  # type: ignore[arg-type]
@@ -178,13 +166,6 @@ def test_a_length_that_no_pair_has_is_refused(tmp_path: Path) -> None:
     write_archive(tmp_path)
     with pytest.raises(UserError, match=r"no pair for train below 3 words.*larger --input-sizes"):
         translation_dataset(DataRequest("tatoeba", tmp_path), input_size=3, num_source_words=9, num_target_words=9)
-
-
-def test_a_missing_file_is_named_with_where_it_comes_from(tmp_path: Path) -> None:
-    spec = find_dataset("tatoeba")
-    assert isinstance(spec, StoredDatasetSpec)
-    with pytest.raises(UserError, match=r"data.zip, .*https://download.pytorch.org/tutorial/data.zip$"):
-        spec.load(tmp_path, "train")
 
 
 def test_an_archive_without_the_file_or_with_an_absurd_one_is_refused() -> None:

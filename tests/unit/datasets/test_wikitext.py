@@ -107,12 +107,6 @@ def test_the_plain_name_is_preferred(made: Path) -> None:
     assert vocabulary.decode(tokens)[1:3] == ["b", "b"]
 
 
-def test_a_missing_file_is_named_with_where_it_comes_from(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"wikitext2 needs test.txt or wiki.test.tokens.*: "
-                                        r"`charact data fetch wikitext2` downloads https://.*/test.txt$"):
-        SPEC.load(tmp_path, "test")
-
-
 @given(st.binary(max_size=60) | st.sampled_from(sorted(MADE.values())).flatmap(lambda text: damaged(text.encode())))
 def test_any_bytes_are_words_or_refused(content: bytes) -> None:
     lines = attempt(tokenize, content, Path("made"))
@@ -178,14 +172,3 @@ def test_made_up_text_depends_on_seed_and_split() -> None:
     assert np.array_equal(texts[0], texts[1])
     assert not any(np.array_equal(texts[0], other) for other in texts[2:])
     assert (texts[0] == 0).mean() == pytest.approx(1 / (1 / np.arange(1, 51)).sum(), abs=0.02)
-
-
-@needs_files
-def test_real_and_made_up_text_give_the_same_shapes_and_types() -> None:
-    requests = [DataRequest("wikitext2", REAL, "valid", batch_size=4), DataRequest(batch_size=4)]
-    batches = []
-    for request in requests:
-        dataset = language_model_dataset(request, input_size=7, num_synthetic_words=100)
-        batches.append(dataset.collate([dataset[index] for index in range(4)]))
-    assert [(part.shape, part.dtype) for part in batches[0]] == [(part.shape, part.dtype) for part in batches[1]]
-    assert batches[0][0].shape == (7, 4)
