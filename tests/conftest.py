@@ -103,7 +103,7 @@ def one_thread() -> Iterator[None]:
 
 def make_figures_plain(node: Any, patch: pytest.MonkeyPatch) -> None:
     """Draw the figures of a test or a module as its marks say: by default as their texts alone."""
-    if "charact.views.html.elements.drawing" in sys.modules:
+    if "charact.views.html.drawing" in sys.modules:
         from support import plain_figures  # here, since most tests need none
 
         if node.get_closest_marker("drawn") is not None:

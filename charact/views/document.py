@@ -7,15 +7,13 @@ plain: a renderer escapes them and adds its own marks.
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 import pandas as pd
 
+from charact.views.charts import BoxChart, Chart
 from charact.views.tables import format as fmt
 from charact.views.tables.model import Table
-
-if TYPE_CHECKING:
-    from charact.views.html.elements.charts import Chart
 
 Tone = Literal["", "strong", "dim", "warning", "failure", "good", "place"]
 """How a text stands out; a renderer chooses the color."""
@@ -127,12 +125,10 @@ class Block:
     """Figures and their table, a table alone, or the reason why there is no data."""
 
     title: str = ""
-    figures: list[Any] = field(default_factory=list)
-    """What the HTML renderer draws above the table."""
+    figures: Sequence[Chart] = ()
     legend: Legend = field(default_factory=list)
     table: Table | None = None
-    chart: "Chart | None" = None
-    """A chart that a script draws."""
+    chart: BoxChart | None = None
     note: str = ""
     points: Points = field(default_factory=list)
     missing: list[tuple[str, str]] = field(default_factory=list)

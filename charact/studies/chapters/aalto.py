@@ -14,7 +14,7 @@ from charact.record.reader import Run
 from charact.studies.published import INTERVAL_MEANING, interval_text, published_cases, trainings
 from charact.studies.study import Study
 from charact.views.document import Block, Body
-from charact.views.html.elements.bars import bars_by_name
+from charact.views.figures.bars import bars_by_name
 from charact.views.sections.operations import operations
 from charact.views.sections.profile import _memory_tables as memory_tables
 from charact.views.tables import format as fmt

@@ -12,11 +12,11 @@ from charact.analysis.profile import breakdown
 from charact.analysis.profile.case_summary import case_summary
 from charact.record.reader import Run
 from charact.studies.study import Study
+from charact.views.charts import stacked_bars
 from charact.views.document import Block, Body
-from charact.views.html.elements import bars
-from charact.views.html.elements import memory as memory_figures
+from charact.views.figures import bars
+from charact.views.figures import memory as memory_figures
 from charact.views.html.elements.blocks import PHASE, legend_of
-from charact.views.html.elements.drawing import bar_figure, rows_of
 from charact.views.sections.profile import _memory_tables as memory_tables
 from charact.views.sections.profile.memory import against_input, training_over_inference
 from charact.views.tables import format as fmt
@@ -69,8 +69,8 @@ def _operator_types(runs: Sequence[Run]) -> list[Block]:
     times = times.assign(type_order=times["operator_type"].map(order.get_loc),
                          case_order=times["case"].map(workloads.index))
     times = times.sort_values(by=["case_order", "type_order"])
-    figure = bar_figure("Time by operator type in one iteration", rows_of(times, "case", "operator_type", "share_frac"),
-                        palette.operator_type, "share of the iteration, under the profiler", unit=None)
+    figure = stacked_bars("Time by operator type in one iteration", times, ("case", "operator_type", "share_frac"),
+                          palette.operator_type, "share of the iteration, under the profiler", unit=None)
     columns = [Column("case", "Workload"), Column("operator_type", "Operator type"),
                Column("time_s", "Time", fmt.seconds, "per iteration, under the profiler"),
                share_column("share_frac", "Share", "of the iteration, under the profiler")]

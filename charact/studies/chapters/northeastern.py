@@ -10,8 +10,8 @@ from charact.record.reader import Run
 from charact.studies.published import INTERVAL_MEANING, published_cases, trainings
 from charact.studies.study import Study
 from charact.views.document import Block, Body
-from charact.views.html.elements.bars import bars_by_name
-from charact.views.html.elements.curves import learning_curve
+from charact.views.figures.bars import bars_by_name
+from charact.views.figures.curves import learning_curve
 from charact.views.tables import format as fmt
 from charact.views.tables import palette
 from charact.views.tables.model import Column, table

@@ -12,9 +12,8 @@ from charact.analysis.compare.group_facts import published_notes
 from charact.analysis.compare.ratios import phases_by_side
 from charact.analysis.compare.selection import in_pair, most_different, of_places, read_parts
 from charact.views.document import Block, Body, Card, Number
-from charact.views.html.elements import comparison as figures
+from charact.views.figures import comparison as figures
 from charact.views.html.elements.blocks import legend_of
-from charact.views.html.elements.comparison import waterfall
 from charact.views.tables import comparison_tables as tables
 from charact.views.tables import difference_tables, palette
 from charact.views.tables import format as fmt
@@ -148,7 +147,7 @@ def explanations(sides: Sequence[Group]) -> Body:
 
 def _blocks(each: "difference_tables.Explanation", title: str, labels: tuple[str, str]) -> list[Block]:
     steps = {"Phases": phase_steps(each.rows), "Operators": operator_steps(each.rows)}
-    drawn = [waterfall(f"{what} of {title}", rows, labels) for what, rows in steps.items() if len(rows)]
+    drawn = [figures.waterfall(f"{what} of {title}", rows, labels) for what, rows in steps.items() if len(rows)]
     note = "" if each.significant else "This difference is not significant: the steps may be noise."
     first, *others = each.tables
     return [Block(title=title, case=each.case, figures=drawn, table=first, note=note),

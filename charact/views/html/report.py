@@ -15,7 +15,7 @@ from charact.core.errors import UserError
 from charact.record.presentable import presentable
 from charact.record.reader import Run
 from charact.views.document import Block, Body
-from charact.views.html import across_runs
+from charact.views.html import across_runs, drawing
 from charact.views.html import comparison as comparing
 from charact.views.html.elements.blocks import without_case
 from charact.views.html.scripts import TEMPLATES, scripts
@@ -37,7 +37,8 @@ def _with_options(text: str) -> Markup:
     return Markup(re.sub("`([^`]+)`", r"<code>\g<1></code>", whole))
 
 
-_ENVIRONMENT.filters["with_options"] = _with_options
+_ENVIRONMENT.filters |= {"with_options": _with_options, "boxes": drawing.box_chart,
+                         "svg": lambda chart: drawing.svg(chart)}  # which tests replace
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from charact.analysis.profile.case_summary import case_summary
 from charact.analysis.training.stages import inference_breakdown, inference_summary, prediction_metrics
 from charact.record.reader import Run
 from charact.views.document import Block, Body
-from charact.views.html.elements import curves as drawn
+from charact.views.figures import curves as drawn
 from charact.views.html.elements.blocks import CASE, legend_of, missing_cases, why_nothing
 from charact.views.kinds.inference import few_batches, no_data, not_cold
 from charact.views.section import Section

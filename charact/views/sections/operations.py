@@ -9,7 +9,7 @@ from charact.analysis.operations.sparsity import sparse_crossover, sparse_speeds
 from charact.analysis.operations.timings import call_times, operation_cases, operation_shares, operation_times
 from charact.record.reader import Run
 from charact.views.document import Block, Body
-from charact.views.html.elements import operations as figures
+from charact.views.figures import operations as figures
 from charact.views.html.elements.blocks import why_nothing
 from charact.views.section import Scalar, Section
 from charact.views.sections.profile.roofline import roof_over

@@ -16,8 +16,8 @@ from charact.analysis.training.stages import (
 )
 from charact.record.reader import Run
 from charact.views.document import Block, Body
-from charact.views.html.elements import bars
-from charact.views.html.elements import curves as drawn
+from charact.views.figures import bars
+from charact.views.figures import curves as drawn
 from charact.views.html.elements.blocks import CASE, legend_of, missing_cases, why_nothing
 from charact.views.section import Scalar, Section
 from charact.views.tables import format as fmt

@@ -15,8 +15,9 @@ from charact.analysis.compare.gate import judge
 from charact.analysis.compare.thresholds import parse
 from charact.views.export.junit import junit
 from charact.views.export.markdown import summary
+from charact.views.figures.comparison import waterfall
 from charact.views.html import comparison as section
-from charact.views.html.elements.comparison import waterfall
+from charact.views.html.drawing import svg
 from charact.views.tables import format as fmt
 from charact.views.tables.difference_tables import explanations
 from charact.views.tables.gate_tables import gate_table, headline
@@ -158,13 +159,13 @@ class TestExplanation:
 
     def test_a_step_of_nothing_can_be_drawn(self, sides: list[Group]) -> None:
         steps = phase_steps(differences(sides[0], side("again", *sides[0].runs), CASE))
-        assert "backward  ±0 s" in waterfall("Phases", steps, ("a", "b"))
+        assert "backward  ±0 s" in svg(waterfall("Phases", steps, ("a", "b")))
 
     def test_the_section_escapes_names_and_explains_each_side(self, sides: list[Group]) -> None:
         body = section.explanations([*sides, side("third", *sides[0].runs)])
         titles = [block.title for block in body.blocks if block.figures]
         assert titles == [f"{CASE}: {HOSTILE}", f"{CASE}: third"]
-        assert all(HOSTILE not in figure for block in body.blocks for figure in block.figures)
+        assert all(HOSTILE not in svg(figure) for block in body.blocks for figure in block.figures)
 
 
 @pytest.mark.parametrize(("value", "words"), [(0.0031, "+3.10 ms"), (-0.5, "−500 ms"), (0.0, "±0 s")])

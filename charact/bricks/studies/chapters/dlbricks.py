@@ -11,7 +11,7 @@ from charact.bricks.views.sections import constructed
 from charact.record.reader import Run
 from charact.studies.study import Study
 from charact.views.document import Block, Body
-from charact.views.html.elements.bars import bars_by_name
+from charact.views.figures.bars import bars_by_name
 from charact.views.tables import format as fmt
 from charact.views.tables import palette
 from charact.views.tables.model import Column, Table, share_column, table

@@ -10,7 +10,7 @@ from charact.bricks.views.figures import NUM_POINTS, work
 from charact.bricks.views.tables import LAYERS, legend_of_types
 from charact.record.reader import Run
 from charact.views.document import Block, Body
-from charact.views.html.elements.bars import bars_by_name
+from charact.views.figures.bars import bars_by_name
 from charact.views.html.elements.blocks import why_nothing
 from charact.views.section import Scalar, Section
 from charact.views.tables import format as fmt

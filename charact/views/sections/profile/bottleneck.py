@@ -3,7 +3,6 @@
 from typing import Any
 
 import pandas as pd
-from markupsafe import Markup
 
 from charact.analysis.efficiency.bottleneck import bottlenecks
 from charact.analysis.efficiency.time_bounds import time_limits
@@ -11,7 +10,7 @@ from charact.analysis.findings import has_findings
 from charact.analysis.ranks.stragglers import rank_verdicts
 from charact.record.reader import Run
 from charact.views.document import Block, Body, Item, Line, Lines, sentence_lines, verdict_lines
-from charact.views.html.elements import bars
+from charact.views.figures import bars
 from charact.views.html.elements.blocks import CASE, legend_of
 from charact.views.section import Section
 from charact.views.sections.profile._shared import is_timed
@@ -41,12 +40,11 @@ def bottleneck(run: Run) -> Body:
 
 def _shares(run: Run) -> Block:
     limits = time_limits(run).replace({"limit": {"other": "not known"}})  # `other` is also a phase
-    drawn: list[Markup] = [bars.limits(limits)]
     columns = [
         CASE, Column("limit", "Limited by"), Column("time_s", "Time", fmt.seconds, "of the median iteration"),
         share_column("share_frac", "Share", "part of the median iteration"),
     ]  # fmt: skip
-    return Block(figures=drawn, legend=legend_of(limits["limit"], palette.LIMITS),
+    return Block(figures=[bars.limits(limits)], legend=legend_of(limits["limit"], palette.LIMITS),
                  table=table(limits, "Time of an iteration by what limits it", columns))  # fmt: skip
 
 

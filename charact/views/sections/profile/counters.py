@@ -18,7 +18,7 @@ from charact.analysis.efficiency.counters import (
 )
 from charact.record.reader import Run
 from charact.views.document import Block, Body, Item, Line
-from charact.views.html.elements import counters as counter_figures
+from charact.views.figures import counters as counter_figures
 from charact.views.html.elements.blocks import CASE, PHASE, by_first_case, legend_of, missing_cases, why_nothing
 from charact.views.section import Section
 from charact.views.tables import format as fmt

@@ -9,9 +9,9 @@ import pandas as pd
 from charact.analysis.memory.by_layer import memory_by_layer
 from charact.analysis.profile.layer_tree import iteration_work, nested
 from charact.record.reader import Run
+from charact.views.charts import LEAST_FRAC, Box, BoxChart, Graph
 from charact.views.document import Block, Body, Legend
 from charact.views.html.elements.blocks import missing_cases, why_nothing
-from charact.views.html.elements.charts import LEAST_FRAC, Box, ChartMaker
 from charact.views.section import Section
 from charact.views.tables import format as fmt
 from charact.views.tables import palette
@@ -51,7 +51,7 @@ def flame_graphs(run: Run) -> Body:
 
 def _block(case: str, work: pd.DataFrame, held: pd.DataFrame, types: Mapping[str, str]) -> list[Block]:
     """Return the chart of a case; none without a layer."""
-    made = ChartMaker(f"Flame graph of {case}", _INSTEAD)
+    graphs: list[Graph] = []
     kinds = dict(zip(work["layer"], work["operator_type"], strict=True))
     narrow, drawn = [], set()
     for name, column, unit, share_of in _MEASURES:
@@ -62,14 +62,15 @@ def _block(case: str, work: pd.DataFrame, held: pd.DataFrame, types: Mapping[str
             continue
         leaves = {layer: kind for layer, kind in kinds.items()
                   if layer in layers - {inner.rpartition(".")[0] for inner in layers}}
-        made.add(name, unit, boxes["length"].iloc[0], share_of, [_box(row, types, leaves) for row in fmt.rows(boxes)])
+        graphs.append(Graph(name, unit, boxes["length"].iloc[0], share_of,
+                            [_box(row, types, leaves) for row in fmt.rows(boxes)]))
         drawn |= set(leaves.values())
         narrow += [f"{num_narrow:,} in {name}"] if num_narrow else []
-    chart = made.made()
     notes = [f"Boxes below 1/2000 of the whole are left out: {', '.join(narrow)}."] if narrow else []
-    notes += [_MEMORY for graph in chart.graphs if graph.name == "Memory"]
+    notes += [_MEMORY for graph in graphs if graph.name == "Memory"]
     legend: Legend = [(kind, palette.operator_type(kind)) for kind in dict.fromkeys(kinds.values()) if kind in drawn]
-    return [Block(title=case, case=case, chart=chart, legend=legend, note=" ".join(notes))] if chart.graphs else []
+    chart = BoxChart(f"Flame graph of {case}", _INSTEAD, graphs)
+    return [Block(title=case, case=case, chart=chart, legend=legend, note=" ".join(notes))] if graphs else []
 
 
 def _box(row: Any, types: Mapping[str, str], leaves: Mapping[str, str]) -> Box:

@@ -4,8 +4,8 @@ from charact.analysis.profile.case_summary import case_summary
 from charact.analysis.profile.iteration_timeline import IterationTimeline, iteration_timeline
 from charact.core.errors import UserError
 from charact.record.reader import Run
+from charact.views.charts import LEAST_FRAC, Box, BoxChart, Graph
 from charact.views.document import Block, Body
-from charact.views.html.elements.charts import LEAST_FRAC, Box, Chart, ChartMaker
 from charact.views.section import Section
 from charact.views.tables import format as fmt
 from charact.views.tables import palette
@@ -52,9 +52,8 @@ def _block(case: str, timeline: IterationTimeline, median_s: float | None) -> Bl
     return Block(title=case, case=case, chart=_chart(case, timeline), legend=legend, note=" ".join(notes))
 
 
-def _chart(case: str, timeline: IterationTimeline) -> Chart:
+def _chart(case: str, timeline: IterationTimeline) -> BoxChart:
     spans = timeline.spans
-    made = ChartMaker(f"Timeline of an iteration of {case}", _INSTEAD)
     tracks: list[tuple[int, str]] = []
     boxes: list[Box] = []
     next_row = 0
@@ -64,8 +63,8 @@ def _chart(case: str, timeline: IterationTimeline) -> Chart:
         boxes += [Box(next_row + row.depth, row.start_s, row.length_s, row.name,
                       row.layer if isinstance(row.layer, str) else "", color(row.kind)) for row in fmt.rows(rows)]
         next_row += int(rows["depth"].max()) + 1
-    made.add("Time", "s", timeline.length_s, "of the iteration", boxes, tracks)
-    return made.made()
+    graph = Graph("Time", "s", timeline.length_s, "of the iteration", boxes, tracks)
+    return BoxChart(f"Timeline of an iteration of {case}", _INSTEAD, [graph])
 
 
 SECTION = Section("timeline", "Timeline", 154, timelines, shows=_has_trace)

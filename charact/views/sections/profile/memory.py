@@ -25,7 +25,7 @@ from charact.analysis.memory.growth import (
 from charact.analysis.memory.limits import out_of_memory, out_of_memory_composition
 from charact.record.reader import Run
 from charact.views.document import Block, Body, Item, Legend
-from charact.views.html.elements import memory as figures
+from charact.views.figures import memory as figures
 from charact.views.html.elements.blocks import legend_of, missing_cases, why_nothing
 from charact.views.section import Section
 from charact.views.sections.profile import _memory_tables as tables

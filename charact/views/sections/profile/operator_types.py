@@ -7,7 +7,7 @@ from charact.analysis.profile import breakdown as breakdown_analysis
 from charact.analysis.profile.breakdown import OUTSIDE_OPERATORS
 from charact.record.reader import Run
 from charact.views.document import Bar, Block, Body, Item, Part
-from charact.views.html.elements import bars
+from charact.views.figures import bars
 from charact.views.html.elements.blocks import PHASE, missing_cases, why_nothing
 from charact.views.section import Section
 from charact.views.sections.profile._shared import no_bar

@@ -11,7 +11,7 @@ from charact.analysis.profile.case_summary import iteration_times, phase_times
 from charact.analysis.profile.slow_iterations import slow_iterations
 from charact.record.reader import Run
 from charact.views.document import Block, Body, Item, Line
-from charact.views.html.elements import bars
+from charact.views.figures import bars
 from charact.views.html.elements.blocks import CASE, PHASE, legend_of, missing_cases, why_nothing
 from charact.views.section import Scalar, Section
 from charact.views.sections.profile._shared import has_phases, no_bar

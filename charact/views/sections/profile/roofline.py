@@ -4,7 +4,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pandas as pd
-from markupsafe import Markup
 
 from charact.analysis.efficiency import roofline as roofline_analysis
 from charact.analysis.efficiency.ceilings import (
@@ -16,9 +15,10 @@ from charact.analysis.efficiency.ceilings import (
     product_precision,
 )
 from charact.record.reader import Run
+from charact.views.charts import Chart
 from charact.views.document import Block, Body
+from charact.views.figures.operations import Roof, extent, roofline_figure
 from charact.views.html.elements.blocks import CASE, PHASE, legend_of, missing_cases, why_nothing
-from charact.views.html.elements.roofline import Roof, extent, roofline_figure
 from charact.views.section import Section
 from charact.views.tables import format as fmt
 from charact.views.tables import palette
@@ -55,7 +55,7 @@ def _case(run: Run, case: str, phases: pd.DataFrame, types: pd.DataFrame) -> Blo
     """Build the block of a case: phases and operator types, as points below the roofline and as a table."""
     roof = roof_over(run, case)
     shown = pd.concat([phases.rename(columns={"phase": "what"}), types.rename(columns={"operator_type": "what"})])
-    drawn: list[Markup] = []
+    drawn: list[Chart] = []
     placed = shown.dropna(subset=["flop_per_byte", "flop_per_s"])
     if roof is not None and len(placed):
         edges = extent(placed, roof)

@@ -8,8 +8,9 @@ from charact.analysis.common.pass_status import passes_taken
 from charact.analysis.efficiency import utilization as utilization_analysis
 from charact.analysis.efficiency.utilization import energy, energy_reason
 from charact.record.reader import Run
+from charact.views.charts import stacked_bars
 from charact.views.document import Block, Body
-from charact.views.html.elements import counters
+from charact.views.figures import counters
 from charact.views.html.elements.blocks import CASE, missing_cases
 from charact.views.section import Section
 from charact.views.tables import counter_text as words
@@ -107,17 +108,17 @@ def _energy(run: Run, colors: dict[str, str]) -> list[Block]:
     ]  # fmt: skip
     shown = table(spent, "Energy and power", columns)
     figures = [
-        counters.energies(f"Energy of {what} by case", f"energy of {what}", _totals(spent, column), colors)
+        stacked_bars(f"Energy of {what} by case", _totals(spent, column), ("case", "case", column), colors.__getitem__,
+                     f"energy of {what}", unit="J", row_px=48)
         for what, column in (("an iteration", "energy_per_iteration_j"), ("a sample", "energy_per_sample_j"))
         if spent.dropna(subset=[column])["case"].nunique() > 1
     ]  # fmt: skip
     return [Block(title="Energy", figures=figures, table=shown, note=_ENERGY_NOTE)]
 
 
-def _totals(spent: pd.DataFrame, column: str) -> list[tuple[str, float]]:
+def _totals(spent: pd.DataFrame, column: str) -> pd.DataFrame:
     """Sum energy over the devices of each case; leave out cases with a device whose energy is not known."""
-    sums = spent.groupby("case", sort=False)[column].agg(lambda joules: joules.sum(skipna=False)).dropna()
-    return [(str(case), float(energy_j)) for case, energy_j in sums.items()]
+    return spent.groupby("case", sort=False)[column].agg(lambda joules: joules.sum(skipna=False)).dropna().reset_index()
 
 
 def _no_sample(row: Any) -> str:

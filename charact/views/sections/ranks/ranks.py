@@ -10,9 +10,9 @@ from charact.analysis.ranks.presence import rank_presence
 from charact.analysis.ranks.stragglers import stragglers
 from charact.analysis.ranks.waiting import waiting_matrix
 from charact.record.reader import Run
+from charact.views.charts import stacked_bars
 from charact.views.document import Block, Body, Item, verdict_lines
 from charact.views.html.elements.blocks import PHASE, legend_of
-from charact.views.html.elements.drawing import bar_figure, rows_of
 from charact.views.section import Section
 from charact.views.tables import format as fmt
 from charact.views.tables import palette, rank_text
@@ -73,9 +73,8 @@ def _strip(run: Run, program: str) -> Block:
     drawn = rows[rows["rank"].isin(sorted(rows["rank"].unique())[:_MOST_DRAWN])]
     if drawn.empty:
         return Block(table=shown)
-    figure = bar_figure(f"Time of an iteration of {program} by rank and phase",
-                        rows_of(drawn, "label", "phase", "time_s"), palette.PHASES.__getitem__,
-                        "time of an iteration", row_px=44)
+    figure = stacked_bars(f"Time of an iteration of {program} by rank and phase", drawn, ("label", "phase", "time_s"),
+                          palette.PHASES.__getitem__, "time of an iteration", row_px=44)
     return Block(figures=[figure], legend=legend_of(rows["phase"], palette.PHASES), table=shown)
 
 

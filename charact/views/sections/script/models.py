@@ -4,7 +4,7 @@
 from charact.analysis.profile.breakdown import part_breakdown
 from charact.record.reader import Run
 from charact.views.document import Block, Body, Item, bar
-from charact.views.html.elements import bars
+from charact.views.figures import bars
 from charact.views.html.elements.blocks import PHASE, legend_of
 from charact.views.section import Section
 from charact.views.tables import format as fmt
@@ -24,7 +24,7 @@ def parts(run: Run) -> Body:
     for case, rows in breakdown.groupby("case", sort=False):
         named = rows.assign(part=rows["part"].fillna("none of them"))
         blocks.append(Block(
-            title=str(case), case=str(case), figures=bars.parts(str(case), named),
+            title=str(case), case=str(case), figures=[bars.parts(str(case), named)],
             legend=legend_of(rows["phase"], palette.PHASES),
             table=table(named, f"Time of an iteration by model of {case}", columns),
         ))  # fmt: skip

@@ -14,7 +14,7 @@ from charact.bricks.views.tables import signed_share
 from charact.record.reader import Run, load_run
 from charact.record.writer import RunWriter
 from charact.views.export.tables import export
-from charact.views.html.elements.bars import short_names
+from charact.views.figures.bars import short_names
 from charact.views.html.report import fragment, report, sections
 from charact.views.tensorboard.scalars import write_scalars
 

@@ -9,7 +9,8 @@ from charact.analysis.compare import Group
 from charact.analysis.compare.ratios import phases_by_side
 from charact.record.published import reference
 from charact.record.reader import Run, load_run
-from charact.views.html.elements.comparison import ratio_intervals, side_colors
+from charact.views.figures.comparison import ratio_intervals, side_colors
+from charact.views.html.drawing import svg
 from charact.views.html.report import comparison_report, comparison_sections
 
 TRAIN = "resnet50-224-b8-train-fp32-cpu"
@@ -84,8 +85,7 @@ def test_the_axis_of_ratios_has_a_few_plain_ticks(spread: float) -> None:
     found = pd.DataFrame({"case": ["x", "y"], "side": "b", "ratio": [1 / spread, spread],
                           "low": [None, 0.99 * spread], "high": [None, 1.01 * spread]}).astype(
         {"low": "float64", "high": "float64"})  # fmt: skip
-    svg = ratio_intervals(found, side_colors(["b"]))
-    ticks = re.findall(r">([\d.e+-]+)</text>", svg)
+    ticks = re.findall(r">([\d.e+-]+)</text>", svg(ratio_intervals(found, side_colors(["b"]))))
     assert 4 <= len(ticks) <= 22
 
 

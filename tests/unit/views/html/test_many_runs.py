@@ -17,8 +17,8 @@ from charact.analysis.profile.case_summary import repeated_cases
 from charact.record.reader import Run, load_run
 from charact.record.schema import TABLES
 from charact.views.html import comparison as sections
+from charact.views.html import drawing
 from charact.views.html.across_runs import MAX_ROWS, Summary, abbreviated_names
-from charact.views.html.elements import drawing
 from charact.views.html.report import report
 from charact.views.tables.model import Column, limited, table
 from charact.views.terminal import progress as progress_module

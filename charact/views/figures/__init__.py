@@ -1,0 +1,1 @@
+"""Charts of each part of a report, as data."""

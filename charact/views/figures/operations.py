@@ -1,0 +1,154 @@
+"""Charts of rates: the roofline, rates by size, time and rate by problem, sparse against dense products."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import pandas as pd
+
+from charact.views.charts import (
+    DOTTED,
+    FAINT,
+    INK,
+    NOT_CONNECTED,
+    SOLID,
+    TRACK,
+    Axis,
+    Chart,
+    Line,
+    Mark,
+    Note,
+    Rule,
+    Style,
+    ends_around,
+    of_rows,
+    percent,
+    stacked_bars,
+)
+from charact.views.tables import format as fmt
+from charact.views.tables import palette
+
+_ROOM, _LEAST_RANGE = 3.0, 300.0
+"""Margin of a roofline around its points, and minimum range of each axis, to contain a few ticks."""
+_HEIGHT_PX = 330
+
+
+@dataclass(frozen=True)
+class Roof:
+    """The roofline of a case: best rate of its precision (FLOP/s), bandwidths of memory and caches (B/s)."""
+
+    precision: str
+    peak_flop_per_s: float
+    bandwidths: Sequence[tuple[str, float]]
+    """Bandwidths by level; the last is memory, which is the bound, and caches are drawn faintly."""
+
+
+def extent(points: pd.DataFrame, roof: Roof) -> tuple[float, float, float, float]:
+    """Return the edges of a chart that contains the points and the ridge: min and max of intensity and rate."""
+    ridge = roof.peak_flop_per_s / roof.bandwidths[-1][1]
+    return (*ends_around([*points["flop_per_byte"], ridge], _ROOM, _LEAST_RANGE),
+            *ends_around([*points["flop_per_s"], roof.peak_flop_per_s], _ROOM, _LEAST_RANGE))
+
+
+def roofline_figure(title: str, points: pd.DataFrame, name: str, colors: Callable[[str], str], roof: Roof,
+                    edges: tuple[float, float, float, float]) -> Chart:
+    """Return points of a case below its roofline.
+
+    Args:
+        title: title of the chart.
+        points: rows of `roofline` that have both FLOP and bytes.
+        name: column that names a point.
+        colors: function from a name to a color.
+        roof: roofline of the case.
+        edges: result of `extent`.
+    """
+    left, right, bottom, top = edges
+    peak, (level, bandwidth) = roof.peak_flop_per_s, roof.bandwidths[-1]
+    marks: list[Mark] = [_roof(peak, speed, left, right, FAINT, DOTTED, 0.8) for _, speed in roof.bandwidths[:-1]]
+    start = 1.5 * max(left, bottom / bandwidth)
+    marks += [_roof(peak, bandwidth, left, right, INK, SOLID, 1.6),
+              Note(start, bandwidth * start, f"{level} {fmt.byte_rate(bandwidth)}", along="top", color=FAINT,
+                   offset=(8, -2)),
+              Note(right, peak, f"{roof.precision} {fmt.flop_rate(peak)}", "right", color=FAINT, offset=(-4, 4))]
+    for named, rows in points.groupby(name, sort=False):
+        texts = [f"{getattr(row, 'problem', named)}: {fmt.flop_rate(row.flop_per_s)} at "
+                 f"{fmt.number(row.flop_per_byte)} FLOP/byte, "
+                 f"{fmt.share(row.flop_per_s / min(peak, bandwidth * row.flop_per_byte))} of the roofline"
+                 for row in fmt.rows(rows)]
+        marks.append(_dots(rows["flop_per_byte"], rows["flop_per_s"], colors(str(named)), texts))
+    return Chart(title, Axis("arithmetic intensity (FLOP/byte)", None, left, right, log=True, text=fmt.number),
+                 Axis("achieved (FLOP/s)", None, bottom, top, log=True, text=_flop), marks, _HEIGHT_PX)
+
+
+def _roof(peak: float, bandwidth: float, left: float, right: float, color: str, style: Style, width: float) -> Line:
+    ridge = peak / bandwidth
+    inside = [ridge] if left < ridge < right else []
+    intensities = [left, *inside, right]
+    return Line(intensities, [min(peak, bandwidth * at) for at in intensities], color, style, width)
+
+
+def _dots(x: "pd.Series[float]", y: "pd.Series[float]", color: str, texts: Sequence[str]) -> Line:
+    return Line(x, y, color, NOT_CONNECTED, marker="o", size=8, edge="white", texts=texts)
+
+
+def _flop(value: float) -> str:
+    return fmt.num_flop(value).removesuffix("FLOP").strip()
+
+
+def rates(title: str, times: pd.DataFrame, roof: Roof | None) -> list[Chart]:
+    """Return achieved rates of problems with FLOP: by arithmetic intensity if there is a roofline, and by FLOP."""
+    points = times.dropna(subset=["flop_per_byte", "flop_per_s"])
+    if points.empty:
+        return []
+    marks: list[Mark] = [
+        _dots(rows["flop"], rows["flop_per_s"], palette.operation(str(name)),
+              [f"{row.problem}: {fmt.flop_rate(row.flop_per_s)}, {fmt.num_flop(row.flop)}" for row in fmt.rows(rows)])
+        for name, rows in points.groupby("operation", sort=False)
+    ]  # fmt: skip
+    peaks = [] if roof is None else [roof.peak_flop_per_s]
+    x, y = (Axis(label, None, *ends_around(values, 2, 100), log=True, text=_flop) for label, values in (
+        ("FLOP of a call", points["flop"]), ("achieved (FLOP/s)", [*points["flop_per_s"], *peaks])))
+    by_size = Chart(f"{title} by size", x, y, [*marks, *(Rule(peak, width=1.6) for peak in peaks)], _HEIGHT_PX)
+    if roof is None:
+        return [by_size]
+    return [roofline_figure(f"{title} below the roofline", points, "operation", palette.operation, roof,
+                            extent(points, roof)), by_size]
+
+
+def by_problem(title: str, times: pd.DataFrame) -> list[Chart]:
+    """Return the time of each problem by direction, and the rate of each direction."""
+    column, unit = ("flop_per_s", "FLOP/s") if times["flop_per_s"].notna().any() else ("bytes_per_s", "B/s")
+    names, marks = list(times["label"].unique()), list[Mark]()
+    for y, (label, of_problem) in enumerate(times.groupby("label", sort=False)):
+        marks.append(Line([0, of_problem[column].max()], [y, y], TRACK, width=2))
+        for direction, rows in of_problem.groupby("direction", sort=False):
+            texts = [f"{label}, {fmt.DIRECTIONS[str(direction)]}: {fmt.quantity(unit)(rate)}" for rate in rows[column]]
+            marks.append(_dots(rows[column], pd.Series(y, rows.index), palette.DIRECTIONS[str(direction)], texts))
+    axis = Axis("achieved", unit, 0, float(times[column].max()) * 1.06 or 1)
+    return [stacked_bars(f"{title}: time by problem", times, ("label", "direction", "median_s"),
+                         palette.DIRECTIONS.__getitem__, "time", row_px=44),
+            of_rows(f"{title}: rate by problem", names, axis, marks, 44)]
+
+
+def sparse_against_dense(title: str, speeds: pd.DataFrame, crossovers: pd.DataFrame) -> Chart:
+    """Return time of sparse products of one size over the dense one's by density, a line per layout.
+
+    Thin lines show the range of a ratio; crossovers are drawn with their ranges.
+    """
+    marks: list[Mark] = [
+        Line(rows["density_frac"], rows["ratio"], palette.LAYOUTS[str(layout)], width=1.3, marker="o", size=4,
+             low=rows["low"], high=rows["high"],
+             texts=[f"{layout} at {fmt.share(row.density_frac)}: {fmt.ratio(row.ratio)} the dense product’s time"
+                    for row in fmt.rows(rows)])
+        for layout, rows in speeds.groupby("layout", sort=False)
+    ]  # fmt: skip
+    marks.append(Rule(1, width=1.4))
+    for row in fmt.rows(crossovers):
+        marks += [Line([row.from_density_frac, row.to_density_frac], [1, 1], width=6, opacity=0.25),
+                  Line([row.crossover_density_frac], [1], marker="D", size=6, edge="white")]
+    x = Axis("density (share of numbers that are not zero)", None, *ends_around(speeds["density_frac"], 2, 100),
+             log=True, text=percent)
+    y = Axis("time, sparse / dense", None, *ends_around([1.0, *speeds["ratio"]], 2, 100), log=True,
+             text=lambda value: f"× {value:g}")
+    assert y.high is not None
+    size = Note(0, y.high, speeds["size"].iloc[0], color=FAINT, of_width=True)
+    return Chart(title, x, y, [*marks, size], _HEIGHT_PX)
