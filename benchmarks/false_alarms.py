@@ -29,6 +29,7 @@ from charact.execution.case_outcome import case_entry
 from charact.execution.loop import Loop
 from charact.measure.passes.operators import operator_pass
 from charact.measure.passes.phase_timer import HostPhases
+from charact.record.manifest_passes import TimingPass
 from charact.record.reader import load_run
 from charact.record.schema import Rows
 from charact.record.writer import RunWriter
@@ -132,10 +133,10 @@ def _write(loop: Loop, phases: HostPhases, out: Path, profiled: bool) -> Path:
     tables: dict[str, Rows] = {"iterations": iteration_rows(phases.take())}
     writer = RunWriter(out, "mlp", {"command_line": [], "options": {}})
     entry = case_entry(loop.case, "a CPU")
-    entry["passes"] = {"timing": {"status": "ok", "reason": None}}
+    entry.passes["timing"] = TimingPass("ok")
     if profiled:
-        found = operator_pass(loop, writer.trace_path(entry["case"]))
-        entry["passes"]["operators"] = {"status": "ok", "reason": None, **found.facts}
+        found = operator_pass(loop, writer.trace_path(entry.case))
+        entry.passes["operators"] = found.facts
         tables["operators"] = found.operator_rows
     writer.add_case(entry, tables)
     writer.close("complete")

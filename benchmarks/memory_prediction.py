@@ -60,7 +60,7 @@ def measured(case: Case) -> int:
     try:
         loop.feed(Batches(case, loop.dataset, shuffle=case.training, whole=True).first(case.data.seed))
         loop.iteration(lambda _: contextlib.nullcontext())
-        return int(memory_pass(loop)[1]["peak_bytes"])
+        return int(memory_pass(loop)[1].peak_bytes or 0)
     finally:
         loop.close()
 
@@ -76,7 +76,7 @@ def compare(estimator: Estimator, case: Case, setting: str) -> dict[str, Any]:
         "low_bytes": estimate.low_bytes, "high_bytes": estimate.high_bytes,
         "error": estimate.peak_bytes / peak_bytes - 1,
         "inside": estimate.low_bytes <= peak_bytes <= estimate.high_bytes,
-        "uncertain": " ".join(estimate.facts["uncertain"]), "duration_s": estimate.facts["duration_s"],
+        "uncertain": " ".join(estimate.facts.uncertain or []), "duration_s": estimate.facts.duration_s,
     }
 
 

@@ -4,7 +4,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from charact.core.errors import UserError
+from charact.record.manifest_passes import Pass
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -52,7 +55,9 @@ class Estimate:
     @property
     def facts(self) -> dict[str, Any]:
         """Parts and uncertainty of the estimate, as in a run's manifest for the pass `prediction`."""
-        return dict(self._made.facts)
+        of_pass = {field.name for field in msgspec.structs.fields(Pass)}
+        return {name: msgspec.to_builtins(value) for name, value in msgspec.structs.asdict(self._made.facts).items()
+                if name not in of_pass}
 
     @property
     def composition(self) -> "pd.DataFrame":

@@ -8,26 +8,27 @@ from charact.core.units import scale
 from charact.execution.case import Case
 from charact.execution.out_of_memory import is_out_of_memory, reason_line, requested_bytes
 from charact.machine.facts import device_name
+from charact.record.manifest import CaseEntry
 
 _ONEDNN = re.compile("could not create a (?:primitive )?descriptor for (?:the|an?) (.+?) primitive")
 _NEEDS_INSTRUCTIONS = re.compile(r"(\w+): \w+ path needs the cpu support ([\w, ]+)")
 _NOT_IMPLEMENTED = re.compile(r"^\"(\w+)\" not implemented for '(BFloat16|Half)'")
 """Messages of PyTorch if an operator has no kernel for a dtype, or none for this CPU."""
 
-def case_entry(case: Case, name: str | None = None) -> dict[str, Any]:
+def case_entry(case: Case, name: str | None = None) -> CaseEntry:
     """Return a case's entry in the manifest, before anything has run.
 
     `name` is the device's name, needed if the device is not on this machine.
     """
-    return {
-        "case": case.id, "workload": case.workload.name, "variant": case.workload.variant,
-        "input_kind": case.workload.input_kind, "input_size": case.input_size, "batch_size": case.batch_size,
-        "mode": case.mode, "precision": case.precision, "device": str(case.device),
-        "device_name": name or device_name(case.device), "data": case.data.name, "num_parameters": None,
-        "source": case.workload.source, "status": "ok", "reason": None, "requested_bytes": None, "passes": {},
-        **({"parallel": case.parallel, "rank": 0, "world_size": case.num_ranks,
-            "global_batch_size": case.batch_size * case.num_ranks} if case.parallel else {}),
-    }
+    entry = CaseEntry(
+        case.id, "ok", workload=case.workload.name, variant=case.workload.variant, input_kind=case.workload.input_kind,
+        input_size=case.input_size, batch_size=case.batch_size, mode=case.mode, precision=case.precision,
+        device=str(case.device), device_name=name or device_name(case.device), data=case.data.name,
+        source=case.workload.source)
+    if case.parallel:
+        entry.update(parallel=case.parallel, rank=0, world_size=case.num_ranks,
+                     global_batch_size=case.batch_size * case.num_ranks)
+    return entry
 
 
 def failure(error: Exception, precision: str | None = None) -> dict[str, Any]:

@@ -5,11 +5,11 @@ import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import psutil
 
 from charact.machine.facts import usable_cores
+from charact.record.manifest_passes import CoreUse
 
 _SHORTEST_S = 0.1
 """Shortest interval that is reported: the kernel counts the processor time of all programs in steps of 10 ms."""
@@ -27,7 +27,7 @@ class _Totals:
     num_involuntary_switches: int | None
 
 
-class CoreUse:
+class CoreMeter:
     """Processor time of this process, its children, and all other programs since the object was created.
 
     Each end of the interval costs about 1 ms, and nothing is read between them.
@@ -38,26 +38,23 @@ class CoreUse:
     def __init__(self) -> None:
         self._begin = _totals()
 
-    def facts(self) -> dict[str, Any] | None:
+    def facts(self) -> CoreUse | None:
         """Return the use of the cores until now; None after less than 0.1 s.
 
-        Keys: length_s, the interval; num_usable_cores; processor_s, of the process and its children; others_s,
-        processor time of all other programs on the usable cores; waiting_s, sum of the times that threads of the
-        process and its children were ready to run and had no core; stolen_s, sum over the usable cores of the times
-        that the host of a virtual machine ran something else; num_involuntary_switches, how often a thread of the
-        process was taken off its core. The last three are null where the system does not count them.
+        processor_s is that of the process and its children; others_s, processor time of all other programs on the
+        usable cores; waiting_s, sum of the times that threads of the process and its children were ready to run and had
+        no core; stolen_s, sum over the usable cores of the times that the host of a virtual machine ran something else;
+        num_involuntary_switches, how often a thread of the process was taken off its core. The last three are None
+        where the system does not count them.
         """
         begin, end = self._begin, _totals()
         length_s, processor_s = end.time_s - begin.time_s, end.processor_s - begin.processor_s
         if length_s < _SHORTEST_S:
             return None
-        return {
-            "length_s": length_s, "num_usable_cores": usable_cores(), "processor_s": max(0.0, processor_s),
-            "others_s": max(0.0, end.busy_s - begin.busy_s - processor_s),
-            "waiting_s": _increase(begin.waiting_s, end.waiting_s),
-            "stolen_s": _increase(begin.stolen_s, end.stolen_s),
-            "num_involuntary_switches": _increase(begin.num_involuntary_switches, end.num_involuntary_switches),
-        }  # fmt: skip
+        return CoreUse(
+            length_s, usable_cores(), max(0.0, processor_s), max(0.0, end.busy_s - begin.busy_s - processor_s),
+            _increase(begin.waiting_s, end.waiting_s), _increase(begin.stolen_s, end.stolen_s),
+            _increase(begin.num_involuntary_switches, end.num_involuntary_switches))
 
 
 def _increase(begin: float | None, end: float | None) -> float | None:

@@ -15,7 +15,7 @@ from charact.core.errors import UserError
 from charact.core.files import reading
 from charact.core.text import valid_text
 from charact.record.checksums import is_intact, is_sealed
-from charact.record.manifest_passes import PASSES, Pass, Passes
+from charact.record.manifest_passes import PASSES, Facts, Pass, Passes
 from charact.record.manifest_types import Amount, Category, Count, Device, Number, RankCount
 from charact.record.schema import (
     CASE_STATUSES,
@@ -39,7 +39,7 @@ class Fits(Struct):
     input_size: Count | None = None
 
 
-class OutOfMemory(Struct):
+class OutOfMemory(Facts, omit_defaults=False):
     """Details of a case that ran out of memory."""
 
     requested_bytes: Amount | None = None
@@ -52,7 +52,7 @@ class OutOfMemory(Struct):
     fits_reason: str | None = None
 
 
-class CaseEntry(Struct, omit_defaults=True):
+class CaseEntry(Facts):
     """A case of the run: its parameters, status and passes."""
 
     case: str
@@ -80,11 +80,6 @@ class CaseEntry(Struct, omit_defaults=True):
     passes: Passes = msgspec.field(default_factory=Passes)
     out_of_memory: OutOfMemory | None = None
     facts: dict[str, Any] | None = None
-
-    def update(self, **facts: Any) -> None:
-        """Set fields, such as the status and the reason with which the case ended."""
-        for name, value in facts.items():
-            setattr(self, name, value)
 
 
 _OPTIONAL = {field.name: field.default for field in msgspec.structs.fields(CaseEntry) if field.name in (

@@ -10,6 +10,15 @@ from charact.record.schema import PASS_STATUSES, SAMPLED_PHASES
 
 # Fields have defaults, and unknown fields are allowed, so that an older charact can read newer records.
 
+class Facts(Struct, omit_defaults=True):
+    """Facts of run.json; those with their default are not written."""
+
+    def update(self, **facts: Any) -> None:
+        """Set facts by name."""
+        for name, value in facts.items():
+            setattr(self, name, value)
+
+
 class DroppedItems(Struct):
     """Items of a trace that were not imported."""
 
@@ -18,7 +27,7 @@ class DroppedItems(Struct):
     num_dropped: Count
 
 
-class Pass(Struct, omit_defaults=True):
+class Pass(Facts):
     """Facts that all passes may record."""
 
     status: Literal[PASS_STATUSES] | None = None  # type: ignore[valid-type]
@@ -26,11 +35,8 @@ class Pass(Struct, omit_defaults=True):
     reason: str | None = None
     compile_s: Amount | None = None
     dropped: list[DroppedItems] = []
-
-    def update(self, **facts: Any) -> None:
-        """Set several facts."""
-        for name, value in facts.items():
-            setattr(self, name, value)
+    iterations: list[Count] = []
+    """Indices of the iterations of a profiled program that the pass measured, from 0 for its first."""
 
 
 class CoreUse(Struct):
@@ -42,7 +48,7 @@ class CoreUse(Struct):
     others_s: Amount
     waiting_s: Amount | None = None
     stolen_s: Amount | None = None
-    num_involuntary_switches: Count | None = None
+    num_involuntary_switches: Amount | None = None
 
 
 class TimingPass(Pass):
@@ -60,13 +66,18 @@ class TimingPass(Pass):
     precision_target_frac: Amount | None = None
     interval_frac: Amount | None = None
     median_s: Number | None = None
-    on_core_frac: Number | None = None
     """Of a whole model that was run to verify or calibrate: share of the time in which its thread was on a core."""
     attributed_frac: Number | None = None
     inferred_frac: Number | None = None
     blind_spots: list[str] = []
     evidence: dict[Phase, list[str]] = {}
     num_loader_workers: Count | None = None
+    num_threads: Count | None = None
+    """Threads inside an operator, of a rank."""
+    on_core_frac: Amount | None = None
+    """Share of its time in which the thread of a whole model was on a core."""
+    own_marks: bool | None = None
+    """Whether a trace has charact's own annotations of phases."""
     core_use: CoreUse | None = None
 
 
@@ -74,6 +85,8 @@ class OperatorsPass(Pass):
     """Facts of the pass `operators`."""
 
     num_iterations: Count | None = None
+    num_counted_iterations: Count | None = None
+    """Those without the iterations that something disturbed."""
     iteration_s: Amount | None = None
     phase_s: dict[Phase, Number] = {}
     overhead_ratio: Amount | None = None
@@ -87,6 +100,7 @@ class MemoryPass(Pass):
     reserved_peak_bytes: Amount | None = None
     process_before_bytes: Amount | None = None
     process_peak_bytes: Amount | None = None
+    phase_peak_bytes: dict[Phase, Amount] = {}
 
 
 class EmbeddingGradient(Struct):
@@ -267,6 +281,17 @@ class FlopPass(Pass):
 
     uncounted: list[str] = []
     product_precision: str | None = None
+    unplaced_flop: Amount | None = None
+    """FLOP for which the operator pass has no row; `unplaced_bytes`: bytes."""
+    unplaced_bytes: Amount | None = None
+
+
+class FitPass(Pass):
+    """Facts of the pass `fit`, a search of the largest size that fits."""
+
+    ended_by: str | None = None
+    num_predictions: Count | None = None
+    duration_s: Amount | None = None
 
 
 class SourceOutcome(Struct):
@@ -276,6 +301,16 @@ class SourceOutcome(Struct):
     reason: str | None = None
     remedy: str | None = None
     missing: dict[str, str] = {}
+    """Counters that the device does not give, with the reason."""
+    num_iterations: Count | None = None
+    num_broken_rows: Count | None = None
+    metrics: list[str] = []
+    """Of a source with a pass of its own: its iterations, unreadable rows of its output, and requested metrics."""
+    sampling_interval_s: Amount | None = None
+    num_samples: Count | None = None
+    clock_error_s: Amount | None = None
+    spans: list[tuple[Number, Number, str]] = []
+    """Of a source that samples in a pass of its own; start, end (s) and phase of each of its spans."""
 
 
 class CountersPass(Pass):
@@ -358,6 +393,8 @@ class CollectivesPass(Pass):
     """Facts of a rank's recorded collectives."""
 
     num_lost: Count = 0
+    num_not_completed: Count = 0
+    """Of a dump of the flight recorder."""
     backend: str | None = None
 
 
@@ -389,10 +426,25 @@ class InferencePass(Pass):
     total_s: Amount | None = None
 
 
-class Direction(Struct):
+class Direction(Facts):
     """Outcome of timing one of the `DIRECTIONS` of a basic operation."""
 
     ended_by: str | None = None
+    num_warmup_calls: Count | None = None
+    num_warmup_repetitions: Count | None = None
+    """Between ranks."""
+    warmup_ended_by: str | None = None
+    num_repetitions: Count | None = None
+    num_calls: Count | None = None
+    """Calls of a repetition."""
+    precision_target_frac: Amount | None = None
+    interval_frac: Amount | None = None
+    num_inputs: Count | None = None
+    """Sets of inputs that the calls used in turn."""
+    inputs_bytes: Amount | None = None
+    cache_bytes: Amount | None = None
+    num_ranks: Count | None = None
+    backend: str | None = None
 
 
 class OpsPass(Pass):
@@ -421,11 +473,13 @@ class BricksPass(Pass):
     preparing_s: Amount = 0.0
     describing_s: Amount | None = None
     clock_s: Number | None = None
+    """Time of the clock itself, which is subtracted."""
     backward_start_s: Number | dict[str, Number | None] | None = None
     step_start_s: Number | dict[str, Number | None] | None = None
     num_resumed: Count = 0
     uncounted: list[str] = []
     undescribed: dict[str, str] = {}
+    """Bricks whose work could not be counted, with the reason."""
 
 
 class ConstructPass(Pass):
@@ -478,7 +532,7 @@ class Passes(dict[str, Pass]):
     memory = _Recorded(MemoryPass)
     flop = _Recorded(FlopPass)
     prediction = _Recorded(PredictionPass)
-    fit = _Recorded(Pass)
+    fit = _Recorded(FitPass)
     counters = _Recorded(CountersPass)
     frames = _Recorded(FramesPass)
     training = _Recorded(TrainingPass)

@@ -27,6 +27,7 @@ from charact.core.bounded_reading import check_declared, read_all
 from charact.core.errors import UserError
 from charact.core.files import reading
 from charact.core.text import valid_values
+from charact.record.case_facts import with_defaults
 from charact.record.checksums import CHECKSUM, TABLE_CHECKSUMS, checksum
 from charact.record.in_progress import PARTIAL_PREFIX, PARTS, trace_name
 from charact.record.manifest import REMEDY, CaseEntry, Options, one_line, read_manifest, typed_entry
@@ -243,7 +244,7 @@ class Run:
         """Return the recorded facts of each pass over a case, by pass: status, reason and others."""
         for entry in self.manifest["cases"]:
             if entry["case"] == case:
-                return dict(entry.get("passes", {}))
+                return {name: with_defaults(facts, name) for name, facts in entry.get("passes", {}).items()}
         raise KeyError(case)
 
     def table(self, name: str) -> pd.DataFrame:

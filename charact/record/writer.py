@@ -24,7 +24,7 @@ from charact.record.in_progress import (
     trace_name,
     write_manifest,
 )
-from charact.record.manifest import CaseEntry, one_line, read_manifest
+from charact.record.manifest import CaseEntry, one_line, read_manifest, typed_entry
 from charact.record.reader import FLUSHES, arrow_schema, finite, load_run, part_path, read_parts, write_table
 from charact.record.redaction import redacted_column
 from charact.record.schema import TABLES, UNFINISHED, Rows, column_names
@@ -87,9 +87,9 @@ class RunWriter:
         """Return the path of a case's raw trace."""
         return self.folder("trace") / trace_name(case)
 
-    def entry(self, case: str) -> dict[str, Any] | None:
+    def entry(self, case: str) -> CaseEntry | None:
         """Return a case's entry in the manifest; None before it was flushed."""
-        return next((entry for entry in self.manifest["cases"] if entry["case"] == case), None)
+        return next((typed_entry(entry) for entry in self.manifest["cases"] if entry["case"] == case), None)
 
     def add_case(self, entry: CaseEntry | dict[str, Any], tables: dict[str, Rows]) -> None:
         """Flush one case: its entry in the manifest, and its rows (`case` is filled in) by table.

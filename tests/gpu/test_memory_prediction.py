@@ -39,11 +39,11 @@ def test_the_peak_is_predicted_within_2_percent(
     if why := unsupported_reason(precision, device):
         pytest.skip(why)
     case = Case(find_workload(name).prepare(variant), size, batch_size, mode, precision, device, DataRequest())
-    facts = estimator.estimate(case).facts
+    estimate = estimator.estimate(case)
     peak, reserved = allocated_peak(case)
-    told = (f"{case.id}: predicted {facts['low_bytes']} ... {facts['peak_bytes']} ... {facts['high_bytes']}, measured "
-            f"{peak}; reserved {facts['reserved_peak_bytes']}, measured {reserved}")
+    told = (f"{case.id}: predicted {estimate.low_bytes} ... {estimate.peak_bytes} ... {estimate.high_bytes}, measured "
+            f"{peak}; reserved {estimate.facts.reserved_peak_bytes}, measured {reserved}")
     print(told)
     record_property("memory", told)
-    assert facts["peak_bytes"] == pytest.approx(peak, rel=0.02), told
-    assert 0.998 * facts["low_bytes"] <= peak <= 1.002 * facts["high_bytes"], told
+    assert estimate.peak_bytes == pytest.approx(peak, rel=0.02), told
+    assert 0.998 * estimate.low_bytes <= peak <= 1.002 * estimate.high_bytes, told

@@ -53,7 +53,7 @@ def measured_peak(case: Case) -> int:
     """Peak of a later iteration, as measured (bytes)."""
     with fed(case) as loop:
         loop.iteration(lambda _: contextlib.nullcontext())
-        return int(memory_pass(loop)[1]["peak_bytes"])
+        return int(memory_pass(loop)[1].peak_bytes)
 
 
 def predicted(case: Case) -> MemoryEstimate:

@@ -265,7 +265,7 @@ def _construct(writer: RunWriter, run: Run, cases: Mapping[str, str], models: Mo
                 progress.pass_started("running the model")
                 try:
                     timing = verify(composition, run=run, case=case)
-                    entry.passes["timing"] = msgspec.convert({"status": "ok", **timing.facts}, TimingPass)
+                    entry.passes["timing"] = timing.facts
                     tables["iterations"] = timing.rows
                 except UserError as error:
                     entry.passes["timing"] = TimingPass("failed", str(error))

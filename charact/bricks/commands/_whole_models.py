@@ -101,7 +101,7 @@ def timed_model(composition: Composition, named: Named, run: Run, case: str, rul
         raise UserError(f"{source.id} cannot be run: {failure(error, composition.precision)['reason']}") from error
     except SystemExit as error:
         raise UserError(f"{source.id} cannot be run: its code ends the program (SystemExit: {error.code})") from error
-    on_core_frac = timing.facts["on_core_frac"]
+    on_core_frac = timing.facts.on_core_frac or 0.0
     if device.type == "cpu" and on_core_frac < _QUIET_FRAC:
         warn(f"warning: {composition.case} was on a core for only {on_core_frac:.0%} of its time: other programs ran, "
              "which slows whole models more than bricks; repeat it on an idle machine")

@@ -34,7 +34,7 @@ from charact.machine.facts import device_name
 from charact.measure.passes.flops import work_of
 from charact.measure.passes.timing import StopRule
 from charact.measure.passes.warm_device import warm_device
-from charact.record.manifest import CaseEntry, typed_entry
+from charact.record.manifest import CaseEntry
 from charact.record.manifest_passes import BricksPass, Passes
 from charact.record.reader import Rows, load_run
 from charact.record.redaction import expanded_path
@@ -118,8 +118,7 @@ def run_bricks(suite: Suite, mode: str, precision: str, device: torch.device, ru
     bricks = chosen_bricks(suite, mode, precision, batch_sizes, precisions)
     run = _SuiteRun(suite, bricks, mode, precision, device, rule, writer, observer, interrupt, method,
                     crashes or Crashes(), share_frac, models)
-    flushed = writer.entry(run.case)
-    before = None if flushed is None else typed_entry(flushed)
+    before = writer.entry(run.case)
     if before is not None and before.status not in UNFINISHED:
         return
     observer.case_started(run.case, *place)

@@ -37,7 +37,8 @@ def time_end_to_end(source: Source, rule: StopRule, device: torch.device | None 
         begun, ran = time.perf_counter(), time.thread_time()
         timing = timing_pass(loop, rule, lambda num_iterations, median_s: None)
         on_core_frac = (time.thread_time() - ran) / (time.perf_counter() - begun)
-    return replace(timing, rows=_without_data(timing.rows), facts=timing.facts | {"on_core_frac": on_core_frac})
+    timing.facts.on_core_frac = on_core_frac
+    return replace(timing, rows=_without_data(timing.rows))
 
 
 def _without_data(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

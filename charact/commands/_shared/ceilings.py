@@ -32,7 +32,7 @@ from charact.machine.collective_ceilings import (
     collectives_now_measured,
     read_collectives,
 )
-from charact.machine.core_use import CoreUse
+from charact.machine.core_use import CoreMeter
 from charact.machine.facts import usable_cores
 from charact.measure.microbench.ceilings import check_speed, measure_ceilings
 from charact.measure.microbench.collective_ceilings import measure_collectives
@@ -154,7 +154,7 @@ def _collectives(fingerprint: str, num_ranks: int, device_type: str, *, refresh:
     warn(f"Measuring collectives between {num_ranks} ranks ({backend}), once on this machine: some ten seconds")
     if device_type == "cpu":
         warn_of_few_cores(num_ranks, usable_cores())
-    core_use = CoreUse()
+    core_use = CoreMeter()
     try:
         measured = collectives_now_measured(backend, num_ranks, *measure_collectives(num_ranks, device_type))
     except RuntimeError as error:
@@ -162,6 +162,6 @@ def _collectives(fingerprint: str, num_ranks: int, device_type: str, *, refresh:
                         "ranks with --nproc, or free memory") from error
     use = core_use.facts()
     others_used = use is not None and (
-        use["others_s"] > (1 - UNDISTURBED_FRAC) * use["num_usable_cores"] * use["length_s"])
+        use.others_s > (1 - UNDISTURBED_FRAC) * use.num_usable_cores * use.length_s)
     _save(file, measured, f"bandwidths of {backend}", others_used, f" --nproc {num_ranks}")
     return measured

@@ -21,6 +21,7 @@ from charact.measure.memory_estimate.operator_memory import OperatorMemory
 from charact.measure.memory_estimate.ranks import fake_process_group, gloo_copies
 from charact.measure.memory_estimate.replay import HostAllocator, Replayed, replay
 from charact.measure.memory_estimate.target_devices import Target
+from charact.record.manifest_passes import PredictionPass, Workspaces
 from charact.record.schema import MEMORY_ORIGINS
 from charact.workload.base import Workload
 
@@ -39,28 +40,27 @@ class MemoryEstimate:
 
     rows: list[dict[str, Any]]
     """Rows of the table `memory`."""
-    facts: dict[str, Any]
-    """Facts of the pass `prediction`."""
+    facts: PredictionPass
 
     @property
     def peak_bytes(self) -> int:
         """Return the peak of memory allocated through PyTorch's allocator."""
-        return int(self.facts["peak_bytes"])
+        return int(self.facts.peak_bytes or 0)
 
     @property
     def low_bytes(self) -> int:
         """Return the lower bound of the peak."""
-        return int(self.facts["low_bytes"])
+        return int(self.facts.low_bytes or 0)
 
     @property
     def high_bytes(self) -> int:
         """Return the upper bound of the peak."""
-        return int(self.facts["high_bytes"])
+        return int(self.facts.high_bytes or 0)
 
     @property
     def needed_bytes(self) -> int:
         """Return the memory that the device must have: upper bounds of reserved memory and CUDA context."""
-        return int(self.facts["needed_bytes"])
+        return int(self.facts.needed_bytes or 0)
 
 
 class Estimator:
@@ -123,13 +123,12 @@ def _kernels_of(target: Target) -> contextlib.AbstractContextManager[Any]:
 
 
 def _inner(trace: AllocationTrace, target: Target, *, tf32: bool, channels_last: bool, ranks: bool
-           ) -> tuple[Range, dict[str, Any]]:
+           ) -> tuple[Range, Workspaces]:
     """Return the internal memory of a trace's operators, and how it is known."""
     if target.kind == "cuda":
-        return cuda_inner(trace, target, tf32=tf32, channels_last=channels_last), {"method": "modelled", "reason": None}
-    inner, facts = measured_inner(trace, _OPERATORS)
-    method = "modelled" if facts["num_modelled"] else "measured"
-    return (inner.with_more(gloo_copies(trace)) if ranks else inner), {"method": method, **facts}
+        return cuda_inner(trace, target, tf32=tf32, channels_last=channels_last), Workspaces("modelled")
+    inner, workspaces = measured_inner(trace, _OPERATORS)
+    return (inner.with_more(gloo_copies(trace)) if ranks else inner), workspaces
 
 
 def _estimate(trace: AllocationTrace, target: Target, started: float, *, tf32: bool = False,
@@ -147,14 +146,13 @@ def _estimate(trace: AllocationTrace, target: Target, started: float, *, tf32: b
     scarce = high if inner.scarce is None else _replay_on(trace, inner.scarce, target)
     reserved = max(played.reserved_bytes or 0 for played in (low, likely, scarce))
     needed = (reserved or most) + target.context_high_bytes
-    return MemoryEstimate(likely.curve.rows("predicted"), {
-        "peak_bytes": likely.curve.peak.total_bytes, "low_bytes": least, "high_bytes": most,
-        **{f"{origin}_bytes": num_bytes for origin, num_bytes in parts.items()},
-        "reserved_peak_bytes": likely.reserved_bytes, "context_bytes": target.context_bytes if on_cuda else None,
-        "needed_bytes": needed, "device": target.name, "device_memory_bytes": target.memory_bytes,
-        "fits": None if target.memory_bytes is None else needed <= target.memory_bytes,
-        "workspaces": workspaces, "uncertain": sorted(inner.uncertain), "duration_s": time.perf_counter() - started,
-    })
+    return MemoryEstimate(likely.curve.rows("predicted"), PredictionPass(
+        "ok", peak_bytes=likely.curve.peak.total_bytes, low_bytes=least, high_bytes=most,
+        tensors_bytes=parts["tensors"], workspaces_bytes=parts["workspaces"], rounding_bytes=parts["rounding"],
+        reserved_peak_bytes=likely.reserved_bytes, context_bytes=target.context_bytes if on_cuda else None,
+        needed_bytes=needed, device=target.name, device_memory_bytes=target.memory_bytes,
+        fits=None if target.memory_bytes is None else needed <= target.memory_bytes,
+        workspaces=workspaces, uncertain=sorted(inner.uncertain), duration_s=time.perf_counter() - started))
 
 
 def _replay_on(trace: AllocationTrace, inner: Inner, target: Target) -> Replayed:

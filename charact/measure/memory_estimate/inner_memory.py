@@ -10,6 +10,7 @@ from charact.measure.memory_estimate.modelled_memory import Modelled, modelled
 from charact.measure.memory_estimate.operator_calls import OperatorCall
 from charact.measure.memory_estimate.operator_memory import CallMemory, OperatorMemory
 from charact.measure.memory_estimate.replay import HostAllocator, replay
+from charact.record.manifest_passes import Workspaces
 
 _NEGLIGIBLE_FRAC = 1e-4
 """A call is measured only if it could raise its phase's peak by more than this share."""
@@ -44,15 +45,15 @@ class Range:
         return replace(self, low=low, likely=likely, high=high)
 
 
-def measured_inner(trace: AllocationTrace, memory: OperatorMemory) -> tuple[Range, dict[str, int | str | None]]:
+def measured_inner(trace: AllocationTrace, memory: OperatorMemory) -> tuple[Range, Workspaces]:
     """Return the internal memory of a trace's operators on this CPU, and facts about its measurement.
 
     Two kinds of calls are measured: the smallest call of each operator, to check the sizes of its outputs, and each
     call that may decide the peak of a phase. A call may decide it if the model's upper end exceeds the largest total
     that is certain. All others keep the model's likely value, at most up to that total.
 
-    The facts: num_measured, distinct calls with measured memory; num_modelled, calls that may decide a peak but cannot
-    run alone; reason, why the first of these cannot.
+    `num_measured`: distinct calls with measured memory; `num_modelled`: calls that may decide a peak but cannot run
+    alone; `reason`: why the first of these cannot.
     """
     search = _PeakSearch(trace, memory)
     search.run()
@@ -112,13 +113,13 @@ class _PeakSearch:
         low, likely_inner, high = (Inner(inner, self._sizes) for inner in workspaces)
         return Range(low, likely_inner, high, uncertain)
 
-    def facts(self) -> dict[str, int | str | None]:
+    def facts(self) -> Workspaces:
         """Return how many calls were measured and modelled, and why."""
         certain = self._certain()
         failed = [call for call, places in self._places.items() if call not in self._known
                   and any(self._excess(number, certain) > 0 for number in places)]
-        return {"num_measured": len(self._known), "num_modelled": len(failed),
-                "reason": self._memory.reason(failed[0]) if failed else None}
+        return Workspaces("modelled" if failed else "measured", len(self._known), len(failed),
+                          self._memory.reason(failed[0]) if failed else None)
 
     def _certain(self) -> dict[str, float]:
         """Return the largest total of each phase that is certain to be reached."""

@@ -13,8 +13,10 @@ from charact.execution.case_outcome import case_entry
 from charact.execution.interrupt import Interrupt
 from charact.measure.memory_estimate.estimator import Estimator, MemoryEstimate
 from charact.measure.memory_sweep.integer_search import largest_fitting, smallest_taken
-from charact.measure.memory_sweep.sweep import Entry, MemoryPlan, MemoryRun, on_axis, outcome_of, smallest
+from charact.measure.memory_sweep.sweep import MemoryPlan, MemoryRun, on_axis, outcome_of, smallest
 from charact.measure.memory_sweep.time_left import TimeLeft
+from charact.record.manifest import CaseEntry
+from charact.record.manifest_passes import FitPass
 from charact.record.schema import Rows
 from charact.record.writer import RunWriter
 
@@ -48,7 +50,7 @@ def run_fits(cases: Sequence[Case], plan: FitPlan, writer: RunWriter, observer: 
         observer.case_started(case.id, number, len(cases))
         for entry, tables in _Search(case, plan, estimator, observer).run(interrupt):
             writer.add_case(entry, tables)
-            observer.case_ended(entry["status"], entry["reason"])
+            observer.case_ended(entry.status, entry.reason)
         if interrupt.signal is not None:
             return
 
@@ -63,30 +65,30 @@ class _Search:
         self._estimates: dict[int, MemoryEstimate] = {}
         self._refusals: dict[int, str] = {}
 
-    def run(self, interrupt: Interrupt) -> list[tuple[Entry, dict[str, Rows]]]:
+    def run(self, interrupt: Interrupt) -> list[tuple[CaseEntry, dict[str, Rows]]]:
         """Search; return entry and rows of the case found, and of the next one if it ran."""
         started = time.perf_counter()
         try:
             with interrupt.allowed():
                 found = self._search()
         except KeyboardInterrupt:
-            return [(self._entry() | interrupt.ending(), {})]
+            return [(self._ended(interrupt.ending()), {})]
         except Exception as error:
-            return [(self._entry() | outcome_of(error, self._case.precision), {})]
+            return [(self._ended(outcome_of(error, self._case.precision)), {})]
         duration_s = time.perf_counter() - started
         runs = self._runs(found)
         for run in runs.values():
             run.run(interrupt)
         first = next(iter(runs.values()))
-        first.entry["passes"]["fit"] = {
-            "status": "ok", "reason": None, "ended_by": self._ended_by(found),
-            "num_predictions": len(self._estimates), "duration_s": duration_s,
-        }
+        first.entry.passes["fit"] = FitPass("ok", ended_by=self._ended_by(found),
+                                            num_predictions=len(self._estimates), duration_s=duration_s)
         first.tables["fits"] = [self._row(found, runs)]
         return [(run.entry, run.tables) for run in runs.values()]
 
-    def _entry(self) -> Entry:
-        return case_entry(self._case, self._plan.memory.target.name)
+    def _ended(self, ending: dict[str, Any]) -> CaseEntry:
+        entry = case_entry(self._case, self._plan.memory.target.name)
+        entry.update(**ending)
+        return entry
 
     def _search(self) -> int | None:
         most = MOST[self._plan.axis]
@@ -162,8 +164,8 @@ class _Search:
         """Return a row of the table `fits`."""
         target, following = self._plan.memory.target, self._next(found)
         needed = None if found is None else self._estimates[found].needed_bytes
-        verified = {value: run.entry["status"] for value, run in runs.items()
-                    if self._plan.memory.measure and run.entry["status"] in ("ok", "oom")}
+        verified = {value: run.entry.status for value, run in runs.items()
+                    if self._plan.memory.measure and run.entry.status in ("ok", "oom")}
         return {
             "searched": self._plan.axis, "device": target.name, "limit_bytes": target.memory_bytes, "value": found,
             "needed_bytes": needed,

@@ -18,6 +18,8 @@ from charact.execution.out_of_memory import is_out_of_memory, requested_bytes
 from charact.execution.precision import float32_products
 from charact.measure.passes.memory_pass import MemoryProbe, probe_for, run_under
 from charact.measure.passes.resident_memory import reset_resident_peak, resident_bytes, resident_peak_bytes
+from charact.record.manifest import OutOfMemory
+from charact.record.manifest_passes import MemoryPass
 from charact.record.schema import Rows
 
 Made = TypeVar("Made")
@@ -37,13 +39,13 @@ class MemoryCase:
 
     def __init__(self, case: Case, limit_bytes: int | None) -> None:
         self._case, self._limit_bytes = case, limit_bytes
-        self.shortage: dict[str, Any] | None = None
+        self.shortage: OutOfMemory | None = None
         """Facts of an out-of-memory error: requested, free and limit (bytes), phase, and composition (bytes by
         category); unknown values are None."""
         self.description: dict[str, Any] = {}
         """Additions to the case's manifest entry: number of parameters, and facts of the workload."""
 
-    def measure(self) -> tuple[Rows, dict[str, Any]]:
+    def measure(self) -> tuple[Rows, MemoryPass]:
         """Run the case; return rows of the table `memory`, and facts.
 
         Facts are those of `MemoryProbe`; phase_peak_bytes, each phase's peak in an iteration without annotations of
@@ -67,8 +69,8 @@ class MemoryCase:
             peaks = self._phase_peaks(loop, limit)
         self.description = {"num_parameters": sum(parameter.numel() for parameter in loop.model.parameters()),
                             "facts": loop.workload.facts()}
-        return rows, facts | {"phase_peak_bytes": peaks, "process_before_bytes": before_bytes,
-                              "process_peak_bytes": process_peak_bytes}
+        facts.update(phase_peak_bytes=peaks, process_before_bytes=before_bytes, process_peak_bytes=process_peak_bytes)
+        return rows, facts
 
     def _phase_peaks(self, loop: Loop, limit: Limit) -> dict[str, int]:
         """Return the peak of each phase of one iteration (bytes), on CUDA from the allocator's statistics."""
@@ -96,11 +98,10 @@ class MemoryCase:
             at_failure, now = failed
             free_bytes -= at_failure.total_bytes - now.total_bytes
             free_bytes = min(free_bytes, limit.limit_bytes - at_failure.total_bytes)  # heap fragmentation
-        self.shortage = {
-            "requested_bytes": requested_bytes(error), "free_bytes": max(0, free_bytes),
-            "limit_bytes": limit.limit_bytes, "phase": None if failed is None else failed[0].place.phase,
-            "composition": None if failed is None else failed[0].categories,
-        }
+        self.shortage = OutOfMemory(
+            requested_bytes=requested_bytes(error), free_bytes=max(0, free_bytes), limit_bytes=limit.limit_bytes,
+            phase=None if failed is None else failed[0].place.phase,
+            composition=None if failed is None else dict[str, float](failed[0].categories))
 
 
 def _loop(case: Case, dataset: Dataset[Any]) -> Loop:

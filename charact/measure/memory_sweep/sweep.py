@@ -15,12 +15,12 @@ from charact.measure.memory_estimate.estimator import Estimator, MemoryEstimate
 from charact.measure.memory_estimate.target_devices import Target
 from charact.measure.memory_sweep.measured_case import MemoryCase
 from charact.measure.memory_sweep.time_left import TimeLeft
+from charact.record.manifest import Fits, OutOfMemory
+from charact.record.manifest_passes import MemoryPass, Pass, PredictionPass
 from charact.record.schema import NOT_SEARCHED, Rows
 from charact.record.writer import RunWriter
 
-Entry = dict[str, Any]
 AXES = ("batch_size", "input_size")
-_SHORTAGE = ("requested_bytes", "free_bytes", "limit_bytes", "phase", "composition", "composition_source")
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ def run_memory_cases(cases: Sequence[Case], plan: MemoryPlan, writer: RunWriter,
         run = MemoryRun(case, plan, estimator, observer)
         run.run(interrupt)
         writer.add_case(run.entry, run.tables)
-        observer.case_ended(run.entry["status"], run.entry["reason"])
+        observer.case_ended(run.entry.status, run.entry.reason)
         if interrupt.signal is not None:
             return
 
@@ -78,10 +78,10 @@ class MemoryRun:
                  estimate: MemoryEstimate | None = None) -> None:
         self._case, self._plan, self._estimator, self._observer = case, plan, estimator, observer
         self._estimate, self._forced = estimate, estimate is not None
-        self._passes: dict[str, dict[str, Any]] = {}
         self.tables: dict[str, Rows] = {"memory": []}
         here = plan.target.name if not plan.measure and case.device.type == "cuda" else None
-        self.entry: Entry = case_entry(case, here) | {"passes": self._passes}
+        self.entry = case_entry(case, here)
+        self._passes = self.entry.passes
 
     def run(self, interrupt: Interrupt) -> None:
         """MemoryEstimate and measure the case; record a failure in the entry."""
@@ -97,16 +97,16 @@ class MemoryRun:
     def _run(self) -> None:
         if self._plan.predict:
             self._run_estimate()
-        fits = None if self._estimate is None else self._estimate.facts["fits"]
+        fits = None if self._estimate is None else self._estimate.facts.fits
         if self._plan.measure and (fits is not False or self._forced):
             self._measure()
             return
         why = "predicted not to fit" if self._plan.measure else "predicted only"
-        self._passes["memory"] = {"status": "skipped", "reason": why}
+        self._passes["memory"] = MemoryPass("skipped", why)
         if fits is False:
             assert self._estimate is not None
-            self.entry |= predicted_not_to_fit(self._estimate)
-            self.entry["out_of_memory"] = self._shortage_entry({"limit_bytes": self._plan.target.memory_bytes})
+            self.entry.update(**predicted_not_to_fit(self._estimate), out_of_memory=self._with_composition(
+                OutOfMemory(limit_bytes=self._plan.target.memory_bytes)))
 
     def _run_estimate(self) -> None:
         self._observer.pass_started("prediction")
@@ -116,9 +116,9 @@ class MemoryRun:
             if not self._plan.measure:
                 raise
             # The measurement does not need the estimate: record only the reason.
-            self._passes["prediction"] = {"status": "failed", "reason": reason(error, self._case.precision)}
+            self._passes["prediction"] = PredictionPass("failed", reason(error, self._case.precision))
             return
-        self._passes["prediction"] = {"status": "ok", "reason": None, **self._estimate.facts}
+        self._passes["prediction"] = self._estimate.facts
         self.tables["memory"] += self._estimate.rows
 
     def _measure(self) -> None:
@@ -130,31 +130,31 @@ class MemoryRun:
             error = without_frames(caught)
         if error is not None:
             if measured.shortage is not None:
-                self.entry["out_of_memory"] = self._shortage_entry(measured.shortage)
+                self.entry.out_of_memory = self._with_composition(measured.shortage)
             raise error
         self.tables["memory"] += rows
-        self._passes["memory"] = {"status": "ok", "reason": None, **facts}
-        self.entry |= measured.description
+        self._passes["memory"] = facts
+        self.entry.update(**measured.description)
 
-    def _shortage_entry(self, shortage: dict[str, Any]) -> dict[str, Any]:
-        """Return a shortage's facts with the measured or estimated composition, and how to search what fits."""
-        entry: dict[str, Any] = dict.fromkeys(_SHORTAGE) | shortage
-        if entry["composition"] is not None:
-            entry["composition_source"] = "measured"
+    def _with_composition(self, shortage: OutOfMemory) -> OutOfMemory:
+        """Add the measured or estimated composition to a shortage, and how to search what fits."""
+        if shortage.composition is not None:
+            shortage.composition_source = "measured"
         elif self._estimate is not None:
             peak = [row for row in self._estimate.rows if row["kind"] == "peak"]
             composition: dict[str, float] = defaultdict(float)
             for row in peak:
                 composition[row["category"]] += row["bytes"]
-            entry |= {"composition": dict(composition), "composition_source": "predicted",
-                     "phase": entry["phase"] or peak[0]["phase"]}
-        why = "see the search" if self._forced else f"{NOT_SEARCHED}: {self._plan.fit_command}"
-        return entry | {"fits": dict.fromkeys(AXES), "fits_reason": why}
+            shortage.update(composition=dict(composition), composition_source="predicted",
+                            phase=shortage.phase or peak[0]["phase"])
+        shortage.fits = Fits()
+        shortage.fits_reason = "see the search" if self._forced else f"{NOT_SEARCHED}: {self._plan.fit_command}"
+        return shortage
 
     def _fail(self, ending: dict[str, Any]) -> None:
-        self.entry |= ending
+        self.entry.update(**ending)
         for name in ("prediction", "memory") if self._plan.predict else ("memory",):
-            self._passes.setdefault(name, {"status": "skipped", "reason": ending["reason"]})
+            self._passes.setdefault(name, Pass("skipped", ending["reason"]))
         self.tables["memory"] = [row for row in self.tables["memory"] if row["method"] == "predicted"]
 
 
@@ -190,4 +190,4 @@ def predicted_not_to_fit(estimate: MemoryEstimate) -> dict[str, str]:
     """Return status and reason of a case whose estimate does not fit."""
     facts = estimate.facts
     return {"status": "oom", "reason": f"predicted to need {size(estimate.needed_bytes)} of the "
-                                       f"{size(facts['device_memory_bytes'])} of {facts['device']}"}
+                                       f"{size(facts.device_memory_bytes or 0)} of {facts.device}"}

@@ -20,6 +20,8 @@ from charact.measure.microbench.operation_timing import OperationTiming, result_
 from charact.measure.passes.timing import StopRule
 from charact.ops import Kind, Problem, all_kinds, all_suites
 from charact.ops.tolerances import DTYPES
+from charact.record.manifest import CaseEntry
+from charact.record.manifest_passes import Direction, OpsPass
 from charact.record.schema import Rows
 from charact.record.writer import RunWriter
 
@@ -92,18 +94,19 @@ def run_operations(cases: Sequence[OperationCase], rule: StopRule, writer: RunWr
         observer.case_started(case.id, number, len(cases))
         entry, tables = _run_case(case, rule, observer, interrupt, hot=hot)
         writer.add_case(entry, tables)
-        observer.case_ended(entry["status"], entry["reason"])
+        observer.case_ended(entry.status, entry.reason)
         if interrupt.signal is not None:
             return
 
 
 def _run_case(case: OperationCase, rule: StopRule, observer: Observer, interrupt: Interrupt, *,
-              hot: bool) -> tuple[dict[str, Any], dict[str, Rows]]:
+              hot: bool) -> tuple[CaseEntry, dict[str, Rows]]:
     problem_rows = [_problem_row(case, direction, hot=hot) for direction in case.directions]
-    entry, repetition_rows, facts = _entry(case), [], {}
+    entry, repetition_rows = _entry(case), list[dict[str, Any]]()
+    directions: dict[str, Direction] = {}
     try:
         if (refusal := case.refusal()) is not None:
-            entry |= {"status": "error", "reason": refusal}
+            entry.update(status="error", reason=refusal)
         else:
             with (host_memory_guard(case.device), interrupt.allowed(),
                   float32_products(_float_precision(case.precision))):
@@ -112,15 +115,14 @@ def _run_case(case: OperationCase, rule: StopRule, observer: Observer, interrupt
                     timing, checked = _measure(case, row["direction"], rule, observer, hot=hot)
                     row |= checked
                     repetition_rows += [{"direction": row["direction"], **repetition} for repetition in timing.rows]
-                    facts[row["direction"]] = timing.facts
+                    directions[row["direction"]] = timing.facts
     except KeyboardInterrupt:
-        entry |= interrupt.ending()
+        entry.update(**interrupt.ending())
     except Exception as error:
-        entry |= failure(error, case.precision)
-    if entry["status"] != "ok":
+        entry.update(**failure(error, case.precision))
+    if entry.status != "ok":
         repetition_rows = []
-    entry["passes"] = {"ops": {"status": "ok" if entry["status"] == "ok" else "failed", "reason": entry["reason"],
-                               "directions": facts}}
+    entry.passes["ops"] = OpsPass("ok" if entry.status == "ok" else "failed", entry.reason, directions=directions)
     release_memory(case.device)
     return entry, {"problems": problem_rows, "repetitions": repetition_rows}
 
@@ -153,15 +155,11 @@ def _problem_row(case: OperationCase, direction: str, *, hot: bool) -> dict[str,
     }
 
 
-def _entry(case: OperationCase) -> dict[str, Any]:
+def _entry(case: OperationCase) -> CaseEntry:
     suite = case.problem.suite
-    return {
-        "case": case.id, "workload": case.problem.text, "variant": case.variant, "input_kind": None,
-        "input_size": None, "batch_size": None, "mode": "op", "precision": case.precision, "device": str(case.device),
-        "device_name": device_name(case.device), "data": "synthetic", "num_parameters": None,
-        "source": None if suite is None else all_suites()[suite].source, "status": "ok", "reason": None,
-        "requested_bytes": None, "passes": {},
-    }
+    return CaseEntry(case.id, "ok", workload=case.problem.text, variant=case.variant, mode="op",
+                     precision=case.precision, device=str(case.device), device_name=device_name(case.device),
+                     data="synthetic", source=None if suite is None else all_suites()[suite].source)
 
 
 def _float_precision(precision: str) -> str:

@@ -108,11 +108,10 @@ def _timed(prepared: Prepared, device: torch.device, task: _Task) -> OperationTi
         call_s.append(seconds(times))
         rows.append({"repetition": len(rows), "num_calls": num_calls, **by_clock(times)})
         spent_s, = largest_over_ranks([time.perf_counter() - begun], device)
-    return OperationTiming(rows, {
-        "num_warmup_repetitions": len(warmup_s), "warmup_ended_by": warmup_ended_by,
-        **timing_facts(call_s, num_calls, reason, task.rule, rotated, device),
-        "num_ranks": task.num_ranks, "backend": dist.get_backend(),
-    })
+    facts = timing_facts(call_s, num_calls, reason, task.rule, rotated, device)
+    facts.update(num_warmup_repetitions=len(warmup_s), warmup_ended_by=warmup_ended_by, num_ranks=task.num_ranks,
+                 backend=dist.get_backend())
+    return OperationTiming(rows, facts)
 
 
 def slowest_repetition(prepared: Prepared, turns: Iterator[Inputs], num_calls: int, device: torch.device) -> Times:

@@ -16,6 +16,7 @@ from charact.measure.microbench.call_timer import Times, by_clock, calls_per_rep
 from charact.measure.passes.timing import StopRule, ended_by, spread_frac, warm_up
 from charact.measure.passes.warm_device import warm_device
 from charact.ops import Prepared
+from charact.record.manifest_passes import Direction
 
 Inputs = Sequence[torch.Tensor]
 
@@ -31,7 +32,7 @@ class OperationTiming:
     """Result of timing: rows of the table `repetitions` without case and direction, and facts."""
 
     rows: list[dict[str, Any]]
-    facts: dict[str, Any]
+    facts: Direction
 
 
 def rotated_inputs(prepared: Prepared, device: torch.device, *, hot: bool) -> list[Inputs]:
@@ -110,8 +111,9 @@ def time_direction(prepared: Prepared, rotated: Sequence[Inputs], device: torch.
         call_s.append(seconds(times))
         rows.append({"repetition": len(rows), "num_calls": num_calls, **by_clock(times)})
         on_repetition(len(rows), median(call_s))
-    return OperationTiming(rows, {"num_warmup_calls": num_unseen + len(warmup_s), "warmup_ended_by": warmup_ended_by}
-                           | timing_facts(call_s, num_calls, reason, rule, rotated, device))
+    facts = timing_facts(call_s, num_calls, reason, rule, rotated, device)
+    facts.update(num_warmup_calls=num_unseen + len(warmup_s), warmup_ended_by=warmup_ended_by)
+    return OperationTiming(rows, facts)
 
 
 def repetition(prepared: Prepared, turns: Iterator[Inputs], num_calls: int, device: torch.device, *,
@@ -130,12 +132,12 @@ def repetition(prepared: Prepared, turns: Iterator[Inputs], num_calls: int, devi
 
 
 def timing_facts(call_s: Sequence[float], num_calls: int, ended_by: str, rule: StopRule, rotated: Sequence[Inputs],
-                 device: torch.device) -> dict[str, Any]:
+                 device: torch.device) -> Direction:
     """Return the facts of a timing: the end of its repetitions, their precision, and its inputs."""
-    return {"num_repetitions": len(call_s), "num_calls": num_calls, "ended_by": ended_by,
-            "precision_target_frac": rule.precision_target_frac, "interval_frac": spread_frac(list(call_s)),
-            "num_inputs": len(rotated), "inputs_bytes": sum(map(tensor_bytes, rotated[0])),
-            "cache_bytes": cache_bytes(device)}
+    return Direction(num_repetitions=len(call_s), num_calls=num_calls, ended_by=ended_by,
+                     precision_target_frac=rule.precision_target_frac, interval_frac=spread_frac(list(call_s)),
+                     num_inputs=len(rotated), inputs_bytes=sum(map(tensor_bytes, rotated[0])),
+                     cache_bytes=cache_bytes(device))
 
 
 def result_error(prepared: Prepared, inputs: Inputs) -> float:

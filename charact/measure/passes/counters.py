@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import msgspec
 import torch
 
 from charact.core.timeline import phase_at
@@ -22,6 +23,7 @@ from charact.measure.counters._support.protocol import (
     outcome,
     why_unavailable,
 )
+from charact.record.manifest_passes import CountersPass, SourceOutcome
 from charact.record.schema import Rows
 
 MAX_SAMPLES = 2000
@@ -184,7 +186,7 @@ MIN_SECONDS = 1.0
 MIN_ITERATIONS = 2
 
 
-def counter_pass(loop: Loop, sources: Sequence[CounterSource]) -> tuple[Rows, dict[str, Any]]:
+def counter_pass(loop: Loop, sources: Sequence[CounterSource]) -> tuple[Rows, CountersPass]:
     """Return rows of the table `counters` for some iterations, and facts about the pass.
 
     The facts are the number of iterations, the duration, `spans` (start and end since counting began, phase; of the
@@ -211,8 +213,9 @@ def counter_pass(loop: Loop, sources: Sequence[CounterSource]) -> tuple[Rows, di
         if source.taken == "own pass":
             found, outcomes[source.name] = _own_pass(loop, source)  # type: ignore[arg-type]  # what `taken` says
             rows += found
-    return rows, {"num_iterations": num_iterations, "duration_s": duration_s, "sources": outcomes,
-                  "spans": drawable(spans, sampler.begun_ns)}
+    return rows, CountersPass("ok", num_iterations=num_iterations, duration_s=duration_s,
+                              sources=msgspec.convert(outcomes, dict[str, SourceOutcome]),
+                              spans=[(begin, end, phase) for begin, end, phase in drawable(spans, sampler.begun_ns)])
 
 
 def _own_pass(loop: Loop, source: PassSource) -> tuple[Rows, dict[str, Any]]:

@@ -18,6 +18,7 @@ from charact.execution.case import Case
 from charact.execution.fake_tensors import fake_loop, fake_tensors
 from charact.execution.running_layer import RunningLayer
 from charact.measure.passes.flop_formulas import FORMULAS
+from charact.record.manifest_passes import FlopPass
 
 NEEDS_FORMULA = {"convolution", "GEMM", "attention", "recurrent"}
 """Operator types with much floating-point work: an operator without a formula is reported."""
@@ -28,7 +29,7 @@ _UNTOUCHED = {f"aten::{name}" for name in ("empty", "empty_like", "empty_strided
 """Operators that allocate memory and neither read nor write it."""
 
 
-def flop_pass(case: Case, batch: Any) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+def flop_pass(case: Case, batch: Any) -> tuple[list[dict[str, Any]], FlopPass]:
     """Return rows of the table `flop` for one iteration of a case, and facts about the pass.
 
     FLOP are counted for convolutions, matrix products, recurrent layers and attention, per dispatched operator, also in
@@ -52,7 +53,7 @@ def flop_pass(case: Case, batch: Any) -> tuple[list[dict[str, Any]], dict[str, A
         counter = _Counter(loop.model)
         with counter:
             loop.iteration(counter.mark)
-    return counter.rows(), {"uncounted": sorted(counter.uncounted)}
+    return counter.rows(), FlopPass("ok", uncounted=sorted(counter.uncounted))
 
 
 def work_of(call: Callable[[], Any]) -> tuple[float | None, float, list[str]]:

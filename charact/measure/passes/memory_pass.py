@@ -25,6 +25,7 @@ from charact.core.trace_marks import RELEASE_PREFIX
 from charact.measure.passes.event_tree import Allocation, EventTree, read_results
 from charact.measure.passes.marks import layer_marks, phase_mark
 from charact.measure.passes.resident_memory import resident_peak_bytes
+from charact.record.manifest_passes import MemoryPass
 from charact.record.schema import MEMORY_CATEGORIES
 
 if TYPE_CHECKING:
@@ -219,15 +220,14 @@ class MemoryProbe:
         rest = {"workspaces": workspaces, "unknown": self._unknown_bytes - workspaces}
         return tree, curve_of(tree, self._owners, rest, failed=failed)
 
-    def found(self) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    def found(self) -> tuple[list[dict[str, Any]], MemoryPass]:
         """Return rows of the table `memory` of the iteration, and facts."""
         _, curve = self.read()
-        return curve.rows("measured"), {
-            "peak_bytes": curve.peak.total_bytes,
-            "allocator_peak_bytes": torch.cuda.max_memory_allocated(self._device) if self._on_cuda else None,
-            "reserved_peak_bytes": torch.cuda.max_memory_reserved(self._device) if self._on_cuda else None,
-            "process_peak_bytes": resident_peak_bytes(),
-        }
+        return curve.rows("measured"), MemoryPass(
+            "ok", peak_bytes=curve.peak.total_bytes,
+            allocator_peak_bytes=torch.cuda.max_memory_allocated(self._device) if self._on_cuda else None,
+            reserved_peak_bytes=torch.cuda.max_memory_reserved(self._device) if self._on_cuda else None,
+            process_peak_bytes=resident_peak_bytes())
 
 
 def start_memory_events(*, operators: bool) -> None:
@@ -369,7 +369,7 @@ def marked_iteration(probe: MemoryProbe, loop: "Loop") -> None:
     loop.iteration(mark)
 
 
-def memory_pass(loop: "Loop") -> tuple[list[dict[str, Any]], dict[str, Any]]:
+def memory_pass(loop: "Loop") -> tuple[list[dict[str, Any]], MemoryPass]:
     """Return rows of the table `memory` for one iteration, and facts about the pass; see `MemoryProbe`."""
     probe = probe_for(loop)
     run_under(probe, loop)

@@ -20,6 +20,7 @@ from charact.execution.case_outcome import one_line
 from charact.measure.passes.event_tree import EventTree, read_event_tree
 from charact.measure.passes.marks import layer_marks, phase_mark
 from charact.measure.passes.replayed_work import replayed_work
+from charact.record.manifest_passes import OperatorsPass
 from charact.record.redaction import redact_chunks
 from charact.traces.counters import counter_rows
 from charact.traces.device import device_ns_by_operator
@@ -53,7 +54,7 @@ class OperatorPass:
     operator_rows: list[dict[str, Any]]
     kernel_rows: list[dict[str, Any]]
     counter_rows: list[dict[str, Any]]
-    facts: dict[str, Any]
+    facts: OperatorsPass
     flop_rows: Sequence[dict[str, Any]] = ()
     flop_facts: dict[str, Any] | None = None
     """Facts of the replayed work, or the reason why it failed; None if it was not replayed."""
@@ -143,9 +144,9 @@ class OperatorProbe:
         return OperatorPass(
             operator_rows=rows, flop_rows=flop_rows, flop_facts=flop_facts, kernel_rows=kernel_rows(traces),
             counter_rows=counter_rows([trace.events for trace in traces], rank=0),
-            facts={"num_iterations": len(self._profiled), "num_counted_iterations": len(profiled),
-                   "iteration_s": median(self._wall_s),
-                   "phase_s": _phase_s(profiled, fmean(self._wall_s[number] for number in counted))},
+            facts=OperatorsPass("ok", num_iterations=len(self._profiled), num_counted_iterations=len(profiled),
+                                iteration_s=median(self._wall_s),
+                                phase_s=_phase_s(profiled, fmean(self._wall_s[number] for number in counted))),
         )
 
     def _stop(self) -> None:

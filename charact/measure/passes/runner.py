@@ -2,9 +2,9 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from statistics import median
 from typing import Any
 
+import msgspec
 import torch
 
 from charact.core.observer import Observer
@@ -22,6 +22,8 @@ from charact.measure.passes.marks import layer_rows
 from charact.measure.passes.memory_pass import memory_pass
 from charact.measure.passes.operators import attribute_flop, operator_pass
 from charact.measure.passes.timing import StopRule, timing_pass
+from charact.record.manifest import CaseEntry
+from charact.record.manifest_passes import CountersPass, FlopPass, MemoryPass, OperatorsPass, Pass, SourceOutcome
 from charact.record.schema import Rows
 from charact.record.writer import RunWriter
 from charact.traces.counters import outcome
@@ -47,7 +49,7 @@ def run_cases(cases: Sequence[Case], rule: StopRule, writer: RunWriter, observer
         observer.case_started(case.id, number, len(cases))
         entry, tables = _CaseRun(case, rule, sources, writer.trace_path(case.id), observer).run(interrupt)
         writer.add_case(entry, tables)
-        observer.case_ended(entry["status"], entry["reason"])
+        observer.case_ended(entry.status, entry.reason)
         if interrupt.signal is not None:
             return
 
@@ -60,11 +62,11 @@ class _CaseRun:
         self._case, self._rule, self._sources = case, rule, sources
         self._trace_path, self._observer = trace_path, observer
         self._tables: dict[str, Rows] = {}
-        self._passes: dict[str, dict[str, Any]] = {}
         self._from_trace: Rows = []
-        self._entry = case_entry(case) | {"passes": self._passes}
+        self._entry = case_entry(case)
+        self._passes = self._entry.passes
 
-    def run(self, interrupt: Interrupt) -> tuple[dict[str, Any], dict[str, Rows]]:
+    def run(self, interrupt: Interrupt) -> tuple[CaseEntry, dict[str, Rows]]:
         """Run the passes; a failure of the timing pass fails the case, another failure only its pass."""
         try:
             with host_memory_guard(self._case.device), interrupt.allowed(), float32_products(self._case.precision):
@@ -92,64 +94,69 @@ class _CaseRun:
             if self._sources:
                 self._optional("counters", lambda: self._counters(loop))
             else:
-                self._passes["counters"] = {"status": "skipped", "reason": "not asked for: --counters auto"}
+                self._passes["counters"] = CountersPass("skipped", "not asked for: --counters auto")
         finally:
             loop.close()
 
     def _describe(self, loop: Loop) -> None:
-        self._entry["num_parameters"] = sum(parameter.numel() for parameter in loop.model.parameters())
+        self._entry.num_parameters = sum(parameter.numel() for parameter in loop.model.parameters())
         self._tables["layers"] = layer_rows(loop.model)
 
     def _timing(self, loop: Loop) -> None:
         self._observer.pass_started("timing")
         timing = timing_pass(loop, self._rule, self._observer.iteration)
         self._tables["iterations"] = timing.rows
-        self._passes["timing"] = {"status": "ok", "reason": None, **timing.facts, "median_s": median(timing.wall_s)}
-        self._entry["facts"] = loop.workload.facts()
+        self._passes["timing"] = timing.facts
+        self._entry.facts = loop.workload.facts()
 
-    def _operators(self, loop: Loop) -> dict[str, Any]:
+    def _operators(self, loop: Loop) -> OperatorsPass:
         found = operator_pass(loop, self._trace_path)
         self._tables |= {"operators": found.operator_rows, "kernels": found.kernel_rows}
         self._from_trace = found.counter_rows
-        return found.facts | {"overhead_ratio": found.facts["iteration_s"] / self._passes["timing"]["median_s"]}
+        iteration_s, median_s = found.facts.iteration_s, self._passes.timing.median_s
+        if iteration_s is not None and median_s:
+            found.facts.overhead_ratio = iteration_s / median_s
+        return found.facts
 
-    def _kernels(self) -> dict[str, Any]:
+    def _kernels(self) -> Pass:
         """Return the status of the kernels, which come from the operator pass on a GPU."""
         if self._case.device.type != "cuda":
-            return {"status": "skipped", "reason": "kernels run on GPUs only"}
-        return {key: self._passes["operators"][key] for key in ("status", "reason")}
+            return Pass("skipped", "kernels run on GPUs only")
+        return Pass(self._passes.operators.status, self._passes.operators.reason)
 
-    def _memory(self, loop: Loop) -> dict[str, Any]:
+    def _memory(self, loop: Loop) -> MemoryPass:
         self._tables["memory"], facts = memory_pass(loop)
         return facts
 
-    def _flop(self, loop: Loop) -> dict[str, Any]:
+    def _flop(self, loop: Loop) -> FlopPass:
         self._tables["flop"], facts = flop_pass(self._case, loop.next_batch())
         counts = self._tables["flop"]
         if self._case.compiled:  # its operators belong to no layer
             counts = [count | {"layer": None} for count in counts]
-        return facts | attribute_flop(self._tables.get("operators", []), counts)
+        facts.update(**attribute_flop(self._tables.get("operators", []), counts))
+        return facts
 
-    def _counters(self, loop: Loop) -> dict[str, Any]:
+    def _counters(self, loop: Loop) -> CountersPass:
         """Run the counter pass and add the counters of the operator pass's trace."""
         from_trace = [source.name for source in self._sources if source.taken == "trace"]
         self._tables["counters"] = self._from_trace if from_trace else []
         rows, facts = counter_pass(loop, self._sources)
         self._tables["counters"] = self._tables["counters"] + rows
-        ended = outcome(self._from_trace, self._passes["kernels"]["reason"])
-        return facts | {"sources": facts["sources"] | dict.fromkeys(from_trace, ended)}
+        facts.sources |= dict.fromkeys(from_trace, msgspec.convert(
+            outcome(self._from_trace, self._passes.kernels.reason), SourceOutcome))
+        return facts
 
-    def _optional(self, name: str, take: Callable[[], dict[str, Any]]) -> None:
+    def _optional(self, name: str, take: Callable[[], Pass]) -> None:
         """Run an optional pass; a failure is stored with its reason."""
         self._observer.pass_started(name)
         try:
-            self._passes[name] = {"status": "ok", "reason": None, **take()}
+            self._passes[name] = take()
         except Exception as error:
-            self._passes[name] = {"status": "failed", "reason": one_line(error, self._case.precision)}
+            self._passes[name] = Pass("failed", one_line(error, self._case.precision))
 
     def _fail(self, **ending: Any) -> None:
-        self._entry |= ending
+        self._entry.update(**ending)
         for name in PASSES:
-            self._passes[name] = {"status": "skipped", "reason": ending["reason"]}
+            self._passes[name] = Pass("skipped", ending["reason"])
         self._tables.clear()
         self._trace_path.unlink(missing_ok=True)

@@ -10,9 +10,10 @@ from typing import Any
 from charact.core.statistics import median_interval
 from charact.core.timeline import Iteration, iteration_rows
 from charact.execution.loop import Loop
-from charact.machine.core_use import CoreUse
+from charact.machine.core_use import CoreMeter
 from charact.measure.passes.phase_timer import phases_for
 from charact.measure.passes.warm_device import warm_device
+from charact.record.manifest_passes import TimingPass
 
 MIN_ITERATIONS = 6  # the minimum for a 95 % interval of the median
 STABLE_ITERATIONS = 3
@@ -35,7 +36,7 @@ class Timing:
 
     rows: list[dict[str, Any]]
     wall_s: list[float]
-    facts: dict[str, Any]
+    facts: TimingPass
 
 
 def timing_pass(loop: Loop, rule: StopRule, on_iteration: Callable[[int, float], None]) -> Timing:
@@ -53,7 +54,7 @@ def timing_pass(loop: Loop, rule: StopRule, on_iteration: Callable[[int, float],
         rule: when to stop.
         on_iteration: called with (iterations so far, median seconds) between iterations, outside of the measurement.
     """
-    begun, core_use = time.perf_counter(), CoreUse()
+    begun, core_use = time.perf_counter(), CoreMeter()
     warmup_ended_by, warmup_s = _warm_up_loop(loop, rule)
     num_more = warm_device(loop.case.device, lambda: loop.iteration(_unmarked))
     phases = phases_for(loop.case.device)
@@ -70,13 +71,11 @@ def timing_pass(loop: Loop, rule: StopRule, on_iteration: Callable[[int, float],
             on_iteration(len(wall_s), median(wall_s))
     measured += phases.take(wait=True)
     wall_s += [iteration.wall_s for iteration in measured[len(wall_s):]]
-    return Timing(iteration_rows(measured), wall_s, {
-        "num_warmup_iterations": len(warmup_s) + num_more, "warmup_ended_by": warmup_ended_by,
-        "num_iterations": len(measured),
-        "ended_by": reason, "precision_target_frac": rule.precision_target_frac, "interval_frac": spread_frac(wall_s),
-        "compile_s": max(0.0, warmup_s[0] - median(wall_s)) if loop.case.compiled else None,
-        "core_use": core_use.facts(),
-    })
+    return Timing(iteration_rows(measured), wall_s, TimingPass(
+        "ok", num_warmup_iterations=len(warmup_s) + num_more, warmup_ended_by=warmup_ended_by,
+        num_iterations=len(measured), ended_by=reason, precision_target_frac=rule.precision_target_frac,
+        interval_frac=spread_frac(wall_s), median_s=median(wall_s),
+        compile_s=max(0.0, warmup_s[0] - median(wall_s)) if loop.case.compiled else None, core_use=core_use.facts()))
 
 
 def _unmarked(_: str) -> nullcontext[None]:

@@ -15,6 +15,7 @@ from charact.measure.script.hooks.patch_context import Replacements
 from charact.measure.script.hooks.patches import COLLECTIVES
 from charact.measure.script.ranks.flight_recorder import FlightRecorder
 from charact.measure.script.spans.collectives import Arrival, Arrivals, collective_rows, with_waiting
+from charact.record.manifest_passes import CollectivesPass
 from charact.record.schema import Rows
 
 _ON_DEVICE = "waits of ranks on a GPU are not measured"
@@ -76,11 +77,11 @@ class RankTimer:
         """Forget how many collectives were lost so far: those of the warm-up do not matter."""
         self._num_lost = 0
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> CollectivesPass:
         """Return the facts of the pass `collectives`."""
         reason = _ON_DEVICE if self._on_device else self._recorder.problem
-        return {"status": "skipped", "reason": reason} if reason else {
-            "status": "ok", "reason": None, "num_lost": self._num_lost, "backend": dist.get_backend()}
+        return CollectivesPass("skipped", reason) if reason else CollectivesPass(
+            "ok", num_lost=self._num_lost, backend=dist.get_backend())
 
     def _timed(self, original: Any) -> Callable[..., Any]:
         """Return a function that records when the rank's own thread is in the original."""

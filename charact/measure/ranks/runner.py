@@ -10,6 +10,7 @@ from charact.execution.interrupt import Interrupt
 from charact.measure.passes.runner import PASSES
 from charact.measure.passes.timing import StopRule
 from charact.measure.ranks.timed_case import time_on_ranks
+from charact.record.manifest_passes import Pass, Passes
 from charact.record.writer import RunWriter
 
 _ONLY_TIMED = "on several ranks only the timing pass runs: charact run --nproc has the others"
@@ -53,12 +54,13 @@ def _run(case: Case, rule: StopRule, num_threads: int, writer: RunWriter, observ
     else:
         for rank, timing in enumerate(timings):
             own = {"case": f"{case.id}-rank{rank}", "rank": rank} if case.parallel else {}
-            passes = {"timing": timing.facts, **{name: {"status": "skipped", "reason": _ONLY_TIMED}
-                                                 for name in PASSES if name != "timing"}}
+            passes = Passes(timing=timing.facts, **{name: Pass("skipped", _ONLY_TIMED)
+                                                    for name in PASSES if name != "timing"})
             if case.parallel:
                 passes["collectives"] = timing.collectives
-            writer.add_case(entry | own | {"num_parameters": timing.num_parameters, "passes": passes}, timing.tables)
+            entry.update(**own, num_parameters=timing.num_parameters, passes=passes)
+            writer.add_case(entry, timing.tables)
         return {"status": "ok", "reason": None}
-    passes = {name: {"status": "skipped", "reason": ended["reason"]} for name in PASSES}
-    writer.add_case(entry | ended | {"passes": passes}, {})
+    entry.update(**ended, passes=Passes({name: Pass("skipped", ended["reason"]) for name in PASSES}))
+    writer.add_case(entry, {})
     return ended

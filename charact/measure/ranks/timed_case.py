@@ -18,10 +18,11 @@ from charact.execution.case import Case
 from charact.execution.loop import Loop
 from charact.execution.precision import float32_products
 from charact.execution.sharding import Shard, shard_by_block
-from charact.machine.core_use import CoreUse
+from charact.machine.core_use import CoreMeter
 from charact.measure.passes.timing import StopRule, ended_by, spread_frac
 from charact.measure.ranks.processes import largest_over_ranks, process_group, run_ranks
 from charact.measure.ranks.rank_timer import RankTimer
+from charact.record.manifest_passes import CollectivesPass, TimingPass
 from charact.record.schema import Rows
 
 _NUM_WARMUP = 5
@@ -34,8 +35,8 @@ class RankTiming:
     """Timing pass of one rank: rows of the tables `iterations` and `collectives`; facts of the two passes."""
 
     tables: dict[str, Rows]
-    facts: dict[str, Any]
-    collectives: dict[str, Any]
+    facts: TimingPass
+    collectives: CollectivesPass
     num_parameters: int
 
 
@@ -100,7 +101,7 @@ def _parallel(case: Case, device: torch.device) -> tuple[Shard | None, Callable[
 
 def _timed(loop: Loop, rule: StopRule, device: torch.device, num_parameters: int) -> RankTiming:
     """Warm up and measure, as `timing_pass`."""
-    begun, core_use = time.perf_counter(), CoreUse()
+    begun, core_use = time.perf_counter(), CoreMeter()
     with RankTimer(device, loop.case.parallel) as timer:
 
         def iterate(number: int) -> tuple[list[Iteration], list[Rows]]:
@@ -122,12 +123,11 @@ def _timed(loop: Loop, rule: StopRule, device: torch.device, num_parameters: int
             reason = _agreed(ended_by(walls_s, len(walls_s), rule, time.perf_counter() - begun), device)
     tables = {"iterations": iteration_rows(iterations), "collectives": [
         row | {"iteration": number} for number, rows in enumerate(collectives) for row in rows]}
-    return RankTiming(tables, {
-        "status": "ok", "reason": None, "num_warmup_iterations": _NUM_WARMUP, "warmup_ended_by": "number",
-        "num_iterations": len(iterations), "ended_by": reason, "precision_target_frac": rule.precision_target_frac,
-        "interval_frac": spread_frac(walls_s), "median_s": median(walls_s), "compile_s": None,
-        "core_use": core_use.facts(), "num_threads": torch.get_num_threads(),
-    }, timer.facts(), num_parameters)  # fmt: skip
+    return RankTiming(tables, TimingPass(
+        "ok", num_warmup_iterations=_NUM_WARMUP, warmup_ended_by="number", num_iterations=len(iterations),
+        ended_by=reason, precision_target_frac=rule.precision_target_frac, interval_frac=spread_frac(walls_s),
+        median_s=median(walls_s), core_use=core_use.facts(), num_threads=torch.get_num_threads(),
+    ), timer.facts(), num_parameters)
 
 
 _REASONS = ("max_iterations", "max_seconds", "precision")

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
+import msgspec
 import torch
 from torch.utils.data import dataloader
 
@@ -135,7 +136,7 @@ class OperatorInstrument:
         layers = [row for prefix, model in self._models.items() for row in layer_rows(model, prefix)]
         tables = {"operators": found.operator_rows, "kernels": found.kernel_rows, "counters": found.counter_rows,
                   "layers": layers, "flop": list(found.flop_rows)}
-        return tables, found.facts | {"flop": found.flop_facts}
+        return tables, msgspec.to_builtins(found.facts) | {"flop": found.flop_facts}
 
     def clean(self) -> None:
         """See `Instrument`."""
@@ -190,7 +191,7 @@ class MemoryInstrument:
 
     def found(self) -> tuple[dict[str, Rows], dict[str, Any]]:
         """See `Instrument`."""
-        return {"memory": self._rows}, self._facts | {"num_iterations": 1}
+        return {"memory": self._rows}, msgspec.to_builtins(self._facts) | {"num_iterations": 1}
 
     def clean(self) -> None:
         """See `Instrument`."""

@@ -13,8 +13,10 @@ from pathlib import Path
 from time import monotonic, perf_counter_ns
 from typing import Any
 
+import msgspec
+
 from charact.core.errors import UserError
-from charact.machine.core_use import CoreUse
+from charact.machine.core_use import CoreMeter
 from charact.machine.facts import torch_facts
 from charact.measure.script.evaluation_passes import EvaluationPasses
 from charact.measure.script.hooks.patches import Patches
@@ -103,7 +105,7 @@ class Session:
         self._on_hang = on_hang
         self._hang_watch = None if hang_after_s is None else HangWatch(
             self.recorder, self._flight_recorder or FlightRecorder(), hang_after_s, self._hangs)
-        self._core_use: CoreUse | None = None
+        self._core_use: CoreMeter | None = None
         """Use of the cores since the first iteration, until it is noted."""
         self._flushed = monotonic()
         self._device_clock: DeviceClock | None = None
@@ -288,11 +290,11 @@ class Session:
             raise EnoughMeasured(0)
 
     def _watch_cores(self) -> None:
-        self._core_use = CoreUse()
+        self._core_use = CoreMeter()
 
     def _note_core_use(self) -> None:
         if self._core_use is not None:
-            self._notes.append({"note": "core use", "facts": self._core_use.facts()})
+            self._notes.append({"note": "core use", "facts": msgspec.to_builtins(self._core_use.facts())})
             self._core_use = None
 
     def flush_if_due(self) -> None:

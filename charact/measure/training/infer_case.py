@@ -26,6 +26,8 @@ from charact.measure.training.dataset_inference import run_inference, synchroniz
 from charact.measure.training.stage_timer import value_of
 from charact.measure.training.weight_files import drop_cached, place_weights, read_weights, save_weights
 from charact.record.in_progress import RANDOM_WEIGHTS
+from charact.record.manifest import CaseEntry
+from charact.record.manifest_passes import InferencePass
 from charact.record.schema import LOAD_PHASES, Rows
 from charact.record.writer import RunWriter
 
@@ -51,7 +53,7 @@ def infer_cases(cases: Sequence[Case], plan: InferencePlan, writer: RunWriter, o
         observer.case_started(case.id, number, len(cases))
         entry, tables = _InferenceRun(case, plan, writer.directory, observer).run(interrupt)
         writer.add_case(entry, tables)
-        observer.case_ended(entry["status"], entry["reason"])
+        observer.case_ended(entry.status, entry.reason)
         if interrupt.signal is not None:
             return
 
@@ -62,10 +64,10 @@ class _InferenceRun:
     def __init__(self, case: Case, plan: InferencePlan, folder: Path, observer: Observer) -> None:
         self._case, self._plan, self._folder, self._observer = case, plan, folder, observer
         self._tables: dict[str, Rows] = {"stages": []}
-        self._facts: dict[str, Any] = {"status": "ok", "reason": None}
-        self._entry = case_entry(case) | {"passes": {"inference": self._facts}}
+        self._entry = case_entry(case)
+        self._facts = self._entry.passes["inference"] = InferencePass("ok")
 
-    def run(self, interrupt: Interrupt) -> tuple[dict[str, Any], dict[str, Rows]]:
+    def run(self, interrupt: Interrupt) -> tuple[CaseEntry, dict[str, Rows]]:
         """Load and run inference; a failure fails the case."""
         try:
             with host_memory_guard(self._case.device), interrupt.allowed(), float32_products(self._case.precision):
@@ -88,10 +90,10 @@ class _InferenceRun:
         torch.manual_seed(case.data.seed)
         dataset = case.dataset()
         with self._weights_file(dataset) as path:
-            self._facts |= {"weights_bytes": path.stat().st_size, "setup_s": perf_counter() - begun}
+            self._facts.update(weights_bytes=path.stat().st_size, setup_s=perf_counter() - begun)
             self._observer.pass_started("load")
             model = self._load_repeatedly(path, dataset)
-        self._entry["num_parameters"] = sum(parameter.numel() for parameter in model.parameters())
+        self._entry.num_parameters = sum(parameter.numel() for parameter in model.parameters())
         loop = Loop(case, iter(()), dataset=dataset, model=model)
         try:
             self._run_inference(loop)
@@ -102,10 +104,10 @@ class _InferenceRun:
     def _weights_file(self, dataset: Dataset[Any]) -> Iterator[Path]:
         """Yield the plan's file; without one, random weights in the record's directory."""
         if self._plan.weights is not None:
-            self._facts |= {"weights": str(self._plan.weights), "weights_reason": None}
+            self._facts.weights = str(self._plan.weights)
             yield self._plan.weights
             return
-        self._facts |= {"weights": None, "weights_reason": "random: --weights names none"}
+        self._facts.weights_reason = "random: --weights names none"
         path = self._folder / RANDOM_WEIGHTS
         try:
             save_weights(self._case.workload.model(dataset), path)
@@ -115,7 +117,7 @@ class _InferenceRun:
 
     def _load_repeatedly(self, path: Path, dataset: Dataset[Any]) -> nn.Module:
         """Load once with a cold page cache, then with a warm one; return the last model."""
-        cold_reason = self._facts["cold_reason"] = drop_cached(path)
+        cold_reason = self._facts.cold_reason = drop_cached(path)
         model, durations = load(self._case, dataset, path)
         if cold_reason is None:
             self._add_load("load_cold", 1, durations)
@@ -145,10 +147,9 @@ class _InferenceRun:
         metrics = loop.workload.metrics(loop.dataset)
         available = [metric for metric in metrics if metric.unavailable() is None]
         prediction = run_inference(loop, batches, num_batches, available, self._observer.iteration)
-        self._facts |= {
-            "num_samples": num_samples, "num_batches": num_batches,
-            "compile_s": None if compiling_s is None else max(0.0, compiling_s - prediction.wall_s),
-        }
+        self._facts.update(
+            num_samples=num_samples, num_batches=num_batches,
+            compile_s=None if compiling_s is None else max(0.0, compiling_s - prediction.wall_s))
         self._tables["iterations"] = iteration_rows(prediction.batches)
         self._tables["stages"] += prediction.stage_rows(num_samples)
         self._tables["metrics"] = [
@@ -157,8 +158,8 @@ class _InferenceRun:
         ]
 
     def _fail(self, **ending: Any) -> None:
-        self._entry |= ending
-        self._facts |= {"status": "skipped", "reason": ending["reason"]}
+        self._entry.update(**ending)
+        self._facts.update(status="skipped", reason=ending["reason"])
         self._tables.clear()
 
 

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from charact.core.errors import UserError
 from charact.core.observer import Observer
 from charact.execution.case_outcome import case_entry, failure
@@ -20,6 +22,8 @@ from charact.measure.training.plan import Training
 from charact.measure.training.rank_trainers import RankTrainers
 from charact.measure.training.stage_timer import DivergedError, Stage
 from charact.record.in_progress import CHECKPOINTS
+from charact.record.manifest import CaseEntry
+from charact.record.manifest_passes import Passes, Protocol, Target, TrainingPass
 from charact.record.schema import UNFINISHED
 from charact.record.writer import RunWriter
 
@@ -31,11 +35,11 @@ def train_cases(trainings: Sequence[Training], writer: RunWriter, observer: Obse
     """
     for number, training in enumerate(trainings, start=1):
         before = writer.entry(_name(training))
-        if before is not None and before["status"] not in UNFINISHED:
+        if before is not None and before.status not in UNFINISHED:
             continue
         observer.case_started(training.case.id, number, len(trainings))
         entry = _CaseTraining(training, writer, observer, interrupt, before).run()
-        observer.case_ended(entry["status"], entry["reason"])
+        observer.case_ended(entry.status, entry.reason)
         if interrupt.signal is not None:
             return
 
@@ -49,29 +53,28 @@ class _CaseTraining:
     """Training of one case, from the beginning or from its checkpoint; several ranks have a case each in the record."""
 
     def __init__(self, training: Training, writer: RunWriter, observer: Observer, interrupt: Interrupt,
-                 before: dict[str, Any] | None) -> None:
+                 before: CaseEntry | None) -> None:
         self._training, self._case = training, training.case
         self._writer, self._observer, self._interrupt = writer, observer, interrupt
         self._progress = Progress(0, [], [], None)
-        self._facts: dict[str, Any] = {
-            "status": "ok", "reason": None, "num_epochs_asked": training.num_epochs, "num_epochs": 0, "setup_s": None,
-            "until": None if training.until is None else training.until._asdict() | {"epoch": None}, "best": None,
-            "num_train_samples": None, "num_valid_samples": None, "num_resumed": 0, "weights": None,
-            "protocol": training.protocol, "compile_s": None,
-        }
-        if before is not None:
-            # Until its checkpoint is read, the record keeps the facts of the finished epochs.
-            self._facts |= before["passes"]["training"] | {"status": "ok", "reason": None}
-            self._facts["num_resumed"] += 1
-        self._entry = case_entry(self._case) | {"case": _name(training), "status": "running",
-                                                "passes": {"training": self._facts}}
+        until = None if training.until is None else Target(training.until.metric, training.until.value, None)
+        # Until its checkpoint is read, the record keeps the facts of the finished epochs.
+        if before is None:
+            self._facts = TrainingPass(num_epochs_asked=training.num_epochs, num_epochs=0, until=until,
+                                       protocol=msgspec.convert(training.protocol, Protocol | None))
+        else:
+            self._facts = before.passes.training
+            self._facts.num_resumed += 1
+        self._facts.update(status="ok", reason=None)
+        self._entry = case_entry(self._case)
+        self._entry.update(case=_name(training), status="running", passes=Passes(training=self._facts))
 
-    def run(self) -> dict[str, Any]:
+    def run(self) -> CaseEntry:
         """Train; return the case's manifest entry."""
         try:
             with host_memory_guard(self._case.device), float32_products(self._case.precision):
                 self._train()
-            self._entry["status"] = "ok"
+            self._entry.status = "ok"
         except UserError:
             raise
         except KeyboardInterrupt:
@@ -81,14 +84,14 @@ class _CaseTraining:
         except Exception as error:
             self._end(**failure(error, self._case.precision))
         self._flush()
-        if self._entry["status"] not in UNFINISHED:
+        if self._entry.status not in UNFINISHED:
             self._checkpoint_path.unlink(missing_ok=True)
         release_memory(self._case.device)
         return self._entry
 
     def _end(self, **ending: Any) -> None:
-        self._entry |= ending
-        self._facts |= {"status": "failed", "reason": ending["reason"]}
+        self._entry.update(**ending)
+        self._facts.update(status="failed", reason=ending["reason"])
 
     def _train(self) -> None:
         begun = time.perf_counter()
@@ -99,13 +102,13 @@ class _CaseTraining:
             self._train_with(trainer, time.perf_counter() - begun)
 
     def _train_with(self, trainer: Trainer | RankTrainers, setup_s: float) -> None:
-        self._facts["setup_s"] = setup_s
-        self._entry["num_parameters"] = trainer.num_parameters
+        self._facts.setup_s = setup_s
+        self._entry.num_parameters = trainer.num_parameters
         num_samples = trainer.num_samples
-        self._facts |= {"num_train_samples": num_samples["training"], "num_valid_samples": num_samples["validation"]}
+        self._facts.update(num_train_samples=num_samples["training"], num_valid_samples=num_samples["validation"])
         if not self._checkpoint_path.exists():
             self._advance(Progress(0, [], [], None))
-            self._facts["compile_s"] = None
+            self._facts.compile_s = None
         else:
             self._advance(trainer.read(self._checkpoint_path))
             # Write it again: it does not contain its own time, and the weights may be missing.
@@ -132,7 +135,7 @@ class _CaseTraining:
             best = {"metric": metric, "value": value, "epoch": number}
         for compile_s in (training.compile_s, validation.compile_s):
             if compile_s is not None:
-                self._facts["compile_s"] = (self._facts["compile_s"] or 0.0) + compile_s
+                self._facts.compile_s = (self._facts.compile_s or 0.0) + compile_s
         done = self._progress
         new = trainer.take_others() if isinstance(trainer, RankTrainers) else []
         before = done.others or [{"stages": [], "metrics": []} for _ in new]
@@ -143,8 +146,9 @@ class _CaseTraining:
 
     def _advance(self, progress: Progress) -> None:
         self._progress = progress
-        self._facts |= {"num_epochs": progress.epoch, "best": progress.best,
-                        "weights": None if progress.best is None else f"weights/{_name(self._training)}.pt"}
+        best = progress.best
+        self._facts.update(num_epochs=progress.epoch, best=None if best is None else Target(**best),
+                           weights=None if best is None else f"weights/{_name(self._training)}.pt")
 
     def _target_is_reached(self, trainer: Trainer | RankTrainers) -> bool:
         target = self._training.until
@@ -153,7 +157,7 @@ class _CaseTraining:
         for row in self._progress.metrics:
             if (row["stage"], row["metric"]) == ("validation", target.metric) and target.is_reached(
                     row["value"], trainer.directions[target.metric]):
-                self._facts["until"]["epoch"] = row["number"]
+                self._facts.until = Target(target.metric, target.value, row["number"])
                 return True
         return False
 
@@ -176,7 +180,7 @@ class _CaseTraining:
         entry = copy.deepcopy(self._entry)
         self._writer.add_case(entry, {"stages": self._progress.stages, "metrics": self._progress.metrics})
         for rank, other in enumerate(self._progress.others, start=1):
-            self._writer.add_case(entry | {"case": _name(self._training, rank), "rank": rank}, other)
+            self._writer.add_case(msgspec.structs.replace(entry, case=_name(self._training, rank), rank=rank), other)
 
     @property
     def _checkpoint_path(self) -> Path:

@@ -14,6 +14,7 @@ from charact.analysis.training.stages import (
     stage_times,
     training_summary,
 )
+from charact.record.case_facts import pass_facts
 from charact.record.reader import Run
 from charact.views.document import Block, Body
 from charact.views.figures import bars
@@ -102,7 +103,7 @@ def _breakdowns(run: Run) -> list[Block]:
 def _setups(run: Run) -> Block:
     """Build the table of each training's epochs, samples, set-up time and saved weights."""
     facts = [
-        {"case": entry["case"], "reason": entry["reason"], **entry["passes"]["training"]}
+        {"case": entry["case"], "reason": entry["reason"], **pass_facts(entry, "training")}
         for entry in run.manifest["cases"] if "training" in entry["passes"]
     ]  # fmt: skip
     names = ["case", "num_epochs_asked", "num_epochs", "num_train_samples", "num_valid_samples", "setup_s",

@@ -41,16 +41,16 @@ def check_prediction(session: Session) -> None:
         label = f"{name} {size} b{batch_size} {mode} {precision}"
         try:
             case = session.case(name, size, batch_size, mode, precision, variant)
-            facts = estimator.estimate(case).facts
+            estimate = estimator.estimate(case)
             peak, reserved = allocated_peak(case)
         except Exception as error:  # the other cases are still worth their time
             session.line("ERROR", f"estimate of {label}", f"{type(error).__name__}: {str(error)[:120]}")
             continue
-        low, high = facts["low_bytes"], facts["high_bytes"]
-        session.within(f"estimated/allocated peak, {label}", facts["peak_bytes"] / peak, 0.98, 1.02)
+        low, high = estimate.low_bytes, estimate.high_bytes
+        session.within(f"estimated/allocated peak, {label}", estimate.peak_bytes / peak, 0.98, 1.02)
         session.holds(f"stated range holds it, {label}", 0.998 * low <= peak <= 1.002 * high,
                       f"{peak / 1e6:.1f} MB", f"{low / 1e6:.1f} .. {high / 1e6:.1f} MB")
-        session.within(f"estimated/reserved, {label}", (facts["reserved_peak_bytes"] or 0) / reserved, 0.9, 1.1)
+        session.within(f"estimated/reserved, {label}", (estimate.facts.reserved_peak_bytes or 0) / reserved, 0.9, 1.1)
     ended = session.run(str(SCRIPTS / "context_memory.py"), timeout=90)
     if ended.status != 0:
         raise RuntimeError(f"the context was not measured: {last_words(ended)}")

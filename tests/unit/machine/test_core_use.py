@@ -11,7 +11,7 @@ from contextlib import contextmanager
 import psutil
 import pytest
 
-from charact.machine.core_use import CoreUse, _descendants
+from charact.machine.core_use import CoreMeter, _descendants
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="waiting for a core is counted by Linux")
 alone = pytest.mark.fresh_process
@@ -53,12 +53,12 @@ def one_core_shared(*, with_child: bool) -> Iterator[None]:
 @alone
 @pytest.mark.clock
 def test_used_and_waiting_time_of_a_spinning_thread_are_the_wall_time() -> None:
-    begun = CoreUse()
+    begun = CoreMeter()
     spin(1.0)
     facts = begun.facts()
     assert facts is not None
-    assert facts["length_s"] == pytest.approx(1.0, abs=0.2)
-    assert facts["processor_s"] + facts["waiting_s"] == pytest.approx(facts["length_s"], rel=0.05)
+    assert facts.length_s == pytest.approx(1.0, abs=0.2)
+    assert facts.processor_s + facts.waiting_s == pytest.approx(facts.length_s, rel=0.05)
 
 
 @pytest.mark.slow
@@ -67,29 +67,29 @@ def test_used_and_waiting_time_of_a_spinning_thread_are_the_wall_time() -> None:
 def test_children_count_as_own() -> None:
     """On one core, a spinning child and its parent wait for each other."""
     with one_core_shared(with_child=True):
-        begun = CoreUse()
+        begun = CoreMeter()
         spin(1.0)
         facts = begun.facts()
     assert facts is not None
-    assert facts["num_usable_cores"] == 1
-    assert facts["processor_s"] + facts["waiting_s"] == pytest.approx(2 * facts["length_s"], rel=0.1)
-    assert facts["num_involuntary_switches"] > 10
+    assert facts.num_usable_cores == 1
+    assert facts.processor_s + facts.waiting_s == pytest.approx(2 * facts.length_s, rel=0.1)
+    assert facts.num_involuntary_switches > 10
 
 
 @alone
 @pytest.mark.clock
 def test_other_programs_hold_what_this_one_waits_for() -> None:
     with one_core_shared(with_child=False):
-        begun = CoreUse()
+        begun = CoreMeter()
         spin(1.0)
         facts = begun.facts()
     assert facts is not None
-    assert facts["processor_s"] <= 0.6 * facts["length_s"]  # half at most; the kernel divides it fairly
-    assert facts["others_s"] == pytest.approx(facts["waiting_s"], rel=0.2)
+    assert facts.processor_s <= 0.6 * facts.length_s  # half at most; the kernel divides it fairly
+    assert facts.others_s == pytest.approx(facts.waiting_s, rel=0.2)
 
 
 def test_a_short_interval_has_no_facts() -> None:
-    assert CoreUse().facts() is None
+    assert CoreMeter().facts() is None
 
 
 def test_descendants_are_those_of_psutil() -> None:

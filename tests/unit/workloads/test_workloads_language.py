@@ -77,7 +77,7 @@ def test_every_variant_runs_at_its_default_and_its_smallest_size_with_all_flop_c
     for size in (workload.default_input_size, workload.smallest_input_size):
         _, batch = first_batch(workload, size, batch_size=2)
         rows, facts = flop_pass(case_of(workload, size, mode), batch)
-        assert facts["uncounted"] == []
+        assert facts.uncounted == []
         phases = {row["phase"] for row in rows if row["flop"]}
         assert phases == ({"forward", "backward"} if mode == "train" else {"forward"})
 

@@ -104,8 +104,8 @@ def test_rows_are_those_of_the_counter_pass(stub: Path, monkeypatch: pytest.Monk
         rows, facts = counter_pass(loop, [ncu.SOURCE])
     finally:
         loop.close()
-    assert facts["sources"]["ncu"]["status"] == "ok"
-    assert facts["sources"]["ncu"]["num_iterations"] == 1
+    assert facts.sources["ncu"].status == "ok"
+    assert facts.sources["ncu"].num_iterations == 1
     assert {row["time_s"] for row in rows} == {None}
     assert {row["source"] for row in rows} == {"ncu"}
     assert {row["device"] for row in rows} == {"cpu"}

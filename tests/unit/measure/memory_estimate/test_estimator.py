@@ -111,7 +111,7 @@ def test_what_operators_need_inside_is_measured(case: Case) -> None:
     prediction, measured = predicted(case), measured_peak(case)
     assert prediction.peak_bytes == pytest.approx(measured, rel=2e-3)
     assert prediction.low_bytes <= measured <= prediction.high_bytes
-    assert prediction.facts["workspaces"]["method"] == "measured"
+    assert prediction.facts.workspaces.method == "measured"
 
 
 class TestRows:
@@ -131,8 +131,8 @@ class TestRows:
             assert row["bytes"] >= 0
             sums[row["kind"], row["phase"], row["moment"]] += row["bytes"]
         (peak,) = (total for (kind, _, _), total in sums.items() if kind == "peak")
-        assert peak == facts["peak_bytes"] == max(sums.values())
-        assert peak == sum(facts[f"{origin}_bytes"] for origin in MEMORY_ORIGINS)
+        assert peak == facts.peak_bytes == max(sums.values())
+        assert peak == sum(getattr(facts, f"{origin}_bytes") for origin in MEMORY_ORIGINS)
         assert {row["phase"] for row in prediction.rows if row["kind"] == "phase_peak"} == set(PHASES[:5])
         (layer,) = {row["layer"] for row in prediction.rows if row["kind"] == "peak"}
         (operator,) = {row["operator"] for row in prediction.rows if row["kind"] == "peak"}
@@ -182,10 +182,10 @@ class TestFunctions:
     def test_a_workload_on_a_gpu_that_is_not_there(self) -> None:
         found = memory.estimate("resnet18", input_size=64, batch_size=8, device="a100-80gb")
         facts = found.facts
-        assert facts["device"] == "a100-80gb"
-        assert facts["rounding_bytes"] > 0
-        assert found.needed_bytes >= facts["reserved_peak_bytes"] + facts["context_bytes"]
-        assert facts["reserved_peak_bytes"] >= facts["peak_bytes"]
+        assert facts.device == "a100-80gb"
+        assert facts.rounding_bytes > 0
+        assert found.needed_bytes >= facts.reserved_peak_bytes + facts.context_bytes
+        assert facts.reserved_peak_bytes >= facts.peak_bytes
         assert found.fits()
         assert not found.fits("600MiB")
 

@@ -97,7 +97,7 @@ class TestCalls:
 ], ids=["empty batch", "time, batch, channels"])  # fmt: skip
 def test_unusual_convolutions(make: Callable[[], Any]) -> None:
     inner, facts = measured_inner(trace_of(make), OperatorMemory())
-    assert facts["num_modelled"] == 0
+    assert facts.num_modelled == 0
     assert not inner.uncertain
 
 
@@ -206,8 +206,8 @@ class TestWhatCannotRunAlone:
     def test_a_call_that_needs_values(self) -> None:
         inner, facts = measured_inner(trace_of(lambda: torch.multinomial(torch.ones(500_000), 3)), OperatorMemory())
         assert inner.uncertain == {"aten::multinomial"}
-        assert facts["num_modelled"] == 1
-        assert str(facts["reason"]).startswith("aten.multinomial.default alone fails: ")
+        assert facts.num_modelled == 1
+        assert str(facts.reason).startswith("aten.multinomial.default alone fails: ")
         assert max(inner.low.workspaces) == 0 < max(inner.high.workspaces)
 
     def test_a_kernel_that_this_cpu_lacks(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -233,11 +233,11 @@ class TestWhatCannotRunAlone:
         monkeypatch.setattr("charact.measure.memory_estimate.estimator._OPERATORS", OperatorMemory())
         monkeypatch.setenv("XDG_CACHE_HOME", "/dev/null")
         estimate = Estimator(this_device(CPU)).estimate(case)
-        facts = estimate.facts["workspaces"]
-        assert facts["method"] == "modelled"
-        assert " alone needs about " in facts["reason"]
+        facts = estimate.facts.workspaces
+        assert facts.method == "modelled"
+        assert " alone needs about " in facts.reason
         assert estimate.low_bytes <= measured <= estimate.high_bytes
-        assert estimate.facts["uncertain"]
+        assert estimate.facts.uncertain
 
 
 @pytest.mark.slow_variants

@@ -182,7 +182,7 @@ def test_models_of_others(case: Case) -> None:
     prediction, measured = predicted(case), measured_peak(case)
     assert prediction.peak_bytes == pytest.approx(measured, rel=1e-3)
     assert prediction.low_bytes <= measured <= prediction.high_bytes
-    assert prediction.facts["workspaces"]["method"] == "measured"
+    assert prediction.facts.workspaces.method == "measured"
 
 
 @pytest.mark.filterwarnings("ignore:Casting complex")

@@ -39,8 +39,8 @@ def test_each_phase_has_the_same_peak_without_operators() -> None:
     for row in rows:
         if row["kind"] == "phase_peak":
             peaks[row["phase"]] = peaks.get(row["phase"], 0) + row["bytes"]
-    assert facts["phase_peak_bytes"] == peaks
-    assert facts["peak_bytes"] == max(peaks.values())
+    assert facts.phase_peak_bytes == peaks
+    assert facts.peak_bytes == max(peaks.values())
 
 
 @pytest.mark.slow
@@ -50,7 +50,7 @@ def test_the_process_peak_is_that_of_the_case_alone() -> None:
     held = torch.ones(400 * MIB, dtype=torch.uint8)
     del held
     _, facts = MemoryCase(small_case(), None).measure()
-    assert facts["process_before_bytes"] <= facts["process_peak_bytes"] < facts["process_before_bytes"] + 200 * MIB
+    assert facts.process_before_bytes <= facts.process_peak_bytes < facts.process_before_bytes + 200 * MIB
 
 
 @pytest.mark.fresh_process
@@ -89,7 +89,7 @@ def test_what_fits_runs_under_the_limit() -> None:
     measured = MemoryCase(small_case(workload=Hungry(asked_bytes=32 * MIB)), 100 * MIB)
     _, facts = measured.measure()
     assert measured.shortage is None
-    assert 56 * MIB <= facts["peak_bytes"] <= 60 * MIB
+    assert 56 * MIB <= facts.peak_bytes <= 60 * MIB
 
 
 @pytest.mark.fresh_process

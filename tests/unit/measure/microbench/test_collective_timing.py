@@ -46,13 +46,13 @@ def test_two_ranks_agree_on_the_sum_and_on_the_times() -> None:
     timing, error = time_over_ranks("all_reduce:20000x2", "fp32", CPU, RULE, hot=False)
     # Sums of two random numbers are exact or are rounded once: not all of 20 000 are exact.
     assert 0 < error <= 2.0**-24
-    assert [row["repetition"] for row in timing.rows] == list(range(timing.facts["num_repetitions"]))
+    assert [row["repetition"] for row in timing.rows] == list(range(timing.facts.num_repetitions))
     assert 6 <= len(timing.rows) <= 8
     assert all(row["host_s"] > 0 and row["device_s"] is None and row["num_calls"] >= 1 for row in timing.rows)
-    assert (timing.facts["num_ranks"], timing.facts["backend"]) == (2, "gloo")
-    assert timing.facts["ended_by"] in ("max_iterations", "precision", "max_seconds")
-    assert timing.facts["inputs_bytes"] == 80_000
-    assert timing.facts["num_inputs"] > 1
+    assert (timing.facts.num_ranks, timing.facts.backend) == (2, "gloo")
+    assert timing.facts.ended_by in ("max_iterations", "precision", "max_seconds")
+    assert timing.facts.inputs_bytes == 80_000
+    assert timing.facts.num_inputs > 1
 
 
 @pytest.mark.slow

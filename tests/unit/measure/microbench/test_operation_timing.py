@@ -51,8 +51,8 @@ def test_a_long_call_is_a_repetition_by_itself() -> None:
     timing = time_direction(prepared(call), [[torch.ones(1)]], CPU, RULE, untold)
     assert [(row["repetition"], row["num_calls"]) for row in timing.rows] == [(number, 1) for number in range(8)]
     assert all(row["host_s"] >= 2 * REPEAT_S and row["device_s"] is None for row in timing.rows)
-    assert len(calls) == timing.facts["num_warmup_calls"] + 8
-    assert (timing.facts["ended_by"], timing.facts["num_repetitions"]) == ("max_iterations", 8)
+    assert len(calls) == timing.facts.num_warmup_calls + 8
+    assert (timing.facts.ended_by, timing.facts.num_repetitions) == ("max_iterations", 8)
 
 
 def test_short_calls_are_timed_together_and_told_each_by_itself() -> None:
@@ -66,7 +66,7 @@ def test_short_calls_are_timed_together_and_told_each_by_itself() -> None:
     timing = time_direction(prepared(call), [[torch.ones(1)]], CPU, RULE, untold)
     (together,) = {row["num_calls"] for row in timing.rows}
     assert 20 < together <= 1000  # as many as fit into a millisecond, on a slow machine fewer
-    assert num_calls == timing.facts["num_warmup_calls"] + 8 * together
+    assert num_calls == timing.facts.num_warmup_calls + 8 * together
     assert all(row["host_s"] < REPEAT_S for row in timing.rows)
 
 

@@ -18,6 +18,7 @@ from charact.measure.counters._support.phase_spans import MAX_SPANS, PhaseTimeli
 from charact.measure.counters._support.protocol import Unavailable
 from charact.measure.passes import counters as module
 from charact.measure.passes.counters import MIN_ITERATIONS, counter_pass
+from charact.record.manifest_passes import SourceOutcome
 from charact.record.schema import column_names
 
 pytestmark = pytest.mark.clock
@@ -45,37 +46,36 @@ def brief(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_samples_and_spans_tell_where_the_time_went() -> None:
     rows, facts = counter_pass(Loop(small_case(workload=Sleeper())), [Made(period_s=0.01)])
-    assert facts["num_iterations"] >= MIN_ITERATIONS
-    assert facts["duration_s"] >= 1
+    assert facts.num_iterations >= MIN_ITERATIONS
+    assert facts.duration_s >= 1
     samples = [row for row in rows if row["time_s"] is not None]
-    spans = {name: [(start_s, end_s) for start_s, end_s, phase in facts["spans"] if phase == name]
+    spans = {name: [(start_s, end_s) for start_s, end_s, phase in facts.spans if phase == name]
              for name in ("data", "forward", "loss", "backward", "update")}
-    assert {len(found) for found in spans.values()} == {facts["num_iterations"]}
+    assert {len(found) for found in spans.values()} == {facts.num_iterations}
     spent_s = {name: sum(end_s - start_s for start_s, end_s in found) for name, found in spans.items()}
-    assert spent_s["forward"] >= 0.04 * facts["num_iterations"]
+    assert spent_s["forward"] >= 0.04 * facts.num_iterations
     assert spent_s["loss"] > spent_s["forward"]
     for phase in ("forward", "loss"):
         share = sum(row["phase"] == phase for row in samples) / len(samples)
-        assert share == pytest.approx(spent_s[phase] / facts["duration_s"], rel=0.4)
+        assert share == pytest.approx(spent_s[phase] / facts.duration_s, rel=0.4)
     # Samples and spans are told on one clock.
     for row in samples:
-        inside = [phase for start_s, end_s, phase in facts["spans"] if start_s <= row["time_s"] < end_s]
+        inside = [phase for start_s, end_s, phase in facts.spans if start_s <= row["time_s"] < end_s]
         assert inside == ([row["phase"]] if row["phase"] else [])
 
 
 @pytest.mark.usefixtures("brief")
 class TestSourcesOfTheirOwnPass:
-    def outcome(self, source: Made) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    def outcome(self, source: Made) -> tuple[list[dict[str, Any]], SourceOutcome]:
         rows, facts = counter_pass(Loop(small_case()), [source])
-        return rows, facts["sources"]["made"]
+        return rows, facts.sources["made"]
 
     def test_what_it_finds_is_completed(self) -> None:
         rows, ended = self.outcome(MadePass())
         assert rows == [{"phase": "forward", "time_s": None, "rank": 0, "kernel": None, "source": "made",
                          "counter": "num_samples", "value": 1.0, "device": "cpu"}]
         assert set(rows[0]) == set(column_names("counters")) - {"case"}
-        assert ended == {"status": "ok", "reason": None, "remedy": None, "missing": {"num_lost": "too old"},
-                         "num_iterations": 1}
+        assert ended == SourceOutcome("ok", missing={"num_lost": "too old"}, num_iterations=1)
 
     @pytest.mark.parametrize(("source", "status", "reason"), [
         (MadePass(opening=refuse), "n/a", "somebody else holds it"),
@@ -86,7 +86,7 @@ class TestSourcesOfTheirOwnPass:
     def test_its_failure_is_kept_as_its_outcome(self, source: MadePass, status: str, reason: str) -> None:
         rows, ended = self.outcome(source)
         assert rows == []
-        assert (ended["status"], ended["reason"]) == (status, reason)
+        assert (ended.status, ended.reason) == (status, reason)
 
 
 @pytest.mark.usefixtures("brief")
@@ -144,10 +144,10 @@ class TestEverySource:
     def test_what_it_gives_it_has_declared(self, name: str, brief: None) -> None:
         source = all_sources()[name]
         rows, facts = counter_pass(Loop(small_case()), [source])
-        ended = facts["sources"][name]
-        assert {row["counter"] for row in rows} | set(ended["missing"]) <= {one.name for one in source.counters}
-        assert bool(rows) == (ended["status"] == "ok")
-        assert ended["status"] == "ok" or ended["reason"]
+        ended = facts.sources[name]
+        assert {row["counter"] for row in rows} | set(ended.missing) <= {one.name for one in source.counters}
+        assert bool(rows) == (ended.status == "ok")
+        assert ended.status == "ok" or ended.reason
 
     def test_the_manifest_tells_what_each_counter_means(self) -> None:
         told = described()

@@ -34,7 +34,7 @@ def test_each_product_is_counted_in_its_phase_and_layer(precision: str) -> None:
         ("backward", "0"): FIRST,  # by weight only: nothing needs the input's gradient
         ("backward", "2"): 2 * SECOND,
     }
-    assert facts["uncounted"] == []
+    assert facts.uncounted == []
 
 
 def test_a_batch_of_another_device_counts_as_on_the_cpu() -> None:

@@ -51,7 +51,7 @@ def measured(mode: str, **options: Any) -> tuple[dict[tuple[str, str], dict[str,
             assert row["moment"] is None
             moments[row["kind"], row["phase"]][row["category"]] = row["bytes"]
     assert min(timeline) == 0
-    assert max(timeline.values()) == facts["peak_bytes"]  # thinned out, but not at the peak
+    assert max(timeline.values()) == facts.peak_bytes  # thinned out, but not at the peak
     return moments, facts, rows
 
 
@@ -70,9 +70,9 @@ def test_training() -> None:
     assert moments["phase_peak", "update"]["gradients"] == WEIGHTS
     assert moments["phase_peak", "update"]["activations"] == 4 * BATCH * CLASSES + 4  # the outputs and the loss
     (peak,) = (sum(categories.values()) for (kind, _), categories in moments.items() if kind == "peak")
-    assert peak == facts["peak_bytes"] == max(sum(categories.values()) for categories in moments.values())
-    assert facts["allocator_peak_bytes"] is None
-    assert facts["process_peak_bytes"] > peak
+    assert peak == facts.peak_bytes == max(sum(categories.values()) for categories in moments.values())
+    assert facts.allocator_peak_bytes is None
+    assert facts.process_peak_bytes > peak
 
 
 def test_inference_keeps_nothing_for_a_backward_pass() -> None:
@@ -165,8 +165,8 @@ def check_composition(name: str, mode: str) -> None:
     run_under(light, loop)
     rows, facts = memory_pass(loop)
     held = {row["category"]: row["bytes"] for row in rows if row["kind"] == "peak"}
-    assert sum(held.values()) == facts["peak_bytes"]
-    assert held["unknown"] <= 0.02 * facts["peak_bytes"]
+    assert sum(held.values()) == facts.peak_bytes
+    assert held["unknown"] <= 0.02 * facts.peak_bytes
     assert all(num_bytes >= 0 for num_bytes in held.values())
     # Without operators every phase's peak is the same.
     peaks: dict[str, float] = defaultdict(float)

@@ -60,10 +60,10 @@ def test_rows_are_per_iteration_and_fit_into_their_phases(found: Any) -> None:
         assert row["self_host_s"] >= 0
         assert row["device_s"] is None
         seconds[row["phase"]] += row["self_host_s"]
-    phase_s = operators.facts["phase_s"]
+    phase_s = operators.facts.phase_s
     assert set(phase_s) == {"data", "forward", "loss", "backward", "update", "other"}
     assert all(0 < seconds[phase] <= phase_s[phase] for phase in phase_s if phase != "other")
-    assert sum(phase_s.values()) <= 1.5 * operators.facts["iteration_s"]
+    assert sum(phase_s.values()) <= 1.5 * operators.facts.iteration_s
     assert operators.kernel_rows == []
 
 
@@ -82,8 +82,8 @@ def test_operators_in_no_phase_are_other_and_one_that_calls_itself_counts_once(t
     assert len([row for row in found.operator_rows if row["operator"] == "aten::mean"]) == 1
     assert rows["other", "aten::linalg_vector_norm"]["num_calls"] == 3
     other_s = sum(row["self_host_s"] for (phase, _), row in rows.items() if phase == "other")
-    assert 0 < other_s <= found.facts["phase_s"]["other"]
-    assert sum(found.facts["phase_s"].values()) == pytest.approx(found.facts["iteration_s"])
+    assert 0 < other_s <= found.facts.phase_s["other"]
+    assert sum(found.facts.phase_s.values()) == pytest.approx(found.facts.iteration_s)
 
 
 @pytest.mark.parametrize("has_kernels", [False, True])
@@ -110,7 +110,7 @@ def test_the_trace_holds_phases_and_steps(found: Any) -> None:
     events = json.loads(gzip.decompress(found[1].read_bytes()))["traceEvents"]
     names = [event["name"] for event in events if event.get("cat") == "user_annotation"]
     assert names.count("charact.phase:backward") == 1
-    last = found[0].facts["num_iterations"] - 1
+    last = found[0].facts.num_iterations - 1
     assert [name for name in names if name.startswith("ProfilerStep#")] == [f"ProfilerStep#{last}"]
 
 
@@ -289,7 +289,7 @@ def test_short_iterations_are_profiled_more_often(tmp_path: Path, monkeypatch: p
     def profiled(enough_s: float) -> int:
         monkeypatch.setattr(operators, "_MIN_PROFILED_S", enough_s)
         found = operator_pass(Loop(small_case("infer")), tmp_path / "trace.json")
-        return int(found.facts["num_iterations"])
+        return int(found.facts.num_iterations)
 
     assert (profiled(0.0), profiled(1e9)) == (3, 12)
 

@@ -101,10 +101,10 @@ def test_what_ended_the_pass_is_recorded(limit: int, ended_by: str | None) -> No
     result = timing_pass(Loop(small_case()), StopRule(max_iterations=limit, max_seconds=0.2),
                          lambda count, _: seen.append(count))
     facts = result.facts
-    assert facts["num_iterations"] == len(result.wall_s) == seen[-1] <= limit
-    assert ended_by is None or facts["ended_by"] == ended_by
-    assert facts["warmup_ended_by"] in ("stable", "max_iterations", "max_seconds")
-    assert (facts["interval_frac"] is None) == (len(result.wall_s) < 6)
+    assert facts.num_iterations == len(result.wall_s) == seen[-1] <= limit
+    assert ended_by is None or facts.ended_by == ended_by
+    assert facts.warmup_ended_by in ("stable", "max_iterations", "max_seconds")
+    assert (facts.interval_frac is None) == (len(result.wall_s) < 6)
     walls = defaultdict(float)
     for row in result.rows:
         walls[row["iteration"]] += row["host_s"]

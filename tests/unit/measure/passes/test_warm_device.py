@@ -71,7 +71,7 @@ def test_an_operation_is_timed_at_full_clock(gpu: StubGpu, monkeypatch: pytest.M
     timing = operation_timing.time_direction(prepared, [[torch.ones(1)]], CUDA, StopRule(0.0, 10), lambda *_: None)
     assert len(timing.rows) >= 6
     assert all(row["device_s"] == pytest.approx(1e-3) for row in timing.rows)
-    assert timing.facts["num_warmup_calls"] > 100
+    assert timing.facts.num_warmup_calls > 100
 
 
 def test_what_is_excluded_from_an_operation_is_not_in_its_time(

@@ -71,11 +71,11 @@ def test_every_rank_runs_the_same_iterations(parallel: str) -> None:
     case = replace(small_case("train", batch_size=4), parallel=parallel, num_ranks=2)
     first, second = time_on_ranks(case, StopRule(0.0, 7, 60.0), num_threads=1)
     for timing in (first, second):
-        assert timing.facts["num_iterations"] == 7
+        assert timing.facts.num_iterations == 7
         phases = {row["phase"] for row in timing.tables["iterations"]}
         assert phases == set(PHASES)
         assert timing.collectives == {"status": "ok", "reason": None, "num_lost": 0, "backend": "gloo"}
-        assert timing.facts["num_threads"] == 1
+        assert timing.facts.num_threads == 1
     assert first.num_parameters == second.num_parameters
 
 

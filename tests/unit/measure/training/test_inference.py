@@ -26,6 +26,7 @@ from charact.measure.training import infer_case
 from charact.measure.training.dataset_inference import InferenceTimes, run_inference
 from charact.measure.training.infer_case import InferencePlan, infer_cases, load
 from charact.measure.training.weight_files import cached_frac, check_weights, drop_cached, save_weights
+from charact.record.manifest_passes import InferencePass
 from charact.record.reader import Run
 from charact.record.schema import LOAD_PHASES
 from charact.record.writer import RunWriter
@@ -161,17 +162,15 @@ class TestRecord:
         notes = Notes()
         record = run(tmp_path, [small_case("infer", batch_size=100, workload=workload)],
                      InferencePlan(weights, num_warm_loads=3), notes)
-        (case,) = record.manifest["cases"]
-        facts = case["passes"]["inference"]
-        assert (case["status"], case["mode"], case["num_parameters"]) == ("ok", "infer", 512 * 256 + 256 * 10)
-        assert {key: facts[key] for key in ("status", "weights", "weights_reason", "weights_bytes", "num_samples",
-                                            "num_batches", "compile_s")} == {
-            "status": "ok", "weights": str(weights), "weights_reason": None, "weights_bytes": weights.stat().st_size,
-            "num_samples": 256, "num_batches": 3, "compile_s": None}
-        assert facts["setup_s"] > 0
+        (case,) = record.entries
+        facts = case.passes.inference
+        assert (case.status, case.mode, case.num_parameters) == ("ok", "infer", 512 * 256 + 256 * 10)
+        assert facts == InferencePass("ok", weights=str(weights), weights_bytes=weights.stat().st_size, num_samples=256,
+                                      num_batches=3, setup_s=facts.setup_s, cold_reason=facts.cold_reason)
+        assert facts.setup_s > 0
         stages = record.stages
         assert [tuple(key) for key in stages[["stage", "number"]].drop_duplicates().to_numpy()] == [
-            *([("load_cold", 1)] if facts["cold_reason"] is None else []), *(("load_warm", n) for n in (1, 2, 3)),
+            *([("load_cold", 1)] if facts.cold_reason is None else []), *(("load_warm", n) for n in (1, 2, 3)),
             ("prediction", 1)]
         prediction = stages[stages["stage"] == "prediction"]
         assert set(prediction["num_samples"]) == {256}
@@ -191,15 +190,15 @@ class TestRecord:
 
     def test_some_of_the_batches(self, tmp_path: Path) -> None:
         record = run(tmp_path, [small_case("infer", batch_size=100)], InferencePlan(max_batches=2))
-        facts = record.manifest["cases"][0]["passes"]["inference"]
-        assert (facts["num_batches"], facts["num_samples"]) == (2, 200)
+        facts = record.entries[0].passes.inference
+        assert (facts.num_batches, facts.num_samples) == (2, 200)
         assert list(record.iterations["iteration"].unique()) == [0, 1]
 
     def test_without_weights_random_ones_are_saved_and_removed(self, tmp_path: Path) -> None:
         record = run(tmp_path, [small_case("infer")], InferencePlan(num_warm_loads=1))
-        facts = record.manifest["cases"][0]["passes"]["inference"]
-        assert (facts["weights"], facts["weights_reason"]) == (None, "random: --weights names none")
-        assert facts["weights_bytes"] > 4 * (512 * 256 + 256 * 10)
+        facts = record.entries[0].passes.inference
+        assert (facts.weights, facts.weights_reason) == (None, "random: --weights names none")
+        assert facts.weights_bytes > 4 * (512 * 256 + 256 * 10)
         assert not list(record.path.rglob("*.pt"))
         assert set(record.stages["stage"]) >= {"load_warm", "prediction"}
 
@@ -245,7 +244,7 @@ class TestFailures:
         with Interrupt() as interrupt:
             infer_cases(cases, InferencePlan(), writer, Notes(at_case), interrupt)
         assert interrupt.signal == signal.SIGTERM
-        ended = [(case["status"], case["reason"]) for case in writer.manifest["cases"]]
+        ended = [(case["status"], case.get("reason")) for case in writer.manifest["cases"]]
         assert ended == [("ok", None), ("interrupted", "by SIGTERM")]
 
     def test_weights_of_another_size_are_refused_before_anything_is_written(self, tmp_path: Path) -> None:

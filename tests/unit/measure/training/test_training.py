@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 from support.sleeper import SLEEPS_S, Sleeper, SleepyData, slept
@@ -25,6 +26,7 @@ from charact.measure.training.checkpoint import Progress, read_checkpoint, write
 from charact.measure.training.epoch_loop import Trainer
 from charact.measure.training.plan import Target, Training
 from charact.measure.training.train_case import train_cases
+from charact.record import manifest_passes
 from charact.record.in_progress import CHECKPOINTS
 from charact.record.reader import Run
 from charact.record.writer import RunWriter
@@ -132,8 +134,8 @@ def trained(out: Path, training: Training, observer: Silent | None = None) -> tu
 
 
 def weights_of(run: Run) -> dict[str, Tensor]:
-    (entry,) = run.manifest["cases"]
-    content: dict[str, Tensor] = torch.load(run.path / entry["passes"]["training"]["weights"], weights_only=True)
+    (entry,) = run.entries
+    content: dict[str, Tensor] = torch.load(run.path / entry.passes.training.weights, weights_only=True)
     return content
 
 
@@ -166,7 +168,7 @@ class TestTime:
                 assert slept_s <= of_stage[phase] <= slept_s + awake_s
             assert 0 <= of_stage["other"] <= awake_s
         assert rows["host_s"].sum() == pytest.approx(observer.epochs[0]["seconds"])
-        assert entry["passes"]["training"]["setup_s"] + rows["host_s"].sum() < spent_s
+        assert entry.passes.training.setup_s + rows["host_s"].sum() < spent_s
 
     def test_an_epochs_samples_are_counted_where_its_time_is(self, tmp_path: Path) -> None:
         with slept() as sleeps:
@@ -200,29 +202,29 @@ class TestWhatIsLearnt:
             outputs = model(inputs)
         assert values(run, "validation", "loss") == pytest.approx([functional.cross_entropy(outputs, labels).item()])
         assert values(run, "validation", "accuracy") == [(outputs.argmax(1) == labels).double().mean().item()]
-        assert entry["passes"]["training"]["num_train_samples"] == 200
-        assert entry["passes"]["training"]["num_valid_samples"] == 200
+        assert entry.passes.training.num_train_samples == 200
+        assert entry.passes.training.num_valid_samples == 200
 
     def test_a_last_batch_of_one_sample_is_left_out_of_training_only(self, tmp_path: Path) -> None:
         entry, _ = trained(tmp_path, a_training(Learner(num_samples=101), num_epochs=1))
-        facts = entry["passes"]["training"]
-        assert (facts["num_train_samples"], facts["num_valid_samples"]) == (100, 101)
+        facts = entry.passes.training
+        assert (facts.num_train_samples, facts.num_valid_samples) == (100, 101)
 
     def test_it_learns_and_the_best_weights_are_those_of_the_best_epoch(self, tmp_path: Path) -> None:
         entry, run = trained(tmp_path, a_training(num_epochs=12))
         accuracies = values(run, "validation", "accuracy")
         assert accuracies[-1] > 0.8 > accuracies[0]
-        best = entry["passes"]["training"]["best"]
-        assert best == {"metric": "accuracy", "value": max(accuracies), "epoch": accuracies.index(max(accuracies)) + 1}
+        best = entry.passes.training.best
+        assert best == manifest_passes.Target("accuracy", max(accuracies), accuracies.index(max(accuracies)) + 1)
         model = Learner().model(None)
         model.load_state_dict(weights_of(run))
         inputs, labels = Learner().dataset(8, DataRequest(split="valid")).tensors  # type: ignore[attr-defined]
-        assert (model.eval()(inputs).argmax(1) == labels).double().mean().item() == best["value"]
+        assert (model.eval()(inputs).argmax(1) == labels).double().mean().item() == best.value
 
     def test_a_held_out_share_validates(self, tmp_path: Path) -> None:
         entry, _ = trained(tmp_path, a_training(validation=None, holdout_frac=0.25, num_epochs=1))
-        facts = entry["passes"]["training"]
-        assert (facts["num_train_samples"], facts["num_valid_samples"]) == (150, 50)
+        facts = entry.passes.training
+        assert (facts.num_train_samples, facts.num_valid_samples) == (150, 50)
 
     def test_it_starts_from_weights_of_a_file(self, tmp_path: Path) -> None:
         _, first = trained(tmp_path, a_training(num_epochs=12))
@@ -248,14 +250,14 @@ class TestTheEnd:
         reached = values(run, "validation", target.metric)
         is_reached = [value >= 0.9 if target.metric == "accuracy" else value <= 0.4 for value in reached]
         assert is_reached == [False] * (len(reached) - 1) + [True]
-        facts = entry["passes"]["training"]
-        assert facts["until"] == {"metric": target.metric, "value": target.value, "epoch": len(reached)}
-        assert (facts["num_epochs"], facts["num_epochs_asked"], entry["status"]) == (len(reached), 50, "ok")
+        facts = entry.passes.training
+        assert facts.until == manifest_passes.Target(target.metric, target.value, len(reached))
+        assert (facts.num_epochs, facts.num_epochs_asked, entry.status) == (len(reached), 50, "ok")
 
     def test_a_target_that_is_not_reached(self, tmp_path: Path) -> None:
         entry, _ = trained(tmp_path, a_training(num_epochs=2, until=Target("accuracy", 1.1)))
-        assert entry["passes"]["training"]["until"] == {"metric": "accuracy", "value": 1.1, "epoch": None}
-        assert entry["passes"]["training"]["num_epochs"] == 2
+        assert entry.passes.training.until == manifest_passes.Target("accuracy", 1.1, None)
+        assert entry.passes.training.num_epochs == 2
 
     @pytest.mark.parametrize(("iteration", "where", "num_epochs"), [
         (3, "in iteration 3 of the training of epoch 1", 0),
@@ -266,8 +268,8 @@ class TestTheEnd:
         self, tmp_path: Path, iteration: int, where: str, num_epochs: int,
     ) -> None:
         entry, run = trained(tmp_path, a_training(Diverging(diverge_at=iteration)))
-        assert (entry["status"], entry["reason"]) == ("diverged", f"the loss is nan {where}")
-        assert entry["passes"]["training"]["num_epochs"] == num_epochs
+        assert (entry.status, entry.reason) == ("diverged", f"the loss is nan {where}")
+        assert entry.passes.training.num_epochs == num_epochs
         assert set(run.stages["number"]) == set(range(1, num_epochs + 1))
         assert set(run.metrics["number"]) == set(range(1, num_epochs + 1))
 
@@ -281,8 +283,8 @@ class TestTheEnd:
             train_cases([failing, a_training(num_epochs=1)], writer, Silent(), interrupt)
         failed, ok = writer.manifest["cases"]
         assert (failed["status"], ok["status"]) == (status, "ok")
-        assert failed["requested_bytes"] == (2**57 if status == "oom" else None)
-        assert failed["passes"]["training"]["status"] == "failed"
+        assert failed.get("requested_bytes") == (2**57 if status == "oom" else None)
+        assert failed.passes.training.status == "failed"
         assert "\n" not in failed["reason"]
 
 
@@ -306,8 +308,8 @@ class TestGoingOn:
 
         writer = new_writer(tmp_path)
         entry = train(writer, training, Silent(moment))
-        assert (entry["status"], entry["reason"]) == ("interrupted", "by SIGINT")
-        assert entry["passes"]["training"]["num_epochs"] == moment[0] - 1
+        assert (entry.status, entry.reason) == ("interrupted", "by SIGINT")
+        assert entry.passes.training.num_epochs == moment[0] - 1
         partial = load_run(writer.directory, partial=True)
         assert set(partial.stages["number"]) == set(range(1, moment[0]))
 
@@ -319,10 +321,10 @@ class TestGoingOn:
         resumed = load_run(again.publish())
         assert same(weights_of(resumed), weights_of(whole))
         assert resumed.metrics.drop(columns="case").equals(whole.metrics.drop(columns="case"))
-        facts = entry["passes"]["training"]
-        assert facts["num_resumed"] == 1
+        facts = entry.passes.training
+        assert facts.num_resumed == 1
         for fact in ("num_epochs", "best", "until", "weights"):
-            assert facts[fact] == whole_entry["passes"]["training"][fact]
+            assert getattr(facts, fact) == getattr(whole_entry.passes.training, fact)
         keys = ["stage", "number", "phase", "num_iterations", "num_samples"]
         assert resumed.stages[keys].equals(whole.stages[keys])
 
@@ -336,8 +338,8 @@ class TestGoingOn:
             train_cases([training], writer, Silent(), interrupt)
         after = writer.entry(training.case.id)
         assert after is not None
-        assert after["status"] == "interrupted"
-        assert after["passes"]["training"] == before["passes"]["training"] | {"num_resumed": 1}
+        assert after.status == "interrupted"
+        assert after.passes.training == msgspec.structs.replace(before.passes.training, num_resumed=1)
         assert set(load_run(writer.directory, partial=True).stages["number"]) == {1, 2}
         train(writer, training)
         writer.close("complete")
@@ -448,8 +450,8 @@ class TestChecks:
 
 def test_a_limit_of_batches_holds_in_training_and_validation(tmp_path: Path) -> None:
     entry = train(writer := new_writer(tmp_path), a_training(num_epochs=2, max_batches=1, batch_size=2))
-    assert entry["status"] == "ok"
-    assert entry["passes"]["training"]["num_train_samples"] == 2
+    assert entry.status == "ok"
+    assert entry.passes.training.num_train_samples == 2
     stages = load_run(writer.close("complete")).table("stages").query("stage in ('training', 'validation')")
     assert set(stages["num_iterations"]) == {1}
     assert set(stages["num_samples"]) == {2}
