@@ -28,6 +28,7 @@ from charact.measure.training.plan import Target, Training
 from charact.measure.training.train_case import train_cases
 from charact.record import manifest_passes
 from charact.record.in_progress import CHECKPOINTS
+from charact.record.manifest import CaseEntry, typed_entry
 from charact.record.reader import Run
 from charact.record.writer import RunWriter
 from charact.workload.base import Workload
@@ -113,7 +114,7 @@ def a_training(workload: Workload | None = None, num_epochs: int = 3, **options:
                     **({"validation": "valid"} | options))
 
 
-def train(writer: RunWriter, training: Training, observer: Silent | None = None) -> dict[str, Any]:
+def train(writer: RunWriter, training: Training, observer: Silent | None = None) -> CaseEntry:
     """Train one case into the record; returns its entry."""
     with Interrupt() as interrupt:
         train_cases([training], writer, observer or Silent(), interrupt)
@@ -281,11 +282,12 @@ class TestTheEnd:
         failing = a_training(TwoLayers(fail_in=fail_in), num_epochs=1)
         with Interrupt() as interrupt:
             train_cases([failing, a_training(num_epochs=1)], writer, Silent(), interrupt)
-        failed, ok = writer.manifest["cases"]
-        assert (failed["status"], ok["status"]) == (status, "ok")
-        assert failed.get("requested_bytes") == (2**57 if status == "oom" else None)
+        failed, ok = map(typed_entry, writer.manifest["cases"])
+        assert (failed.status, ok.status) == (status, "ok")
+        assert failed.requested_bytes == (2**57 if status == "oom" else None)
         assert failed.passes.training.status == "failed"
-        assert "\n" not in failed["reason"]
+        assert failed.reason is not None
+        assert "\n" not in failed.reason
 
 
 RESUMED = [
@@ -391,7 +393,7 @@ class TestGoingOn:
             with pytest.raises(UserError, match=r"is damaged \(\w+\): remove it to restart the training of its case"):
                 train(writer, a_training())
         checkpoint.unlink()
-        assert train(writer, a_training())["status"] == "ok"
+        assert train(writer, a_training()).status == "ok"
 
     @pytest.mark.parametrize(("place", "value"), [
         (("progress", "epoch"), "two"), (("progress", "epoch"), -1), (("progress", "stages"), [{"stage": 3}]),
