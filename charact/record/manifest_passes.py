@@ -66,7 +66,6 @@ class TimingPass(Pass):
     precision_target_frac: Amount | None = None
     interval_frac: Amount | None = None
     median_s: Number | None = None
-    """Of a whole model that was run to verify or calibrate: share of the time in which its thread was on a core."""
     attributed_frac: Number | None = None
     inferred_frac: Number | None = None
     blind_spots: list[str] = []
