@@ -12,8 +12,7 @@ from charact.core.output import show
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from charact.machine.ceilings_cache import CachedCeilings, Ceiling
-    from charact.machine.collective_ceilings import CachedCollectives
+    from charact.machine.ceilings_cache import CachedCeilings, CachedCollectives, Ceiling
     from charact.measure.capabilities import Check
 
 _NUM_LIMITS = 4

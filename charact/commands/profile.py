@@ -151,7 +151,7 @@ def _on_ranks(cases: "list[Case]", ranks: list[tuple[str | None, int]], rule: "S
 
     import torch
 
-    from charact.machine.collective_ceilings import best_collectives
+    from charact.machine.ceilings_cache import best_collectives
     from charact.measure.ranks.processes import backend_of
     from charact.measure.ranks.runner import run_rank_cases
 

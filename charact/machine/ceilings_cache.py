@@ -1,4 +1,4 @@
-"""Ceilings measured on a machine, and their cache in the user's folder."""
+"""Ceilings measured on a machine, also of collectives between its ranks, and their cache in the user's folder."""
 
 import re
 import time
@@ -15,7 +15,6 @@ REMEDY = "charact doctor --ceilings measures them"
 UNDISTURBED_FRAC = 0.8
 """Lowest share of its cores' time that the process must have had, for ceilings to be cached."""
 _Positive = Annotated[float, msgspec.Meta(gt=0)]
-Kept = TypeVar("Kept", bound=msgspec.Struct)
 
 
 class Ceiling(TypedDict):
@@ -44,22 +43,62 @@ class Ceiling(TypedDict):
     """For `gemm`: operator type, layer and case whose rate exceeded all probes; null for a probe."""
 
 
-class CachedCeilings(msgspec.Struct, forbid_unknown_fields=True):
-    """Ceilings of a device, as stored in the cache."""
+class CollectiveCeiling(TypedDict):
+    """Bandwidth of a collective of one size between ranks of this machine."""
 
+    operation: Literal["all_reduce", "all_gather", "reduce_scatter", "broadcast"]
+    bytes: Annotated[int, msgspec.Meta(gt=0)]
+    """The larger of a rank's inputs and outputs."""
+    time_s: _Positive
+    """Median time of a call on the slowest rank."""
+    bus_bytes_per_s: _Positive
+    low: _Positive
+    high: _Positive
+    """Bus bandwidth at that time, and at the ends of its 95 % interval."""
+
+
+class _Cached(msgspec.Struct, forbid_unknown_fields=True):
     format: Literal[1]
     charact: str
     """Version that measured them; another may measure differently."""
     measured: str
     """Time of the measurement."""
-    ceilings: Annotated[list[Ceiling], msgspec.Meta(min_length=1)]
-    check_flop_per_s: _Positive | None
-    """Rate of the short check (see `measure.microbench.ceilings.check_speed`) at that time; null if not checked."""
 
     @property
     def when(self) -> str:
         """Time of the measurement, to the minute."""
         return self.measured[:16].replace("T", " ")
+
+
+class CachedCeilings(_Cached):
+    """Ceilings of a device, as stored in the cache."""
+
+    ceilings: Annotated[list[Ceiling], msgspec.Meta(min_length=1)]
+    check_flop_per_s: _Positive | None
+    """Rate of the short check (see `measure.microbench.ceilings.check_speed`) at that time; null if not checked."""
+
+
+class CachedCollectives(_Cached):
+    """Collectives between ranks of this machine, as stored in the cache."""
+
+    backend: str
+    num_ranks: Annotated[int, msgspec.Meta(ge=2)]
+    rows: Annotated[list[CollectiveCeiling], msgspec.Meta(min_length=1)]
+    """Every operation and size, in the order of measurement."""
+    unavailable: dict[str, str]
+    """Why an operation has no rows, by operation."""
+
+    @property
+    def best(self) -> list[CollectiveCeiling]:
+        """The size with the highest bus bandwidth of each operation."""
+        rows: dict[str, CollectiveCeiling] = {}
+        for row in self.rows:
+            if row["operation"] not in rows or row["bus_bytes_per_s"] > rows[row["operation"]]["bus_bytes_per_s"]:
+                rows[row["operation"]] = row
+        return list(rows.values())
+
+
+Kept = TypeVar("Kept", CachedCeilings, CachedCollectives)
 
 
 class NotCached(Exception):
@@ -72,15 +111,19 @@ def ceilings_file(fingerprint: str, torch_version: str, num_threads: int, device
     Raises:
         NotCached: the user has no home directory.
     """
-    return cache_file(f"{fingerprint}-torch{torch_version}-{num_threads}threads-{device}")
+    return _cache_file(f"{fingerprint}-torch{torch_version}-{num_threads}threads-{device}")
 
 
-def cache_file(name: str) -> Path:
-    """Return the path of a file of ceilings in the cache, by what they depend on.
+def collectives_file(fingerprint: str, torch_version: str, num_ranks: int, backend: str) -> Path:
+    """Return the path of the collectives in the cache; its name has everything that they depend on.
 
     Raises:
         NotCached: the user has no home directory.
     """
+    return _cache_file(f"{fingerprint}-torch{torch_version}-{num_ranks}ranks-{backend}")
+
+
+def _cache_file(name: str) -> Path:
     try:
         cache = user_cache()
     except RuntimeError:
@@ -94,15 +137,19 @@ def read_ceilings(path: Path) -> CachedCeilings:
     Raises:
         NotCached: there are none, or they cannot be used.
     """
-    return read_cached(path, CachedCeilings)
+    return _read(path, CachedCeilings)
 
 
-def read_cached(path: Path, kind: type[Kept]) -> Kept:
-    """Return what a file of the cache holds.
+def read_collectives(path: Path) -> CachedCollectives:
+    """Return collectives from the cache.
 
     Raises:
-        NotCached: the file does not exist, or cannot be used.
+        NotCached: there are none, or they cannot be used.
     """
+    return _read(path, CachedCollectives)
+
+
+def _read(path: Path, kind: type[Kept]) -> Kept:
     try:
         kept = msgspec.json.decode(path.read_bytes(), type=kind)
     except FileNotFoundError:
@@ -111,9 +158,8 @@ def read_cached(path: Path, kind: type[Kept]) -> Kept:
         raise NotCached(f"{path} cannot be read ({(error.strerror or str(error)).lower()})") from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise NotCached(f"{path} is damaged, or of another version of charact") from None
-    measured_by: str = kept.charact  # type: ignore[attr-defined]
-    if measured_by != version("charact"):
-        raise NotCached(f"they were measured by charact {measured_by}")
+    if kept.charact != version("charact"):
+        raise NotCached(f"they were measured by charact {kept.charact}")
     return kept
 
 
@@ -136,12 +182,32 @@ def cached_ceilings(fingerprint: str, torch_version: str, num_threads: int, devi
     return {"ceilings": rows, "ceilings_reason": "; ".join(reasons) or None}
 
 
+def best_collectives(fingerprint: str, torch_version: str, wanted: Iterable[tuple[int, str]]) -> dict[str, Any]:
+    """Return the manifest's entries `collective_ceilings` and, for those not in the cache, the reason.
+
+    Args:
+        fingerprint: fingerprint of the machine.
+        torch_version: version of PyTorch.
+        wanted: numbers of ranks, each with its backend.
+    """
+    rows: list[dict[str, Any]] = []
+    reasons = []
+    for num_ranks, backend in wanted:
+        try:
+            kept = read_collectives(collectives_file(fingerprint, torch_version, num_ranks, backend))
+            rows += [{"backend": backend, "num_ranks": num_ranks, **row} for row in kept.best]
+        except NotCached as missing:
+            reasons.append(f"collectives of {num_ranks} ranks ({backend}): {missing}; charact doctor --ceilings "
+                           f"--nproc {num_ranks} measures them")
+    return {"collective_ceilings": rows, "collective_ceilings_reason": "; ".join(reasons) or None}
+
+
 def distinct_devices(devices: Iterable[str]) -> Sequence[str]:
     """Return the distinct names of devices; `cuda` is the first GPU."""
     return list(dict.fromkeys("cuda:0" if device == "cuda" else device for device in devices))
 
 
-def cache_ceilings(path: Path, kept: msgspec.Struct) -> None:
+def cache_ceilings(path: Path, kept: CachedCeilings | CachedCollectives) -> None:
     """Write ceilings to the cache, atomically."""
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -155,7 +221,17 @@ def is_disturbed(ceilings: list[Ceiling]) -> bool:
 
 def now_measured(ceilings: list[Ceiling], check_flop_per_s: float | None = None) -> CachedCeilings:
     """Return ceilings in the cache's format, measured now."""
-    return CachedCeilings(1, version("charact"), time.strftime("%Y-%m-%dT%H:%M:%S%z"), ceilings, check_flop_per_s)
+    return CachedCeilings(*_now(), ceilings, check_flop_per_s)
+
+
+def collectives_now_measured(backend: str, num_ranks: int, rows: list[CollectiveCeiling],
+                             unavailable: dict[str, str]) -> CachedCollectives:
+    """Return collectives in the cache's format, measured now."""
+    return CachedCollectives(*_now(), backend, num_ranks, rows, unavailable)
+
+
+def _now() -> tuple[Literal[1], str, str]:
+    return 1, version("charact"), time.strftime("%Y-%m-%dT%H:%M:%S%z")
 
 
 def raise_ceilings(kept: CachedCeilings, reached: Mapping[str, tuple[float, str]]) -> CachedCeilings:

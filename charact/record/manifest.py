@@ -163,7 +163,7 @@ class Ceiling(Struct):
 
 
 class CollectiveCeiling(Struct):
-    """Best measured bandwidth of a collective between ranks; see `charact.machine.collective_ceilings`."""
+    """Best measured bandwidth of a collective between ranks; see `charact.machine.ceilings_cache`."""
 
     backend: str
     num_ranks: RankCount

@@ -5,8 +5,14 @@ from typing import Any
 
 import torch
 
-from charact.machine.ceilings_cache import Ceiling, cache_ceilings, ceilings_file, now_measured
-from charact.machine.collective_ceilings import collectives_file, collectives_now_measured
+from charact.machine.ceilings_cache import (
+    Ceiling,
+    cache_ceilings,
+    ceilings_file,
+    collectives_file,
+    collectives_now_measured,
+    now_measured,
+)
 from charact.machine.facts import machine_facts
 
 _MOST_THREADS = max(8, os.cpu_count() or 1)

@@ -16,26 +16,24 @@ from charact.execution.interrupt import Interrupt
 from charact.machine.ceilings_cache import (
     UNDISTURBED_FRAC,
     CachedCeilings,
+    CachedCollectives,
     NotCached,
     cache_ceilings,
     cached_ceilings,
     ceilings_file,
+    collectives_file,
+    collectives_now_measured,
     distinct_devices,
     is_disturbed,
     now_measured,
     raise_ceilings,
     read_ceilings,
-)
-from charact.machine.collective_ceilings import (
-    CachedCollectives,
-    collectives_file,
-    collectives_now_measured,
     read_collectives,
 )
 from charact.machine.core_use import CoreMeter
 from charact.machine.facts import usable_cores
 from charact.measure.microbench.ceilings import check_speed, measure_ceilings
-from charact.measure.microbench.collective_ceilings import measure_collectives
+from charact.measure.microbench.collectives import measure_collectives
 from charact.measure.ranks.processes import backend_of
 from charact.measure.script.ranks.launcher import warn_of_few_cores
 from charact.record.reader import Run

@@ -36,8 +36,7 @@ def _facts(hostname: str, devices: list[str], of_torch: dict[str, Any] | None, r
     if hostname != os.uname().nodename:
         warn(f"charact: this is not {hostname}, where the program ran: the record has no facts of the machine")
         return {}
-    from charact.machine.ceilings_cache import cached_ceilings
-    from charact.machine.collective_ceilings import best_collectives
+    from charact.machine.ceilings_cache import best_collectives, cached_ceilings
     from charact.machine.facts import machine_facts, software_facts, torch_facts
 
     if of_torch is None:

@@ -15,7 +15,7 @@ from charact.execution.memory_limit import release_memory
 from charact.execution.out_of_memory import host_memory_guard
 from charact.execution.precision import float32_products
 from charact.machine.facts import device_name
-from charact.measure.microbench.collective_timing import time_over_ranks
+from charact.measure.microbench.collectives import time_over_ranks
 from charact.measure.microbench.operation_timing import OperationTiming, result_error, rotated_inputs, time_direction
 from charact.measure.passes.timing import StopRule
 from charact.ops import Kind, Problem, all_kinds, all_suites

@@ -89,13 +89,10 @@ def probes(device: torch.device) -> list[Probe]:
     """Return all probes of a device, with initialized arrays, so that page faults are not measured."""
     free = free_host_bytes() if device.type == "cpu" else torch.cuda.mem_get_info(device)[0]
     budget = int(MEMORY_FRAC * free)
-    found = [probe for precision in _precisions(device) for probe in _products(device, precision, budget)]
-    found += _bandwidths(device, budget)
     tiny, zero = torch.ones(1, device=device), torch.zeros(1, device=device)
-    found.append(Probe("launch", "s", 1.0, lambda: tiny.add_(zero), on_host=True))
-    if device.type == "cuda":
-        found += _transfers(device, budget)
-    return found
+    return [*(probe for precision in _precisions(device) for probe in _products(device, precision, budget)),
+            *_bandwidths(device, budget), Probe("launch", "s", 1.0, lambda: tiny.add_(zero), on_host=True),
+            *(_transfers(device, budget) if device.type == "cuda" else ())]
 
 
 def _precisions(device: torch.device) -> list[str]:
@@ -121,10 +118,10 @@ def _products(device: torch.device, precision: str, budget: int) -> Iterator[Pro
         if device.type == "cpu" and precision == "fp32" and has_onednn:
             # For float32 torch.mm calls MKL, which reaches half of oneDNN's rate on AMD processors.
             calls.append(partial(torch.ops.mkldnn._linear_pointwise, left, right, None, "none", [], ""))
-        made = [Probe("gemm", "flop_per_s", 2.0 * side**3, call, precision, working_set_bytes=num_bytes)
-                for call in calls]
-        yield from made
-        if max(call_seconds(probe, device) for probe in made) > _LONG_S:
+        products = [Probe("gemm", "flop_per_s", 2.0 * side**3, call, precision, working_set_bytes=num_bytes)
+                    for call in calls]
+        yield from products
+        if max(call_seconds(probe, device) for probe in products) > _LONG_S:
             break
     if device.type == "cpu":
         yield from _convolutions(dtype, precision, generator)
@@ -150,7 +147,17 @@ def _bandwidths(device: torch.device, budget: int) -> Iterator[Probe]:
 
     L1 is omitted, since dispatching an operator takes longer than reading it.
     """
-    sizes, last_cache = _gpu_sizes(device) if device.type == "cuda" else _cpu_sizes()
+    sizes: list[tuple[str, int, int | None]]  # level, working set and threads
+    if device.type == "cuda":
+        last_cache = int(torch.cuda.get_device_properties(device).L2_cache_size)
+        sizes = [("L2", last_cache // 2, None)]
+    else:
+        levels = cache_levels(torch.get_num_threads())
+        outer = [level for level in levels if level.level != "L1"]
+        # For one thread and for all: waking threads may dominate small sets.
+        sizes = [*((level.level, level.bytes_each // 2, 1) for level in outer),
+                 *((level.level, level.usable_bytes // 2, None) for level in outer)]
+        last_cache = max((level.usable_bytes for level in levels), default=0)
     for level, num_bytes, num_threads in sizes:
         if num_bytes <= _PROBE_FRAC * budget:
             yield from _streams(device, level, num_bytes, num_threads)
@@ -160,22 +167,7 @@ def _bandwidths(device: torch.device, budget: int) -> Iterator[Probe]:
         yield from _streams(device, "memory", num_bytes, None)
 
 
-def _cpu_sizes() -> tuple[list[tuple[str, int, int | None]], int]:
-    """Return level, working set and threads, for one thread and for all: waking threads may dominate small sets."""
-    levels = cache_levels(torch.get_num_threads())
-    outer = [level for level in levels if level.level != "L1"]
-    each: list[tuple[str, int, int | None]] = [(level.level, level.bytes_each // 2, 1) for level in outer]
-    every: list[tuple[str, int, int | None]] = [(level.level, level.usable_bytes // 2, None) for level in outer]
-    return each + every, max((level.usable_bytes for level in levels), default=0)
-
-
-def _gpu_sizes(device: torch.device) -> tuple[list[tuple[str, int, int | None]], int]:
-    cache = int(torch.cuda.get_device_properties(device).L2_cache_size)
-    return [("L2", cache // 2, None)], cache
-
-
 def _streams(device: torch.device, level: str, num_bytes: int, num_threads: int | None) -> Iterator[Probe]:
-    """Yield a copy and a triad with the given working set in total."""
     itemsize = torch.float32.itemsize
     # Filled by all threads, as they will be read: NUMA places a page at the thread that first touches it.
     first, second, third = (torch.ones(num_bytes // 2 // itemsize, device=device) for _ in range(3))
@@ -192,7 +184,6 @@ def _streams(device: torch.device, level: str, num_bytes: int, num_threads: int 
 
 
 def _transfers(device: torch.device, budget: int) -> Iterator[Probe]:
-    """Yield copies between pinned host memory and the device."""
     num_bytes = min(_TRANSFER_BYTES, int(_PROBE_FRAC * budget), int(MEMORY_FRAC * free_host_bytes()))
     host = torch.ones(num_bytes, dtype=torch.uint8, pin_memory=True)
     there = torch.ones(num_bytes, dtype=torch.uint8, device=device)

@@ -3,7 +3,6 @@
 import contextlib
 import math
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from statistics import median
 from typing import NamedTuple, cast
@@ -68,43 +67,38 @@ def check_speed(device: torch.device) -> Speed:
 
 
 def _best_rows(device: torch.device) -> list[Ceiling]:
+    timed = [(probe, call_seconds(probe, device)) for probe in probes(device)]
+    blocks: list[list[_Repeats]] = [[] for _ in timed]
+    for number in range(_NUM_BLOCKS):
+        for (probe, call_s), done in zip(timed, blocks, strict=True):
+            if number == 0 or (number + 1) * _NUM_REPEATS * max(call_s, REPEAT_S) <= _PROBE_S:
+                done.append(_block(probe, device, calls_per_repeat(call_s, device)))
     best: dict[tuple[str, str | None, str | None], Ceiling] = {}
-    for probe, block in _fastest_blocks(device):
-        row = _row(device, probe, block)
+    for (probe, _), done in zip(timed, blocks, strict=True):
+        row = _row(device, probe, min(done, key=lambda block: median(block.seconds)))
         key = (row["ceiling"], row["precision"], row["level"])
-        if key not in best or _is_better(row, best[key]):
+        sign = -1 if row["unit"] == "s" else 1
+        if key not in best or sign * row["value"] > sign * best[key]["value"]:
             best[key] = row
     return list(best.values())
 
 
 @dataclass(frozen=True)
-class _Block:
+class _Repeats:
     seconds: list[float]
     """Seconds per call, by repeat."""
     cores_frac: float
     """Share of the cores' time that the process used."""
 
 
-def _fastest_blocks(device: torch.device) -> Iterator[tuple[Probe, _Block]]:
-    """Yield each probe with its best block."""
-    kept = [(probe, call_seconds(probe, device)) for probe in probes(device)]
-    blocks: list[list[_Block]] = [[] for _ in kept]
-    for number in range(_NUM_BLOCKS):
-        for (probe, call_s), done in zip(kept, blocks, strict=True):
-            if number == 0 or (number + 1) * _NUM_REPEATS * max(call_s, REPEAT_S) <= _PROBE_S:
-                done.append(_block(probe, device, calls_per_repeat(call_s, device)))
-    for (probe, _), done in zip(kept, blocks, strict=True):
-        yield probe, min(done, key=lambda block: median(block.seconds))
-
-
-def _block(probe: Probe, device: torch.device, num_calls: int) -> _Block:
+def _block(probe: Probe, device: torch.device, num_calls: int) -> _Repeats:
     begun_s, begun_cpu_s = time.perf_counter(), time.process_time()
     seconds = [seconds_per_call(probe, device, num_calls) for _ in range(_NUM_REPEATS)]
     cores = min(torch.get_num_threads(), quota_cores() or math.inf, usable_cores())
-    return _Block(seconds, (time.process_time() - begun_cpu_s) / (time.perf_counter() - begun_s) / cores)
+    return _Repeats(seconds, (time.process_time() - begun_cpu_s) / (time.perf_counter() - begun_s) / cores)
 
 
-def _row(device: torch.device, probe: Probe, block: _Block) -> Ceiling:
+def _row(device: torch.device, probe: Probe, block: _Repeats) -> Ceiling:
     seconds, is_product = block.seconds, probe.ceiling == "gemm"
     interval = median_interval(seconds)
     assert interval is not None
@@ -121,10 +115,6 @@ def _row(device: torch.device, probe: Probe, block: _Block) -> Ceiling:
         "datasheet": None, "datasheet_source": None, "theoretical": None,
         "cores_frac": block.cores_frac if is_product and device.type == "cpu" else None, "origin": None,
     })
-
-
-def _is_better(row: Ceiling, other: Ceiling) -> bool:
-    return row["value"] < other["value"] if row["unit"] == "s" else row["value"] > other["value"]
 
 
 def _with_datasheet(row: Ceiling, device: torch.device) -> Ceiling:

@@ -13,6 +13,7 @@ import torch
 from charact.execution.out_of_memory import free_host_bytes
 from charact.machine.cache_sizes import cache_levels
 from charact.measure.microbench.call_timer import Times, by_clock, calls_per_repeat, seconds, time_together
+from charact.measure.passes.memory_pass import dense_parts
 from charact.measure.passes.timing import StopRule, ended_by, spread_frac, warm_up
 from charact.measure.passes.warm_device import warm_device
 from charact.ops import Prepared
@@ -72,32 +73,18 @@ def near_cache_bytes(device: torch.device) -> int:
 
 def tensor_bytes(tensor: torch.Tensor) -> int:
     """Return the bytes of a tensor's data; for a sparse tensor, values and indices."""
-    if tensor.layout is torch.strided:
-        return tensor.nbytes
-    if tensor.layout is torch.sparse_coo:
-        parts = [tensor._indices(), tensor._values()]
-    elif tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
-        parts = [tensor.crow_indices(), tensor.col_indices(), tensor.values()]
-    else:
-        parts = [tensor.ccol_indices(), tensor.row_indices(), tensor.values()]
-    return sum(part.nbytes for part in parts)
+    return sum(part.nbytes for part in dense_parts(tensor))
 
 
 def time_direction(prepared: Prepared, rotated: Sequence[Inputs], device: torch.device, rule: StopRule,
                    on_repetition: Callable[[int, float], None]) -> OperationTiming:
     """Warm up to the steady state, on a GPU also of its clock, then repeat until the rule is met.
 
-    A repetition has as many calls as fit into a millisecond, at least one. On a CPU the host's clock counts; on a GPU
+    `on_repetition` is called between repetitions with their number and the median time of a call (s). A repetition has
+    as many calls as fit into a millisecond, at least one. On a CPU the host's clock counts; on a GPU
     the time between events, with all calls queued before the first starts. Allocating the result is included.
 
     *Error*: as in the timing pass, clock frequency changes and other load affect all repetitions.
-
-    Args:
-        prepared: the operation.
-        rotated: sets of inputs to rotate through.
-        device: device of the inputs.
-        rule: stop rule, in repetitions.
-        on_repetition: called between repetitions with (number of repetitions, median seconds of a call).
     """
     turns = itertools.cycle(rotated)
     num_unseen = warm_device(device, lambda: prepared.call(*next(turns)))
@@ -143,9 +130,9 @@ def timing_facts(call_s: Sequence[float], num_calls: int, ended_by: str, rule: S
 def result_error(prepared: Prepared, inputs: Inputs) -> float:
     """Return the largest difference from the float64 result, relative to its largest magnitude; inf if not finite."""
     expected = prepared.reference(*inputs)  # first, since some operations change their inputs
-    found = prepared.compared(prepared.call(*inputs)).to("cpu", torch.float64)
-    assert found.shape == expected.shape, f"the result is {tuple(found.shape)}, its reference {tuple(expected.shape)}"
-    error, largest = float((found - expected).abs().max()), float(expected.abs().max())
+    result = prepared.compared(prepared.call(*inputs)).to("cpu", torch.float64)
+    assert result.shape == expected.shape, f"the result is {tuple(result.shape)}, its reference {tuple(expected.shape)}"
+    error, largest = float((result - expected).abs().max()), float(expected.abs().max())
     if not math.isfinite(error):
         return math.inf
     return error / largest if largest else error

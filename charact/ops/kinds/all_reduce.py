@@ -1,6 +1,6 @@
 """All-reduce sums over several ranks: gloo on CPUs, NCCL on CUDA.
 
-Each rank is a process, on CUDA with its own device; `charact.measure.microbench.collective_timing` starts them. Bytes
+Each rank is a process, on CUDA with its own device; `charact.measure.microbench.collectives` starts them. Bytes
 follow the convention of bus bandwidth: of N ranks each sends and receives 2 (N - 1) / N of the numbers' bytes, the
 least that any algorithm needs, so that bytes/s compare with a link's whatever N is. FLOP are not counted.
 

@@ -8,10 +8,9 @@ from support.ceilings import ceiling
 
 from charact import cli
 from charact.commands import doctor
-from charact.machine.ceilings_cache import Ceiling, now_measured
-from charact.machine.collective_ceilings import collectives_now_measured
+from charact.machine.ceilings_cache import Ceiling, collectives_now_measured, now_measured
 from charact.measure.capabilities import Check, machine_checks
-from charact.measure.microbench.collective_ceilings import collective_ceiling
+from charact.measure.microbench.collectives import collective_ceiling
 
 SHEET = "NVIDIA H100 datasheet, 2024"
 
