@@ -21,9 +21,9 @@ import torch
 from torch import Tensor, nn
 
 from charact import memory
-from charact.measure.memory_estimate.caching_allocator import GRANULE_BYTES
 from charact.measure.memory_estimate.cuda_kernels import cuda_kernels
 from charact.measure.memory_estimate.function_trace import trace_function
+from charact.measure.memory_estimate.replay import GRANULE_BYTES
 
 SNAPSHOTS = Path(__file__).resolve().parents[2] / "shared" / "memory"
 DEVICE = "a100-80gb"

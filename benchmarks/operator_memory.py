@@ -16,7 +16,7 @@ from torch import nn
 import charact.measure  # noqa: F401  (quiets torch, so it comes first)
 from charact.execution.running_layer import RunningLayer
 from charact.measure.memory_estimate.allocation_trace import AllocationTrace, Recorder
-from charact.measure.memory_estimate.modelled_memory import modelled
+from charact.measure.memory_estimate.inner_memory import modelled
 from charact.measure.memory_estimate.operator_memory import OperatorMemory
 
 IMAGES = {1: (32, 100, 500), 2: (7, 8, 14, 15, 28, 33, 56), 3: (5, 8, 12)}

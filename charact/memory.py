@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -27,36 +28,36 @@ class Estimate:
     """Name of the device."""
     _target: "Target" = field(repr=False)
     _predict: "Callable[[Target], MemoryEstimate]" = field(repr=False)
-    _made: "MemoryEstimate" = field(init=False, repr=False)
+    _estimate: "MemoryEstimate" = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        self._made = self._predict(self._target)
+        self._estimate = self._predict(self._target)
 
     @property
     def peak_bytes(self) -> int:
         """Peak memory in PyTorch's allocator."""
-        return self._made.peak_bytes
+        return self._estimate.peak_bytes
 
     @property
     def low_bytes(self) -> int:
         """Lower bound of the peak."""
-        return self._made.low_bytes
+        return self._estimate.low_bytes
 
     @property
     def high_bytes(self) -> int:
         """Upper bound of the peak."""
-        return self._made.high_bytes
+        return self._estimate.high_bytes
 
     @property
     def needed_bytes(self) -> int:
         """Memory that the device needs: the upper bound, on CUDA with the allocator's reserve and the context."""
-        return self._made.needed_bytes
+        return self._estimate.needed_bytes
 
     @property
     def facts(self) -> dict[str, Any]:
         """Parts and uncertainty of the estimate, as in a run's manifest for the pass `prediction`."""
         of_pass = {field.name for field in msgspec.structs.fields(Pass)}
-        return {name: msgspec.to_builtins(value) for name, value in msgspec.structs.asdict(self._made.facts).items()
+        return {name: msgspec.to_builtins(value) for name, value in msgspec.structs.asdict(self._estimate.facts).items()
                 if name not in of_pass}
 
     @property
@@ -85,13 +86,13 @@ class Estimate:
 
     def _on(self, target: "Target") -> "MemoryEstimate":
         is_same = (target.kind, target.capability) == (self._target.kind, self._target.capability)
-        return self._made if is_same else self._predict(target)
+        return self._estimate if is_same else self._predict(target)
 
     def _table(self, kind: str) -> "pd.DataFrame":
         import pandas as pd
 
         columns = ["phase", "layer", "operator", "category", "origin", "bytes"]
-        rows = [row for row in self._made.rows if row["kind"] == kind and row["bytes"]]
+        rows = [row for row in self._estimate.rows if row["kind"] == kind and row["bytes"]]
         return pd.DataFrame(rows, columns=columns)
 
     def __str__(self) -> str:
@@ -138,13 +139,15 @@ def estimate(what: "str | Workload | Callable[[], Any]", *, input_size: int | No
         UserError: a name, size or number is invalid, FSDP2 cannot shard the model, or the model needs an operator that
             fake tensors do not support (the message names it).
     """
+    from charact.measure.memory_estimate.estimator import Estimator, estimate_function
+
     target = target_of(device, "cuda")
     if not isinstance(what, str) and callable(what):
         name = getattr(what, "__qualname__", type(what).__name__)
-        return Estimate(name, target.name, target, _of_function(what, name))
+        return Estimate(name, target.name, target, partial(estimate_function, what, name))
     workload = _workload(what, variant, input_spec, model_args, loss, optimizer, learning_rate)
     case = _case(workload, input_size, batch_size, mode, precision, parallel, num_ranks)
-    return Estimate(workload.name, target.name, target, lambda target: _estimate_case(case, target))
+    return Estimate(workload.name, target.name, target, lambda target: Estimator(target).estimate(case))
 
 
 def target_of(device: str | int, kind: Any) -> "Target":
@@ -198,15 +201,3 @@ def _case(workload: "Workload", input_size: int | None, batch_size: int | None, 
                 precision, torch.device("cpu"), DataRequest(), parallel=parallel, num_ranks=num_ranks)
     case.check_size()
     return case
-
-
-def _estimate_case(case: "Case", target: "Target") -> "MemoryEstimate":
-    from charact.measure.memory_estimate.estimator import Estimator
-
-    return Estimator(target).estimate(case)
-
-
-def _of_function(build: "Callable[[], Any]", name: str) -> "Callable[[Target], MemoryEstimate]":
-    from charact.measure.memory_estimate.estimator import estimate_function
-
-    return lambda target: estimate_function(build, name, target)

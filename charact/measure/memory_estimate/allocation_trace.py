@@ -17,9 +17,15 @@ from torch.utils._pytree import tree_leaves
 
 from charact.core.memory_curve import Block
 from charact.execution.running_layer import RunningLayer
-from charact.measure.memory_estimate.fake_results import COMPOSITE, is_cast_whole, is_composite, run
-from charact.measure.memory_estimate.gradient_sums import in_place_in_backward, least_references
-from charact.measure.memory_estimate.operator_calls import OperatorCall, call_of
+from charact.measure.memory_estimate.fake_operators import (
+    COMPOSITE,
+    in_place_in_backward,
+    is_cast_whole,
+    is_composite,
+    least_references,
+    run,
+)
+from charact.measure.memory_estimate.operator_memory import OperatorCall, call_of
 
 if TYPE_CHECKING:
     from charact.execution.loop import Loop
@@ -101,11 +107,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def ended(self) -> AllocationTrace:
         """End the iteration and return its trace, with a category for every block."""
-        live = set(self._index_of.values())
-        for number, block in enumerate(self.trace.blocks):
+        for block in self.trace.blocks:
             if block.category == "temporary" and block.phase in ("forward", "loss"):
                 block.category = "activations"
-            elif block.category == "temporary" and number in live:
+            elif block.category == "temporary" and block.death is None:
                 block.category = "unknown"
         return self.trace
 
@@ -151,11 +156,22 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.trace.ops.append(op)
         op.call = call_of(func, args, kwargs)
         outputs = run(func, args, kwargs)
-        _follow_masks(func, args, outputs)
+        if func in _COUNTS and args[0].dtype == torch.bool:
+            outputs._most_true = args[0].numel()
+        elif func is torch.ops.aten.all.default or (
+                func is torch.ops.aten.eq.Scalar and getattr(args[0], "_most_true", None) == args[1]):
+            outputs._all_are_true = True  # whether all values of a mask are
         if func.is_view and torch.is_inference_mode_enabled() and args[0].requires_grad:
             outputs.requires_grad_()  # as without a dispatch mode: `matmul` then joins batch axes instead of copying
         op.library = library_of(func, args, kwargs)
-        self._describe(op, _tensors((args, kwargs)), _tensors(outputs))
+        inputs = _tensors((args, kwargs))
+        given, first_new = {tensor.untyped_storage()._cdata for tensor in inputs}, len(self.trace.blocks)
+        # A view of an unknown storage, such as that of a data set, allocates nothing.
+        numbers = [self._number(tensor, op.phase) for tensor in _tensors(outputs)
+                   if tensor.untyped_storage()._cdata not in given]
+        op.made = tuple(dict.fromkeys(number for number in numbers if number >= first_new))
+        op.input_shapes = tuple(tuple(tensor.shape) for tensor in inputs)
+        op.item_bytes = next((tensor.itemsize for tensor in inputs if tensor.is_floating_point()), 0)
         op.end = self.trace.next_moment()
         return outputs
 
@@ -173,16 +189,6 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 return func._op_dk(COMPOSITE, *args, **kwargs)
         finally:
             self._composite, self._is_cast = outer
-
-    def _describe(self, op: Op, inputs: list[torch.Tensor], outputs: list[torch.Tensor]) -> None:
-        first_new = len(self.trace.blocks)
-        given = {tensor.untyped_storage()._cdata for tensor in inputs}
-        # A view of an unknown storage, such as that of a data set, allocates nothing.
-        new = [tensor for tensor in outputs if tensor.untyped_storage()._cdata not in given]
-        numbers = [self._number(tensor, op.phase) for tensor in new]
-        op.made = tuple(dict.fromkeys(number for number in numbers if number >= first_new))
-        op.input_shapes = tuple(tuple(tensor.shape) for tensor in inputs)
-        op.item_bytes = next((tensor.itemsize for tensor in inputs if tensor.is_floating_point()), 0)
 
     def _phase_now(self) -> str:
         return self._phase
@@ -237,15 +243,6 @@ def record_iteration(loop: "Loop", recorder: Recorder) -> AllocationTrace:
 
 def _states(loop: "Loop") -> list[Any]:
     return tree_leaves([list(optimizer.state.values()) for optimizer in loop.optimizers])
-
-
-def _follow_masks(func: Any, args: Any, outputs: Any) -> None:
-    """Mark the condition that all values of a mask are true."""
-    if func in _COUNTS and args[0].dtype == torch.bool:
-        outputs._most_true = args[0].numel()
-    elif func is torch.ops.aten.all.default or (
-            func is torch.ops.aten.eq.Scalar and getattr(args[0], "_most_true", None) == args[1]):
-        outputs._all_are_true = True
 
 
 _NAMES = {"convolution", "convolution_backward", "conv1d", "conv2d", "conv3d"}

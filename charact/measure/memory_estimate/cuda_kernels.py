@@ -20,10 +20,9 @@ import torch
 import torch._meta_registrations
 from torch import Tensor
 from torch._C import DispatchKey
+from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_map
-
-from charact.measure.memory_estimate.cuda_attention import attention
 
 _aten = torch.ops.aten
 
@@ -50,6 +49,16 @@ _TO_FP32 = ("softmax.int", "log_softmax.int", "sum", "sum.dim_IntList", "cumsum"
 _WITHOUT_COPY = {_aten.softmax.int: _aten._softmax.default, _aten.log_softmax.int: _aten._log_softmax.default}
 """Operators that convert from fp16 to fp32 without a copy (`aten/src/ATen/native/SoftMax.cpp`)."""
 
+_HALF = (torch.float16, torch.bfloat16)
+_MAX_FLASH_WIDTH = 256
+_MAX_CUDNN_WIDTH = 128
+_CUDNN_FIRST = ((9, 0), (10, 0), (10, 3))
+"""Compute capabilities that prefer cuDNN's kernels, with cuDNN 9.15.1 or later."""
+_FIRST_WITH_CUDNN = "2.11"
+"""PyTorch whose bundled cuDNN is new enough."""
+_ALIGNED = 16
+"""Alignment of a mask's rows (elements)."""
+
 
 @contextlib.contextmanager
 def cuda_kernels(capability: tuple[int, int]) -> Iterator[None]:
@@ -57,14 +66,11 @@ def cuda_kernels(capability: tuple[int, int]) -> Iterator[None]:
 
     Inference mode becomes no-grad mode: in inference mode operators are not decomposed, and a recorder would see a
     whole `aten::linear` or `aten::lstm`. The memory is the same, except that autocast may not cache weights.
-
-    Args:
-        capability: compute capability of the device.
     """
     rules: dict[Any, Callable[..., Any]] = {
         _aten.dropout.default: _dropout,
         _aten.scaled_dot_product_attention.default: partial(attention, capability),
-        _aten.lstm.input: _lstm,
+        _aten.lstm.input: lambda x, states, *rest: _cudnn(LSTM, x, *states, *rest),
         _aten.gru.input: partial(_recurrent, GRU),
         _aten.rnn_tanh.input: partial(_recurrent, RNN_TANH),
         _aten.rnn_relu.input: partial(_recurrent, RNN_RELU),
@@ -82,24 +88,17 @@ def cuda_kernels(capability: tuple[int, int]) -> Iterator[None]:
         with warnings.catch_warnings():  # the one that a kernel is replaced
             warnings.simplefilter("ignore")
             library.impl("cross_entropy_loss", _not_converted, "AutocastCPU")
-        _fake_cudnn_rnn(library, _cudnn_rnn)
+        # PyTorch's own kernel returns an empty reserve. `Library.impl` of older PyTorch does not replace a kernel that
+        # is written in Python, and does not restore it when the library is destroyed.
+        library.m.impl("_cudnn_rnn", "Meta", _cudnn_rnn, False)
         library.impl("_cudnn_rnn_backward", _cudnn_rnn_backward, "Meta")
         gradients = torch.no_grad() if torch.is_inference_mode_enabled() else contextlib.nullcontext()
         with (torch.inference_mode(False), gradients, patch.object(torch._C, "_InferenceMode", without_gradients),
               patch.object(torch, "clear_autocast_cache", casts.clear)):
             yield
     finally:
-        _fake_cudnn_rnn(library, torch._meta_registrations._cudnn_rnn)
+        library.m.impl("_cudnn_rnn", "Meta", torch._meta_registrations._cudnn_rnn, False)
         library._destroy()
-
-
-def _fake_cudnn_rnn(library: Any, kernel: Callable[..., Any]) -> None:
-    """Register a meta kernel for cuDNN's recurrent layers; PyTorch's own returns an empty reserve.
-
-    `Library.impl` of older PyTorch does not replace a kernel written in Python, and does not restore it when the
-    library is destroyed. The caller therefore registers PyTorch's kernel again.
-    """
-    library.m.impl("_cudnn_rnn", "Meta", kernel, False)
 
 
 @contextlib.contextmanager
@@ -145,7 +144,6 @@ class _Casts:
         self._clear()
 
     def call(self, operator: Any, *args: Any, **kwargs: Any) -> Any:
-        """Call an operator in autocast's type."""
         dtype = torch.get_autocast_dtype("cpu")
         args, kwargs = tree_map(partial(self._cast, dtype), (args, kwargs))
         with torch.autocast("cpu", enabled=False):
@@ -173,11 +171,6 @@ def _dropout(x: Tensor, p: float, train: bool) -> Tensor:
         return x
     outputs: Tensor = _aten.native_dropout(x, p, train)[0]
     return outputs
-
-
-def _lstm(x: Tensor, state: Sequence[Tensor], weights: Sequence[Tensor], *options: Any) -> tuple[Tensor, ...]:
-    hidden, cell = state
-    return _cudnn(LSTM, x, hidden, cell, weights, *options)
 
 
 def _recurrent(mode: int, x: Tensor, hidden: Tensor, weights: Sequence[Tensor], *options: Any) -> tuple[Tensor, ...]:
@@ -231,7 +224,6 @@ def _overload(name: str) -> Any:
 
 
 def _autocast(operator: Any, by_type: bool, *args: Any, **kwargs: Any) -> Any:
-    """Call an operator in fp32, like autocast on CUDA."""
     def cast(value: Any) -> Any:
         is_low = isinstance(value, Tensor) and value.dtype in (torch.float16, torch.bfloat16)
         return value.float() if is_low else value
@@ -247,3 +239,58 @@ def _autocast(operator: Any, by_type: bool, *args: Any, **kwargs: Any) -> Any:
                 return _WITHOUT_COPY[operator](x, given["dim"], True)
             given["dtype"] = torch.float32
         return operator(**given)
+
+
+def attention(capability: tuple[int, int], query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None,
+              dropout: float = 0.0, is_causal: bool = False, *, scale: float | None = None,
+              enable_gqa: bool = False) -> Tensor:
+    """Compute attention (N, heads, queries, width) with the kernel of a device of that compute capability."""
+    kernel = kernel_for(capability, query, key, value, mask, enable_gqa=enable_gqa)
+    if mask is not None and mask.dtype == torch.bool and kernel != "math":
+        mask = torch.zeros_like(mask, dtype=query.dtype).masked_fill_(mask.logical_not(), -torch.inf)
+    outputs: Tensor
+    if kernel == "math":
+        outputs = _aten._scaled_dot_product_attention_math(
+            query, key, value, mask, dropout, is_causal, scale=scale, enable_gqa=enable_gqa)[0]
+        return outputs
+    keep = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (query, key, value))
+    if kernel == "flash":
+        width = query.shape[-1]
+        query, key, value = (functional.pad(tensor, (0, -width % 8)) if width % 8 else tensor
+                             for tensor in (query, key, value))
+        outputs = _aten._scaled_dot_product_flash_attention(
+            query, key, value, dropout, is_causal, False, scale=scale or width**-0.5)[0]
+        return outputs[..., :width] if width % 8 else outputs
+    if mask is not None:
+        num_keys = mask.shape[-1]
+        if kernel == "efficient" and num_keys % _ALIGNED:  # needs a copy with padded rows
+            mask = functional.pad(mask, (0, -num_keys % _ALIGNED))[..., :num_keys]
+        mask = mask.expand((*query.shape[:3], key.shape[2]))
+    if kernel == "cudnn":
+        outputs = _aten._scaled_dot_product_cudnn_attention(
+            query, key, value, mask, keep, dropout, is_causal, False, scale=scale)[0]
+    else:
+        outputs = _aten._scaled_dot_product_efficient_attention(
+            query, key, value, mask, keep, dropout, is_causal, scale=scale)[0]
+    return outputs
+
+
+def kernel_for(capability: tuple[int, int], query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, *,
+               enable_gqa: bool = False) -> str:
+    """Return the name of the kernel: cudnn, flash, efficient or math."""
+    width, half = query.shape[-1], query.dtype in _HALF
+    alike = width == key.shape[-1] == value.shape[-1]
+    if query.dim() != 4 or query.dtype == torch.float64 or 0 in (query.numel(), key.numel()):
+        return "math"
+    # cuDNN also takes more queries than keys, and other widths of values; the tensor sizes are the same.
+    prefers_cudnn = capability in _CUDNN_FIRST and torch.__version__ >= _FIRST_WITH_CUDNN
+    if half and alike and prefers_cudnn and width <= _MAX_CUDNN_WIDTH and width % 8 == 0:
+        return "cudnn"
+    if half and alike and capability >= (8, 0) and width <= _MAX_FLASH_WIDTH and mask is None:
+        return "flash"
+    same_heads = query.shape[1] == key.shape[1] == value.shape[1]
+    # `minimum_gemm_alignment` of widths
+    alignment = (8 if half else 4) if capability >= (8, 0) else 8 if half and capability >= (7, 0) else 1
+    if same_heads and not enable_gqa and width % alignment == value.shape[-1] % alignment == 0:
+        return "efficient"
+    return "math"

@@ -103,8 +103,8 @@ def held(trace: AllocationTrace, target: Target) -> list[int]:
 def _inside(op: Op, blocks: Blocks, capability: tuple[int, int], *, tf32: bool, channels_last: bool) -> Bytes:
     if op.name in _CONVOLUTIONS:
         fast = capability >= _TENSOR_CORES if op.item_bytes == 2 else tf32 and capability >= _TF32
-        products = _Convolution.of(op, blocks)
-        return products.on_tensor_cores(channels_last=channels_last) if fast else products.without_tensor_cores()
+        convolution = _Convolution.of(op, blocks)
+        return convolution.on_tensor_cores(channels_last=channels_last) if fast else convolution.without_tensor_cores()
     if op.name in ("aten::_cudnn_rnn", "aten::_cudnn_rnn_backward"):
         return _recurrent(op, blocks) if capability >= _TENSOR_CORES else _recurrent_before_volta(op, blocks)
     if op.name == "aten::sum" and op.made:
@@ -140,10 +140,6 @@ class _Convolution:
         return cls(inputs, weight, out_bytes, op.item_bytes, num_outputs >= max(1, positions), is_backward)
 
     @property
-    def _in_bytes(self) -> int:
-        return math.prod(self.inputs) * self.item_bytes
-
-    @property
     def _weight_bytes(self) -> int:
         return math.prod(self.weight) * self.item_bytes
 
@@ -168,7 +164,8 @@ class _Convolution:
         as much (pytorch issue #31500).
         """
         multiple = 16 // self.item_bytes
-        in_copy, weight_copy = (_padded(shape, multiple) * self.item_bytes for shape in (self.inputs, self.weight))
+        in_copy, weight_copy = (math.prod((shape[0], _up(shape[1], multiple), *shape[2:])) * self.item_bytes
+                                for shape in (self.inputs, self.weight))  # with padded channels
         out_copy = self.out_bytes * _up(self.weight[0], multiple) / self.weight[0]
         copies = in_copy + weight_copy + out_copy
         if channels_last:
@@ -190,7 +187,7 @@ class _Convolution:
         Source: Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks", F(4×4, 3×3), which transforms a
         tile of 16 elements, and a kernel's 9, to 36; sizes of Fourier transforms were found from those measured.
         """
-        both, partial = self._in_bytes + self.out_bytes, self._partial_sums
+        both, partial = math.prod(self.inputs) * self.item_bytes + self.out_bytes, self._partial_sums
         if self._is_pointwise:
             return 0, 0, both + self._weight_bytes + partial
         if not self.strides_one or len(self.inputs) != 4:
@@ -215,11 +212,6 @@ class _Convolution:
         return float(transforms * side * (side // 2 + 1) * 8 + self._weight_bytes)
 
 
-def _padded(shape: tuple[int, ...], multiple: int) -> int:
-    """Return the number of elements of a tensor with channels padded to a multiple."""
-    return math.prod((shape[0], -(-shape[1] // multiple) * multiple, *shape[2:]))
-
-
 def _sum(op: Op, blocks: Blocks, multiprocessors: int, threads: int) -> float:
     """Return partial sums over the leading dimensions, as for the gradient of a bias.
 
@@ -236,7 +228,8 @@ def _sum(op: Op, blocks: Blocks, multiprocessors: int, threads: int) -> float:
     num_inputs, num_outputs = math.prod(shape[:leading]), math.prod(shape[leading:])
     vector = math.gcd(shape[-1], 4)
     max_threads = 512 // vector
-    columns, rows = (min(_power(number), max_threads) for number in (num_outputs // vector, num_inputs))
+    columns, rows = (min(1 << number.bit_length() - 1, max_threads)  # the largest power of two that is not larger
+                     for number in (num_outputs // vector, num_inputs))
     height = min(rows, max_threads // min(columns, 32))
     width = min(columns, max_threads // height)
     values = -(-num_inputs // height)
@@ -246,11 +239,6 @@ def _sum(op: Op, blocks: Blocks, multiprocessors: int, threads: int) -> float:
         return 0
     splits = max(min(-(-target // grid), -(-values // 16)), -(-values // 256))
     return 4.0 * num_outputs * splits * width * vector if splits > 1 else 0
-
-
-def _power(number: int) -> int:
-    """Return the largest power of two that is not larger."""
-    return 1 << number.bit_length() - 1
 
 
 def _index_put(op: Op, blocks: Blocks) -> Bytes:

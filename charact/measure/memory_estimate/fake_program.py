@@ -92,7 +92,6 @@ class FakeProgram:
             return self._record()
 
     def _record(self) -> AllocationTrace:
-        """Record an iteration."""
         if not isinstance(self._recorder, RankRecorder):
             return record_iteration(self._loop, self._recorder)
         with self._recorder.resizing():
@@ -130,15 +129,12 @@ def cannot_estimate_errors(name: str, remedy: str = "run it with --measure") -> 
         why = _why(error)
         if why is None:
             raise
-        raise CannotEstimate(f"the memory of {name} cannot be estimated: {why}{_place(error)}; {remedy}") from error
+        frames = [frame for frame in traceback.extract_tb(error.__traceback__)
+                  if not frame.filename.startswith(_NOT_USERS)]
+        place = f" (line {frames[-1].lineno} of {Path(frames[-1].filename).name})" if frames else ""
+        raise CannotEstimate(f"the memory of {name} cannot be estimated: {why}{place}; {remedy}") from error
     finally:
         log.disabled = was_off
-
-
-def _place(error: Exception) -> str:
-    """Return the line of the user's code that an error came from, as text; empty if none is known."""
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(_NOT_USERS)]
-    return f" (line {frames[-1].lineno} of {Path(frames[-1].filename).name})" if frames else ""
 
 
 def _errors_of(case: Case) -> contextlib.AbstractContextManager[None]:

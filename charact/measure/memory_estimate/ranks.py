@@ -86,39 +86,35 @@ class RankRecorder(Recorder):  # type: ignore[no-untyped-call]
         Parameters that are still gathered when an iteration begins stay `unsharded_weights`.
         """
         local = [getattr(value, "_local_tensor", value) for value in values]
-        super().hold(category, [one for one in local if category != "weights" or not self._is_gathered(one)])
+        super().hold(category, [tensor for tensor in local if category != "weights"
+                                or self._block_of(tensor).category != "unsharded_weights"])
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         from torch.distributed.tensor import DTensor
 
-        if any(issubclass(one, DTensor) for one in types):
+        if any(issubclass(kind, DTensor) for kind in types):
             return NotImplemented  # DTensor calls the operator on its local tensors
         outputs = super().__torch_dispatch__(func, types, args, kwargs)
-        self._name_buffers(func, args, kwargs or {})
-        return outputs
-
-    def _name_buffers(self, func: Any, args: Any, kwargs: dict[str, Any]) -> None:
-        """Set the categories of the blocks that an operator of FSDP2 or a collective uses."""
-        if func.namespace == "fsdp" and func._overloadpacket.__name__ == "split_with_sizes_copy":
+        name = f"{func.namespace}::{func._overloadpacket.__name__}"
+        if name == "fsdp::split_with_sizes_copy":
             self.hold("unsharded_weights", kwargs["out"])
-        elif func.namespace == "fsdp" and func._overloadpacket.__name__ == "chunk_cat":
+        elif name == "fsdp::chunk_cat":
             self._hold_temporary("gradients", args[0])
         elif func.namespace in ("c10d", "_c10d_functional"):
             self._hold_temporary("communication_buffers", tree_leaves((args, kwargs)))
-
-    def _is_gathered(self, tensor: torch.Tensor) -> bool:
-        number = self._index_of.get(tensor.untyped_storage()._cdata)
-        return number is not None and self.trace.blocks[number].category == "unsharded_weights"
+        return outputs
 
     def _hold_temporary(self, category: str, values: Sequence[Any]) -> None:
         for value in values:
-            if isinstance(value, torch.Tensor):
-                number = self._index_of.get(value.untyped_storage()._cdata)
-                if number is not None and self.trace.blocks[number].category == "temporary":
-                    self.trace.blocks[number].category = category
+            if isinstance(value, torch.Tensor) and (block := self._block_of(value)).category == "temporary":
+                block.category = category
+
+    def _block_of(self, tensor: torch.Tensor) -> Block:
+        """Return the block of a tensor's storage; an empty one without a category if it is unknown."""
+        number = self._index_of.get(tensor.untyped_storage()._cdata)
+        return Block(0, "") if number is None else self.trace.blocks[number]
 
     def _resized(self, storage: torch.UntypedStorage, num_bytes: int) -> None:
-        """Record the end of the storage's block, and a new block if it has bytes again."""
         number = self._index_of.pop(storage._cdata, None)
         if number is not None:
             self.trace.blocks[number].death = self.trace.next_moment()
@@ -134,12 +130,8 @@ def gloo_copies(trace: AllocationTrace) -> list[int]:
     Read from the allocations of PyTorch 2.13: reduce-scatter copies its input, all-gather its output; all-reduce and
     broadcast copy nothing. NCCL copies nothing through PyTorch's allocator.
     """
-    return [_COPIED[op.name](op.input_shapes) * op.item_bytes if op.name in _COPIED else 0 for op in trace.ops]
-
-
-_COPIED = {"c10d::_reduce_scatter_base_": lambda shapes: math.prod(shapes[1]),
-           "c10d::_allgather_base_": lambda shapes: math.prod(shapes[0])}
-"""Number of elements that gloo copies, from the shapes of output and input."""
+    copied = {"c10d::_reduce_scatter_base_": 1, "c10d::_allgather_base_": 0}  # index of the copied tensor
+    return [math.prod(op.input_shapes[copied[op.name]]) * op.item_bytes if op.name in copied else 0 for op in trace.ops]
 
 
 class Buckets:
@@ -148,9 +140,6 @@ class Buckets:
     DDP's own reducer cannot run on fake tensors. Its buckets have the size of the gradients, in fixed groups, and live
     as long as the model. Before a forward pass it copies the buffers, such as a batch norm's means, into one tensor of
     each type, and broadcasts them.
-
-    Args:
-        model: the model, with fake parameters.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -162,7 +151,7 @@ class Buckets:
 
     def _broadcast(self, *_: Any) -> None:
         with torch.no_grad():
-            flat = [torch.cat([one.detach().view(-1) for one in buffers]) for buffers in self._buffers.values()]
+            flat = [torch.cat([buffer.detach().view(-1) for buffer in buffers]) for buffers in self._buffers.values()]
             for tensor in flat:
                 dist.broadcast(tensor, 0)
 
@@ -172,7 +161,7 @@ def _bucket_sizes(model: nn.Module) -> list[tuple[torch.dtype, int]]:
     sizes: list[tuple[torch.dtype, int]] = []
     open_by_type: dict[torch.dtype, int] = defaultdict(int)
     limit_bytes = dict.fromkeys((parameter.dtype for parameter in model.parameters()), _FIRST_BUCKET_BYTES)
-    for parameter in reversed([one for one in model.parameters() if one.requires_grad]):
+    for parameter in reversed([parameter for parameter in model.parameters() if parameter.requires_grad]):
         dtype = parameter.dtype
         open_by_type[dtype] += parameter.numel()
         if open_by_type[dtype] * dtype.itemsize >= limit_bytes[dtype]:

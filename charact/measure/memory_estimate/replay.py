@@ -1,29 +1,32 @@
-"""Replay of an allocation trace through a device's allocator: memory over time by category and origin."""
+"""Replay of an allocation trace through a device's allocator: memory over time by category and origin.
 
+Source of CUDA's caching allocator: pytorch/pytorch, `c10/cuda/CUDACachingAllocator.cpp` and
+`c10/core/CachingDeviceAllocator.h`, with the defaults of `PYTORCH_CUDA_ALLOC_CONF` (no rounding to powers of two,
+blocks of any size are split, no expandable segments) and one stream.
+
+Error: modelled. CUDA's own memory per segment is not included. On a real device out of memory the allocator releases
+unused segments and retries, so it may need less than is reserved here.
+"""
+
+from bisect import bisect_left, insort
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import NamedTuple, Protocol
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from charact.core.memory_curve import Block, MemoryCurve, Place
 from charact.measure.memory_estimate.allocation_trace import AllocationTrace
 from charact.record.schema import MEMORY_CATEGORIES
 
-
-class Allocator(Protocol):
-    """A device's memory allocator."""
-
-    def allocate(self, num_bytes: int) -> int:
-        """Allocate a block and return its handle."""
-
-    def free(self, handle: int) -> None:
-        """Free a block."""
-
-    def size_of(self, handle: int) -> int:
-        """Return the size of a block, at least the requested bytes."""
-
-    @property
-    def reserved_bytes(self) -> int | None:
-        """Return the memory reserved from the device; None if the allocator reserves none."""
+GRANULE_BYTES = 512
+"""Requests are rounded up to a multiple of this."""
+MAX_SMALL_BYTES = 2**20
+"""Largest request that is served from the small pool."""
+SMALL_SEGMENT_BYTES = 2 * 2**20
+LARGE_SEGMENT_BYTES = 20 * 2**20
+"""Size of a segment shared by large requests below `MIN_OWN_SEGMENT_BYTES`."""
+MIN_OWN_SEGMENT_BYTES = 10 * 2**20
+SEGMENT_GRANULE_BYTES = 2 * 2**20
+"""Requests of at least `MIN_OWN_SEGMENT_BYTES` get their own segment, rounded up to a multiple of this."""
 
 
 class HostAllocator:
@@ -43,6 +46,94 @@ class HostAllocator:
         return handle
 
 
+@dataclass(slots=True, eq=False)
+class _Part:
+    """A part of a segment, allocated or free, with its neighbours."""
+
+    address: int
+    size: int
+    pool: list[tuple[int, int]]
+    """Sorted (size, address) of the pool's free parts."""
+    before: "_Part | None" = None
+    after: "_Part | None" = None
+    is_free: bool = True
+
+
+class CachingAllocator:
+    """Allocated and reserved memory of a CUDA device for a sequence of requests.
+
+    A request gets the smallest free block that is large enough, at the lowest address among equals. The rest of the
+    block is split off: always in the small pool, and in the large pool if it exceeds 1 MiB. So a block can be larger
+    than requested, and PyTorch counts all of it as allocated.
+    """
+
+    def __init__(self) -> None:
+        self.allocated_bytes = 0
+        """Sum of the allocated blocks: `torch.cuda.memory_allocated`."""
+        self.reserved_bytes = 0
+        """Sum of the segments, which are never released: `torch.cuda.memory_reserved`."""
+        self._small: list[tuple[int, int]] = []
+        self._large: list[tuple[int, int]] = []
+        self._parts: dict[int, _Part] = {}
+        """All parts by address."""
+
+    def allocate(self, num_bytes: int) -> int:
+        """Allocate a block; its handle is its address, or -1 for a request of 0 bytes."""
+        if num_bytes == 0:
+            return -1
+        size = _up(num_bytes, GRANULE_BYTES)
+        is_small = size <= MAX_SMALL_BYTES
+        pool = self._small if is_small else self._large
+        index = bisect_left(pool, (size, 0))
+        if index < len(pool):
+            part = self._parts[pool.pop(index)[1]]
+        else:
+            shared_bytes = SMALL_SEGMENT_BYTES if is_small else LARGE_SEGMENT_BYTES
+            is_shared = size < MIN_OWN_SEGMENT_BYTES
+            # Segments are never released, so their sum is an unused address.
+            part = _Part(self.reserved_bytes, shared_bytes if is_shared else _up(size, SEGMENT_GRANULE_BYTES), pool)
+            self._parts[part.address] = part
+            self.reserved_bytes += part.size
+        left = part.size - size
+        if left >= GRANULE_BYTES if is_small else left > MAX_SMALL_BYTES:
+            rest = _Part(part.address + size, left, pool, before=part, after=part.after)
+            if part.after is not None:
+                part.after.before = rest
+            part.after, part.size = rest, size
+            self._parts[rest.address] = rest
+            insort(pool, (left, rest.address))
+        part.is_free = False
+        self.allocated_bytes += part.size
+        return part.address
+
+    def free(self, handle: int) -> None:
+        """Free a block, and merge it with free neighbours in its segment."""
+        if handle == -1:
+            return
+        part = self._parts[handle]
+        self.allocated_bytes -= part.size
+        for neighbour in (part.before, part.after):
+            if neighbour is not None and neighbour.is_free:
+                del part.pool[bisect_left(part.pool, (neighbour.size, neighbour.address))]
+                first, second = (neighbour, part) if neighbour is part.before else (part, neighbour)
+                first.size += second.size
+                first.after = second.after
+                if second.after is not None:
+                    second.after.before = first
+                del self._parts[second.address]
+                part = first
+        part.is_free = True
+        insort(part.pool, (part.size, part.address))
+
+    def size_of(self, handle: int) -> int:
+        """Return the size of an allocated block, at least the requested bytes."""
+        return 0 if handle == -1 else self._parts[handle].size
+
+
+def _up(number: int, multiple: int) -> int:
+    return -(-number // multiple) * multiple
+
+
 class Replayed(NamedTuple):
     """Result of a replay."""
 
@@ -52,8 +143,8 @@ class Replayed(NamedTuple):
     """Peak of the reserved memory; None on a CPU."""
 
 
-def replay(trace: AllocationTrace, allocator: Allocator, workspaces: Sequence[int], sizes: Sequence[int] | None = None,
-           library_blocks: Sequence[int] = ()) -> Replayed:
+def replay(trace: AllocationTrace, allocator: HostAllocator | CachingAllocator, workspaces: Sequence[int],
+           sizes: Sequence[int] | None = None, library_blocks: Sequence[int] = ()) -> Replayed:
     """Replay an allocation trace.
 
     Args:

@@ -31,10 +31,6 @@ class MemoryCase:
     All iterations use the first batch of the first epoch, as estimates do, since texts differ in length. The first
     iteration creates the optimizer's state, the second measures the composition, the third measures each phase's peak
     with little overhead.
-
-    Args:
-        case: the case to run.
-        limit_bytes: limit of the device's memory; None for no limit.
     """
 
     def __init__(self, case: Case, limit_bytes: int | None) -> None:
@@ -56,7 +52,9 @@ class MemoryCase:
         warm_up_process()
         if self._limit_bytes is not None and case.device.type == "cpu":
             give_back_to_system()
-            _run_unlimited(case)
+            # Without a limit first, so that oneDNN's kernels and Python's caches do not count.
+            with contextlib.suppress(MemoryError, RuntimeError):  # the limited run reports the error
+                MemoryCase(case, None).measure()
         release_memory(case.device)
         resettable, before_bytes = reset_resident_peak(), resident_bytes()
         with memory_limit(case.device, self._limit_bytes) as limit, float32_products(case.precision):
@@ -82,7 +80,6 @@ class MemoryCase:
         return {phase: snapshot.total_bytes for phase, snapshot in curve.phase_peaks().items()}
 
     def _attempt(self, limit: Limit, action: Callable[[], Made], probe: MemoryProbe | None = None) -> Made:
-        """Run an action; record the shortage if memory runs out."""
         try:
             return action()
         except Exception as error:
@@ -91,7 +88,6 @@ class MemoryCase:
             raise
 
     def _note(self, error: Exception, limit: Limit, probe: MemoryProbe | None) -> None:
-        """Record the facts of an out-of-memory error."""
         free_bytes = limit.free_bytes()
         failed = _failed(probe) if probe is not None and probe.has_stopped else None
         if failed is not None and self._case.device.type == "cpu":  # the failed operator has freed its memory
@@ -105,15 +101,8 @@ class MemoryCase:
 
 
 def _loop(case: Case, dataset: Dataset[Any]) -> Loop:
-    """Return the case's loop, with one batch for all iterations."""
     batches = Batches(case, dataset, shuffle=case.training, whole=True).first(case.data.seed)
     return Loop(case, batches, dataset=dataset)
-
-
-def _run_unlimited(case: Case) -> None:
-    """Run the case without a limit first, so that oneDNN's kernels and Python's caches do not count."""
-    with contextlib.suppress(MemoryError, RuntimeError):  # the limited run reports the error
-        MemoryCase(case, None).measure()
 
 
 def _failed(probe: MemoryProbe) -> tuple[Snapshot, Snapshot]:

@@ -3,7 +3,6 @@
 import time
 from collections.abc import Sequence
 from statistics import fmean
-from typing import Any
 
 from charact.core.observer import Observer
 from charact.execution.case import Case
@@ -13,14 +12,12 @@ class TimeLeft:
     """Reports the time left before each case.
 
     The first case of a model takes longer: its program is built, and its operators are not yet in a cache.
-
-    Args:
-        cases: cases of the sweep, in order.
-        observer: receives the time left, from the second case on.
     """
 
     def __init__(self, cases: Sequence[Case], observer: Observer) -> None:
-        families = [_family(case) for case in cases]
+        # What cases have in common that share a program.
+        families = [(id(case.workload), case.mode, case.precision, case.data, case.accumulate, case.parallel,
+                     case.num_ranks) for case in cases]
         self._are_first = [family not in families[:number] for number, family in enumerate(families)]
         self._observer = observer
         self._durations_s: list[float] = []
@@ -39,8 +36,3 @@ class TimeLeft:
         mean_s = {kind: [duration_s for is_first, duration_s in ended if is_first == kind] for kind in (True, False)}
         first_s, later_s = (fmean(mean_s[kind] or self._durations_s) for kind in (True, False))
         return sum(first_s if is_first else later_s for is_first in self._are_first[len(self._durations_s):])
-
-
-def _family(case: Case) -> tuple[Any, ...]:
-    """Return what cases have in common that share a program."""
-    return id(case.workload), case.mode, case.precision, case.data, case.accumulate, case.parallel, case.num_ranks

@@ -15,8 +15,7 @@ from charact.datasets._common.request import DataRequest
 from charact.execution.case import Case
 from charact.execution.running_layer import RunningLayer
 from charact.measure.memory_estimate.allocation_trace import AllocationTrace, Recorder
-from charact.measure.memory_estimate.cuda_attention import kernel_for
-from charact.measure.memory_estimate.cuda_kernels import _inference_caches_weights, cuda_kernels
+from charact.measure.memory_estimate.cuda_kernels import _inference_caches_weights, cuda_kernels, kernel_for
 from charact.measure.memory_estimate.fake_program import FakeProgram
 from charact.workload.registry import find_workload
 

@@ -17,9 +17,9 @@ from torch.torch_version import TorchVersion
 from charact.core.memory_curve import Block
 from charact.execution.running_layer import RunningLayer
 from charact.measure.memory_estimate.allocation_trace import AllocationTrace, Op, Recorder
-from charact.measure.memory_estimate.caching_allocator import CachingAllocator
 from charact.measure.memory_estimate.cuda_kernels import cuda_kernels
 from charact.measure.memory_estimate.cuda_workspaces import cuda_inner, held
+from charact.measure.memory_estimate.replay import CachingAllocator
 from charact.measure.memory_estimate.target_devices import MIB, target_like
 
 A100, H100, H200, V100, P100 = map(target_like, ("a100-80gb", "h100-80gb", "h200", "v100-16gb", "p100"))

@@ -17,10 +17,14 @@ from charact.execution.running_layer import RunningLayer
 from charact.measure.memory_estimate import operator_memory
 from charact.measure.memory_estimate.allocation_trace import AllocationTrace, Recorder
 from charact.measure.memory_estimate.estimator import Estimator
-from charact.measure.memory_estimate.inner_memory import measured_inner
-from charact.measure.memory_estimate.modelled_memory import modelled
-from charact.measure.memory_estimate.operator_calls import OperatorCall, call_of, described
-from charact.measure.memory_estimate.operator_memory import OperatorMemory, surroundings
+from charact.measure.memory_estimate.inner_memory import measured_inner, modelled
+from charact.measure.memory_estimate.operator_memory import (
+    OperatorCall,
+    OperatorMemory,
+    call_of,
+    described,
+    surroundings,
+)
 from charact.measure.memory_estimate.replay import HostAllocator, replay
 from charact.measure.memory_estimate.target_devices import this_device
 
@@ -216,7 +220,7 @@ class TestWhatCannotRunAlone:
         def fail(*_: Any) -> Any:
             raise RuntimeError("could not create a primitive descriptor for the LSTM forward propagation primitive")
 
-        monkeypatch.setattr(operator_memory, "_run_one", fail)
+        monkeypatch.setattr(operator_memory, "_run_marked", fail)
         call = call_of(aten.sort.default, (torch.zeros(4, dtype=torch.bfloat16),), {})
         assert call is not None
         with pytest.raises(UserError, match=r"this CPU cannot run an LSTM in bf16 .*: use --precision fp32"):

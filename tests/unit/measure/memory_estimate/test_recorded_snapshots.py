@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from charact import memory
-from charact.measure.memory_estimate.caching_allocator import CachingAllocator
+from charact.measure.memory_estimate.replay import CachingAllocator
 
 SNAPSHOTS = Path(__file__).resolve().parents[5] / "shared" / "memory"
 NAMES = ("cuda_medium_128_inference", "cuda_medium_256_inference", "cuda_medium_512_inference",
