@@ -249,8 +249,7 @@ def profile(fn: Callable[..., object], *args: Any, num_iterations: int | None = 
     """
     if num_iterations is not None and num_iterations < 1:
         raise UserError(f"num_iterations is {num_iterations}: give 1 or more")
-    from charact.measure.passes.call_timing import CallTimer
-    from charact.measure.passes.timing import StopRule, ended_by, spread_frac, warm_up
+    from charact.measure.passes.timing import CallTimer, StopRule, ended_by, spread_frac, warm_up
     from charact.measure.passes.warm_device import warm_device
     from charact.measure.script.spans.device_clock import program_device
 

@@ -88,7 +88,6 @@ class Case:
                             f"(needs at least {smallest})")
 
     def _unfit_option(self) -> str | None:
-        """Return why an option does not fit the case; None if all do."""
         if self.channels_last and self.workload.input_kind != "image":
             return f"--channels-last orders the axes of images, but {self.workload.name} reads text: leave it out"
         if self.compiled and self.device.type == "cpu" and not any(map(shutil.which, _compilers())):
@@ -97,23 +96,13 @@ class Case:
 
 
 def _compilers() -> list[str]:
-    """Return the names of the compilers that PyTorch calls."""
     named = os.environ.get("CXX")
     return [named] if named else ["g++", "clang++"]
 
 
 def cases_of(workload: Workload, input_sizes: Sequence[int] | None, batch_sizes: Sequence[int] | None,
              modes: Sequence[str], precisions: Sequence[str], **options: Any) -> list[Case]:
-    """Return a case for each combination, not checked; the workload's defaults stand for sizes that are not given.
-
-    Args:
-        workload: the same in all cases.
-        input_sizes: in pixels or tokens.
-        batch_sizes: in samples.
-        modes: of `schema.MODES`.
-        precisions: of `schema.PRECISIONS`.
-        options: other fields of `Case`.
-    """
+    """Return a case for each combination, not checked; the workload's defaults stand for sizes that are not given."""
     return [Case(workload, size, batch, mode, precision, **options) for size, batch, mode, precision in product(
         input_sizes or [workload.default_input_size], batch_sizes or [workload.default_batch_size], modes, precisions)]
 

@@ -146,7 +146,6 @@ class Loop:
         return Step(self.batch, outputs, None)
 
     def _check_compiled(self) -> None:
-        """Raise an error if PyTorch silently compiled nothing."""
         if not self.num_compiled:
             raise RuntimeError("torch.compile compiled no part of this model (it cannot compile PyTorch's recurrent "
                                "layers): leave --compile out")

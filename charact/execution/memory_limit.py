@@ -72,13 +72,9 @@ def growth_limit(device: torch.device, num_bytes: int) -> Iterator[None]:
     """Limit the additional memory of a device that the block may use."""
     if device.type == "cuda":
         _, total = torch.cuda.mem_get_info(device)
-        before = torch.cuda.get_per_process_memory_fraction(device)
         allowed = (torch.cuda.memory_reserved(device) + num_bytes) / total
-        torch.cuda.set_per_process_memory_fraction(min(before, allowed), device)
-        try:
+        with _cuda_fraction(device, min(torch.cuda.get_per_process_memory_fraction(device), allowed)):
             yield
-        finally:
-            torch.cuda.set_per_process_memory_fraction(before, device)
     elif sys.platform == "linux":
         with data_growth_limit(num_bytes):
             yield
@@ -93,10 +89,16 @@ def _cuda_limit(device: torch.device, limit_bytes: int | None) -> Iterator[Limit
     allowed = total if limit_bytes is None else min(limit_bytes, total)
     if allowed <= in_use:
         raise UserError(f"--device-memory: {in_use} bytes of {device} are in use before anything runs: set more")
-    before = torch.cuda.get_per_process_memory_fraction(device)
-    torch.cuda.set_per_process_memory_fraction((allowed - in_use) / total, device)
-    try:
+    with _cuda_fraction(device, (allowed - in_use) / total):
         yield Limit(device, allowed, in_use)
+
+
+@contextlib.contextmanager
+def _cuda_fraction(device: torch.device, frac: float) -> Iterator[None]:
+    before = torch.cuda.get_per_process_memory_fraction(device)
+    torch.cuda.set_per_process_memory_fraction(frac, device)
+    try:
+        yield
     finally:
         torch.cuda.set_per_process_memory_fraction(before, device)
 
@@ -133,7 +135,6 @@ def restore_allocator() -> None:
 
 
 def _set_allocator(options: Mapping[int, int]) -> None:
-    """Set options of the C library's allocator, in order, if it is glibc's."""
     library = ctypes.CDLL(None)
     if hasattr(library, "mallopt"):
         for option, value in options.items():

@@ -13,9 +13,6 @@ class RunningLayer:
 
     In the backward pass it is the layer of the forward operator: an autograd node has the sequence number at which it
     was created, and `_starts` has the layer that was running from each number on.
-
-    Args:
-        model: model whose modules get hooks.
     """
 
     def __init__(self, model: nn.Module) -> None:

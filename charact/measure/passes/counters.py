@@ -34,10 +34,6 @@ class Sampler:
     """Reads sources from `start` to `stop`.
 
     `outcomes` holds the reason of a source that is unavailable or fails; the others continue.
-
-    Args:
-        sources: to read; those that are not sampled during the run are ignored.
-        device: on which the program computes.
     """
 
     def __init__(self, sources: Sequence[CounterSource], device: torch.device) -> None:
@@ -119,20 +115,16 @@ class _SourceThread(threading.Thread):
         self._problem: dict[str, Any] | None = None
 
     def open(self, device: torch.device) -> None:
-        """Start to count."""
         self._reading = self.source.open(device)
 
     def start(self) -> None:
-        """Start to sample, if the source has a period."""
         if self._reading is not None and self.source.period_s is not None:
             super().start()
 
     def run(self) -> None:
-        """Sample until the end or until the source fails."""
         self.attempt(self._sample_until_end)
 
     def halt(self) -> None:
-        """Stop sampling."""
         self._ended.set()
 
     def end(self) -> None:
@@ -143,12 +135,10 @@ class _SourceThread(threading.Thread):
                 self.attempt(self._sample)
 
     def close(self) -> None:
-        """Stop counting."""
         if self._reading is not None:
             self.whole = self._reading.close()
 
     def outcome(self) -> dict[str, Any]:
-        """Return the outcome of the source."""
         missing = self._reading.missing if self._reading is not None else {}
         return outcome(None, missing) if self._problem is None else self._problem | {"missing": dict(missing)}
 
@@ -223,10 +213,10 @@ def _own_pass(loop: Loop, source: PassSource) -> tuple[Rows, dict[str, Any]]:
     if unavailable is not None:
         return [], outcome(unavailable)
     try:
-        found = source.take(loop)
+        taken = source.take(loop)
     except UnavailableError as error:
         return [], outcome(error.unavailable)
     except Exception as error:  # an optional instrument, whose failure is reported
         return [], failed(error)
     return ([{"phase": None, "time_s": None, "rank": 0, "kernel": None, "source": source.name, **row}
-             for row in found.rows], outcome(None, found.missing) | dict(found.facts))
+             for row in taken.rows], outcome(None, taken.missing) | dict(taken.facts))

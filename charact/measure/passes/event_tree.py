@@ -121,25 +121,28 @@ class _Walk:
     def visit(self, event: Any, context: _Context) -> int:
         """Record an event and its descendants; return the time in ns that they took of the enclosing operator."""
         name: str = event.name
+        extra, time_ns = event.extra_fields, event.start_time_ns
         if name == "[memory]":
-            self._allocation(event, context)
+            self.tree.allocations.append(Allocation(
+                time_ns, extra.ptr, extra.alloc_size, str(extra.device), context.operator_end_ns or time_ns,
+                context.layer, context.operator))
             return 0
         if name == "[OutOfMemory]":
-            self.tree.out_of_memory_ns = max(event.start_time_ns, self.tree.out_of_memory_ns or 0)
+            self.tree.out_of_memory_ns = max(time_ns, self.tree.out_of_memory_ns or 0)
             return 0
-        extra = event.extra_fields
         # Events without a sequence number are Python calls, kernels or runtime calls, not operators.
         if hasattr(extra, "sequence_number"):
             if name.startswith(PHASE_PREFIX):
                 phase = name.removeprefix(PHASE_PREFIX)
-                self.tree.marks.append((event.start_time_ns, event.end_time_ns, phase))
+                self.tree.marks.append((time_ns, event.end_time_ns, phase))
                 context = _Context(phase=phase)
             elif name.startswith(LAYER_PREFIX):
                 context = _Context(context.phase, name.removeprefix(LAYER_PREFIX), None, context.operator_end_ns,
                                    context.operator, context.caller)
             elif name.startswith(RELEASE_PREFIX):
-                self.tree.releases.append((event.start_time_ns, int(name.removeprefix(RELEASE_PREFIX))))
-            elif not _is_annotation(name, extra):
+                self.tree.releases.append((time_ns, int(name.removeprefix(RELEASE_PREFIX))))
+            elif not name.startswith(_ANNOTATIONS) and (
+                    own_operator_type(name) is not None or extra.scope.name != "USER_SCOPE"):
                 return self._operator(event, extra, name, context)
         return sum(self.visit(child, context) for child in event.children)
 
@@ -165,32 +168,15 @@ class _Walk:
                             event.start_time_ns, calls_itself, caller, inputs if self._with_inputs else (), dtype)
         self.tree.operators.append(operator)
         if children := event.children:
+            # A backward node calls the operators that do the work.
+            is_node = name.startswith("autograd::") or (context.phase == "backward" and "::" not in name)
             inner = _Context(context.phase, layer, kind, context.operator_end_ns or event.end_time_ns,
-                             context.operator or (None if _is_autograd_node(name, context.phase) else name),
-                             operator)
+                             context.operator or (None if is_node else name), operator)
             operator.self_ns -= sum(self.visit(child, inner) for child in children)
         return duration
 
-    def _allocation(self, event: Any, context: _Context) -> None:
-        extra = event.extra_fields
-        time_ns: int = event.start_time_ns
-        self.tree.allocations.append(Allocation(time_ns, extra.ptr, extra.alloc_size, str(extra.device),
-                                                context.operator_end_ns or time_ns, context.layer,
-                                                context.operator))
-
-
-def _is_annotation(name: str, extra: Any) -> bool:
-    """Return whether an event is a user annotation (an iteration, an optimizer's step) instead of an operator."""
-    return name.startswith(_ANNOTATIONS) or (own_operator_type(name) is None and extra.scope.name == "USER_SCOPE")
-
-
-def _is_autograd_node(name: str, phase: str | None) -> bool:
-    """Return whether an operator is a backward node, which calls the operators that do the work."""
-    return name.startswith("autograd::") or (phase == "backward" and "::" not in name)
-
 
 def _shapes(inputs: list[Any]) -> str:
-    """Return the shapes of the tensor inputs as JSON, with only the length of a list of tensors."""
     shapes: list[Any] = []
     for value in inputs:
         if hasattr(value, "sizes"):

@@ -4,11 +4,11 @@ import contextlib
 import itertools
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.flop_counter import flop_registry
@@ -17,7 +17,6 @@ from charact.core.operator_types import operator_type
 from charact.execution.case import Case
 from charact.execution.fake_tensors import fake_loop, fake_tensors
 from charact.execution.running_layer import RunningLayer
-from charact.measure.passes.flop_formulas import FORMULAS
 from charact.record.manifest_passes import FlopPass
 
 NEEDS_FORMULA = {"convolution", "GEMM", "attention", "recurrent"}
@@ -29,11 +28,64 @@ _UNTOUCHED = {f"aten::{name}" for name in ("empty", "empty_like", "empty_strided
 """Operators that allocate memory and neither read nor write it."""
 
 
+def _recurrent(inputs: Tensor, weights: Iterable[Tensor]) -> int:
+    """Return the FLOP of all steps with all matrices; inputs are (T, N, features) or packed (steps, features)."""
+    num_steps = inputs.numel() // inputs.shape[-1]
+    return 2 * num_steps * sum(weight.numel() for weight in weights if weight.dim() == 2)
+
+
+def _attention(query: Tensor, key: Tensor, value: Tensor, num_by_keys: int, num_by_values: int) -> int:
+    """Return the FLOP of products of scores (..., queries, keys) with keys and with values (..., keys, width)."""
+    products = num_by_keys * key.shape[-2] * key.shape[-1] + num_by_values * value.shape[-2] * value.shape[-1]
+    return 2 * math.prod(query.shape[:-1]) * products
+
+
+def _convolution_backward(grad: Tensor, inputs: Tensor, weight: Tensor, bias_sizes: Any, stride: Any, padding: Any,
+                          dilation: Any, transposed: bool, output_padding: Any, groups: int,
+                          output_mask: Sequence[bool], **_: Any) -> int:
+    """Return the FLOP of a convolution's gradients of inputs and weights: each as many as the convolution.
+
+    PyTorch's formula overestimates the weight gradient of a grouped convolution by a factor of `groups`.
+    """
+    # Each weight is multiplied once at every position of the outputs, or of the inputs if transposed.
+    positions = inputs if transposed else grad
+    num_positions = positions.shape[0] * math.prod(positions.shape[2:])
+    return 2 * num_positions * weight.numel() * (output_mask[0] + output_mask[1])
+
+
+_aten = torch.ops.aten
+FORMULAS: dict[Any, Callable[..., int]] = {
+    # On a CPU: one layer in one direction, whose backward always computes the gradients of inputs and weights.
+    _aten.mkldnn_rnn_layer: lambda x, w_ih, w_hh, *_, **__: _recurrent(x, [w_ih, w_hh]),
+    _aten.mkldnn_rnn_layer_backward: lambda x, w_ih, w_hh, *_, **__: 2 * _recurrent(x, [w_ih, w_hh]),
+    # On a GPU: all layers and directions; the last argument of the backward selects the gradients.
+    _aten._cudnn_rnn: lambda x, weights, *_, **__: _recurrent(x, weights),
+    _aten._cudnn_rnn_backward: lambda x, weights, *rest, **__: (1 + bool(rest[-1][3])) * _recurrent(x, weights),
+    # Pointwise: their matrix products are dispatched separately.
+    **dict.fromkeys((_aten._thnn_fused_lstm_cell, _aten._thnn_fused_lstm_cell_backward_impl,
+                     _aten._thnn_fused_gru_cell, _aten._thnn_fused_gru_cell_backward), lambda *_, **__: 0),
+    # Scores and weighted sums; backward the scores again, and gradients of query, key, value and scores. As in
+    # PyTorch, a causal mask does not reduce them.
+    _aten._scaled_dot_product_flash_attention_for_cpu:
+        lambda query, key, value, *_, **__: _attention(query, key, value, 1, 1),
+    _aten._scaled_dot_product_flash_attention_for_cpu_backward:
+        lambda grad, query, key, value, *_, **__: _attention(query, key, value, 3, 2),
+    _aten.convolution_backward: _convolution_backward,
+}
+"""FLOP by operator, from its arguments and, as `out_val`, its result, for operators that PyTorch counts as zero or
+incorrectly; 1 multiply-accumulate is 2 FLOP. Like PyTorch's they count no pointwise work."""
+
+
+def formula_of(packet: Any) -> Callable[..., int] | None:
+    """Return the FLOP formula of an operator without overload; None if there is none."""
+    return FORMULAS.get(packet) or flop_registry.get(packet)
+
+
 def flop_pass(case: Case, batch: Any) -> tuple[list[dict[str, Any]], FlopPass]:
     """Return rows of the table `flop` for one iteration of a case, and facts about the pass.
 
     FLOP are counted for convolutions, matrix products, recurrent layers and attention, per dispatched operator, also in
-    the backward. The formulas are PyTorch's and those of `flop_formulas`. Bytes are those of every operator's inputs
+    the backward. The formulas are PyTorch's and `FORMULAS`. Bytes are those of every operator's inputs
     and outputs (views: none), the minimum traffic without fusion.
 
     *Error*: exact for these operators; pointwise work is not counted, as in the published counts. The fact `uncounted`
@@ -45,8 +97,8 @@ def flop_pass(case: Case, batch: Any) -> tuple[list[dict[str, Any]], FlopPass]:
     """
     with fake_tensors(case) as fake:
         # Created anew: a tensor of another device cannot be converted among fake ones.
-        fake_batch = tree_map_only(torch.Tensor, lambda one: torch.empty_strided(
-            one.size(), one.stride(), dtype=one.dtype), batch)
+        fake_batch = tree_map_only(Tensor, lambda tensor: torch.empty_strided(
+            tensor.size(), tensor.stride(), dtype=tensor.dtype), batch)
         loop = fake_loop(case, itertools.repeat(fake_batch), fake)
         if case.training:
             loop.iteration(lambda phase: contextlib.nullcontext())  # the first update also creates state
@@ -80,7 +132,6 @@ class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._totals: dict[tuple[Any, ...], list[Any]] = defaultdict(lambda: [0, None, 0])
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return rows of the table `flop`."""
         return [
             {"phase": phase, "layer": layer, "operator": operator, "operator_type": operator_type(operator),
              "num_calls": num_calls, "flop": flop, "bytes": float(num_bytes)}
@@ -89,7 +140,6 @@ class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @contextlib.contextmanager
     def mark(self, phase: str) -> Iterator[None]:
-        """Attribute the operators inside to a phase."""
         self._phase = phase
         yield
 
@@ -97,7 +147,7 @@ class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs = kwargs or {}
         if func.namespace in ("prim", "profiler"):  # queries of a tensor, annotations: no work
             return func(*args, **kwargs)
-        formula = FORMULAS.get(func._overloadpacket) or flop_registry.get(func._overloadpacket)
+        formula = formula_of(func._overloadpacket)
         if formula is None:
             with self:
                 outputs = func.decompose(*args, **kwargs)
@@ -118,25 +168,20 @@ class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def moved_bytes(operator: str, args: Any, kwargs: Any, outputs: Any) -> int:
-    """Return the bytes of a call's inputs and outputs; 0 if it only allocates."""
-    return 0 if operator in _UNTOUCHED else _num_bytes(outputs) + _bytes_read(operator, args, kwargs, outputs)
-
-
-def _bytes_read(operator: str, args: Any, kwargs: Any, outputs: Any) -> int:
-    """Return the bytes that an operator reads; of a table only as many as it returns."""
+    """Return the bytes of a call's inputs and outputs; 0 if it only allocates; of a table, as many as it returns."""
+    if operator in _UNTOUCHED:
+        return 0
+    written = _num_bytes(outputs)
     if operator not in _LOOK_UPS:
-        return _num_bytes(args, kwargs)
-    return min(_num_bytes(args[:1]), _num_bytes(outputs)) + _num_bytes(args[1:], kwargs)
+        return written + _num_bytes(args, kwargs)
+    return written + min(_num_bytes(args[:1]), written) + _num_bytes(args[1:], kwargs)
 
 
 def _num_bytes(*values: Any) -> int:
-    """Return the bytes of the distinct tensors among the values."""
-    tensors = {id(leaf): leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor)}
-    return sum(_num_elements(tensor) * tensor.element_size() for tensor in tensors.values())
-
-
-def _num_elements(tensor: torch.Tensor) -> int:
-    """Return the elements in memory; an expanded tensor counts its repeated elements once."""
-    if tensor.layout != torch.strided:
-        return tensor.numel()
-    return math.prod(size for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if stride or not size)
+    """Return the bytes of the distinct tensors among the values; repeated elements of an expanded one count once."""
+    total = 0
+    for tensor in {id(leaf): leaf for leaf in tree_leaves(values) if isinstance(leaf, Tensor)}.values():
+        strides = tensor.stride() if tensor.layout == torch.strided else (1,) * tensor.dim()
+        total += tensor.element_size() * math.prod(
+            size for size, stride in zip(tensor.shape, strides, strict=True) if stride or not size)
+    return total

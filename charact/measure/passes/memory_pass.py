@@ -138,7 +138,7 @@ class BlockOwners:
     def _storages(self, tensors: Iterable[Any]) -> list[torch.UntypedStorage]:
         return [part.untyped_storage() for tensor in tensors
                 if isinstance(tensor, torch.Tensor) and self.is_on_device(str(tensor.device))
-                for part in _parts(tensor)]
+                for part in dense_parts(tensor)]
 
     def _size(self, storage: torch.UntypedStorage) -> int:
         num_bytes: int = storage.nbytes()
@@ -160,16 +160,8 @@ class MemoryProbe:
 
     *Error*: memory that libraries allocate themselves (oneDNN's scratch memory, the CUDA context) is not included. On a
     CPU, neither are blocks of the previous iteration that only the autograd graph still holds. On CUDA, compare the
-    peak with the allocator's statistics (fact `allocator_peak_bytes`).
-
-    Args:
-        device: whose memory is recorded.
-        models: owners of weights and gradients.
-        optimizers: owners of optimizer state.
-        carriers: objects whose attributes hold tensors between iterations.
-        others: whether to find the program's other tensors, see `BlockOwners`.
-        operators: whether operators are recorded. Without them the overhead is small, but blocks that the forward
-            allocates and frees inside an operator count as activations.
+    peak with the allocator's statistics (fact `allocator_peak_bytes`). Without operators the overhead is small, but
+    blocks that the forward allocates and frees inside an operator count as activations. `others`: see `BlockOwners`.
     """
 
     def __init__(self, device: torch.device, models: Sequence[torch.nn.Module],
@@ -321,14 +313,14 @@ def _bucket_bytes(model: torch.nn.Module) -> int:
     return bytes_of_buckets
 
 
-def _parts(tensor: torch.Tensor) -> list[torch.Tensor]:
+def dense_parts(tensor: torch.Tensor) -> list[torch.Tensor]:
     """Return the tensors with storage: those inside a sparse tensor or a wrapper (DTensor); none of a lazy one."""
     if is_lazy(tensor):
         return []
     if is_traceable_wrapper_subclass(tensor):
         names, _ = tensor.__tensor_flatten__()
-        inner = [getattr(tensor, name) for name in names]  # DTensor names its mesh, too
-        return [part for one in inner if isinstance(one, torch.Tensor) for part in _parts(one)]
+        values = [getattr(tensor, name) for name in names]  # DTensor names its mesh, too
+        return [part for value in values if isinstance(value, torch.Tensor) for part in dense_parts(value)]
     if tensor.layout == torch.sparse_coo:
         return [tensor._indices(), tensor._values()]
     if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):

@@ -137,6 +137,9 @@ class OperatorProbe:
             raise UserError(_NO_KERNELS)
         counted = undisturbed(self._profiled, self._wall_s)
         profiled = [self._profiled[number] for number in counted]
+        lengths = sums(span for iteration in profiled for span in iteration.tree.phases)
+        phase_s = {phase: ns / 1e9 / len(profiled) for phase, ns in lengths.items()}
+        wall_s = max(fmean(self._wall_s[number] for number in counted), sum(phase_s.values()))
         traces = [self._traces[number] for number in counted] if self._on_cuda else []
         rows, (flop_rows, flop_facts) = operator_rows(profiled), self._work
         if flop_rows and flop_facts is not None:
@@ -145,8 +148,7 @@ class OperatorProbe:
             operator_rows=rows, flop_rows=flop_rows, flop_facts=flop_facts, kernel_rows=kernel_rows(traces),
             counter_rows=counter_rows([trace.events for trace in traces], rank=0),
             facts=OperatorsPass("ok", num_iterations=len(self._profiled), num_counted_iterations=len(profiled),
-                                iteration_s=median(self._wall_s),
-                                phase_s=_phase_s(profiled, fmean(self._wall_s[number] for number in counted))),
+                                iteration_s=median(self._wall_s), phase_s=with_rest(phase_s, wall_s)),
         )
 
     def _stop(self) -> None:
@@ -245,10 +247,3 @@ def attribute_flop(operators: list[dict[str, Any]], flop: list[dict[str, Any]]) 
             else:
                 unplaced[f"unplaced_{quantity}"] += count[quantity]
     return unplaced
-
-
-def _phase_s(profiled: Sequence[ProfiledIteration], wall_s: float) -> dict[str, float]:
-    """Return the host time of each phase per profiled iteration in seconds; `other` is the rest of its wall time."""
-    lengths = sums(span for iteration in profiled for span in iteration.tree.phases)
-    seconds = {phase: ns / 1e9 / len(profiled) for phase, ns in lengths.items()}
-    return with_rest(seconds, max(wall_s, sum(seconds.values())))

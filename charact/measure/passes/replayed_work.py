@@ -8,13 +8,11 @@ from typing import Any
 import torch
 from torch.profiler import profile
 from torch.utils._python_dispatch import _disable_current_modes
-from torch.utils.flop_counter import flop_registry
 
 from charact.core.operator_types import operator_type
 from charact.execution.precision import float32_settings
 from charact.measure.passes.event_tree import EventTree, Operator
-from charact.measure.passes.flop_formulas import FORMULAS
-from charact.measure.passes.flops import NEEDS_FORMULA, moved_bytes
+from charact.measure.passes.flops import NEEDS_FORMULA, formula_of, moved_bytes
 
 _PRECISIONS = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
 _Work = tuple[float | None, float | None]
@@ -30,25 +28,27 @@ def replayed_work(tree: EventTree, profiler: profile, *, on_cuda: bool) -> tuple
     *Error*: FLOP as in `flop_pass`. An operator that cannot be called on meta tensors counts the bytes of its inputs
     only. A loop compiled into one kernel has no operators to count.
 
-    Args:
-        tree: events of the iteration, read with their inputs.
-        profiler: the stopped profiler, which recorded shapes.
-        on_cuda: whether products ran on a CUDA device, where float32 may be rounded to TF32.
-
     Returns:
         Rows, and the facts `uncounted` (operators with much work but no formula) and `product_precision` (that of most
         FLOP: 'fp32', 'tf32', 'bf16' or 'fp16'; null for others and without products).
     """
-    numbers = _numbers(profiler)
+    assert profiler.profiler is not None
+    assert profiler.profiler.kineto_results is not None
+    # The arguments that are no tensors, by correlation ID: the event tree lacks lists of numbers.
+    numbers: dict[int, Sequence[Any]] = {event.correlation_id(): event.concrete_inputs()
+                                         for event in profiler.profiler.kineto_results.events()}
     totals: dict[tuple[Any, ...], list[Any]] = defaultdict(lambda: [0, None, 0.0])
     known: dict[tuple[str, str], _Work] = {}
     by_precision: dict[str | None, float] = defaultdict(float)
     settings = float32_settings() if on_cuda else {}
     uncounted: set[str] = set()
-    with _no_modes():
+    # Without the program's autocast, gradients and dispatch modes, and keeping its random state.
+    with (torch.random.fork_rng(devices=[]), _disable_current_modes(), torch.no_grad(),
+          torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False)):
         for call in dispatched(tree.operators):
-            arguments = _arguments(call, numbers)
-            key = call.name, repr([_described(one) for one in arguments])
+            concrete = numbers.get(call.correlation_id) or [None] * len(call.inputs)
+            arguments = [_meta(recorded, number) for recorded, number in zip(call.inputs, concrete, strict=False)]
+            key = call.name, repr(_described(arguments))
             if key not in known:
                 known[key] = _work(call.name, arguments)
             flop, num_bytes = known[key]
@@ -72,74 +72,53 @@ def replayed_work(tree: EventTree, profiler: profile, *, on_cuda: bool) -> tuple
 def dispatched(operators: Iterable[Operator]) -> list[Operator]:
     """Return the calls that PyTorch dispatches to a kernel, without those that such a kernel makes itself."""
     inside: set[int] = set()
-    found = []
+    calls = []
     for call in operators:
         if call.caller is not None and id(call.caller) in inside:
             inside.add(id(call))
-        elif (packet := _packet(call.name)) is not None and (_formula(packet) or not _is_composite(packet)):
-            inside.add(id(call))
-            found.append(call)
-    return found
+        elif (packet := _packet(call.name)) is not None:
+            name = getattr(packet, packet.overloads()[0]).name()
+            is_composite = torch._C._dispatch_has_kernel_for_dispatch_key(name, "CompositeImplicitAutograd")
+            if formula_of(packet) or not is_composite:
+                inside.add(id(call))
+                calls.append(call)
+    return calls
 
 
 def _packet(name: str) -> Any:
-    """Return the operator of a name such as `aten::mm`; None for autograd nodes and annotations."""
     namespace, separator, operator = name.partition("::")
     if not separator or namespace in ("prim", "profiler", "autograd"):
         return None
     return getattr(getattr(torch.ops, namespace), operator, None)
 
 
-def _formula(packet: Any) -> Any:
-    return FORMULAS.get(packet) or flop_registry.get(packet)
-
-
-def _is_composite(packet: Any) -> bool:
-    """Return whether the operator is made of others."""
-    first = getattr(packet, packet.overloads()[0])
-    return bool(torch._C._dispatch_has_kernel_for_dispatch_key(first.name(), "CompositeImplicitAutograd"))
-
-
-def _numbers(profiler: profile) -> Mapping[int, Sequence[Any]]:
-    """Return the arguments that are no tensors, by correlation ID; the event tree lacks lists of numbers."""
-    assert profiler.profiler is not None
-    assert profiler.profiler.kineto_results is not None
-    return {event.correlation_id(): event.concrete_inputs() for event in profiler.profiler.kineto_results.events()}
-
-
-def _arguments(call: Operator, numbers: Mapping[int, Sequence[Any]]) -> list[Any]:
-    concrete = numbers.get(call.correlation_id) or [None] * len(call.inputs)
-    return [_meta(recorded, number) for recorded, number in zip(call.inputs, concrete, strict=False)]
-
-
 def _meta(recorded: Any, number: Any) -> Any:
-    """Return a meta tensor for a recorded one, meta tensors for a list, else the number."""
     if hasattr(recorded, "sizes"):
         return torch.empty_strided(recorded.sizes, recorded.strides, dtype=recorded.dtype, device="meta")
     if isinstance(recorded, list) and recorded and hasattr(recorded[0], "sizes"):
-        return [_meta(one, None) for one in recorded]
+        return [_meta(tensor, None) for tensor in recorded]
     return recorded if number is None else number
 
 
 def _described(argument: Any) -> Any:
     if isinstance(argument, torch.Tensor):
         return tuple(argument.shape), argument.stride(), argument.dtype
-    return [_described(one) for one in argument] if isinstance(argument, list) else argument
+    return [_described(part) for part in argument] if isinstance(argument, list) else argument
 
 
 def _work(name: str, arguments: list[Any]) -> _Work:
-    """Return FLOP and bytes of a call on meta tensors."""
     packet = _packet(name)
-    formula, outputs = _formula(packet), None
+    formula, outputs = formula_of(packet), None
     called: tuple[list[Any], dict[str, Any]] = arguments, {}
-    for overload in (getattr(packet, each) for each in packet.overloads()):
+    for overload in (getattr(packet, name) for name in packet.overloads()):
         schema = overload._schema.arguments
         if len(schema) != len(arguments):
             continue
-        positional = [value for value, one in zip(arguments, schema, strict=True) if not one.kwarg_only]
+        given = list(zip(schema, arguments, strict=True))
+        positional = [value for argument, value in given if not argument.kwarg_only]
         # An operator that creates tensors, such as `randperm`, would run, and change the program's random state.
-        keywords = {one.name: "meta" if one.name == "device" else value
-                    for value, one in zip(arguments, schema, strict=True) if one.kwarg_only}
+        keywords = {argument.name: "meta" if argument.name == "device" else value
+                    for argument, value in given if argument.kwarg_only}
         with contextlib.suppress(Exception):  # not this overload, or it has no meta kernel
             outputs, called = overload(*positional, **keywords), (positional, keywords)
             break
@@ -152,18 +131,10 @@ def _work(name: str, arguments: list[Any]) -> _Work:
 
 def _precision(call: Operator, arguments: list[Any], settings: Mapping[str, Any]) -> str | None:
     """Return the precision of a product, that of its largest tensor; settings are those of float32 on CUDA."""
-    tensors = [one for one in arguments if isinstance(one, torch.Tensor) and one.is_floating_point()]
-    precision = _PRECISIONS.get(max(tensors, key=lambda one: one.numel()).dtype) if tensors else None
+    tensors = [value for value in arguments if isinstance(value, torch.Tensor) and value.is_floating_point()]
+    precision = _PRECISIONS.get(max(tensors, key=torch.Tensor.numel).dtype) if tensors else None
     if precision == "fp32" and settings:
         rounds = settings["cudnn_allow_tf32"] if call.operator_type in ("convolution", "recurrent") else \
             settings["float32_matmul_precision"] != "highest"
         return "tf32" if rounds else "fp32"
     return precision
-
-
-@contextlib.contextmanager
-def _no_modes() -> Any:
-    """Disable the program's autocast, gradients and dispatch modes inside the block, and keep its random state."""
-    with (torch.random.fork_rng(devices=[]), _disable_current_modes(), torch.no_grad(),
-          torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False)):
-        yield

@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
+import torch
+
 from charact.core.statistics import median_interval
 from charact.core.timeline import Iteration, iteration_rows
 from charact.execution.loop import Loop
 from charact.machine.core_use import CoreMeter
-from charact.measure.passes.phase_timer import phases_for
+from charact.measure.passes.phase_timer import HostPhases, phases_for
 from charact.measure.passes.warm_device import warm_device
 from charact.record.manifest_passes import TimingPass
 
@@ -42,22 +44,24 @@ class Timing:
 def timing_pass(loop: Loop, rule: StopRule, on_iteration: Callable[[int, float], None]) -> Timing:
     """Warm up until iterations take similar time and a GPU's clock is steady, then measure until the rule is met.
 
-    The rule uses the device's wall time on CUDA and the host's on a CPU. At least 6 iterations are measured, unless
-    `max_iterations` is smaller. For a compiled model, the fact `compile_s` is the difference between the first
-    iteration and the median one. The fact `core_use` says how much of the cores this and other programs used, see
-    `charact.machine.core_use`.
+    `on_iteration` is called between iterations, outside of the measurement, with the number of iterations so far and
+    their median (s). The rule uses the device's wall time on CUDA and the host's on a CPU. At least 6 iterations are
+    measured, unless `max_iterations` is smaller. For a compiled model, the fact `compile_s` is the difference between
+    the first iteration and the median one. The fact `core_use` says how much of the cores this and other programs used,
+    see `charact.machine.core_use`.
 
     *Error*: the interval assumes independent iterations; clock changes and other load shift them together.
-
-    Args:
-        loop: the case.
-        rule: when to stop.
-        on_iteration: called with (iterations so far, median seconds) between iterations, outside of the measurement.
     """
     begun, core_use = time.perf_counter(), CoreMeter()
-    warmup_ended_by, warmup_s = _warm_up_loop(loop, rule)
-    num_more = warm_device(loop.case.device, lambda: loop.iteration(_unmarked))
     phases = phases_for(loop.case.device)
+
+    def iterate() -> list[float]:
+        with phases:
+            loop.iteration(phases)
+        return [iteration.wall_s for iteration in phases.take(wait=True)]
+
+    warmup_ended_by, warmup_s = warm_up(iterate, rule)
+    num_more = warm_device(loop.case.device, lambda: loop.iteration(lambda _: nullcontext()))
     measured: list[Iteration] = []
     wall_s: list[float] = []
     num_started = 0
@@ -66,11 +70,11 @@ def timing_pass(loop: Loop, rule: StopRule, on_iteration: Callable[[int, float],
             loop.iteration(phases)
         num_started += 1
         measured += phases.take()
-        wall_s += [iteration.wall_s for iteration in measured[len(wall_s):]]
+        wall_s = [iteration.wall_s for iteration in measured]
         if wall_s:
             on_iteration(len(wall_s), median(wall_s))
     measured += phases.take(wait=True)
-    wall_s += [iteration.wall_s for iteration in measured[len(wall_s):]]
+    wall_s = [iteration.wall_s for iteration in measured]
     return Timing(iteration_rows(measured), wall_s, TimingPass(
         "ok", num_warmup_iterations=len(warmup_s) + num_more, warmup_ended_by=warmup_ended_by,
         num_iterations=len(measured), ended_by=reason, precision_target_frac=rule.precision_target_frac,
@@ -78,27 +82,10 @@ def timing_pass(loop: Loop, rule: StopRule, on_iteration: Callable[[int, float],
         compile_s=max(0.0, warmup_s[0] - median(wall_s)) if loop.case.compiled else None, core_use=core_use.facts()))
 
 
-def _unmarked(_: str) -> nullcontext[None]:
-    return nullcontext()
-
-
-def _warm_up_loop(loop: Loop, rule: StopRule) -> tuple[str, list[float]]:
-    phases = phases_for(loop.case.device)
-
-    def iterate() -> list[float]:
-        with phases:
-            loop.iteration(phases)
-        return [iteration.wall_s for iteration in phases.take(wait=True)]
-
-    return warm_up(iterate, rule)
-
-
 def warm_up(iterate: Callable[[], list[float]], rule: StopRule) -> tuple[str, list[float]]:
     """Iterate until the last few iterations take similar time; return the reason of the end and all wall times in s.
 
-    Args:
-        iterate: runs an iteration; returns the wall times (s) that have become available.
-        rule: contains the time limit.
+    `iterate` runs an iteration, and returns the wall times (s) that have become available.
     """
     begun = time.perf_counter()
     wall_s: list[float] = []
@@ -128,3 +115,31 @@ def spread_frac(wall_s: list[float]) -> float | None:
     """Return half the width of the median's 95 % interval as a share of the median; null below 6 iterations."""
     interval = median_interval(wall_s)
     return None if interval is None else (interval[1] - interval[0]) / 2 / median(wall_s)
+
+
+class CallTimer:
+    """Times calls by the host's clock, or by a GPU's events, which are read when the GPU has passed them."""
+
+    def __init__(self, work: Callable[[], object]) -> None:
+        self.work, self.device = work, torch.device("cpu")
+        self._phases = HostPhases()
+
+    def use(self, device: torch.device) -> None:
+        """Use the clock of a device."""
+        self.device, self._phases = device, phases_for(device)
+
+    def call(self, *, wait: bool = False) -> list[float]:
+        """Call the function; return the times (s) of calls that have become available.
+
+        Args:
+            wait: whether to wait for the device. Otherwise the host is at most one call ahead of it.
+        """
+        with self._phases:
+            self.work()
+        if not wait:
+            self._phases.keep_up()
+        return self.available(wait=wait)
+
+    def available(self, *, wait: bool) -> list[float]:
+        """Return the times (s) of the calls that the device has finished, or of all."""
+        return [iteration.wall_s for iteration in self._phases.take(wait=wait)]

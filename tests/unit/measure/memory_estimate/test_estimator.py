@@ -182,10 +182,10 @@ class TestFunctions:
     def test_a_workload_on_a_gpu_that_is_not_there(self) -> None:
         found = memory.estimate("resnet18", input_size=64, batch_size=8, device="a100-80gb")
         facts = found.facts
-        assert facts.device == "a100-80gb"
-        assert facts.rounding_bytes > 0
-        assert found.needed_bytes >= facts.reserved_peak_bytes + facts.context_bytes
-        assert facts.reserved_peak_bytes >= facts.peak_bytes
+        assert facts["device"] == "a100-80gb"
+        assert facts["rounding_bytes"] > 0
+        assert found.needed_bytes >= facts["reserved_peak_bytes"] + facts["context_bytes"]
+        assert facts["reserved_peak_bytes"] >= facts["peak_bytes"]
         assert found.fits()
         assert not found.fits("600MiB")
 

@@ -1,8 +1,9 @@
-"""The memory pass against a network whose bytes are worked out by hand."""
+"""The memory pass against a network whose bytes are worked out by hand, and a stub of CUDA's allocator."""
 
 from collections import defaultdict
 from contextlib import nullcontext
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,7 +16,17 @@ from charact.datasets._common.request import DataRequest
 from charact.execution.batches import Batches
 from charact.execution.case import Case
 from charact.execution.loop import Loop
-from charact.measure.passes.memory_pass import memory_pass, probe_for, run_under
+from charact.measure.passes.event_tree import Allocation, EventTree
+from charact.measure.passes.memory_pass import (
+    BlockOwners,
+    MemoryProbe,
+    curve_of,
+    marked_iteration,
+    memory_pass,
+    probe_for,
+    released_workspaces,
+    run_under,
+)
 from charact.record.schema import MEMORY_CATEGORIES, PHASES
 from charact.workload.registry import all_workloads, find_workload
 
@@ -188,3 +199,70 @@ def test_the_composition_sums_to_the_peak_and_little_of_it_is_unknown(name: str,
 @pytest.mark.parametrize("name", sorted(set(all_workloads()) - LEFT_OUT - {"mlp", "rnn_lm", "seq2seq"}))
 def test_the_composition_of_every_workload(name: str, mode: str) -> None:
     check_composition(name, mode)
+
+
+@pytest.mark.parametrize(("device", "names"), [
+    (torch.device("cuda", 1), {"cuda:1"}), (torch.device("cuda"), {"cuda:0", "cuda:1"}),
+    (torch.device("cpu"), {"cpu"})])
+def test_blocks_of_other_devices_do_not_count(device: torch.device, names: set[str]) -> None:
+    owners = BlockOwners(device, [], [])
+    owners.begin()
+    tree = EventTree(phases=[(0, 100, "forward")], allocations=[
+        Allocation(10 * (number + 1), 512 * number, 2**number, name, 50)
+        for number, name in enumerate(("cpu", "cuda:0", "cuda:1"))])
+    expected = sum(one.num_bytes for one in tree.allocations if one.device in names)
+    assert curve_of(tree, owners, {}).snapshots[-1].total_bytes == expected
+
+
+CUDA = torch.device("cuda", 0)
+MIB = 2**20
+
+
+@pytest.fixture
+def allocator(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """64 MiB of workspaces, and 1 MiB of which nothing is known."""
+    state = SimpleNamespace(workspaces=64 * MIB, others=MIB, num_synchronizations=0)
+
+    def release() -> None:
+        assert state.num_synchronizations > 0, "kernels may still use the workspaces"
+        state.workspaces = 0
+
+    def synchronize(device: torch.device) -> None:
+        state.num_synchronizations += 1
+
+    class Graph:
+        pass
+
+    state.graph_class = Graph
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
+    monkeypatch.setattr(torch.cuda, "synchronize", synchronize)
+    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda device: None)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: state.workspaces + state.others)
+    monkeypatch.setattr(torch._C, "_cuda_clearCublasWorkspaces", release, raising=False)
+    return state
+
+
+def test_workspaces_are_not_unknown(allocator: SimpleNamespace) -> None:
+    loop = Loop(small_case("train"))
+    probe = MemoryProbe(CUDA, [loop.model], loop.optimizers)
+    probe.begin()
+    marked_iteration(probe, loop)
+    probe.stop()
+    loop.close()
+    _, curve = probe.read()
+    assert curve.snapshots[0].categories["workspaces"] == 64 * MIB
+    assert curve.snapshots[0].categories["unknown"] == MIB
+
+
+def test_a_graph_keeps_its_workspaces(allocator: SimpleNamespace) -> None:
+    graph = allocator.graph_class()
+    assert released_workspaces(CUDA) == 0
+    assert allocator.workspaces == 64 * MIB
+    del graph
+    assert released_workspaces(CUDA) == 64 * MIB
+
+
+def test_a_torch_without_the_function_releases_none(
+        allocator: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(torch._C, "_cuda_clearCublasWorkspaces")
+    assert released_workspaces(CUDA) == 0
