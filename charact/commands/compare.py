@@ -94,7 +94,11 @@ def command(
     files = [os.path.abspath(file) for file in (to, summary, junit) if file is not None]
     if twice := next((file for file in (to, summary, junit) if file and files.count(os.path.abspath(file)) > 1), None):
         raise UserError(f"{twice} is given twice: --to, --summary and --junit need different files")
-    commands = _commands(sides, ab)
+    if ab is None and not sides:
+        raise UserError("name runs to compare, or two commands to measure: charact compare --help shows examples")
+    if ab is not None and sides:
+        raise UserError("--ab measures the runs that it compares: leave out RUNS")
+    commands = [read_command(text) for text in ab or ()]
     if repeat is not None and max_minutes is not None:
         raise UserError("--repeat gives the number of turns, and --max-minutes lets times decide on it: give one")
     if to is not None:
@@ -144,16 +148,6 @@ def command(
         return _INTERRUPTED if commands and turns is not None and turns.ending == "interrupted" else status
 
 
-def _commands(sides: list[str] | None, ab: tuple[str, str] | None) -> list[list[str]]:
-    if ab is None:
-        if not sides:
-            raise UserError("name runs to compare, or two commands to measure: charact compare --help shows examples")
-        return []
-    if sides:
-        raise UserError("--ab measures the runs that it compares: leave out RUNS")
-    return [read_command(text) for text in ab]
-
-
 @contextmanager
 def _sound(sides: "Sequence[Group]") -> Iterator[None]:
     try:
@@ -200,18 +194,16 @@ def _check_common(sides: "Sequence[Group]") -> None:
     if len(matched_cases(sides)):
         return
     names = [list(dict.fromkeys(entry.case for run in side.runs for entry in run.entries)) for side in sides]
-    has = [f"{side.label} has {_named(of_side)}" for side, of_side in zip(sides, names, strict=True)]
+    has = []
+    for side, cases in zip(sides, names, strict=True):
+        more = f" and {len(cases) - _NUM_NAMED} more" if len(cases) > _NUM_NAMED else ""
+        has.append(f"{side.label} has {', '.join(cases[:_NUM_NAMED]) + more if cases else 'no cases'}")
     nearest = unmatched_cases(sides)["why"]
     why = f" (nearest: {nearest.iloc[0]})" if len(nearest) else ""
     watched = all(is_watched(run) for side in sides for run in side.runs)
     remedy = "; for a changed script, give both runs one name: charact run --name NAME" if watched else ""
     raise UserError(f"nothing in common: {'; '.join(has)}{why}; cases match where workload, sizes, mode, precision and "
                     f"data are the same{remedy}")
-
-
-def _named(cases: Sequence[str]) -> str:
-    more = f" and {len(cases) - _NUM_NAMED} more" if len(cases) > _NUM_NAMED else ""
-    return ", ".join(cases[:_NUM_NAMED]) + more if cases else "no cases"
 
 
 @dataclass(frozen=True)

@@ -169,8 +169,15 @@ def _print_checks(checks: "list[Check]") -> None:
 
     rows: list[list[Text]] = []
     for group in dict.fromkeys(check.group for check in checks):
-        rows += [[Text(group, style="bold"), Text(), Text()]]
-        rows += [_row(check) for check in checks if check.group == group]
+        rows.append([Text(group, style="bold"), Text(), Text()])
+        for check in (check for check in checks if check.group == group):
+            mark, style = _MARKS[check.status]
+            finding = Text(check.finding)
+            if check.remedy is not None:
+                finding.append(f"\n→ {check.remedy}", style="cyan")
+            for text in filter(None, (check.detail, check.note)):
+                finding.append(f"\n{text}", style="dim")
+            rows.append([Text(f"  {check.name}"), Text(mark, style=style), finding])
     print_table(None, ["", "", ""], rows)
     show(", ".join(f"{sum(check.status == status for check in checks)} {status}" for status in _MARKS))
 
@@ -187,20 +194,6 @@ def _headline(machine: dict[str, Any], software: dict[str, Any]) -> list[str]:
             f"{machine['os']}, Python {software['python']}, torch {software['torch']}, charact {software['charact']}"]
 
 
-def _row(check: "Check") -> "list[Text]":
-    from rich.text import Text
-
-    mark, style = _MARKS[check.status]
-    finding = Text(check.finding)
-    if check.remedy is not None:
-        finding.append(f"\n→ {check.remedy}", style="cyan")
-    if check.detail is not None:
-        finding.append(f"\n{check.detail}", style="dim")
-    if check.note is not None:
-        finding.append(f"\n{check.note}", style="dim")
-    return [Text(f"  {check.name}"), Text(mark, style=style), finding]
-
-
 def _print_ceilings(device: str, kept: "CachedCeilings") -> None:
     from charact.commands._shared.print_table import print_table
 
@@ -208,13 +201,10 @@ def _print_ceilings(device: str, kept: "CachedCeilings") -> None:
     columns = ["", "best median", "95 % interval", *(["datasheet"] if sources else [])]
     show("", f"Ceilings of {device}, measured {kept.when}")
     print_table(None, columns, [_ceiling_row(row)[:len(columns)] for row in kept.ceilings])
-    show("Datasheet: " + ("; ".join(sources) or _no_datasheet(device)))
+    reason = "not in datasheets of processors" if device == "cpu" else "not known for this device"
+    show("Datasheet: " + ("; ".join(sources) or f"n/a ({reason})"))
     if theoretical := next((row["theoretical"] for row in kept.ceilings if row["theoretical"]), None):
         show(f"Memory by its clock and width, as the driver reports them: {theoretical / 1e9:,.0f} GB/s")
-
-
-def _no_datasheet(device: str) -> str:
-    return "n/a (not in datasheets of processors)" if device == "cpu" else "n/a (not known for this device)"
 
 
 def _ceiling_row(row: "Ceiling") -> "list[str | Text]":

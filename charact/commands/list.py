@@ -34,22 +34,19 @@ def command(
     as_json: Annotated[bool, typer.Option("--json", help="Print all details as JSON.")] = False,
 ) -> None:
     """List workloads, data sets, devices, counters and others."""
-    listed = {one: _LISTINGS[one].rows() for one in ([topic] if topic else Topic)}
+    listed = {each: _LISTINGS[each].rows() for each in ([topic] if topic else Topic)}
     if as_json:
         import json
 
         show(*json.dumps(listed, indent=1).split("\n"))
         return
-    for one, rows in listed.items():
-        _print(_LISTINGS[one], rows)
-
-
-def _print(listing: "_Listing", rows: list[Row]) -> None:
     from charact.commands._shared.print_table import print_table
 
-    for heading, members in groupby(rows, listing.heading):
-        print_table(heading, [column.removesuffix("_bytes").replace("_", " ") for column in listing.columns],
-                    [[_text(row, column) for column in listing.columns] for row in members])
+    for each, rows in listed.items():
+        columns = _LISTINGS[each].columns
+        for heading, members in groupby(rows, _LISTINGS[each].heading):
+            print_table(heading, [column.removesuffix("_bytes").replace("_", " ") for column in columns],
+                        [[_text(row, column) for column in columns] for row in members])
 
 
 def _text(row: Row, column: str) -> str:

@@ -84,7 +84,10 @@ class Kind(Protocol):
         return None
 
     def refusal(self, problem: Problem, precision: str, device: "torch.device") -> str | None:
-        """Return why it is not supported; None if it is."""
+        """Return why it is not supported, None if it is; by default that of an operation without matrix products."""
+        from charact.ops.tolerances import pointwise_refusal
+
+        return pointwise_refusal(self.name, precision, device)
 
     def prepare(self, problem: Problem, direction: str, precision: str, device: "torch.device") -> Prepared:
         """Return the inputs and the call of a direction."""

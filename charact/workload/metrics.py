@@ -47,7 +47,8 @@ class _Mean(Metric):
         self._sum = amount if self._sum is None else self._sum + amount
         self._num_items = self._num_items + num_items
 
-    def _mean(self) -> float | None:
+    def value(self) -> float | None:
+        """Return the mean over all items; None before the first."""
         num_items = float(self._num_items)
         return None if self._sum is None or not num_items else float(self._sum) / num_items
 
@@ -65,10 +66,6 @@ class Accuracy(_Mean):
         """Add a batch: outputs (N, classes) or a tuple with a field `logits`; the labels are last in the batch."""
         logits, labels = getattr(outputs, "logits", outputs), batch[-1]
         self._add((logits.argmax(-1) == labels).sum(), len(labels))
-
-    def value(self) -> float | None:
-        """Return the share from 0 to 1."""
-        return self._mean()
 
 
 class Perplexity(_Mean):
@@ -93,7 +90,7 @@ class Perplexity(_Mean):
 
     def value(self) -> float | None:
         """Return the perplexity, at least 1; infinite if it exceeds the range of a float."""
-        mean = self._mean()
+        mean = super().value()
         try:
             return None if mean is None else math.exp(mean)
         except OverflowError:
@@ -111,10 +108,6 @@ class TokenAccuracy(_Mean):
         targets = batch[-1]
         counted = targets != PADDING
         self._add(((outputs.argmax(-1) == targets) & counted).sum(), counted.sum())
-
-    def value(self) -> float | None:
-        """Return the share from 0 to 1."""
-        return self._mean()
 
 
 class Bleu(Metric):

@@ -18,7 +18,7 @@ from charact.datasets._common.vocabulary import zipf_tokens
 from charact.ops import Kind, Prepared, Problem
 from charact.ops.gradients import flattened, gradients, with_graph
 from charact.ops.parsing import check_elements, malformed, whole_numbers
-from charact.ops.tolerances import DTYPES, ROUNDING, pointwise_refusal, sum_tolerance
+from charact.ops.tolerances import DTYPES, ROUNDING, sum_tolerance
 
 _NAMES = ("words", "width", "tokens")
 _EXPONENTS = {"zipf": 1.0, "uniform": 0.0}
@@ -50,10 +50,6 @@ class _Embedding(Kind):
         words, width, tokens = (int(problem.sizes[name]) for name in _NAMES)
         rows = tokens + (min(words, tokens) if direction == "forward" else words)
         return float(_INDEX_BYTES * tokens + itemsize * width * rows)
-
-    def refusal(self, problem: Problem, precision: str, device: torch.device) -> str | None:
-        """Return why the precision is not supported; None if it is."""
-        return pointwise_refusal(self.name, precision, device)
 
     def prepare(self, problem: Problem, direction: str, precision: str, device: torch.device) -> Prepared:
         """Return normal random rows."""

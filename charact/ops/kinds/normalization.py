@@ -16,7 +16,7 @@ from torch.nn.functional import batch_norm, layer_norm
 from charact.ops import Kind, Prepared, Problem
 from charact.ops.gradients import flattened, gradients, with_graph
 from charact.ops.parsing import check_elements, malformed, whole_numbers
-from charact.ops.tolerances import DTYPES, ROUNDING, pointwise_refusal, sum_tolerance
+from charact.ops.tolerances import DTYPES, ROUNDING, sum_tolerance
 
 _NAMES = {"batch_norm": ("batch", "channels", "height", "columns"), "layer_norm": ("rows", "columns")}
 _CHECKED_ELEMENTS = 2**23
@@ -52,7 +52,7 @@ class _Normalization(Kind):
         """Return why the precision is not supported; None if it is."""
         if problem.sizes["norm"] == "batch_norm" and _shape(problem)[0].numel() == problem.sizes["channels"]:
             return "a channel of one number has no variance: choose a larger batch or image"
-        return pointwise_refusal(self.name, precision, device)
+        return super().refusal(problem, precision, device)
 
     def prepare(self, problem: Problem, direction: str, precision: str, device: torch.device) -> Prepared:
         """Return normal random input; scale and shift normal around 1 and 0."""

@@ -21,7 +21,7 @@ from charact.core.errors import UserError
 from charact.ops import Kind, Prepared, Problem
 from charact.ops.gradients import flattened
 from charact.ops.parsing import check_elements, malformed, whole_numbers
-from charact.ops.tolerances import DTYPES, pointwise_refusal, sum_tolerance
+from charact.ops.tolerances import DTYPES, sum_tolerance
 
 _NUM_STATES = {"sgd": 1, "adam": 2, "adamw": 2}
 _WAYS = ("single", "foreach", "fused")
@@ -52,10 +52,6 @@ class _Optimizer(Kind):
         """Return the bytes of parameters and states read and written, and gradients read."""
         num_states = _NUM_STATES[str(problem.sizes["rule"])]
         return float(itemsize * int(problem.sizes["parameters"]) * (3 + 2 * num_states))
-
-    def refusal(self, problem: Problem, precision: str, device: torch.device) -> str | None:
-        """Return why the precision is not supported; None if it is."""
-        return pointwise_refusal(self.name, precision, device)
 
     def prepare(self, problem: Problem, direction: str, precision: str, device: torch.device) -> Prepared:
         """Return normal random parameters and gradients, and states as after some steps; a call works in place."""

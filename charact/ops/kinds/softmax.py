@@ -13,7 +13,7 @@ from torch import Tensor
 from charact.ops import Kind, Prepared, Problem
 from charact.ops.gradients import flattened, gradients, with_graph
 from charact.ops.parsing import check_elements, whole_numbers
-from charact.ops.tolerances import DTYPES, pointwise_refusal, sum_tolerance
+from charact.ops.tolerances import DTYPES, sum_tolerance
 
 _CHECKED_ELEMENTS = 2**23
 
@@ -36,10 +36,6 @@ class _Softmax(Kind):
         """Return the bytes of input and output; backward of the output and both gradients."""
         rows, width = int(problem.sizes["rows"]), int(problem.sizes["width"])
         return float(itemsize * (2 if direction == "forward" else 3) * rows * width)
-
-    def refusal(self, problem: Problem, precision: str, device: torch.device) -> str | None:
-        """Return why the precision is not supported; None if it is."""
-        return pointwise_refusal(self.name, precision, device)
 
     def prepare(self, problem: Problem, direction: str, precision: str, device: torch.device) -> Prepared:
         """Return normal random input."""

@@ -46,20 +46,18 @@ def named_loss(name: str, spec: InputSpec) -> Loss:
         function = imported(name, "--loss")
         if not callable(function):
             raise UserError(f"--loss: {name} is a {kind_of(function)}: name a function of outputs and target")
-        return partial(_own_loss, function, name)
+        return partial(_of_one_function, function, name, False)
     of_torch: Any = cross_entropy if name == "cross_entropy" else getattr(functional, chosen(name, _LOSSES, "--loss"))
     if spec.target is None:
         raise UserError(f"--loss {name} compares the outputs with a target: name one in --input-spec, "
                         "as in 3xSxS -> int64[1000]")
-    return partial(_loss_of_torch, of_torch, name)
+    return partial(_of_one_function, of_torch, name, True)
 
 
-def _own_loss(function: Any, name: str, outputs: Any, target: Tensor | None) -> tuple[Tensor, str]:
-    return _one_number(function(outputs) if target is None else function(outputs, target), name), name
-
-
-def _loss_of_torch(function: Any, name: str, outputs: Any, target: Tensor | None) -> tuple[Tensor, str]:
-    return _one_number(function(main_output(outputs), target), name), name
+def _of_one_function(function: Any, name: str, of_torch: bool, outputs: Any, target: Tensor | None
+                     ) -> tuple[Tensor, str]:
+    arguments = [main_output(outputs) if of_torch else outputs, *([] if target is None else [target])]
+    return _one_number(function(*arguments), name), name
 
 
 def main_output(outputs: Any) -> Tensor:

@@ -69,7 +69,9 @@ def read_launches(text: str, range_prefix: str) -> tuple[list[Launch], int]:
         text: output of `ncu`.
         range_prefix: prefix of the ranges that are phases.
     """
-    rows = [row for row in map(_fields, text.splitlines()) if row is not None]
+    lines = (line.strip().replace("\0", "") for line in text.splitlines())
+    # Lines are parsed separately: a quote may be cut off.
+    rows = [next(csv.reader([line])) for line in lines if line.startswith('"')]
     start = next((number for number, row in enumerate(rows) if "ID" in row and "Kernel Name" in row), None)
     if start is None:
         return [], 0
@@ -78,20 +80,14 @@ def read_launches(text: str, range_prefix: str) -> tuple[list[Launch], int]:
     if rows and len(rows[0]) == len(header) and not rows[0][header.index("ID")]:
         units, rows = dict(zip(header, rows[0], strict=True)), rows[1:]
     whole = [row for row in rows if len(row) == len(header) and row[header.index("ID")].isdigit()]
-    return [_launch(dict(zip(header, row, strict=True)), units, range_prefix) for row in whole], len(rows) - len(whole)
-
-
-def _fields(line: str) -> list[str] | None:
-    line = line.strip().replace("\0", "")
-    return next(csv.reader([line])) if line.startswith('"') else None
-
-
-def _launch(row: Mapping[str, str], units: Mapping[str, str], range_prefix: str) -> Launch:
-    ranges = " ".join(cell for column, cell in row.items() if "_Range:" in column)
-    phase = re.search(rf"{re.escape(range_prefix)}(\w+)", ranges)
-    values = {name: _number(cell, name, units[name]) for name, cell in row.items() if "__" in name}
-    return Launch(phase[1] if phase else None, row["Kernel Name"],
-                  {name: value for name, value in values.items() if value is not None})
+    launches = []
+    for row in (dict(zip(header, row, strict=True)) for row in whole):
+        ranges = " ".join(cell for column, cell in row.items() if "_Range:" in column)
+        phase = re.search(rf"{re.escape(range_prefix)}(\w+)", ranges)
+        values = {name: _number(cell, name, units[name]) for name, cell in row.items() if "__" in name}
+        launches.append(Launch(phase[1] if phase else None, row["Kernel Name"],
+                               {name: value for name, value in values.items() if value is not None}))
+    return launches, len(rows) - len(whole)
 
 
 def _number(cell: str, name: str, unit: str) -> float | None:
