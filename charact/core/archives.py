@@ -46,11 +46,7 @@ def tar_files(archive: bytes, names: Container[str], path: Path, default: int) -
 
     Links, devices and sparse files count as absent.
 
-    Args:
-        archive: content of the file.
-        names: names of the files, without folders.
-        path: the file, for messages.
-        default: limit in bytes of the contents together.
+    `path` is for messages; `default` limits the bytes of the contents together.
     """
     contents: dict[str, bytes] = {}
     with _reading(path), gzip.open(io.BytesIO(archive)) as unpacked:
@@ -76,11 +72,7 @@ def tar_files(archive: bytes, names: Container[str], path: Path, default: int) -
 def zip_file(archive: bytes, name: str, path: Path, default: int) -> bytes | None:
     """Return the content of a zip archive's file with this name, in any folder; None if there is none.
 
-    Args:
-        archive: content of the archive.
-        name: name of the file, without folders.
-        path: the archive, for messages.
-        default: limit of the content in bytes.
+    `path` is for messages; `default` limits the bytes of the content.
     """
     with _reading(path), zipfile.ZipFile(_ShortReads(io.BytesIO(archive))) as file:
         members = [member for member in file.infolist() if member.filename.rpartition("/")[2] == name]

@@ -31,9 +31,7 @@ class Readable(Protocol):
 def parse_bytes(text: str, name: str) -> int:
     """Return the number of bytes of a text such as `500M`, `8GiB` or `1073741824`; K, M, G and T are powers of 1024.
 
-    Args:
-        text: the size.
-        name: the option or variable with the size, for the message.
+    `name` is the option or variable with the size, for the message.
     """
     found = _SIZE.fullmatch(text.strip())
     size = int(float(found[1]) * _UNITS[(found[2] or "").upper()]) if found else 0
@@ -63,11 +61,7 @@ def limited_to(num_bytes: int | None) -> Iterator[None]:
 def check_declared(num_bytes: int, path: object, default: int, verb: str = "unpacks to") -> None:
     """Check the size that a file declares for its unpacked content.
 
-    Args:
-        num_bytes: the declared size.
-        path: the file, for the message.
-        default: the reader's limit if the user sets none.
-        verb: what the file does with these bytes, for the message.
+    `path` and `verb`, what the file does with these bytes, are for the message; `default` is the reader's own limit.
     """
     limit = limit_bytes(default)
     if num_bytes > limit:
@@ -91,10 +85,7 @@ def read_all(stream: Readable, path: Path | str, default: int, verb: str = "unpa
 class BoundedStream:
     """A binary stream that raises an error after more bytes than the limit were read.
 
-    Args:
-        stream: source of the unpacked bytes.
-        path: the file, for the message.
-        default: the limit in bytes if the user sets none.
+    `path` is for messages; `default` is the limit in bytes if the user sets none.
     """
 
     def __init__(self, stream: Readable, path: Path | str, default: int) -> None:

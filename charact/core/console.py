@@ -13,13 +13,7 @@ from charact.core.text import printable
 
 
 class Console(rich.console.Console):
-    """A console on standard output that replaces control characters by visible ones.
-
-    Args:
-        stderr: draw on standard error.
-        file: draw on this file.
-        options: options of rich's console.
-    """
+    """A console on standard output that replaces control characters by visible ones."""
 
     def __init__(self, *, stderr: bool = False, file: IO[str] | None = None, **options: Any) -> None:
         super().__init__(file=file or cast(IO[str], ERR if stderr else OUT), markup=False, emoji=False, **options)

@@ -33,9 +33,7 @@ def writing(path: Path) -> Iterator[None]:
 def reading(path: Path | str, remedy: str | None = None) -> Iterator[None]:
     """Convert errors of the file system while `path` is read into one line: an unreadable file is not corrupt.
 
-    Args:
-        path: the file or directory.
-        remedy: advice in the message; by default, to make it readable or to name another.
+    The remedy is by default to make it readable, or to name another.
     """
     try:
         yield
@@ -69,10 +67,7 @@ def write_text(path: Path, text: str, *, force: bool = True) -> None:
 def check_writable(path: Path, *, force: bool, option: str | None = None) -> None:
     """Check, before the work, that `write_text` can write to a path.
 
-    Args:
-        path: the file.
-        force: whether an existing file may be overwritten.
-        option: command-line option that names another path.
+    `option` is the command-line option that names another path.
     """
     _check_place(path, force=force, option=option)
     probe = _hidden(path)
@@ -116,10 +111,8 @@ def is_begun(path: Path) -> bool:
 def atomic_write(path: Path, *, durable: bool = True) -> Iterator[Path]:
     """Yield a hidden path to write to, which is renamed to `path` on success and removed on failure.
 
-    Args:
-        path: the file to write.
-        durable: whether to sync the file to disk before it is renamed, to survive a power loss. False for files
-            that can be recreated.
+    With `durable`, the file is synced to disk before it is renamed, to survive a power loss: not needed for files that
+    can be recreated.
     """
     temporary = _hidden(path)
     with writing(path):

@@ -33,11 +33,7 @@ codecs.register_error("charact", _in_ascii)
 
 
 class Channel:
-    """Standard output or standard error, as currently set in `sys`; also a file for rich.
-
-    Args:
-        name: `stdout` or `stderr`.
-    """
+    """Standard output or standard error, as currently set in `sys`; also a file for rich."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -146,11 +142,7 @@ def occupy_closed_descriptors() -> None:
 
 
 class PrintableStream:
-    """A stream for libraries that log: it replaces control characters.
-
-    Args:
-        stream: the stream to write to.
-    """
+    """A stream for libraries that log: it replaces control characters."""
 
     def __init__(self, stream: IO[str]) -> None:
         self._stream = stream

@@ -10,10 +10,7 @@ from torch import Tensor
 def with_graph(forward: Callable[..., Tensor], tensors: Sequence[Tensor], generator: torch.Generator) -> list[Tensor]:
     """Return the result of a forward pass, a random gradient by it, and its input tensors.
 
-    Args:
-        forward: function of the tensors.
-        tensors: input tensors; those with gradients must require them.
-        generator: generator of the gradient.
+    Tensors with gradients must require them.
     """
     with torch.enable_grad():
         result = forward(*tensors)

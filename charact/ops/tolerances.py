@@ -20,10 +20,7 @@ _NUM_CHECKED = 64
 def number_refusal(precision: str, device: torch.device, *, int8: str | None = None) -> str | None:
     """Return why a precision of operations is not supported on a device; None if it is.
 
-    Args:
-        precision: one of schema.OPERATION_PRECISIONS.
-        device: device of the operations.
-        int8: reason of a kind of operation without int8; None if it has it.
+    `int8` is the reason of a kind of operation without int8.
     """
     return int8 if precision == "int8" else float_unsupported_reason(precision, device)
 

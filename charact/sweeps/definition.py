@@ -108,10 +108,7 @@ _Place = tuple[str | int, ...]
 def read_definition(path: Path, known: Known, check: Check = lambda command, name, value: "") -> Definition:
     """Read a sweep file.
 
-    Args:
-        path: the file.
-        known: options of the commands that cases may run.
-        check: checks the value of an option, such as the name of a workload.
+    `known` has the options of the commands; `check` checks the value of an option, such as the name of a workload.
     """
     return _Reader(path, known, check).definition()
 

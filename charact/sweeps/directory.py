@@ -53,11 +53,7 @@ class _Listed(msgspec.Struct, frozen=True):
 
 
 class SweepDirectory:
-    """A sweep on disk.
-
-    Args:
-        path: the directory.
-    """
+    """A sweep on disk."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

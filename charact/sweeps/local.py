@@ -22,12 +22,6 @@ OnCase = Callable[[SweepCase], None]
 def run_cases(directory: SweepDirectory, cases: Sequence[SweepCase], on_begin: OnCase, on_end: OnCase) -> None:
     """Run cases one after another; a case that another process still runs is waited for.
 
-    Args:
-        directory: directory of the sweep.
-        cases: cases that have not ended, in order.
-        on_begin: called when a case begins.
-        on_end: called when it has ended.
-
     Raises:
         KeyboardInterrupt: Ctrl-C; the running case was stopped first and has no outcome.
     """

@@ -71,12 +71,8 @@ def run_cases(directory: SweepDirectory, cases: Sequence[SweepCase], parameters:
 
     A lost case left the queue without an outcome: its job was cancelled, its node died, or it ran out of time.
 
-    Args:
-        directory: directory of the sweep, which all nodes see under the same path.
-        cases: cases that have not ended.
-        parameters: options of sbatch, with underscores for dashes; `time` is in minutes.
-        nodes: options of sbatch that replace or extend these for cases that name a type of node.
-        on_change: called before each query of the queue.
+    All nodes see the directory under the same path. `parameters` are options of sbatch, with underscores for dashes;
+    `time` is in minutes. `nodes` replace or extend these for cases that name a type of node.
     """
     if shutil.which("sbatch") is None:
         raise UserError("there is no sbatch on the path: run this where Slurm's commands are, or with --launcher local")

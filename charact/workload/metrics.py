@@ -71,9 +71,7 @@ class Accuracy(_Mean):
 class Perplexity(_Mean):
     """Exponential of the mean loss of a word.
 
-    Args:
-        loss: function of outputs and batch that returns the mean loss of the words in nats; targets are last in the
-        batch.
+    `loss` returns the mean loss of the words in nats, for outputs and batch; targets are last in the batch.
     """
 
     name = "perplexity"
@@ -115,9 +113,6 @@ class Bleu(Metric):
 
     Words are those of the vocabulary, without further tokenization. The hypothesis is the most likely word at each
     position up to the first end mark, so the model must generate it without seeing the targets.
-
-    Args:
-        vocabulary: vocabulary of the targets.
     """
 
     name = "bleu"

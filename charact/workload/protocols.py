@@ -39,8 +39,7 @@ class Protocol:
     def facts(self, used: Mapping[str, Any]) -> dict[str, Any]:
         """Return the facts for the record: the protocol, and deviations as [published, used].
 
-        Args:
-            used: values by field name, and `variant` as [the published one, the one used].
+        `used` has values by field name, and `variant` as [the published one, the one used].
         """
         published = {field.name: getattr(self, field.name) for field in fields(self)}
         changed = {}

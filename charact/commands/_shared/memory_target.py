@@ -36,11 +36,7 @@ class Chosen:
 def chosen_device(device: str, like: str | None, limit_bytes: int | None, *, runs: bool = False) -> Chosen:
     """Return the device for `--device`, `--device-like` and `--device-memory`.
 
-    Args:
-        device: a device of this machine, or auto.
-        like: name of a GPU of the table.
-        limit_bytes: memory limit.
-        runs: whether cases may run on the device, which then has at least the memory of the limit.
+    With `runs`, cases may run on the device, which then has at least the memory of the limit.
     """
     if like is not None:
         if device == "cpu":

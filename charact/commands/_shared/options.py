@@ -216,10 +216,8 @@ def check_name(name: str | None) -> None:
 def check_own_options(own: Mapping[str, Any], of_workloads: Mapping[str, Any], command: str = "profile") -> None:
     """Check that options of workloads and of the user's model are not mixed.
 
-    Args:
-        own: `--model` and its options; None if not given.
-        of_workloads: options of built-in workloads only; false if not given.
-        command: the command's name.
+    `own` has `--model` and its options, None if not given; `of_workloads` those of built-in workloads only, false if
+    not given.
     """
     given = [option for option, value in of_workloads.items() if value]
     if own["--model"] is None:
@@ -249,10 +247,7 @@ def load_own_model(own: Mapping[str, Any]) -> "OwnModel":
 def parse_ranks(parallel: str | None, nproc: str | None, *, with_one: bool = False) -> list[tuple[str | None, int]]:
     """Return each combination of how ranks train together and how many there are; none without the options.
 
-    Args:
-        parallel: the option `--parallel`.
-        nproc: the option `--nproc`.
-        with_one: whether a single process is a number of ranks, too; it comes first, without a name.
+    With `with_one`, a single process is a number of ranks, too; it comes first, without a name.
     """
     if parallel is None and nproc is None:
         return []

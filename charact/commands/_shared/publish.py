@@ -30,9 +30,8 @@ def keeping_finished(writers: Sequence[RunWriter], remedy: str | None = None) ->
 
     Records without finished cases are removed.
 
-    Args:
-        writers: writers of the block's records; published and discarded ones are ignored.
-        remedy: what is kept and how to continue; by default `charact recover`.
+    Published and discarded records are ignored. `remedy` names what is kept and how to continue, by default `charact
+    recover`.
     """
     try:
         yield

@@ -97,10 +97,7 @@ def add_cases_of_program(writer: RunWriter, options: ScriptOptions, nothing: str
 def end_rank(directory: Path, *, quiet: bool, waiting: int | None = None) -> bool:
     """Complete the part of a rank; if it is the last of its job, merge all parts into one run.
 
-    Args:
-        directory: the part's hidden directory.
-        quiet: whether output is reduced.
-        waiting: write end of a pipe, see `publish_before_views`; None if no process waits.
+    `waiting` is the write end of a pipe, see `publish_before_views`.
 
     Returns:
         Whether the run, if it was merged, has a case that succeeded.

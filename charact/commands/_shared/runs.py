@@ -23,9 +23,7 @@ _KINDS = "a run directory, a directory of runs, or reference:NAME"
 def read_sides(texts: list[str], on_run: "Callable[[Run], object]" = lambda run: None) -> "list[Group]":
     """Read the groups of runs that the user named; equal labels are numbered.
 
-    Args:
-        texts: the groups as the user named them.
-        on_run: called each time after the tables of a run are read.
+    `on_run` is called each time after the tables of a run are read.
     """
     from charact.analysis.compare import Group
     from charact.record.presentable import presentable
@@ -129,10 +127,6 @@ def read_run(path: Path, *, partial: bool) -> "Run":
     """Read a run directory; for an unfinished watched program, read its event log too.
 
     The parts of a job's ranks that have all ended, but were not merged, are merged first.
-
-    Args:
-        path: the directory that contains `run.json`.
-        partial: whether to read an unfinished run.
     """
     from charact.measure.script.spans.event_log_to_record import read_event_log, script_cases, script_options
     from charact.record.rank_parts import is_job

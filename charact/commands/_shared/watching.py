@@ -216,11 +216,7 @@ def _show(tail: "Tail | RanksTail", display: "_Lines | _Panel") -> None:
 
 
 class _Lines:
-    """Prints a line at intervals.
-
-    Args:
-        text: returns the line of a state.
-    """
+    """Prints a line at intervals."""
 
     first_s = every_s = _LINE_S
 
@@ -241,10 +237,7 @@ class _Lines:
 class _Panel:
     """Draws at the bottom of the terminal, and releases it when the job is stopped or ends.
 
-    Args:
-        held: descriptor of a file with the text that restores the terminal if this process is killed; None without.
-        lines: returns the lines of a state.
-        num_lines: maximum number of lines.
+    `held` is the descriptor of a file with the text that restores the terminal if this process is killed.
     """
 
     first_s, every_s = 0.0, _DRAW_S

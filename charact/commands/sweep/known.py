@@ -65,9 +65,7 @@ def check_cases(cases: Iterable[SweepCase]) -> None:
 def check_possible(cases: Sequence[SweepCase], *, here: bool) -> None:
     """Check that each case can be: its workload has the variant, the network takes the input size, and the data fit.
 
-    Args:
-        cases: the cases, whose command lines can be parsed.
-        here: whether they run on this machine, whose device and data sets are then checked, too.
+    If they run here, on this machine, its device and data sets are checked, too.
     """
     problems: dict[SweepCase, str] = {}
     known: dict[str, str] = {}

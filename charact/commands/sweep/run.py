@@ -44,13 +44,7 @@ def run_sweep(definition: Definition, out: Path | None, slurm: Mapping[str, str]
               quiet: bool) -> int:
     """Run the cases of a sweep that have not ended; return the exit status: 1 if a case did not succeed.
 
-    Args:
-        definition: the sweep.
-        out: directory of the sweep; None for the default.
-        slurm: options of sbatch; None runs the cases here.
-        dry_run: only list the cases.
-        retry: also run failed cases again.
-        quiet: print no progress.
+    `slurm` has options of sbatch; None runs the cases here.
     """
     check_cases(definition.cases)
     check_possible(definition.cases, here=slurm is None and all(case.node is None for case in definition.cases))
@@ -98,12 +92,6 @@ class Progress:
 
     The table is drawn when a case begins or ends: no thread draws while a case is measured. Cases that did not succeed
     are reported in any case, on a terminal at the end.
-
-    Args:
-        directory: directory of the sweep.
-        cases: all its cases.
-        enabled: whether more than problems is shown.
-        console: where the table is drawn; by default on standard output, if that is a terminal.
     """
 
     def __init__(self, directory: SweepDirectory, cases: Sequence[SweepCase], *, enabled: bool,

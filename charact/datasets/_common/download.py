@@ -45,13 +45,7 @@ def download(address: str, target: Path, num_bytes: int | None, most_bytes: int,
              progress: Progress) -> None:
     """Download a file; `verify` checks it before it is renamed, and raises a UserError if it is wrong.
 
-    Args:
-        address: address of the file.
-        target: path of the file.
-        num_bytes: its size if known; reading stops once it is exceeded.
-        most_bytes: limit of its size if it is unknown.
-        verify: function that checks the file at a path.
-        progress: callback with the number of received bytes.
+    Reading stops once `num_bytes`, or `most_bytes` if the size is unknown, are exceeded.
     """
     import requests  # here, since few commands need it
 

@@ -10,12 +10,7 @@ from charact.core.errors import UserError
 
 
 class Part(Dataset[Any]):
-    """A subset of a dataset, in order; other attributes are those of the dataset.
-
-    Args:
-        dataset: dataset with all samples.
-        indices: indices of the subset.
-    """
+    """A subset of a dataset, in order; other attributes are those of the dataset."""
 
     def __init__(self, dataset: Dataset[Any], indices: NDArray[np.int64]) -> None:
         self._dataset = dataset

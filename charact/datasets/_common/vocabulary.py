@@ -14,9 +14,7 @@ Tokens = NDArray[np.int64]
 class Vocabulary:
     """Words and their indices, from 0 in the given order.
 
-    Args:
-        words: the words; a repeated word keeps its first index.
-        unknown: word of the vocabulary for words outside it; None raises an error for them.
+    A repeated word keeps its first index. Words outside have the index of `unknown`, if there is one.
     """
 
     def __init__(self, words: Iterable[str], unknown: str | None = None) -> None:
@@ -31,12 +29,8 @@ class Vocabulary:
     ) -> "Vocabulary":
         """Return the vocabulary of a text: its special words first, then the others.
 
-        Args:
-            tokens: the text's words.
-            specials: words with the first indices, even if the text lacks them.
-            unknown: as for the class; it must be one of the specials or in the text.
-            order: by first occurrence, or by descending frequency (equally frequent words by first occurrence).
-            max_words: largest size including the specials; the last words in order are left out.
+        Words are in the order of their first occurrence, or by descending frequency; the last ones beyond `max_words`,
+        which includes the specials, are left out.
         """
         if order == "frequency":
             words: Iterable[str] = (word for word, _ in Counter(tokens).most_common())
@@ -89,12 +83,7 @@ def zipf_tokens(generator: np.random.Generator, num_tokens: int, vocabulary_size
 def sentence_lengths(generator: np.random.Generator, n: int, mean: float, spread: float, longest: int) -> Tokens:
     """Return the lengths of n synthetic sentences, in words: log-normal, rounded, and clipped to 1 to `longest`.
 
-    Args:
-        generator: random number generator.
-        n: number of sentences.
-        mean: mean length before rounding and clipping.
-        spread: standard deviation before rounding and clipping; 0 gives equal lengths.
-        longest: largest length.
+    Mean and standard deviation are those before rounding and clipping; a spread of 0 gives equal lengths.
     """
     variance = np.log1p((spread / mean) ** 2)
     lengths = generator.lognormal(np.log(mean) - variance / 2, np.sqrt(variance), n)

@@ -31,12 +31,8 @@ class Cloze(NamedTuple):
 class ClozeQuestions(Dataset[Cloze]):
     """Samples with documents cut to a length: the words nearest to the query are kept.
 
-    Args:
-        questions: the encoded samples.
-        num_words: size of their vocabulary.
-        length: length of a document, in words.
-        answerable_only: leave out samples whose answer is cut off: a model that points to words of the document cannot
-            learn from them.
+    With `answerable_only`, samples whose answer is cut off are left out: a model that points to words of the document
+    cannot learn from them.
     """
 
     def __init__(

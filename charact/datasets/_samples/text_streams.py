@@ -26,12 +26,6 @@ class TokenStreams(Dataset[tuple[Tensor, Tensor]]):
     Sample i is segment i // batch_size of stream i % batch_size, so that a batch in order has the same segment of every
     stream and the next batch continues it: a model may carry its state over. The last segment is shorter if the length
     of the streams is not a multiple of the segment length, as in pytorch/examples.
-
-    Args:
-        tokens: the text.
-        num_words: size of its vocabulary.
-        input_size: words in a segment.
-        request: the requested data; its batch size is the number of streams.
     """
 
     shuffled = False

@@ -14,11 +14,7 @@ if TYPE_CHECKING:
 
 
 class SentencePairs(Dataset[tuple[Tensor, Tensor]]):
-    """Samples (int64 (length,), int64 (length,)): a sentence and its translation, with end mark and padding.
-
-    Args:
-        pairs: the encoded sentences.
-    """
+    """Samples (int64 (length,), int64 (length,)): a sentence and its translation, with end mark and padding."""
 
     def __init__(self, pairs: EncodedPairs) -> None:
         # Arrays, because the FLOP pass reads the dataset under fake tensors.

@@ -56,9 +56,6 @@ class PerfCounters(SampledSource):
     """Hardware counters in user space, of all threads and of child processes that they start during the pass.
 
     *Error*: with fewer hardware counters than events, each event is counted for a part of the time, and scaled.
-
-    Args:
-        open_event: opens a kernel event.
     """
 
     name = "perf"

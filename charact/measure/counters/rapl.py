@@ -18,9 +18,6 @@ class RaplCounters(SampledSource):
     """Energy of the processor packages, and of the memory if it is counted separately.
 
     *Error*: the counters are updated about once a millisecond, and include the energy of other programs.
-
-    Args:
-        root: directory of the kernel's powercap zones.
     """
 
     name = "rapl"

@@ -220,11 +220,7 @@ def _by_weights(cell: str, passed: Tensor, gradient: Tensor, tensors: list[Tenso
 def _defined(cell: str, inputs: Tensor, *rest: Tensor, passed: Tensor | None = None) -> tuple[Tensor, list[Tensor]]:
     """Return outputs by the definition, and each step's products by the input and by the state.
 
-    Args:
-        cell: relu, tanh, lstm or gru.
-        inputs: of (steps, batch, width).
-        rest: first states and weights.
-        passed: which sums ReLU lets through, (steps, batch, hidden); those above 0 where not given.
+    `passed` are the sums that ReLU lets through, (steps, batch, hidden); without it, those above 0.
 
     *Source*: the formulas in PyTorch's documentation of RNN, LSTM and GRU.
     """

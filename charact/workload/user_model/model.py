@@ -115,13 +115,8 @@ def own_model(target: str, arguments: str, spec: InputSpec, loss: str | None, op
               ) -> OwnModel:
     """Return the workload of a model named as `package.module:factory`.
 
-    Args:
-        target: the model class, or a function that returns a model; the working directory is importable.
-        arguments: its arguments, as between the parentheses of a call.
-        spec: spec of the model's inputs.
-        loss: name of a function in `torch.nn.functional`, or `package.module:function` of outputs and target.
-        optimizer: name of a class in `torch.optim`.
-        learning_rate: learning rate of the optimizer.
+    The working directory is importable. `arguments` are those between the parentheses of a call; `loss` is the name of
+    a function in `torch.nn.functional`, or `package.module:function` of outputs and target.
     """
     factory = imported(target, "--model")
     if isinstance(factory, nn.Module):

@@ -112,11 +112,6 @@ def run_child(command: Sequence[str], timeout_s: float, output: Path) -> Ended:
 
     It has the same module search path as this process.
 
-    Args:
-        command: to run.
-        timeout_s: time limit.
-        output: file for its output.
-
     Raises:
         UnavailableError: it exceeded the limit.
     """

@@ -65,9 +65,7 @@ class Launch:
 def read_launches(text: str, range_prefix: str) -> tuple[list[Launch], int]:
     """Return the launches in the text, and the number of incomplete rows, as in a truncated file.
 
-    Args:
-        text: output of `ncu`.
-        range_prefix: prefix of the ranges that are phases.
+    Ranges with the prefix are phases.
     """
     lines = (line.strip().replace("\0", "") for line in text.splitlines())
     # Lines are parsed separately: a quote may be cut off.
@@ -129,9 +127,7 @@ def wanted_metrics(listed: AbstractSet[str], capability: tuple[int, int] | None)
     addition to the sum; then only the sum is used. If some have unknown names, the instructions of tensor cores are
     requested: the FLOP of a launch that executes none are known.
 
-    Args:
-        listed: names of the chip's metrics.
-        capability: the device's compute capability, if it is a CUDA device.
+    `capability` is the compute capability, if it is a CUDA device.
     """
     tensor = sorted(name for name in listed if _TENSOR_FLOP.fullmatch(name))
     whole = [name for name in tensor if not any(_is_part(name, other) for other in tensor)]

@@ -50,12 +50,7 @@ Source: queries of CUPTI 13.0 for every chip from TU102 to GB20B.
 
 
 def chosen_metrics(offered: AbstractSet[str], fits: Fits) -> tuple[list[Chosen], dict[str, str]]:
-    """Return the counters that the chip can sample, and the reasons of the others, by counter.
-
-    Args:
-        offered: names of metrics without their suffixes.
-        fits: whether metrics can be sampled in one pass.
-    """
+    """Return the counters that the chip can sample, and the reasons of the others, by counter."""
     chosen: dict[str, Chosen] = {}
     missing: dict[str, str] = {}
     for choice in WANTED:
@@ -188,11 +183,7 @@ def totals(samples: Sequence[Sample], parts: Sequence[float], chosen: Sequence[C
            ) -> dict[str, float]:
     """Return counters over parts of samples: weighted means, and bytes per iteration.
 
-    Args:
-        samples: with the metrics.
-        parts: share of each sample that counts.
-        chosen: counters with their metrics.
-        num_iterations: number of iterations in the samples.
+    `parts` is the share of each sample that counts.
     """
     found: dict[str, float] = {}
     for one in chosen:
