@@ -51,19 +51,13 @@ def _run(directory: SweepDirectory, case: SweepCase) -> int:
             child.wait()
         raise
     signal = -status if status < 0 else status - _SIGNALED if status > _SIGNALED else 0
+    attempts = 1 + (before.attempts if before is not None else 0)
     if signal and not directory.is_done(case):  # else it ended well, and was killed right after
-        reason = f"by {_name(signal)}" + (", possibly for lack of memory" if signal == 9 else "")
-        directory.write(case, Outcome(
-            "killed", None, reason, None, time.monotonic() - begun_s, host(), started,
-            1 + (before.attempts if before is not None else 0)))
+        name = Signals(signal).name if signal in set(Signals) else f"signal {signal}"
+        reason = f"by {name}" + (", possibly for lack of memory" if signal == 9 else "")
+        directory.write(case, Outcome("killed", None, reason, None, time.monotonic() - begun_s, host(), started,
+                                      attempts))
     elif status not in (0, TAKEN) and directory.outcome(case) == before:
         directory.write(case, Outcome("failed", status, last_line(log), None, time.monotonic() - begun_s, host(),
-                                      started, 1 + (before.attempts if before is not None else 0)))
+                                      started, attempts))
     return status
-
-
-def _name(signal: int) -> str:
-    try:
-        return Signals(signal).name
-    except ValueError:
-        return f"signal {signal}"
