@@ -5,6 +5,9 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
+from charact.core.declared_names import declared_names
+from charact.record.schema import MODES, PHASES, PRECISIONS
+
 _PACKAGE = Path(__file__).parents[2]
 _PARTIAL = ".partial-"
 
@@ -20,8 +23,6 @@ def listed(complete: Callable[[str], Iterable[str]]) -> Callable[[str], list[str
 
 def workload_names(incomplete: str) -> list[str]:
     """Return names and aliases of workloads that their files declare as literals, here and in other packages."""
-    from charact.core.declared_names import declared_names
-
     return sorted(name for path in _workload_files() for name in declared_names(path, "WORKLOADS"))
 
 
@@ -30,8 +31,6 @@ workloads = listed(workload_names)
 
 def datasets(incomplete: str) -> list[str]:
     """Return names of data sets."""
-    from charact.core.declared_names import declared_names
-
     return sorted(name for path in _files(_PACKAGE / "datasets") for name in declared_names(path, "DATASETS"))
 
 
@@ -56,20 +55,8 @@ def target_devices(incomplete: str) -> list[str]:
     return target_names()
 
 
-@listed
-def modes(incomplete: str) -> Iterable[str]:
-    """Return modes."""
-    from charact.record.schema import MODES
-
-    return MODES
-
-
-@listed
-def precisions(incomplete: str) -> Iterable[str]:
-    """Return precisions."""
-    from charact.record.schema import PRECISIONS
-
-    return PRECISIONS
+modes = listed(lambda incomplete: MODES)
+precisions = listed(lambda incomplete: PRECISIONS)
 
 
 def export_formats(incomplete: str) -> list[str]:
@@ -86,8 +73,6 @@ def training_metrics(incomplete: str) -> list[str]:
 
 def compared_metrics(incomplete: str) -> list[str]:
     """Return metrics of comparisons."""
-    from charact.record.schema import PHASES
-
     return [*metric_names(), *(f"phase.{phase}" for phase in PHASES)]
 
 
