@@ -39,7 +39,6 @@ class _Attention(Kind):
                        dict(zip(_NAMES, found, strict=True)) | {"causal": "yes" if colon else "no"})
 
     def directions(self, problem: Problem) -> tuple[str, ...]:
-        """Return forward, and the gradients by queries, keys and values together."""
         return "forward", "backward_input"
 
     def flop(self, problem: Problem, direction: str) -> float:
@@ -68,7 +67,6 @@ class _Attention(Kind):
         return float(itemsize * times * batch * heads * (queries + keys) * width)
 
     def refusal(self, problem: Problem, precision: str, device: torch.device) -> str | None:
-        """Return why the precision is not supported; None if it is. int8 is not."""
         return number_refusal(precision, device, int8="PyTorch's attention takes no int8 numbers: use --precision bf16")
 
     def prepare(self, problem: Problem, direction: str, precision: str, device: torch.device) -> Prepared:

@@ -42,7 +42,6 @@ class _Embedding(Kind):
                        {"words": words, "width": width, "tokens": tokens, "distribution": distribution})
 
     def directions(self, problem: Problem) -> tuple[str, ...]:
-        """Return forward, and the gradient by the table."""
         return "forward", "backward_weight"
 
     def num_bytes(self, problem: Problem, direction: str, itemsize: int) -> float:

@@ -37,7 +37,6 @@ class _Normalization(Kind):
                        {"norm": norm} | dict(zip(_NAMES[norm], found, strict=True)))
 
     def directions(self, problem: Problem) -> tuple[str, ...]:
-        """Return all three directions."""
         return "forward", "backward_input", "backward_weight"
 
     def num_bytes(self, problem: Problem, direction: str, itemsize: int) -> float:
@@ -49,7 +48,6 @@ class _Normalization(Kind):
         return float(itemsize * numbers[direction])
 
     def refusal(self, problem: Problem, precision: str, device: torch.device) -> str | None:
-        """Return why the precision is not supported; None if it is."""
         if problem.sizes["norm"] == "batch_norm" and _shape(problem)[0].numel() == problem.sizes["channels"]:
             return "a channel of one number has no variance: choose a larger batch or image"
         return super().refusal(problem, precision, device)

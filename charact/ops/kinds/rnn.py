@@ -58,7 +58,6 @@ class _Recurrent(Kind):
                                          "input": width})
 
     def directions(self, problem: Problem) -> tuple[str, ...]:
-        """Return all three directions."""
         return "forward", "backward_input", "backward_weight"
 
     def flop(self, problem: Problem, direction: str) -> float:
@@ -96,7 +95,6 @@ class _Recurrent(Kind):
         return float(itemsize * (read + written))
 
     def refusal(self, problem: Problem, precision: str, device: torch.device) -> str | None:
-        """Return why the precision is not supported; None if it is. int8 is not."""
         return number_refusal(precision, device, int8="PyTorch has no recurrent layer of int8 numbers that is not "
                                                       "calibrated by a model: use --operations gemm for int8")
 

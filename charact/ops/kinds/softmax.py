@@ -29,7 +29,6 @@ class _Softmax(Kind):
         return Problem(self.name, f"{self.name}:{rows}x{width}", {"rows": rows, "width": width})
 
     def directions(self, problem: Problem) -> tuple[str, ...]:
-        """Return forward, and the gradient by the input."""
         return "forward", "backward_input"
 
     def num_bytes(self, problem: Problem, direction: str, itemsize: int) -> float:
