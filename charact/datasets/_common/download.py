@@ -61,7 +61,7 @@ def download(address: str, target: Path, num_bytes: int | None, most_bytes: int,
             except requests.ConnectTimeout as error:
                 raise UserError(f"{address} cannot be reached (timed out): {_ELSEWHERE}") from error
             except (requests.RequestException, ValueError) as error:  # ValueError: of an address that a server sent
-                raise UserError(f"{address} cannot be fetched ({_reason(error)}): {_ELSEWHERE}") from error
+                raise _failed(address, _reason(error)) from error
             verify(part)
 
 
@@ -74,26 +74,22 @@ def _answer(session: "requests.Session", address: str) -> "requests.Response":
                                headers={"User-Agent": "charact", "Accept-Encoding": "identity"})
         if not response.is_redirect:
             if response.status_code != 200:
-                raise UserError(f"{address} cannot be fetched ({response.status_code} {_one_line(response.reason)}): "
-                                f"{_ELSEWHERE}")
+                raise _failed(address, f"{response.status_code} {_one_line(response.reason)}")
             return response
         response.close()
-        place = _next(address, place, response.headers["Location"])
-    raise UserError(f"{address} cannot be fetched (it has too many redirections): {_ELSEWHERE}")
+        try:
+            there = urljoin(place, response.headers["Location"])
+            check_address(there)
+        except (ValueError, UserError) as error:
+            raise _failed(address, "it is redirected to an invalid address") from error
+        if urlsplit(place).scheme == "https" and urlsplit(there).scheme != "https":
+            raise _failed(address, "it is redirected from https to http, where others could change it")
+        place = there
+    raise _failed(address, "it has too many redirections")
 
 
-def _next(address: str, place: str, location: str) -> str:
-    """Return the address to which another one is redirected."""
-    try:
-        there = urljoin(place, location)
-        check_address(there)
-    except (ValueError, UserError) as error:
-        raise UserError(f"{address} cannot be fetched (it is redirected to an invalid address): "
-                        f"{_ELSEWHERE}") from error
-    if urlsplit(place).scheme == "https" and urlsplit(there).scheme != "https":
-        raise UserError(f"{address} cannot be fetched (it is redirected from https to http, where others could change "
-                        f"it): {_ELSEWHERE}")
-    return there
+def _failed(address: str, reason: str) -> UserError:
+    return UserError(f"{address} cannot be fetched ({reason}): {_ELSEWHERE}")
 
 
 def _receive(response: "requests.Response", address: str, file: BinaryIO, num_bytes: int | None, most_bytes: int,
