@@ -1,9 +1,8 @@
 """`charact compare`."""
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -103,7 +102,7 @@ def command(
         raise UserError("--repeat gives the number of turns, and --max-minutes lets times decide on it: give one")
     if to is not None:
         _check_target(to, force)
-    gate = _read_gate(fail_if or [], summary, junit, force, allow_single)
+    thresholds = _thresholds(fail_if or [], {"--summary": summary, "--junit": junit}, force)
     if commands:
         limit = Limit(repeat, _MAX_MINUTES if max_minutes is None else max_minutes)
         directory, sides = measure_by_turns(commands, limit, out, quiet=quiet)
@@ -119,13 +118,13 @@ def command(
 
     progress = RunsProgress("Reading", 0, enabled=not quiet)
     compared = read_sides(sides or [], progress.advance)
-    if gate is not None:
-        _check_repeats(gate, compared)
+    if not allow_single:
+        _check_repeats(thresholds, compared)
     progress.total = sum(len(side.runs) for side in compared)
     with _sound(compared):
         with progress:
             _check_common(compared)
-            read_times(compared, [*levels, *(["phase"] if gate is not None else [])])
+            read_times(compared, [*levels, *(["phase"] if thresholds else [])])
             if to is not None:
                 _write(to, compared, levels, force)
             if explain and not quiet:
@@ -143,7 +142,7 @@ def command(
             show(*comparison_json(compared, levels).split("\n"))
         elif to is not None:
             show(f"Wrote {to}")
-        status = 0 if gate is None else _pass_gate(gate, compared, quiet)
+        status = _pass_gate(thresholds, compared, summary, junit, force=force, quiet=quiet) if thresholds else 0
         turns = compared[0].turns
         return _INTERRUPTED if commands and turns is not None and turns.ending == "interrupted" else status
 
@@ -206,51 +205,37 @@ def _check_common(sides: "Sequence[Group]") -> None:
                     f"data are the same{remedy}")
 
 
-@dataclass(frozen=True)
-class _Gate:
-    """Thresholds, and the files for their results."""
-
-    thresholds: "list[Threshold]"
-    summary: Path | None
-    junit: Path | None
-    force: bool
-    allow_single: bool
-
-
-def _read_gate(fail_if: list[str], summary: Path | None, junit: Path | None, force: bool,
-              allow_single: bool) -> _Gate | None:
-    """Return the requested gate; None without thresholds."""
+def _thresholds(fail_if: Sequence[str], files: Mapping[str, Path | None], force: bool) -> "list[Threshold]":
+    """Return the thresholds, after checking the files for their results, by option."""
+    from charact.analysis.compare.thresholds import parse
     from charact.core.files import check_writable
 
-    for option, path in (("--summary", summary), ("--junit", junit)):
+    for option, path in files.items():
         if path is not None and not fail_if:
             raise UserError(f'{option} writes results of thresholds: give one, as in --fail-if "time > 1.05"')
         if path is not None:
             check_writable(path, force=force, option=option)
-    if not fail_if:
-        return None
-    from charact.analysis.compare.thresholds import parse
-
-    return _Gate([parse(text) for text in fail_if], summary, junit, force, allow_single)
+    return [parse(text) for text in fail_if]
 
 
-def _pass_gate(gate: _Gate, sides: "Sequence[Group]", quiet: bool) -> int:
+def _pass_gate(thresholds: "list[Threshold]", sides: "Sequence[Group]", summary: Path | None, junit: Path | None, *,
+               force: bool, quiet: bool) -> int:
     """Judge the thresholds, print and write their results; return 1 if a threshold failed, else 0."""
     from charact.analysis.compare.gate import has_failed, judge
     from charact.core.files import write_text
-    from charact.views.export.junit import junit
-    from charact.views.export.markdown import summary
+    from charact.views.export.junit import junit as junit_of
+    from charact.views.export.markdown import summary as summary_of
     from charact.views.tables import format as fmt
     from charact.views.tables.gate_tables import gate_table, headline, sentence
     from charact.views.terminal.comparison import print_tables
 
-    judged = judge(gate.thresholds, sides)
+    judged = judge(thresholds, sides)
     if not quiet:
         print_tables([gate_table(judged, sides)])
-    if gate.summary is not None:
-        write_text(gate.summary, summary(judged, sides), force=gate.force)
-    if gate.junit is not None:
-        write_text(gate.junit, junit(judged), force=gate.force)
+    if summary is not None:
+        write_text(summary, summary_of(judged, sides), force=force)
+    if junit is not None:
+        write_text(junit, junit_of(judged), force=force)
     failed = has_failed(judged)
     if not quiet:
         show(headline(judged))
@@ -260,15 +245,15 @@ def _pass_gate(gate: _Gate, sides: "Sequence[Group]", quiet: bool) -> int:
     return int(failed)
 
 
-def _check_repeats(gate: _Gate, sides: "Sequence[Group]") -> None:
+def _check_repeats(thresholds: "list[Threshold]", sides: "Sequence[Group]") -> None:
     """Check that no threshold compares two groups of one run each, except by counts."""
     from charact.analysis.compare.metrics import all_metrics
 
     single = [side.label for side in sides if len(side.runs) == 1 and "reference" not in side.runs[0].manifest]
-    if gate.allow_single or sides[0].label not in single or len(single) == 1:
+    if sides[0].label not in single or len(single) == 1:
         return
     exact = {metric.name for metric in all_metrics().values() if metric.is_exact}
-    if any(threshold.metric not in exact for threshold in gate.thresholds):
+    if any(threshold.metric not in exact for threshold in thresholds):
         raise UserError(f"{' and '.join(single[:2])} have one run each, which cannot show how much runs vary: give "
                         "directories of several runs (charact compare --ab makes them), or --allow-single")
 
