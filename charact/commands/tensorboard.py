@@ -51,8 +51,7 @@ def _start(logdir: Path, port: int) -> str:
     from tensorboard import default, program
 
     from charact.commands._shared import runs
-    from charact.views.tensorboard.hosts import allowed_hosts, guarded
-    from charact.views.tensorboard.plugin import CharactPlugin
+    from charact.views.tensorboard.plugin import CharactPlugin, allowed_hosts, guarded
 
     class Plugin(CharactPlugin):
         """The plugin, which also reads event logs of watched programs."""

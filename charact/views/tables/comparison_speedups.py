@@ -20,6 +20,11 @@ def side_column(sides: Sequence[Group]) -> list[Column]:
     return [SIDE] if len(sides) > 2 else []
 
 
+def candidate(sides: Sequence[Group]) -> str:
+    """Return the heading of the candidate's numbers."""
+    return sides[1].label if len(sides) == 2 else "Group’s"
+
+
 def reason(row: Any) -> str | None:
     """Return why a row lacks a number; None if it does not."""
     return None if pd.isna(row.reason) else str(row.reason)

@@ -24,6 +24,7 @@ from charact.views.tables.comparison_speedups import (
     CASE,
     INTERVAL,
     SIDE,
+    candidate,
     exact_ratio,
     interval,
     reason,
@@ -74,11 +75,15 @@ def single_run_note(sides: Sequence[Group]) -> str:
 def tables(sides: Sequence[Group], levels: Sequence[str]) -> list[Table]:
     """Return all tables of a comparison, with times by these of `LEVELS`."""
     timed = {by: ratio_table(sides, by) for by in levels}
+    untimed = pd.DataFrame(
+        [(LEVELS[by], fmt.missing(_UNTIMED.get(by, "no case was timed so in both groups")))
+         for by, shown in timed.items() if shown is None], columns=["level", "times"])
     found = [
         replace(sides_table(sides), note=single_run_note(sides)), *timed.values(),
-        _untimed_table([by for by in levels if timed[by] is None]),
+        _filled(untimed, "Times not available", [Column("level", "By"), Column("times", "Times")]),
         *speedup_tables(sides), *tables_of_kinds(sides), metric_table(sides), failed_table(sides),
-        disturbed_table(sides), unmatched_table(sides), context_table(sides), notes_table(sides),
+        disturbed_table(sides), unmatched_table(sides), context_table(sides),
+        _filled(published_notes(sides), "Published tables", [SIDE, Column("note", "Note")]),
     ]  # fmt: skip
     return [each for each in found if each is not None]
 
@@ -123,7 +128,7 @@ def ratio_table(
     columns = [
         CASE, *named, *side_column(sides),
         Column("base_s", sides[0].label, fmt.seconds, "time of the baseline", reason),
-        Column("time_s", _other(sides), fmt.seconds, "time of the candidate", reason),
+        Column("time_s", candidate(sides), fmt.seconds, "time of the candidate", reason),
         Column("ratio", "Ratio", exact_ratio, "time / baseline’s: below 1 is faster", reason), *judged,
     ]  # fmt: skip
     without = "; ".join(dict.fromkeys(f"{row.case} {fmt.missing(reason(row))}" for row in fmt.rows(untimed)))
@@ -140,13 +145,6 @@ def _of_what(sides: Sequence[Group]) -> str:
     kinds = {entry.get("kind") for side in sides for run in side.runs for entry in run.manifest["cases"]}
     found = [words for kind, words in _OF_WHAT.items() if kind in kinds]
     return f"A time is {', or '.join(found)}." if found else ""
-
-
-def _untimed_table(levels: Sequence[str]) -> Table | None:
-    """Build the table of requested levels at which no case was timed."""
-    rows = [(LEVELS[by], fmt.missing(_UNTIMED.get(by, "no case was timed so in both groups"))) for by in levels]
-    frame = pd.DataFrame(rows, columns=["level", "times"])
-    return _filled(frame, "Times not available", [Column("level", "By"), Column("times", "Times")])
 
 
 def metric_table(sides: Sequence[Group]) -> Table | None:
@@ -166,7 +164,7 @@ def metric_table(sides: Sequence[Group]) -> Table | None:
     judged, note = _judgement(frame)
     columns = [
         CASE, Column("metric", "Metric", unbroken=True), *side_column(sides),
-        Column("base_text", sides[0].label, unbroken=True), Column("value_text", _other(sides), unbroken=True),
+        Column("base_text", sides[0].label, unbroken=True), Column("value_text", candidate(sides), unbroken=True),
         Column("ratio", "Ratio", exact_ratio, "value / baseline’s", reason), *judged,
     ]  # fmt: skip
     return table(frame, "Throughput, memory, accuracy and energy", columns, note)
@@ -194,24 +192,17 @@ def context_table(sides: Sequence[Group]) -> Table | None:
     """Build the table of options, versions and facts of machines that differ."""
     if len(sides) == 1:
         return None
-    frame = pd.concat([_context(sides[0], side).assign(side=side.label) for side in sides[1:]])
+    changes = [(side, context_changes(sides[0], side)) for side in sides[1:]]
+    # A published table does not have most facts.
+    frame = pd.concat([(facts.dropna() if len(published_notes([sides[0], side])) else facts).assign(side=side.label)
+                       for side, facts in changes])
     labels = {side.label for side in sides}  # groups may have the names of their scripts
     frame = frame[(frame["fact"] != "options.script") | ~frame["base"].isin(labels) | ~frame["new"].isin(labels)]
     frame["fact"] = frame["fact"].str.replace(".", " ").str.replace("_", " ")
     columns = [Column("fact", "Fact", unbroken=True), *side_column(sides),
                Column("base", sides[0].label, reason=lambda row: "not recorded"),
-               Column("new", _other(sides), reason=lambda row: "not recorded")]  # fmt: skip
+               Column("new", candidate(sides), reason=lambda row: "not recorded")]  # fmt: skip
     return _filled(frame, "What else differs", columns)
-
-
-def _context(base: Group, new: Group) -> pd.DataFrame:
-    changes = context_changes(base, new)
-    return changes.dropna() if len(published_notes([base, new])) else changes
-
-
-def notes_table(sides: Sequence[Group]) -> Table | None:
-    """Build the table of notes on published tables."""
-    return _filled(published_notes(sides), "Published tables", [SIDE, Column("note", "Note")])
 
 
 def _filled(frame: pd.DataFrame, caption: str, columns: list[Column]) -> Table | None:

@@ -73,17 +73,13 @@ def _phase_table(rows: pd.DataFrame, base: Group, new: Group, case: str, verdict
     columns = [Column("name", "Phase", unbroken=True), *_times(base, new), Column("verdict", "Verdict", unbroken=True)]
     note = ("A phase’s time is its share of all iterations times the median iteration, so phases sum to the median. "
             "Verdicts in the times by phase use each phase’s own medians.")
-    note = " ".join(filter(None, [*_main_parts(rows, verdicts), note, missing]))
+    most = [f"Most of {row.phase}’s is in {_operator(row)}: {fmt.change(row.delta_s)}."
+            for row in fmt.rows(main_parts(rows)) if verdicts[row.phase] in ("slower", "faster", DIFFERS)]
+    note = " ".join(filter(None, [*most, note, missing]))
     return table(shown, f"Phases that account for the difference in {case}", columns, note)
 
 
-def _main_parts(rows: pd.DataFrame, verdicts: dict[str, str]) -> list[str]:
-    """Name the part with most of each phase's difference, for phases that differ significantly."""
-    return [f"Most of {row.phase}’s is in {_within(row)}: {fmt.change(row.delta_s)}."
-            for row in fmt.rows(main_parts(rows)) if verdicts[row.phase] in ("slower", "faster", DIFFERS)]
-
-
-def _within(row: Any) -> str:
+def _operator(row: Any) -> str:
     if row.operator == OUTSIDE_OPERATORS:
         return "no operator"
     return f"{row.operator} {f'of layer {row.layer}' if row.layer else 'outside of layers'}"

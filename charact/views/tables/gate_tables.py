@@ -11,7 +11,7 @@ from charact.analysis.compare.group_facts import disturbed_cases
 from charact.core.units import digits
 from charact.views.tables import format as fmt
 from charact.views.tables import metric_text
-from charact.views.tables.comparison_speedups import exact_ratio
+from charact.views.tables.comparison_speedups import CASE, INTERVAL, candidate, exact_ratio, side_column
 from charact.views.tables.model import Column, Table, table
 
 _SHOWN = ("regression", "not significant", "n/a", "ok")
@@ -40,25 +40,19 @@ def gate_table(judged: pd.DataFrame, sides: Sequence[Group]) -> Table:
     words = [(_outcome(row), *values(row), interval(row)) for row in fmt.rows(rows)]
     shown = ["outcome", "base", "value", "interval"]
     rows[shown] = pd.DataFrame(words, index=rows.index, columns=shown)
-    named = [Column("side", "Group", unbroken=True)] if len(sides) > 2 else []
-    other = "Group’s" if named else sides[1].label
     columns = [
-        Column("outcome", "Outcome"), Column("rule", "Threshold", unbroken=True), Column("case", "Case", unbroken=True),
-        *named, Column("base", sides[0].label, unbroken=True), Column("value", other, unbroken=True),
-        Column("ratio", "Ratio", exact_ratio, "value / baseline’s"), Column("interval", "95 % interval", unbroken=True),
+        Column("outcome", "Outcome"), Column("rule", "Threshold", unbroken=True), CASE, *side_column(sides),
+        Column("base", sides[0].label, unbroken=True), Column("value", candidate(sides), unbroken=True),
+        Column("ratio", "Ratio", exact_ratio, "value / baseline’s"), INTERVAL,
         Column("p_value", "p", _probability, "probability of such a difference where there is none", _reason),
     ]  # fmt: skip
     single = rows["low"].notna().any() and any(len(side.runs) == 1 for side in sides)
-    notes = [_NOTE, *([_SINGLE] if single else []), *_disturbed(rows, sides)]
-    return table(rows, "Gate", columns, " ".join(notes))
-
-
-def _disturbed(rows: pd.DataFrame, sides: Sequence[Group]) -> list[str]:
-    """Return a sentence if other programs disturbed runs of the cases that were judged."""
-    found = disturbed_cases(sides)
-    num_runs = len(found[found["case"].isin(rows["case"])][["side", "run"]].drop_duplicates())
-    return [f"Other programs disturbed cases in {num_runs} run{'' if num_runs == 1 else 's'}: measure these again."
-            ] if num_runs else []
+    disturbed = disturbed_cases(sides)
+    num_runs = len(disturbed[disturbed["case"].isin(rows["case"])][["side", "run"]].drop_duplicates())
+    notes = [_NOTE, _SINGLE if single else "",
+             f"Other programs disturbed cases in {num_runs} run{'' if num_runs == 1 else 's'}: measure these again."
+             if num_runs else ""]
+    return table(rows, "Gate", columns, " ".join(filter(None, notes)))
 
 
 def values(row: Any) -> tuple[str, str]:

@@ -1,6 +1,5 @@
 """Tables of basic operations: suites, problems, and their shares of the ceilings."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -12,13 +11,9 @@ from charact.views.tables import format as fmt
 from charact.views.tables import palette
 from charact.views.tables.model import Column, Table, table
 
-_PLACE = ["set", "layout", "precision", "device"]
-_TITLES = {"set": "Set", "layout": "Layout", "precision": "Precision", "device": "Device"}
-_NONE = {"set": "the suite has none", "layout": "dense"}
-
-
-def _none(name: str) -> Callable[[Any], str | None]:
-    return lambda row: _NONE.get(name)
+_PLACES = [Column("set", "Set", reason=lambda row: "the suite has none"),
+           Column("layout", "Layout", reason=lambda row: "dense"), Column("precision", "Precision"),
+           Column("device", "Device")]  # fmt: skip
 
 
 def _no_time(row: Any) -> str | None:
@@ -30,17 +25,9 @@ def no_flop(row: Any) -> str:
     return "none are counted"
 
 
-def _no_rate(row: Any) -> str:
-    return _no_time(row) or no_flop(row)
-
-
 def no_share(row: Any) -> str | None:
     """Return why a row lacks its share of the ceiling."""
     return row.share_reason if isinstance(row.share_reason, str) else None
-
-
-def _not_checked(row: Any) -> str:
-    return _no_time(row) or "not checked"
 
 
 DIRECTION = Column("direction_label", "Direction", unbroken=True)
@@ -52,9 +39,7 @@ _CONVENTION = Column("convention", "Convention", None, "how the suite counts, or
 
 def places(rows: pd.DataFrame) -> list[Column]:
     """Return the columns of set, layout, precision and device in which the rows differ."""
-    return [
-        Column(name, _TITLES[name], reason=_none(name)) for name in _PLACE if rows[name].nunique(dropna=False) > 1
-    ]  # fmt: skip
+    return [column for column in _PLACES if rows[column.name].nunique(dropna=False) > 1]
 
 
 def _where_known(column: Column, rows: pd.DataFrame) -> list[Column]:
@@ -71,20 +56,24 @@ def problems(operation: str, times: pd.DataFrame) -> Table:
     def few(row: Any) -> str:
         return _no_time(row) or "fewer than 6 repetitions"
 
+    def not_checked(row: Any) -> str:
+        return _no_time(row) or "not checked"
+
     columns = [
         Column("problem", "Problem", unbroken=True), *places(times), DIRECTION,
         Column("median_s", "Time", fmt.seconds, "median of a call", _no_time),
         Column("low_s", "95 % from", fmt.seconds, "lower end of the median's interval", few),
         Column("high_s", "95 % to", fmt.seconds, "upper end of the median's interval", few),
         Column("flop", "FLOP", fmt.num_flop, "of a call, 1 MAC = 2 FLOP", no_flop), *_where_known(_PUBLISHED, times),
-        Column("flop_per_s", "FLOP/s", fmt.flop_rate, "achieved", _no_rate),
+        Column("flop_per_s", "FLOP/s", fmt.flop_rate, "achieved",
+               lambda row: _no_time(row) or no_flop(row)),
         Column("bytes_per_s", "Bytes/s", fmt.byte_rate, "inputs read and outputs written once, over time", _no_time),
         Column("share_frac", "Of the ceiling", fmt.share, "time of the work at the ceilings / its time",
                no_share, is_share=True),
         Column("limit", "Nearer ceiling", None, "compute or bandwidth", no_share, unbroken=True),
         Column("max_error", "Error", fmt.error, "largest difference from float64, over the result's largest magnitude",
-               _not_checked),
-        Column("tolerance", "Tolerance", fmt.error, "what the precision allows", _not_checked),
+               not_checked),
+        Column("tolerance", "Tolerance", fmt.error, "what the precision allows", not_checked),
         Column("num_repetitions", "Repetitions", fmt.number, "timed", _no_time),
         Column("ended_by", "Ended by", None, "'target met': the interval is narrow enough",
                lambda row: _no_time(row) or "not recorded", unbroken=True),

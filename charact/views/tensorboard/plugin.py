@@ -1,9 +1,10 @@
 """TensorBoard's tab "Characterization". Imports are light: one that fails prevents TensorBoard from starting."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from tensorboard.backend import http_util
 from tensorboard.plugins import base_plugin
@@ -11,7 +12,6 @@ from werkzeug import Request, Response
 
 from charact.core.errors import UserError
 from charact.views.html.scripts import TEMPLATES, scripts
-from charact.views.tensorboard.hosts import allowed_hosts, guarded
 from charact.views.tensorboard.records import Records
 
 if TYPE_CHECKING:
@@ -24,6 +24,41 @@ _FILES = {
     "/style.css": (_HERE / "style.css", "text/css"),
     "/report.css": (TEMPLATES / "style.css", "text/css"),
 }
+_LOCAL = frozenset({"localhost", "127.0.0.1", "::1"})
+App = Callable[..., Iterable[bytes]]
+
+
+def allowed_hosts(flags: Any) -> frozenset[str] | None:
+    """Return the hosts that a request may name; None for all, if the user set `--bind_all`.
+
+    Args:
+        flags: TensorBoard's flags; None if it has none.
+    """
+    if getattr(flags, "bind_all", False):
+        return None
+    bound = getattr(flags, "host", None)
+    return _LOCAL | {bound.lower().strip("[]")} if bound else _LOCAL
+
+
+def guarded(app: App, hosts: frozenset[str] | None) -> App:
+    """Wrap the app: it answers requests to other hosts with status 403 and one line.
+
+    This protects from DNS rebinding by foreign pages.
+    """
+
+    def answer(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+        try:
+            host = urlsplit(f"//{environ.get('HTTP_HOST', '')}")
+            host.port  # noqa: B018 - raises an error where it is no number
+            valid = host.netloc == environ.get("HTTP_HOST") and "@" not in host.netloc
+        except ValueError:
+            valid = False
+        if hosts is None or (valid and host.hostname in hosts):
+            return app(environ, start_response)
+        message = "this TensorBoard answers requests to localhost only: open it there, or start it with --host"
+        return Response(message + "\n", status=403, content_type="text/plain")(environ, start_response)
+
+    return answer
 
 
 class CharactPlugin(base_plugin.TBPlugin):  # type: ignore[misc]  # TensorBoard has no types

@@ -4,7 +4,7 @@ import contextlib
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from charact.record.reader import Run
 
 _NUM_CACHED_RUNS = 32
+_NUM_LETTERS = 26
 
 Sections = list[dict[str, str]]
 T = TypeVar("T")
@@ -96,8 +97,6 @@ class Records:
         Raises:
             KeyError: one of the runs does not exist.
         """
-        from charact.views.tensorboard.comparison import comparison
-
         if not run_ids:
             raise UserError("no runs to compare: choose some in the list")
         return comparison([self._at(run_id, self._load) for run_id in run_ids])
@@ -118,6 +117,23 @@ class Records:
 
     def _load(self, path: Path) -> "Run":
         return self._read_unended(path) if self._read_unended is not None and _is_hidden(path) else _load(path)
+
+
+def comparison(runs: Sequence["Run"]) -> Sections:
+    """Return the sections that compare runs, each a group of its own, labelled by the tab's letters."""
+    from charact.analysis.compare import Group
+    from charact.record.presentable import presentable
+    from charact.views.html.report import comparison_sections, unbroken
+
+    runs = [presentable(run) for run in runs]
+    sides = [Group(f"{_letter(number)} {run.manifest['name']}", (run,)) for number, run in enumerate(runs)]
+    return [{"id": part.id, "title": part.title, "html": unbroken(part.html)} for part in comparison_sections(sides)]
+
+
+def _letter(number: int) -> str:
+    """Return the tab's letter; after Z letters repeat with a number, since labels must be distinct."""
+    again, position = divmod(number, _NUM_LETTERS)
+    return chr(ord("A") + position) + (str(again + 1) if again else "")
 
 
 def _load(path: Path) -> "Run":

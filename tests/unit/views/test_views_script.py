@@ -11,8 +11,7 @@ from support.records import watched_entry, watched_rows, write_record, write_wat
 from charact.record.reader import Run, load_run
 from charact.record.writer import RunWriter
 from charact.views.html.report import report, sections
-from charact.views.tensorboard.comparison import comparison
-from charact.views.tensorboard.records import Records
+from charact.views.tensorboard.records import Records, comparison
 from charact.views.tensorboard.scalars import scalars
 from charact.views.terminal.renderer import summary
 

@@ -6,7 +6,7 @@ from support import pairs, records
 from charact.analysis.compare import Group
 from charact.record.reader import load_run
 from charact.views.html.report import comparison_sections, unbroken
-from charact.views.tensorboard.comparison import comparison
+from charact.views.tensorboard.records import comparison
 
 TRAIN = "resnet50-224-b8-train-fp32-cpu"
 

@@ -9,8 +9,7 @@ import pytest
 from tensorboard.plugins import base_plugin
 from werkzeug.test import Client
 
-from charact.views.tensorboard.hosts import allowed_hosts, guarded
-from charact.views.tensorboard.plugin import CharactPlugin
+from charact.views.tensorboard.plugin import CharactPlugin, allowed_hosts, guarded
 
 LOCAL = ["localhost", "localhost:6006", "LOCALHOST:80", "127.0.0.1:6006", "[::1]:6006", "[::1]"]
 FOREIGN = [

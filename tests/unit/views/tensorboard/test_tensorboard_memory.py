@@ -8,8 +8,7 @@ from support.event_files import read
 
 from charact.record.reader import Run, load_run
 from charact.views.html.report import sections, unbroken
-from charact.views.tensorboard.comparison import comparison
-from charact.views.tensorboard.records import Records
+from charact.views.tensorboard.records import Records, comparison
 from charact.views.tensorboard.scalars import write_scalars
 
 SERIES = "resnet18-imagenet-b8-train-fp32-cpu"
