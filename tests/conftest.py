@@ -2,6 +2,7 @@
 
 import gc
 import getpass
+import json
 import os
 import signal
 import subprocess
@@ -13,6 +14,7 @@ from typing import Any
 
 import hypothesis
 import pytest
+from filelock import FileLock
 from support import records
 from support.ceilings import keep_made_up
 
@@ -132,11 +134,16 @@ def plain_figures_of_tests(request: pytest.FixtureRequest, monkeypatch: pytest.M
 def measured_ceilings(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
     """Ceilings of this machine's processor, measured once by all workers."""
     import torch  # here, since most tests need none
-    from support.shared import made_once
 
     from charact.measure.microbench.ceilings import measure_ceilings
 
-    return made_once(tmp_path_factory, "ceilings", lambda: measure_ceilings(torch.device("cpu")))
+    own = tmp_path_factory.getbasetemp()
+    path = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "ceilings.json"
+    with FileLock(f"{path}.lock"):
+        if not path.exists():
+            path.write_text(json.dumps(measure_ceilings(torch.device("cpu"))), encoding="utf-8")
+        ceilings: list[Any] = json.loads(path.read_text(encoding="utf-8"))
+    return ceilings
 
 
 @pytest.fixture(scope="module")

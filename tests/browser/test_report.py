@@ -11,7 +11,7 @@ from typing import Literal
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page
-from support import records
+from support import operation_records, records
 from support.counter_records import write_cpu, write_gpu
 from support.memory_records import write_memory
 
@@ -32,9 +32,10 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.fixture(scope="module",
                 params=[records.write_training, records.write_inference,
                         pytest.param(partial(write_memory, kinds=("image",)), marks=pytest.mark.slow),
+                        pytest.param(lambda out: operation_records.suite(out, 160).path, marks=pytest.mark.slow),
                         partial(write_gpu, sizes=(32, 64)),
                         pytest.param(partial(write_cpu, sizes=(32, 64)), marks=pytest.mark.slow)],
-                ids=["training", "inference", "memory", "gpu", "cpu"])  # fmt: skip
+                ids=["training", "inference", "memory", "operations", "gpu", "cpu"])  # fmt: skip
 def of_its_kind(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
     """Address of a report of two runs: trainings, inferences, such as look at memory alone, or with many counters."""
     folder = tmp_path_factory.mktemp("kind")
@@ -136,6 +137,7 @@ def test_nothing_is_wider_than_the_window(page: Page, address: str, width: int) 
     page.set_viewport_size({"width": width, "height": 844})
     page.goto(address)
     assert page.evaluate("document.documentElement.scrollWidth") == width
+    assert texts_outside(page) == []
 
 
 @pytest.mark.slow_variants
@@ -158,24 +160,6 @@ def texts_outside(page: Page) -> list[str]:
                 return own.left < box.left - 1 || own.right > box.right + 1 || own.bottom > box.bottom + 1;
             }).map((text) => text.textContent);
     })""")
-
-
-def test_texts_of_figures_lie_within_them(page: Page, address: str) -> None:
-    page.goto(address)
-    assert texts_outside(page) == []
-
-
-@pytest.mark.slow
-def test_filtering_hides_the_figures_of_other_cases(page: Page, tmp_path: Path) -> None:
-    path = tmp_path / "training.html"
-    path.write_text(report([load_run(records.write_training(tmp_path / "runs"))]), encoding="utf-8")
-    page.goto(path.as_uri())
-    page.get_by_placeholder("Filter cases").fill("b20")
-    assert page.locator("#r1-training .ch-block:visible h3").all_inner_texts() == [
-        "Learning curves", "Time by stage and phase: batch 20", "Trainings",
-        "Protocol: northeastern",
-    ]  # fmt: skip
-    assert page.locator("#r1-summary .ch-card:visible").count() == 1
 
 
 @pytest.mark.slow

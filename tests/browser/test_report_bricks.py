@@ -6,10 +6,9 @@ import pytest
 from playwright.sync_api import Page, expect
 from support import brick_records as made
 from support.compared import side
-from support.served import Serve, Traffic, complaints, open_tab
+from support.served import Traffic
 
 from charact.views.html.report import comparison_report, report
-from charact.views.tensorboard.scalars import write_scalars
 
 
 @pytest.fixture
@@ -37,17 +36,6 @@ def test_a_hundred_models_are_shown_sorted_and_filtered(page: Page, traffic: Tra
 
 
 @pytest.mark.slow
-def test_long_names_lie_over_nothing(page: Page, address: str) -> None:
-    """A name in a cell stays in it, and one beside a figure's bar ends before the bar."""
-    page.goto(address)
-    overflowing = page.locator("td.ch-unbroken").evaluate_all(
-        "cells => cells.filter((cell) => cell.checkVisibility() && cell.scrollWidth > cell.clientWidth + 1).length")
-    assert overflowing == 0
-    page.set_viewport_size({"width": 380, "height": 800})
-    assert page.evaluate("document.documentElement.scrollWidth") <= 380
-
-
-@pytest.mark.slow
 def test_the_line_of_the_baseline_is_named_and_runs_through_no_name(page: Page, tmp_path: Path) -> None:
     path = tmp_path / "comparison.html"
     sides = [side("old", made.three_models(tmp_path)), side("new", made.three_models(tmp_path, slowness=2.0))]
@@ -59,24 +47,3 @@ def test_the_line_of_the_baseline_is_named_and_runs_through_no_name(page: Page, 
     assert label is not None
     assert name is not None
     assert label["y"] + label["height"] <= name["y"] + 1
-
-
-@pytest.mark.slow
-def test_either_record_is_shown_in_the_tab(tmp_path: Path, serve: Serve, page: Page) -> None:
-    out = tmp_path / "runs"
-    for run in (made.three_models(out), made.suite_run(out)):
-        write_scalars(run, run.path)
-    address = serve(out)
-    wrong = complaints(page)
-    tab = open_tab(page, address)
-    for name, title, words in (("constructed", "Constructed latency", "−8.0 %"), ("bricks", "Bricks", "11bb")):
-        entry = tab.locator(".tb-runs li", has_text=name).locator("input")
-        entry.check()
-        others = tab.locator(".tb-runs li", has_not_text=name).locator("input:checked")
-        while others.count():
-            others.first.click()
-        expect(tab.locator("main")).to_have_attribute("aria-busy", "false", timeout=60_000)
-        section = tab.locator("main section", has=page.locator(f"h2:text-is('{title}')"))
-        expect(section.locator("figure svg").first).to_be_visible()
-        expect(section).to_contain_text(words)
-    assert wrong == []

@@ -12,7 +12,8 @@ import pytest
 from playwright.sync_api import FrameLocator, Page, expect
 from support import records
 from support.damage import change_manifest
-from support.served import Serve, answers, complaints, free_port, open_tab
+from support.programs import free_port
+from support.served import Serve, answers, complaints, open_tab
 
 from charact.record.reader import load_run
 from charact.views.html.report import sections
@@ -103,18 +104,6 @@ def test_search_choice_and_refresh(runs: Path, serve: Serve, page: Page, traffic
 
 
 @pytest.mark.slow
-def test_the_navigation_stays_in_the_page(runs: Path, serve: Serve, page: Page) -> None:
-    tab = open_tab(page, serve(runs))
-    last = tab.locator("main section > h2").last
-    expect(last).not_to_be_in_viewport()
-    tab.locator("aside nav a").last.click()
-    expect(last).to_be_in_viewport()
-    expect(tab.locator("aside nav a.tb-current")).to_have_count(1)
-    page.set_viewport_size({"width": 390, "height": 844})  # the list stands above the sections then
-    assert tab.locator("#summary").evaluate("section => section.offsetWidth") > 340
-
-
-@pytest.mark.slow
 def test_the_tab_follows_tensorboards_dark_mode(runs: Path, serve: Serve, page: Page) -> None:
     tab = open_tab(page, serve(runs))
 
@@ -161,52 +150,6 @@ def test_tables_sort_and_cases_filter_in_every_run(runs: Path, serve: Serve, pag
 
 
 @pytest.mark.slow
-def test_trainings_and_inferences_are_shown_and_compared(tmp_path: Path, serve: Serve, page: Page) -> None:
-    out = tmp_path / "runs"
-    for name, write in [("inferred", records.write_inference), ("trained", records.write_training)] * 2:
-        path = write(out, name=name)
-        write_scalars(load_run(path), path)
-    address = serve(out)
-    wrong = complaints(page)
-    tab = open_tab(page, address)
-
-    def choose(name: str) -> None:
-        entries = tab.locator(".tb-runs li", has_text=name).locator("input")
-        for i in range(2):
-            entries.nth(i).check()
-        others = tab.locator(".tb-runs li", has_not_text=name).locator("input:checked")
-        while others.count():
-            others.first.click()  # which takes it from those that are checked
-        done(tab)
-
-    choose("trained")
-    expect(tab.locator("main section > h2")).to_have_text(
-        [*COMPARISON, "Summary", "Training", "Machine", "Method"])
-    rows = tab.locator("#comparison tbody tr")
-    for metric, value in (("total time", "62.5\u00a0s"), ("accuracy", "96.0\u00a0%"), ("samples/s", "800")):
-        expect(rows.filter(has_text=metric).first).to_contain_text(value)
-        expect(rows.filter(has_text=metric).first).to_contain_text("1.000")
-    expect(tab.locator("#training figure svg")).to_have_count(2 * (2 + 3 * 2))
-    choose("inferred")
-    expect(tab.locator("main section > h2")).to_have_text(
-        [*COMPARISON, "Summary", "Inference", "Time by phase", "Machine", "Method"])
-    expect(tab.locator("#comparison tbody tr", has_text="load and prediction").first).to_contain_text("5.26 s")
-    assert wrong == []
-
-
-@pytest.mark.slow
-def test_curves_of_trainings_compare_in_time_series(tmp_path: Path, serve: Serve, page: Page) -> None:
-    out = tmp_path / "runs"
-    for _ in range(2):
-        path = records.write_training(out, diverged=False)
-        write_scalars(load_run(path), path)
-    page.goto(f"{serve(out)}?smoothing=0#timeseries")
-    groups = page.get_by_role("button", name="Expand group")
-    # Loss and accuracy in training and validation, and the time of three stages.
-    expect(groups.filter(has_text="resnet18-32-b10-train-fp32-cpu").first).to_contain_text("7 cards", timeout=60_000)
-
-
-@pytest.mark.slow
 def test_runs_that_cannot_be_read_say_why(tmp_path: Path, serve: Serve, page: Page) -> None:
     out = tmp_path / "runs"
     good, bad = records.write_record(out, name="good"), records.write_record(out, name="<b>bad</b>")
@@ -223,18 +166,10 @@ def test_runs_that_cannot_be_read_say_why(tmp_path: Path, serve: Serve, page: Pa
         done(tab)
     changed = "iterations.parquet was changed since it was written"
     expect(tab.locator(".tb-column", has_text=changed).first).to_be_visible()
-    expect(tab.locator("main")).to_contain_text(load_run(good).manifest["cases"][0]["case"])
+    expect(tab.locator("main")).to_contain_text(load_run(good).entries[0].case)
     tab.locator(".tb-runs li", has_text="good").locator("input").uncheck()
     done(tab)
     expect(tab.locator("main")).to_contain_text(changed)
-
-
-@pytest.mark.slow
-def test_no_runs_says_what_to_do(tmp_path: Path, serve: Serve, page: Page, traffic: Any) -> None:
-    tab = open_tab(page, serve(tmp_path))
-    expect(tab.locator("main")).to_contain_text("No runs here yet.")
-    expect(tab.locator("main")).to_contain_text("charact profile")
-    assert traffic.errors == []
 
 
 @pytest.mark.slow

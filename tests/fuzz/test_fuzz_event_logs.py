@@ -25,7 +25,7 @@ from charact.views.terminal.renderer import summary
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 PROGRAMS = {
-    "plain_loop": ["plain_loop.py"], "evaluation": ["evaluation.py"], "gan": ["gan.py"], "own_call": ["own_call.py"],
+    "plain_loop": ["plain_loop.py"], "evaluation": ["evaluation.py"], "gan": ["gan.py"],
     "updated_by_hand": ["updated_by_hand.py"], "inference_only": ["--sample", "inference_only.py"],
     "passes": ["--iterations", "6", "--passes", "operators,memory,counters", "yardstick_mnist.py"],
 }

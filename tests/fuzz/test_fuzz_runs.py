@@ -17,9 +17,9 @@ import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
 from support import counter_records, memory_records, operation_records, records
-from support.brick_records import suite_run, three_models
 from support.damage import reseal
 from support.fuzzing import damaged_bytes, damaged_json, fuzz
+from support.kinds_of_runs import RUNS
 from support.traces import training
 
 from charact.analysis.compare import Group
@@ -56,37 +56,16 @@ def _partial(out: Path) -> Path:
 
 def _imported(out: Path) -> Path:
     trace = read_trace(training().write(out / "trace.json"))
-    writer = RunWriter(out, "imported", records.manifest("import") | {"options": {"traces": ["trace.json"]}})
-    writer.add_case(*trace_case(trace, "imported"))
-    writer.close("complete")
-    return writer.publish()
+    facts = records.manifest("import") | {"options": {"traces": ["trace.json"]}}
+    return records.publish(out, "imported", facts, trace_case(trace, "imported"))
 
 
-def _memory(out: Path) -> Path:
-    writer = RunWriter(out, "memory", records.manifest("memory") | {"options": {"command": "memory"}})
-    for mode in ("train", "infer"):
-        for size in (64, 128, 384):
-            entry = memory_records.memory_entry("image", mode, size, measured=size < 384)
-            rows = {"memory": memory_records.memory_rows("image", mode, size, measured=size < 384),
-                    "fits": [memory_records.fit_row()] if size == 64 else []}
-            writer.add_case(memory_records.ran_out(entry) if size == 384 else entry, rows)
-    writer.close("complete")
-    return writer.publish()
-
-
-def _sweep(out: Path) -> Path:
-    return records.write_record(out, sizes=(32, 64), modes=("train",), oom=True)
-
-
-KINDS: dict[str, Callable[[Path], Path]] = {
-    "profile": lambda out: records.write_record(out, sizes=(32,)), "sweep": _sweep,
-    "train": lambda out: records.write_training(out), "infer": lambda out: records.write_inference(out),
-    "watched": lambda out: records.write_watched(out), "imported": _imported, "memory": _memory,
-    "gpu": lambda out: counter_records.write_gpu(out), "cpu": lambda out: counter_records.write_cpu(out),
-    "ops": lambda out: operation_records.suite(out, 4).path,
-    "sparse": lambda out: operation_records.sparse(out, {0.1: 2.0, 0.01: 0.5}).path,
-    "bricks": lambda out: suite_run(out).path, "constructed": lambda out: three_models(out).path, "partial": _partial,
-}  # fmt: skip
+KINDS: dict[str, Callable[[Path], Path]] = RUNS | {
+    "profile": lambda out: records.write_record(out, sizes=(32,), oom=True),
+    "operations": lambda out: operation_records.suite(out, 4).path,
+    "memory": lambda out: memory_records.write_memory(out, kinds=("image",)),
+    "imported": _imported, "partial": _partial,
+}
 
 
 @functools.cache
@@ -172,7 +151,6 @@ def _odd_rows(rng: random.Random, rows: pa.Table, table: str) -> pa.Table:
 
 
 def _tables(run: Path) -> list[Path]:
-    """Return the run's tables that are regular files: reading a named pipe never ends."""
     return sorted(path for path in run.rglob("*.parquet") if path.is_file())
 
 
@@ -267,9 +245,7 @@ def make_run(rng: random.Random, directory: Path) -> Path:
     """A damaged run whose directory's name says what `show_run` is to draw of it."""
     kind = rng.choice(sorted(KINDS))
     shown = rng.choices(list(_SHOWN), list(_SHOWN.values()))[0]
-    run = directory / f"{shown}-{kind}"
-    if kind == "partial":
-        run = directory / f".partial-{shown}-{kind}"
+    run = directory / f"{'.partial-' if kind == 'partial' else ''}{shown}-{kind}"
     shutil.copytree(_originals()[kind], run)
     kinds = rng.choices(list(_DAMAGE), [weight for _, weight in _DAMAGE.values()], k=rng.choice([1, 1, 1, 2]))
     for name in kinds:

@@ -32,12 +32,10 @@ DRAWN_EVERY = 20
 
 
 def traces(rng: random.Random, directory: Path) -> Path:
-    """A directory of hostile traces; its name says whether figures are drawn of them."""
     return _made(rng, directory / ("drawn" if rng.randrange(DRAWN_EVERY) == 0 else "read"), MANY)
 
 
 def few_traces(rng: random.Random, directory: Path) -> Path:
-    """A smaller one, which is drawn."""
     return _made(rng, directory / "drawn", FEW)
 
 

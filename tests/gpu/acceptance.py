@@ -124,7 +124,6 @@ def import_from_checkout(out: Path) -> None:
 
 
 def _project() -> dict[str, list[str]]:
-    """Return the project's table of `pyproject.toml`."""
     table: dict[str, list[str]] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     return table
 

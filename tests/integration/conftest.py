@@ -32,14 +32,28 @@ def short_passes(short_counter_pass: None) -> None:
 
 @pytest.fixture
 def here(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Callable[..., Done]]:
-    """Run `charact` with arguments in a directory, `cwd`."""
+    """Run `charact` with arguments in a directory, `cwd`; it must end with `status` where that is given."""
     num_threads = torch.get_num_threads()
 
-    def run(*arguments: str, cwd: Path) -> Done:
+    def run(*arguments: object, cwd: Path, status: int | None = None) -> Done:
         monkeypatch.chdir(cwd)
         capsys.readouterr()
-        returncode = cli.run(list(arguments))
-        return Done(returncode, *capsys.readouterr())
+        done = Done(cli.run([str(argument) for argument in arguments]), *capsys.readouterr())
+        assert status in (None, done.returncode), done
+        return done
 
     yield run
     torch.set_num_threads(num_threads)
+
+
+@pytest.fixture
+def refused(here: Callable[..., Done], tmp_path: Path) -> Callable[..., None]:
+    """Check that a command is refused in one line that holds `said`, and that it writes nothing."""
+    def check(*arguments: object, said: str, cwd: Path = tmp_path) -> None:
+        before = sorted(cwd.rglob("*"))
+        done = here(*arguments, cwd=cwd, status=2)
+        assert (done.stdout, done.stderr.count("\n"), done.stderr[:7]) == ("", 1, "error: "), done
+        assert said in done.stderr
+        assert sorted(cwd.rglob("*")) == before
+
+    return check

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from support.bound import Bound, LargeElementwise, ManyTinyOperators, Product, decode
 from support.notes import Notes
+from support.programs import only_record
 from support.small import TwoLayers, small_case
 from torch import nn
 
@@ -92,9 +93,8 @@ def test_a_case_without_enough_memory_is_bound_by_it(tmp_path: Path, measured_ce
     ("mi300_resnet_ddp_train", "communication-bound", "communication"), ("h100_vit_infer", "host-bound", "host")])
 def test_traces_of_devices_that_wait(
         name: str, verdict: str, limit: str, here: Callable[..., Any], tmp_path: Path) -> None:
-    assert here("import", str(TRACES / f"{name}.json.gz"), "--quiet", cwd=tmp_path).returncode == 0
-    (path,) = (tmp_path / "runs").iterdir()
-    run = load_run(path)
+    here("import", str(TRACES / f"{name}.json.gz"), "--quiet", cwd=tmp_path, status=0)
+    run = only_record(tmp_path)
     found = bottlenecks(run).iloc[0]
     assert found["verdict"] == verdict
     assert found["share_frac"] > 0.6
@@ -118,13 +118,13 @@ def test_the_roofline_of_a_product_is_its_rate(tmp_path: Path, measured_ceilings
 
     workload = Bound(default_batch_size=num_rows, default_input_size=num_inner, network=network)
     run = profiled(tmp_path, small_case("infer", batch_size=num_rows, workload=workload), measured_ceilings)
-    timing, operators = (run.manifest["cases"][0]["passes"][name] for name in ("timing", "operators"))
+    timing, operators = run.entries[0].passes.timing, run.entries[0].passes.operators
     # The same products by a clock of their own: those that were timed, one to warm up, those under the profiler, of
     # which the quicker half counts.
-    first, num_timed = timing["num_warmup_iterations"], timing["num_iterations"]
+    first, num_timed = timing.num_warmup_iterations, timing.num_iterations
     timed_s = made[0].host_s[first : first + num_timed]
-    profiled_s = made[0].host_s[first + num_timed + 1 :][: operators["num_iterations"]]
-    counted_s = sorted(profiled_s)[: operators["num_counted_iterations"]]
+    profiled_s = made[0].host_s[first + num_timed + 1 :][: operators.num_iterations]
+    counted_s = sorted(profiled_s)[: operators.num_counted_iterations]
 
     by_phase = roofline(run, "phase").set_index("phase").loc["forward"]
     by_type = roofline(run, "operator_type").set_index("operator_type").loc["GEMM"]

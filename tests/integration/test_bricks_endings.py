@@ -1,18 +1,17 @@
 """`charact bricks` that is killed, interrupted, run twice at once, on a full disk, or told what does not fit."""
 
-import contextlib
 import json
-import resource
 import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.forked import no_file_above
 
 from charact import cli, load_run
 from charact.bricks.suite.audit import audit
@@ -87,18 +86,6 @@ def the_run(directory: Path) -> Run:
     return load_run(path)
 
 
-@contextlib.contextmanager
-def no_file_above(num_bytes: int) -> Iterator[None]:
-    """What a full disk is like."""
-    handler, limits = signal.signal(signal.SIGXFSZ, signal.SIG_IGN), resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, limits[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-        signal.signal(signal.SIGXFSZ, handler)
-
-
 class TestEndings:
     @pytest.mark.slow
     def test_after_kill_9_whole_rounds_are_kept_and_gone_on_with(self, there: Path, here: Here) -> None:
@@ -112,11 +99,10 @@ class TestEndings:
         assert "bricks-suite-g1-infer-fp32-cpu" in early
         assert "bricks have no time" not in early
         shorten(partial)
-        done = here("bricks", "run", "--resume", str(partial), cwd=there)
-        assert done.returncode == 0, done.stderr
+        here("bricks", "run", "--resume", str(partial), cwd=there, status=0)
         run = the_run(there)
-        (case,) = run.manifest["cases"]
-        assert (case["status"], case["passes"]["bricks"]["num_resumed"]) == ("ok", 1)
+        (entry,) = run.entries
+        assert (entry.status, entry.passes.bricks.num_resumed) == ("ok", 1)
         assert run.brick_times["round"].nunique() == num_rounds + 3
         kept = run.brick_times[run.brick_times["round"] < num_rounds].sort_values(["brick", "round"])
         assert kept["host_s"].tolist() == before.sort_values(["brick", "round"])["host_s"].tolist()
@@ -127,17 +113,15 @@ class TestEndings:
         assert status == 130
         assert f"bricks run --resume runs/{partial.name}" in stderr
         shorten(partial)
-        assert here("bricks", "run", "--resume", str(partial), cwd=there).returncode == 0
-        assert the_run(there).manifest["cases"][0]["status"] == "ok"
+        here("bricks", "run", "--resume", str(partial), cwd=there, status=0)
+        assert the_run(there).entries[0].status == "ok"
 
     @pytest.mark.slow
-    def test_a_suite_that_was_changed_meanwhile_is_not_gone_on_with(self, there: Path, here: Here) -> None:
+    def test_a_suite_that_was_changed_is_not_resumed(self, there: Path, here: Here, refused: Here) -> None:
         partial, _, _ = ended(there, signal.SIGTERM)
-        assert here("bricks", "generate", "mlp", "--input-sizes", "9", "--batch-sizes", "2", "--out", "suite",
-                    cwd=there).returncode == 0
-        done = here("bricks", "run", "--resume", str(partial), cwd=there)
-        assert done.returncode == 2
-        assert "is not the suite that" in done.stderr
+        here("bricks", "generate", "mlp", "--input-sizes", "9", "--batch-sizes", "2", "--out", "suite", cwd=there,
+             status=0)
+        refused("bricks", "run", "--resume", partial, cwd=there, said="is not the suite that")
 
     @pytest.mark.slow
     def test_two_that_write_one_suite_leave_it_whole(self, tmp_path: Path) -> None:
@@ -149,22 +133,17 @@ class TestEndings:
         assert [each.input_size for each in load_compositions(tmp_path / "s.private")] == [8, 9]
         assert audit(tmp_path / "s").findings == []
 
-    def test_a_full_disk_leaves_no_suite(self, tmp_path: Path, here: Here) -> None:
-        with no_file_above(1000):
-            done = here("bricks", "generate", "mlp", *TINY, "--out", "s", cwd=tmp_path)
-        assert (done.returncode, done.stderr.count("\n")) == (2, 1)
-        assert done.stderr.startswith("error: no space left while writing s/")
-        assert not (tmp_path / "s" / "suite.json").exists()
-        assert here("bricks", "generate", "mlp", *TINY, "--out", "s", cwd=tmp_path).returncode == 0
-
-    @pytest.mark.slow
-    def test_a_full_disk_keeps_the_suite_as_it_was(self, there: Path, here: Here) -> None:
+    def test_a_full_disk_leaves_the_suite_that_was_there(self, there: Path, here: Here) -> None:
         before = load_suite(there / "suite")
-        with no_file_above(1000):
-            done = here("bricks", "generate", "mlp", "--input-sizes", "9", "--batch-sizes", "2", "--out", "suite",
-                        cwd=there)
-        assert done.returncode == 2
+        for name in ("s", "suite"):
+            with no_file_above(1000):
+                done = here("bricks", "generate", "mlp", "--input-sizes", "9", "--batch-sizes", "2", "--out", name,
+                            cwd=there, status=2)
+            assert done.stderr.count("\n") == 1
+            assert done.stderr.startswith(f"error: no space left while writing {name}/")
+        assert not (there / "s" / "suite.json").exists()
         assert load_suite(there / "suite").digest == before.digest
+        here("bricks", "generate", "mlp", *TINY, "--out", "s", cwd=there, status=0)
 
     def test_a_full_disk_leaves_no_record(self, there: Path, here: Here) -> None:
         for arguments in (["run", "suite", "--max-rounds", "6"], ["construct", "mlp", "runs/done"]):
@@ -175,55 +154,23 @@ class TestEndings:
             assert [path.name for path in (there / "runs").iterdir()] == ["done"]
 
 
-def test_what_another_machine_began_is_not_gone_on_with(there: Path, here: Here) -> None:
+def test_what_another_machine_began_is_not_resumed(there: Path, refused: Here) -> None:
     partial = (there / "runs" / "done").rename(there / "runs" / ".partial-done")
     manifest = json.loads((partial / "run.json").read_text())
     manifest["status"], manifest["machine"]["fingerprint"] = "running", "0" * 12
     write_manifest(partial, manifest)
-    done = here("bricks", "run", "--resume", str(partial), cwd=there)
-    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
-    assert "was begun on another machine" in done.stderr
-    assert partial.exists()
+    refused("bricks", "run", "--resume", partial, cwd=there, said="was begun on another machine")
 
 
-def tamper(directory: Path, change: Callable[[dict[str, Any]], None]) -> None:
-    path = directory / "suite" / "suite.json"
-    index = json.loads(path.read_text())
-    change(index)
-    path.write_text(json.dumps(index))
-
-
-class TestDamagedSuites:
-    def test_an_index_that_was_changed(self, there: Path, here: Here) -> None:
-        tamper(there, lambda index: index.update(g=3))
-        self.refused(there, here, "was changed after it was written")
-
-    def test_one_of_a_newer_charact(self, there: Path, here: Here) -> None:
-        tamper(there, lambda index: index.update(schema_version=2))
-        self.refused(there, here, "has schema version 2, this charact reads up to 1")
-
-    @pytest.mark.slow
-    def test_one_that_lacks_a_brick(self, there: Path, here: Here) -> None:
-        next((there / "suite" / "bricks").iterdir()).unlink()
-        self.refused(there, here, "is missing from ")
-
-    @pytest.mark.slow
-    def test_one_with_another_brick_in_its_place(self, there: Path, here: Here) -> None:
-        one, other = sorted((there / "suite" / "bricks").iterdir())[:2]
-        shutil.copy(one, other)
-        self.refused(there, here, "does not match the suite's index")
-
-    def test_one_that_is_none(self, there: Path, here: Here) -> None:
-        (there / "suite" / "suite.json").write_text("[]")
-        self.refused(there, here, "is not part of a suite")
-
-    @staticmethod
-    def refused(there: Path, here: Here, words: str) -> None:
-        done = here("bricks", "run", "suite", "--max-rounds", "6", cwd=there)
-        assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
-        assert done.stderr.startswith("error: ")
-        assert words in done.stderr
-        assert [path.name for path in (there / "runs").iterdir()] == ["done"]
+@pytest.mark.parametrize(("change", "said"), [
+    (lambda index: index | {"g": 3}, "was changed after it was written"),
+    (lambda index: index | {"schema_version": 2}, "has schema version 2, this charact reads up to 1"),
+    (lambda index: [], "is not part of a suite"),
+])
+def test_a_damaged_suite_is_refused(there: Path, refused: Here, change: Callable[[Any], Any], said: str) -> None:
+    path = there / "suite" / "suite.json"
+    path.write_text(json.dumps(change(json.loads(path.read_text()))))
+    refused("bricks", "run", "suite", "--max-rounds", "6", cwd=there, said=said)
 
 
 @pytest.mark.parametrize(("arguments", "said"), [
@@ -236,9 +183,12 @@ class TestDamagedSuites:
     (["run", "runs"], "no suite of bricks in runs"),
     (["run", "suite", "--mode", "train"],
      "suite holds no bricks for these options (it has infer fp32 at batch size 2)"),
-    (["run", "suite", "--precision", "tf32"], "suite holds no bricks for these options"),
-    (["run", "suite", "--precision", "bf16"], "suite holds no bricks for these options"),
     (["run", "suite", "--batch-sizes", "4"], "suite holds no bricks for these options"),
+    (["run", "suite", "--share", "0"], "--share: 0 is not a share"),
+    (["run", "suite", "--share", "1.5"], "--share: 1.5 is not a share"),
+    (["run", "suite", "--share", "nan"], "--share"),
+    (["generate", f"{'x' * 300}.pt2"], ""),
+    (["construct", "x" * 300, "suite"], ""),
     (["run", "suite", "--method", "warm"], "--method: 'warm' is not one of contextual, paper"),
     (["run", "suite", "--resume", "runs/done"], "name the suite to run"),
     (["construct", "mlp"], "name a run of a suite"),
@@ -249,26 +199,12 @@ class TestDamagedSuites:
     (["calibrate", "runs/done", "vgg16"], "vgg16 is not one of the suite's models (mlp)"),
     (["calibrate", "runs/done"], "a correction needs 2 models"),
 ])
-def test_bad_input_is_one_line(there: Path, here: Here, arguments: list[str], said: str) -> None:
-    before = sorted(there.rglob("*"))
-    done = here("bricks", *arguments, cwd=there)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("error: ")
-    assert said in done.stderr
-    assert done.stderr.count("\n") == 1
-    assert sorted(there.rglob("*")) == before
+def test_bad_input_is_one_line(there: Path, refused: Here, arguments: list[str], said: str) -> None:
+    refused("bricks", *arguments, said=said, cwd=there)
 
 
-def test_a_record_that_is_no_run_of_a_suite(there: Path, here: Here) -> None:
-    assert here("bricks", "construct", "mlp", "runs/done", cwd=there).returncode == 0
+def test_a_record_that_is_no_run_of_a_suite(there: Path, here: Here, refused: Here) -> None:
+    here("bricks", "construct", "mlp", "runs/done", cwd=there, status=0)
     other = the_run(there).path
-    for command in (["construct", "mlp", str(other)], ["calibrate", str(other)]):
-        done = here("bricks", *command, cwd=there)
-        assert done.returncode == 2
-        assert "is not a run of a suite: charact bricks run makes one" in done.stderr
-
-
-@pytest.mark.parametrize("command", ["generate", "run", "calibrate", "construct", "show", "audit"])
-def test_the_help_teaches_by_examples(here: Here, tmp_path: Path, command: str) -> None:
-    told = here("bricks", command, "--help", cwd=tmp_path).stdout
-    assert f"  charact bricks {command} " in told
+    for command in (["construct", "mlp", other], ["calibrate", other]):
+        refused("bricks", *command, cwd=there, said="is not a run of a suite: charact bricks run makes one")

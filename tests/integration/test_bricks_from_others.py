@@ -41,7 +41,6 @@ def received(run: Path, *facts: dict[str, Any], mode: str = "infer") -> None:
 
 
 def system(marker: Path) -> dict[str, Any]:
-    """A model whose factory is the shell."""
     return {"asked_as": "os:system", "own": {**OWN, "model_args": f"command='touch {marker}'"}}
 
 
@@ -86,63 +85,42 @@ class TestRunningCode:
 
 
 class TestNamedOnTheCommandLine:
-    def verified(self, run: Path, here: Here, *options: str, name: str = "all") -> dict[str, Any]:
+    def verified(self, run: Path, here: Here, *options: str, name: str = "all") -> Any:
         done = here("bricks", "construct", name, str(run), "--verify", *BRIEF, *options, cwd=run.parents[1])
         assert done.returncode == 0, done.stderr
         (path,) = run.parent.glob("*constructed*")
-        (entry,) = load_run(path).manifest["cases"]
-        timing: dict[str, Any] = entry["passes"]["timing"]
-        return timing
+        (entry,) = load_run(path).entries
+        return entry.passes.timing
 
     @pytest.mark.slow
     def test_a_model_is_verified(self, run: Path, here: Here) -> None:
         received(run, {"asked_as": "torch.nn:ReLU", "own": OWN})
-        assert self.verified(run, here, "--model", "torch.nn:ReLU")["status"] == "ok"
-
-    @pytest.mark.slow
-    def test_a_model_that_is_named_in_the_place_of_a_workload_is_verified(self, run: Path, here: Here) -> None:
-        received(run, {"asked_as": "torch.nn:ReLU", "own": {**OWN, "model_args": "inplace=True"}})
-        timing = self.verified(run, here, "--model-args", "inplace=True", "--input-spec", "S", name="torch.nn:ReLU")
-        assert timing["status"] == "ok"
+        assert self.verified(run, here, "--model", "torch.nn:ReLU").status == "ok"
 
     @pytest.mark.slow
     def test_other_arguments_are_another_call(self, run: Path, here: Here) -> None:
         received(run, {"asked_as": "torch.nn:ReLU", "own": {**OWN, "model_args": "inplace=True"}})
         timing = self.verified(run, here, "--model", "torch.nn:ReLU")
-        assert timing["status"] == "failed"
-        assert timing["reason"].endswith("add --model 'torch.nn:ReLU(inplace=True)'")
+        assert timing.status == "failed"
+        assert timing.reason.endswith("add --model 'torch.nn:ReLU(inplace=True)'")
 
-    @pytest.mark.slow
-    def test_a_workload_needs_no_name(self, run: Path, here: Here) -> None:
-        received(run, {"asked_as": "mlp"})
-        path, = (run.parents[1] / "suite.private").iterdir()
-        entry = json.loads(path.read_text())
-        path.write_text(json.dumps(entry | {"variant": "mnist"}))
-        assert self.verified(run, here)["status"] == "ok"
-
-    def test_names_without_verifying_are_a_mistake(self, run: Path, here: Here) -> None:
-        done = here("bricks", "construct", "all", str(run), "--model", "torch.nn:ReLU", cwd=run.parents[1])
-        assert (done.returncode, done.stderr.count("\n")) == (2, 1)
-        assert "--verify" in done.stderr
+    def test_names_without_verifying_are_a_mistake(self, run: Path, refused: Here) -> None:
+        refused("bricks", "construct", "all", run, "--model", "torch.nn:ReLU", said="--verify")
 
 
 @pytest.mark.parametrize("facts", [
     {"asked_as": 5}, {"asked_as": "torch.nn:ReLU", "own": "os:system"}, {"seed": "0"}, {"seed": -1},
     {"asked_as": "x:y", "own": {"model_args": "path='a\x1b[8m'"}}, {"asked_as": "net\ud800"},
 ])
-def test_facts_that_are_none_are_refused(run: Path, here: Here, facts: dict[str, Any]) -> None:
+def test_facts_that_are_none_are_refused(run: Path, refused: Here, facts: dict[str, Any]) -> None:
     received(run, {"asked_as": "mlp", **facts})
-    done = here("bricks", "construct", "all", str(run), "--verify", cwd=run.parents[1])
-    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
-    assert "is not a composition" in done.stderr
+    refused("bricks", "construct", "all", run, "--verify", said="is not a composition")
 
 
 @pytest.mark.parametrize("threads", [10**9, 0, "4", None])
-def test_a_number_of_threads_that_no_machine_has_is_refused(run: Path, here: Here, threads: Any) -> None:
+def test_a_number_of_threads_that_no_machine_has_is_refused(run: Path, refused: Here, threads: Any) -> None:
     received(run, {"asked_as": "mlp"})
     manifest = json.loads((run / "run.json").read_text())
     manifest["options"]["threads"] = threads
     write_manifest(run, manifest)
-    done = here("bricks", "construct", "all", str(run), "--verify", *BRIEF, cwd=run.parents[1])
-    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
-    assert "threads" in done.stderr
+    refused("bricks", "construct", "all", run, "--verify", *BRIEF, said="threads")

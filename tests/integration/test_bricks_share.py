@@ -24,15 +24,6 @@ def there(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-@pytest.fixture(scope="module")
-def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory with a suite of a small model."""
-    directory = tmp_path_factory.mktemp("small")
-    assert cli.run(["bricks", "generate", "mlp", "--input-sizes", "8", "--batch-sizes", "2", "--out",
-                    str(directory / "suite"), "--quiet"]) == 0
-    return directory
-
-
 def run_of(directory: Path, name: str) -> Path:
     (path,) = directory.glob(f"runs/*-{name}-*")
     return path
@@ -50,14 +41,13 @@ def test_what_is_left_out_was_not_run_and_is_not_called_failed(there: Path) -> N
     assert convolutions["flop"].notna().all()
     facts = run.cases.iloc[0]
     assert facts["status"] == "ok"
-    passes = run.passes(facts["case"])["bricks"]
-    assert (passes["num_failed"], passes["num_left_out"]) == (0, left_out.sum())
+    bricks = run.entry(facts["case"]).passes.bricks
+    assert (bricks.num_failed, bricks.num_left_out) == (0, left_out.sum())
 
 
 @pytest.mark.slow
 def test_the_model_is_constructed_and_says_how_much_is_predicted(there: Path, here: Here) -> None:
-    done = here("bricks", "construct", "resnet18", str(run_of(there, "some")), "--name", "built", cwd=there)
-    assert done.returncode == 0, done.stderr
+    done = here("bricks", "construct", "resnet18", str(run_of(there, "some")), "--name", "built", cwd=there, status=0)
     assert "not timed: a regression on the other bricks" in " ".join(done.stdout.split())
     record = load_run(run_of(there, "built"))
     assert set(record.pieces["method"]) == {"measured", "predicted"}
@@ -67,27 +57,9 @@ def test_the_model_is_constructed_and_says_how_much_is_predicted(there: Path, he
     assert "not timed: a regression on the other bricks" in (record.path / "report.html").read_text()
 
 
-@pytest.mark.slow
-def test_the_cost_falls_with_the_share(there: Path, here: Here) -> None:
-    assert here("bricks", "run", "suite", *ROUNDS, "--name", "whole", cwd=there).returncode == 0
-    timed = {name: len(load_run(run_of(there, name)).table("brick_times")) for name in ("some", "whole")}
-    assert timed["some"] < 0.5 * timed["whole"]
-
-
-@pytest.mark.parametrize(("arguments", "words"), [
-    (("suite", "--share", "0"), "--share: 0 is not a share"),
-    (("suite", "--share", "1.5"), "--share: 1.5 is not a share"),
-    (("suite", "--share", "nan"), "--share"),
-])  # fmt: skip
-def test_no_share_is_one_line(small: Path, here: Here, arguments: tuple[str, ...], words: str) -> None:
-    done = here("bricks", "run", *arguments, cwd=small)
-    assert done.returncode == 2
-    assert words in done.stderr
-
-
 def test_a_training_is_refused(tmp_path: Path, here: Here) -> None:
-    assert here("bricks", "generate", "mlp", "--input-sizes", "8", "--batch-sizes", "2", "--mode", "train", "--out",
-                "s", cwd=tmp_path).returncode == 0
+    here("bricks", "generate", "mlp", "--input-sizes", "8", "--batch-sizes", "2", "--mode", "train", "--out",
+                "s", cwd=tmp_path, status=0)
     done = here("bricks", "run", "s", "--share", "0.5", cwd=tmp_path)
     assert done.returncode == 2
     assert "add --mode infer, or leave --share out" in done.stderr

@@ -6,22 +6,11 @@ from typing import Any
 
 import pytest
 import torch
-from support.ceilings import made_up
-from support.programs import only_record, run_watched
+from support.programs import only_record
 
 SMALL = ["mlp", "--input-sizes", "8", "--synthetic", "classes=4", "--batch-sizes", "8", "--threads", "1"]
 QUICK = ["--max-iterations", "6", "--max-seconds", "1", "--counters", "none"]
 MISSING = "ceilings of cpu: they were not measured yet; charact doctor --ceilings measures them"
-SCRIPT = """
-import torch
-
-model = torch.nn.Linear(4, 4)
-optimizer = torch.optim.SGD(model.parameters(), lr=.1)
-for _ in range(8):
-    optimizer.zero_grad()
-    model(torch.ones(4, 4)).sum().backward()
-    optimizer.step()
-"""
 CACHE_ONLY: dict[str, list[str]] = {
     "infer": ["infer", *SMALL, "--repeats", "1", "--max-batches", "2"],
     "train": ["train", "mlp", "--input-sizes", "8", "--batch-sizes", "4000", "--synthetic", "classes=4",
@@ -62,23 +51,6 @@ def test_other_commands_measure_nothing(here: Callable[..., Any], tmp_path: Path
     manifest = only_record(tmp_path).manifest
     assert (manifest["ceilings"], manifest["ceilings_reason"]) == ([], MISSING)
     assert not (tmp_path / "cache" / "charact").exists()
-
-
-@pytest.mark.slow
-def test_a_device_that_is_not_here_has_none(here: Callable[..., Any], tmp_path: Path) -> None:
-    assert here("memory", *SMALL, "--mode", "infer", "--predict", "--device-like", "a100-40gb",
-                cwd=tmp_path).returncode == 0
-    manifest = only_record(tmp_path).manifest
-    assert (manifest["ceilings"], manifest["ceilings_reason"]) == ([], "the device is not present")
-
-
-@pytest.mark.slow
-def test_a_watched_programs_record_holds_what_is_kept(tmp_path: Path) -> None:
-    (tmp_path / "script.py").write_text(SCRIPT)
-    ended = run_watched(["script.py"], tmp_path)
-    assert ended.status == 0
-    manifest = only_record(tmp_path).manifest
-    assert (manifest["ceilings"], manifest["ceilings_reason"]) == (made_up(), None)
 
 
 def test_threads_of_the_process_are_as_before(here: Callable[..., Any], tmp_path: Path) -> None:

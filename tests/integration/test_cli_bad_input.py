@@ -19,22 +19,15 @@ def charact(*arguments: str, cwd: Path, **environment: str) -> subprocess.Comple
 
 
 @pytest.mark.parametrize(("arguments", "said"), [
-    (["lst"], "error: no such command 'lst'. Did you mean 'list'? (see charact --help)\n"),
     (["doctr"], "error: no such command 'doctr'. Did you mean 'doctor'? (see charact --help)\n"),
-    (["--tracebak"], "error: no such option: --tracebak: did you mean --traceback? (see charact --help)\n"),
     (["list", "workload"], "error: invalid value for 'TOPIC': 'workload' is not one of 'workloads', 'datasets', "
                            "'devices', 'counters', 'operator-types' (see charact list --help)\n"),
     (["list", "--jsn"], "error: no such option: --jsn: did you mean --json? (see charact list --help)\n"),
-    (["run", "-m"], "error: option '-m' requires an argument (see charact run --help)\n"),
     (["profile", "resnet18", "--counters", "hots"],
      f"error: --counters: 'hots' is not one of auto, none, {', '.join(all_sources())}\n"),
-    (["doctor", "cuda"], "error: got unexpected extra argument(s) (cuda) (see charact doctor --help)\n"),
 ])
-def test_bad_input_gets_one_line_and_writes_nothing(tmp_path: Path, arguments: list[str], said: str,
-                                                    here: Callable[..., Any]) -> None:
-    done = here(*arguments, cwd=tmp_path)
-    assert (done.returncode, done.stdout, done.stderr) == (2, "", said)
-    assert list(tmp_path.iterdir()) == []
+def test_bad_input_gets_one_line(refused: Callable[..., None], arguments: list[str], said: str) -> None:
+    refused(*arguments, said=said)
 
 
 def path_parameters(command: Any = None, words: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:

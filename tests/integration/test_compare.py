@@ -47,12 +47,10 @@ def test_prints_the_published_speedups(here: Run, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_runs_of_a_script_under_two_names_get_the_remedy(here: Run, tmp_path: Path) -> None:
+def test_runs_of_a_script_under_two_names_get_the_remedy(refused: Run, tmp_path: Path) -> None:
     for name in ("old", "new"):
         records.write_watched(tmp_path / name, name=name)
-    done = here("compare", "old", "new", cwd=tmp_path)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.endswith("; for a changed script, give both runs one name: charact run --name NAME\n")
+    refused("compare", "old", "new", said="; for a changed script, give both runs one name: charact run --name NAME\n")
 
 
 def test_tells_where_one_s_own_machine_stands(here: Run, tmp_path: Path) -> None:
@@ -66,14 +64,6 @@ def test_tells_where_one_s_own_machine_stands(here: Run, tmp_path: Path) -> None
     assert "Cases without a counterpart" not in done.stdout
 
 
-def test_shorter_trainings_are_compared_by_their_epochs(here: Run, tmp_path: Path) -> None:
-    pairs.write_northeastern(tmp_path / "mine", "cifar10", {"resnet18": 69.36736}, num_epochs=2)
-    done = here("compare", P100, "mine", cwd=tmp_path)
-    line = next(line for line in done.stdout.splitlines() if line.startswith("resnet18-cifar10"))
-    assert line.split()[1:] == ["69.4", "s", "69.4", "s", "1.000"]
-    assert "2 epochs here, 10 epochs in the baseline" in done.stdout
-
-
 def test_a_run_against_itself_is_exactly_one(here: Run, place: Path) -> None:
     done = here("compare", "before", "before", "--to", "same.csv", "--by", "case,phase,operator", "-q", cwd=place)
     assert (done.returncode, done.stdout) == (0, "Wrote same.csv\n")
@@ -84,13 +74,6 @@ def test_a_run_against_itself_is_exactly_one(here: Run, place: Path) -> None:
     assert {float(row["ratio"]) for row in rows if row["ratio"]} == {1.0}
     assert {row["significant"] for row in rows} == {"False"}
     assert all(row["reason"] for row in rows if not row["ratio"])
-
-
-def test_several_runs_a_side_are_repeats(here: Run, place: Path) -> None:
-    records.write_record(place / "before", sizes=(32,), modes=("train",))
-    done = here("compare", "old=before", "new=after", cwd=place)
-    sides = [line.split() for line in done.stdout.splitlines() if line.startswith(("old ", "new "))]
-    assert [line[line.index("bench-1") + 1] for line in sides] == ["2", "1"]
 
 
 def test_a_run_that_cannot_be_read_spoils_no_others(here: Run, place: Path) -> None:
@@ -121,16 +104,12 @@ def spoil(run: Path, what: str, value: Any) -> None:
 
 
 @pytest.mark.parametrize(("what", "value"), [
-    ("software.torch", 5), ("machine.cpu", "x"), ("machine.cpu.num_usable_cores", "x"), ("machine.hostname", 5),
-    ("options.channels_last", [1]), ("reference", {}), ("reference", "x"),
+    ("software.torch", 5), ("machine.cpu.num_usable_cores", "x"), ("options.channels_last", [1]), ("reference", "x"),
 ])
-def test_a_manifest_that_was_changed_is_one_line(here: Run, place: Path, what: str, value: Any) -> None:
+def test_a_manifest_that_was_changed_is_one_line(refused: Run, place: Path, what: str, value: Any) -> None:
     (run,) = (place / "after").iterdir()
     spoil(run, what, value)
-    done = here("compare", "before", f"after/{run.name}", cwd=place)
-    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
-    assert done.stderr.startswith("error: ")
-    assert "restore it from a copy" in done.stderr
+    refused("compare", "before", f"after/{run.name}", cwd=place, said="restore it from a copy")
 
 
 @pytest.mark.parametrize(("what", "value"), [("status", None), ("device_name", ["a"]), ("passes", 5)])
@@ -144,21 +123,13 @@ def test_a_case_that_is_damaged_is_named_and_the_others_are_compared(here: Run, 
 
 
 @pytest.mark.parametrize(("column", "value"), [("host_s", 1e300), ("phase", "foo")])
-def test_a_table_that_was_changed_is_one_line(here: Run, place: Path, column: str, value: Any) -> None:
+def test_a_table_that_was_changed_is_one_line(refused: Run, place: Path, column: str, value: Any) -> None:
     (run,) = (place / "after").iterdir()
     frame = pd.read_parquet(run / "iterations.parquet")
     frame.assign(**{column: value}).to_parquet(run / "iterations.parquet")
     reseal(run)
-    done = here("compare", "before", "after", "--by", "case,phase", cwd=place)
-    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
-    assert f"iterations.parquet is corrupt (column '{column}': " in done.stderr
-
-
-def test_places_that_cannot_be_are_one_line(here: Run, place: Path) -> None:
-    for arguments in (["before", "x" * 5000], ["before", "after", "--to", f"{'x' * 5000}.md"]):
-        done = here("compare", *arguments, cwd=place)
-        assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
-        assert "file name too long" in done.stderr
+    refused("compare", "before", "after", "--by", "case,phase", cwd=place,
+            said=f"iterations.parquet is corrupt (column '{column}': ")
 
 
 def test_a_folder_that_cannot_be_read_is_told(here: Run, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -184,7 +155,7 @@ def test_writes_a_file_and_overwrites_none_unasked(here: Run, place: Path, suffi
     again = here(*arguments, cwd=place)
     assert (again.returncode, again.stderr) == (
         2, f"error: out.{suffix} exists: --force overwrites it, --to names another file\n")
-    assert here(*arguments, "--force", cwd=place).returncode == 0
+    here(*arguments, "--force", cwd=place, status=0)
 
 
 @pytest.mark.parametrize(("arguments", "said"), [
@@ -214,6 +185,5 @@ def test_writes_a_file_and_overwrites_none_unasked(here: Run, place: Path, suffi
                                                    "another place"),
     (["before", "new="], "'new=': write a label as in before=runs/20261121-100000-resnet50-0a1b2c"),
 ])
-def test_bad_input_gets_one_line(here: Run, place: Path, arguments: list[str], said: str) -> None:
-    done = here("compare", *arguments, cwd=place)
-    assert (done.returncode, done.stdout, done.stderr) == (2, "", f"error: {said}\n")
+def test_bad_input_gets_one_line(refused: Run, place: Path, arguments: list[str], said: str) -> None:
+    refused("compare", *arguments, cwd=place, said=f"error: {said}\n")

@@ -114,6 +114,5 @@ def _run(block: Block, here: Path) -> subprocess.CompletedProcess[str]:
 
 
 def _shape(block: Block) -> re.Pattern[str]:
-    """The output that a console shows; `…` stands for anything."""
     shown = " ".join(" ".join(line for line in block.text.splitlines() if not line.startswith("$ ")).split())
     return re.compile(".*".join(re.escape(part.strip()) for part in shown.split("…")), re.DOTALL)

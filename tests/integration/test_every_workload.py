@@ -49,20 +49,20 @@ def test_it_runs_is_measured_and_shown(name: str, mode: str, tmp_path: Path) -> 
         run_cases([case], StopRule(max_iterations=2, max_seconds=0.0), writer, Notes(), interrupt)
     writer.close("complete")
     run = load_run(writer.publish())
-    (entry,) = run.manifest["cases"]
-    assert (entry["status"], entry["reason"]) == ("ok", None)
-    assert {each: facts["status"] for each, facts in entry["passes"].items()} == {
+    (entry,) = run.entries
+    assert (entry.status, entry.reason) == ("ok", None)
+    assert {each: facts.status for each, facts in entry.passes.items()} == {
         "timing": "ok", "operators": "ok", "kernels": "skipped", "memory": "ok", "flop": "ok",
         "counters": "skipped"}
     phases = {"data", "forward", "other"} | ({"loss", "backward", "update"} if mode == "train" else set())
     assert set(run.iterations["phase"]) == phases
     assert (run.iterations["host_s"] >= 0).all()
-    assert entry["passes"]["flop"]["uncounted"] == []
+    assert entry.passes.flop.uncounted == []
     assert run.flop[run.flop["phase"] == "forward"]["flop"].sum() > 0
     assert run.operators["flop"].sum() == pytest.approx(run.flop["flop"].sum())
     operators = run.operators
     unknown_s = operators[operators["operator_type"] == "other"]["self_host_s"].sum()
     assert unknown_s <= 0.02 * operators["self_host_s"].sum()
     peak = run.memory[run.memory["kind"] == "peak"]
-    assert peak["bytes"].sum() == entry["passes"]["memory"]["peak_bytes"] > 0
+    assert peak["bytes"].sum() == entry.passes.memory.peak_bytes > 0
     assert all(case.id in section.html for section in sections(run) if section.id in ("summary", "phases", "memory"))

@@ -44,18 +44,17 @@ class TestAHook:
         assert told["raised"] == "on purpose"
 
     def test_counts_iterations_of_training_and_evaluation(self, told: dict[str, Any]) -> None:
-        cases = charact.load_run(told["run"]).manifest["cases"]
-        timing = {case["mode"]: case["passes"]["timing"] for case in cases}
-        found = {mode: facts["num_iterations"] + facts["num_warmup_iterations"] for mode, facts in timing.items()}
-        assert found == {"train": told["train"], "infer": told["infer"]}
-        assert [case["batch_size"] for case in cases] == told["batch_sizes"]
+        entries = charact.load_run(told["run"]).entries
+        assert {entry.mode: entry.passes.timing.num_iterations + entry.passes.timing.num_warmup_iterations
+                for entry in entries} == {"train": told["train"], "infer": told["infer"]}
+        assert [entry.batch_size for entry in entries] == told["batch_sizes"]
 
     def test_finds_the_phases(self, told: dict[str, Any]) -> None:
         run = charact.load_run(told["run"])
-        rows = run.iterations[run.iterations["case"] == run.manifest["cases"][0]["case"]]
+        rows = run.iterations[run.iterations["case"] == run.entries[0].case]
         medians = rows.groupby("phase")["host_s"].median()
         assert {"data", "forward", "loss", "backward", "update", "other"} <= set(medians.index)
-        num_skipped = run.manifest["cases"][0]["passes"]["timing"]["num_warmup_iterations"]
+        num_skipped = run.entries[0].passes.timing.num_warmup_iterations
         for phase, seconds in told["times"].items():
             truth_s = median(seconds[num_skipped:])
             assert abs(medians[phase] - truth_s) <= max(0.03 * truth_s, 0.002), phase
@@ -64,7 +63,7 @@ class TestAHook:
         run = charact.load_run(told["failed"])
         assert told["failed"] != told["run"]
         assert run.manifest["ending"] in ("RuntimeError: on purpose", "not reported")
-        assert len(run.manifest["cases"]) >= 1
+        assert run.entries
 
 
 @pytest.mark.parametrize("framework", PACKAGES)

@@ -3,7 +3,6 @@
 import pickle
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from support.forked import Server
+from support.programs import only_record
 
 from charact import load_run
 from charact.datasets._common.request import DataRequest
@@ -24,11 +24,6 @@ SMALL = ["mlp", "--input-sizes", "8", "--synthetic", "classes=4"]
 CASES = ["mlp-8-b3000-infer-fp32-cpu", "mlp-8-b3000-infer-pure-bf16-cpu", "mlp-8-b4000-infer-fp32-cpu",
          "mlp-8-b4000-infer-pure-bf16-cpu"]
 Finished = tuple[subprocess.CompletedProcess[str], Path]
-
-
-def only_run(directory: Path) -> Path:
-    (path,) = (directory / "runs").iterdir()
-    return path
 
 
 def small_model() -> torch.nn.Module:
@@ -56,7 +51,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory, server: Server) -> Finish
     done = server.charact("infer", *SMALL, "--weights", "w.pt", "--batch-sizes", "3000,4000", "--precision",
                           "fp32,pure-bf16", "--repeats", "2", cwd=directory)
     assert done.returncode == 0, done.stderr
-    return done, only_run(directory)
+    return done, only_record(directory).path
 
 
 class TestAFinishedRun:
@@ -72,17 +67,12 @@ class TestAFinishedRun:
         assert list(run.cases["case"]) == CASES
         assert set(run.cases["status"]) == {"ok"}
         for case, num_batches in zip(CASES, (4, 4, 3, 3), strict=True):  # of 10,000 samples: the last one smaller
-            facts = run.passes(case)["inference"]
-            assert (facts["num_samples"], facts["num_batches"], facts["weights"]) == (10_000, num_batches, "w.pt")
+            facts = run.entry(case).passes.inference
+            assert (facts.num_samples, facts.num_batches, facts.weights) == (10_000, num_batches, "w.pt")
             assert run.iterations[run.iterations["case"] == case]["iteration"].nunique() == num_batches
             stages = run.stages[run.stages["case"] == case]
             assert stages[stages["stage"] == "load_warm"]["number"].nunique() == 2
         assert list((finished[1]).glob("**/*.pt")) == []
-
-    def test_its_options_are_recorded(self, finished: Finished) -> None:
-        options = load_run(finished[1]).manifest["options"]
-        assert {key: options[key] for key in ("data", "synthetic", "split", "repeats", "max_batches")} == {
-            "data": "synthetic", "synthetic": "classes=4", "split": "test", "repeats": 2, "max_batches": None}
 
     def test_answers_do_not_depend_on_the_batch_size_and_are_those_of_the_weights(self, finished: Finished) -> None:
         from charact.datasets._common.request import Synthetic
@@ -110,57 +100,31 @@ class TestBadInput:
         (["--out", "w.pt"], "error: w.pt is a file"),
     ])
     def test_it_gets_one_line_and_nothing_is_written(
-        self, tmp_path: Path, arguments: list[str], message: str, here: Callable[..., Any],
+        self, tmp_path: Path, arguments: list[str], message: str, refused: Callable[..., None],
     ) -> None:
         save_weights(small_model(), tmp_path / "w.pt")
-        (tmp_path / "cut.pt").write_bytes((tmp_path / "w.pt").read_bytes()[:5000])
-        (tmp_path / "text.pt").write_text("weights, they say\n")
         (tmp_path / "code.pt").write_bytes(pickle.dumps({"model": PretendsToBeWeights()}, protocol=2))
-        before = sorted(tmp_path.iterdir())
-        done = here("infer", *SMALL, "--device", "cpu", *arguments, "--quiet", cwd=tmp_path)
-        assert done.returncode == 2
-        assert message in done.stderr
-        assert done.stderr.count("\n") == 1
-        assert done.stdout == ""
-        assert sorted(tmp_path.iterdir()) == before
-
-    def test_weights_of_another_workload(self, tmp_path: Path, here: Callable[..., Any]) -> None:
-        save_weights(small_model(), tmp_path / "w.pt")
-        done = here("infer", "resnet18", "--variant", "cifar", "--input-sizes", "8", "--weights", "w.pt", cwd=tmp_path)
-        assert done.returncode == 2
-        assert "error: w.pt is of another model: it lacks " in done.stderr
-        assert "name the workload and --variant that it was saved from" in done.stderr
-
+        refused("infer", *SMALL, "--device", "cpu", *arguments, "--quiet", said=message)
 
 @pytest.mark.slow
 def test_without_weights_random_ones_are_loaded_and_that_is_said(tmp_path: Path, here: Callable[..., Any]) -> None:
-    done = here("infer", *SMALL, "--max-batches", "2", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    done = here("infer", *SMALL, "--max-batches", "2", cwd=tmp_path, status=0)
     assert "No --weights: random weights are saved first" in done.stdout
-    run = load_run(only_run(tmp_path))
-    (case,) = run.manifest["cases"]
-    assert case["passes"]["inference"]["weights"] is None
-    assert case["passes"]["inference"]["weights_reason"] == "random: --weights names none"
-    assert case["passes"]["inference"]["num_samples"] == 2 * 128
+    run = only_record(tmp_path)
+    facts = run.entries[0].passes.inference
+    assert (facts.weights, facts.weights_reason, facts.num_samples) == (None, "random: --weights names none", 2 * 128)
     assert list(run.path.rglob("*.pt")) == []
 
 
 @pytest.mark.slow
-def test_ctrl_c_keeps_the_finished_cases_and_exits_130(tmp_path: Path) -> None:
-    arguments = ["infer", "mlp", "--input-sizes", "8,64", "--batch-sizes", "1", "--repeats", "1"]
-    with subprocess.Popen([sys.executable, "-m", "charact", *arguments], cwd=tmp_path, text=True,
-                          stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        deadline = time.monotonic() + 120
-        while not list(tmp_path.glob("runs/.partial-*/parts/stages-0000.parquet")):
-            assert process.poll() is None, process.communicate()
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
-        time.sleep(0.5)
-        process.send_signal(signal.SIGINT)
-        _, stderr = process.communicate(timeout=120)
-    assert process.returncode == 130, stderr
-    assert stderr == "mlp-64-b1-infer-fp32-cpu: interrupted (by SIGINT)\n"
-    run = load_run(only_run(tmp_path))
+def test_ctrl_c_keeps_the_finished_cases_and_exits_130(tmp_path: Path, server: Server) -> None:
+    child = server.start("infer", "mlp", "--input-sizes", "8,64", "--batch-sizes", "1", "--repeats", "1", cwd=tmp_path)
+    child.until(lambda: list(tmp_path.glob("runs/.partial-*/parts/stages-0000.parquet")))
+    time.sleep(0.5)
+    child.kill(signal.SIGINT)
+    done = child.wait()
+    assert (done.status, done.error) == (130, "mlp-64-b1-infer-fp32-cpu: interrupted (by SIGINT)\n")
+    run = only_record(tmp_path)
     assert list(run.cases["status"]) == ["ok", "interrupted"]
     assert set(run.stages["case"]) == {"mlp-8-b1-infer-fp32-cpu"}
     assert list(run.path.rglob("*.pt")) == []

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from support.forked import Flushed, Server, assert_clean, assert_holds, hidden, published
+from support.programs import TRAINING
 from support.traces import training
 
 from charact.commands._shared.publish import has_views
@@ -14,19 +15,10 @@ from charact.commands._shared.runs import read_run
 from charact.record.reader import load_run
 
 QUICK = ["--threads", "1", "--quiet"]
-SCRIPT = """
-import time
-import torch
-from torch.nn import functional
-
-model = torch.nn.Linear(4, 4)
-optimizer = torch.optim.SGD(model.parameters(), lr=.1)
+SCRIPT = TRAINING + """
 until = time.monotonic() + 2
 while time.monotonic() < until:
-    loss = functional.mse_loss(model(torch.ones(4, 4)), torch.ones(4, 4))
-    optimizer.zero_grad()
-    loss.backward()
-    optimizer.step()
+    step()
     time.sleep(.002)
 """
 COMMANDS: dict[str, list[str]] = {
@@ -48,9 +40,8 @@ def place(directory: Path) -> Path:
 
 
 def iterations_of(partial: Path) -> dict[str, int]:
-    """Number of the iterations that a hidden run of a watched program holds, by case."""
     run = read_run(partial, partial=True)
-    return {case["case"]: run.passes(case["case"])["timing"]["num_iterations"] for case in run.manifest["cases"]}
+    return {entry.case: entry.passes.timing.num_iterations for entry in run.entries}
 
 
 def survive(server: Server, rng: random.Random, cwd: Path, command: list[str], seconds: float) -> str:
@@ -88,12 +79,11 @@ def survive(server: Server, rng: random.Random, cwd: Path, command: list[str], s
     assert_holds(run, flushed)
     assert_clean(path)
     for name, count in watched.items():
-        assert run.passes(name)["timing"]["num_iterations"] == count
+        assert run.entry(name).passes.timing.num_iterations == count
     return became
 
 
 def finished(flushed: dict[str, Flushed]) -> dict[str, Flushed]:
-    """Cases of which something has finished."""
     return {case: one for case, one in flushed.items() if one.entry["status"] not in ("running", "interrupted")
             or one.entry["passes"]["training"]["num_epochs"]}
 

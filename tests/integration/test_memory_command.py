@@ -1,16 +1,14 @@
 """`charact memory` as a user runs it, on cases that take a second."""
 
-import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from support.pages import Page
+from support.programs import only_record
 
-from charact import Run, load_run
+from charact import Run
 
 Here = Callable[..., Any]
 MLP = ["memory", "mlp", "--device", "cpu"]
@@ -23,27 +21,22 @@ class Net(nn.Sequential):
 """
 
 
-def only_run(directory: Path) -> Run:
-    (path,) = (directory / "runs").iterdir()
-    return load_run(path)
-
-
-def entries(run: Run) -> dict[str, dict[str, Any]]:
-    return {entry["case"]: entry for entry in run.manifest["cases"]}
+def entries(run: Run) -> dict[str, Any]:
+    return {entry.case: entry for entry in run.entries}
 
 
 @pytest.mark.drawn
 def test_cases_are_predicted_and_measured_and_told(here: Here, tmp_path: Path) -> None:
     done = here(*MLP, "--input-sizes", "4,8", "--batch-sizes", "2", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
-    run = only_run(tmp_path)
+    run = only_record(tmp_path)
     assert set(entries(run)) == {f"mlp-{size}-b2-{mode}-fp32-cpu" for size in (4, 8) for mode in ("train", "infer")}
     assert run.manifest["options"]["command"] == "memory"
-    for entry in run.manifest["cases"]:
-        passes = entry["passes"]
-        assert {name: facts["status"] for name, facts in passes.items()} == {"prediction": "ok", "memory": "ok"}
-        assert passes["prediction"]["peak_bytes"] == pytest.approx(passes["memory"]["peak_bytes"], rel=0.02)
-        assert passes["memory"]["process_before_bytes"] > passes["memory"]["peak_bytes"]
+    for entry in run.entries:
+        prediction, memory = entry.passes.prediction, entry.passes.memory
+        assert (prediction.status, memory.status, len(entry.passes)) == ("ok", "ok", 2)
+        assert prediction.peak_bytes == pytest.approx(memory.peak_bytes, rel=0.02)
+        assert memory.process_before_bytes > memory.peak_bytes
     assert set(run.memory["method"]) == {"predicted", "measured"}
     assert f"Wrote runs/{run.path.name}" in done.stdout
     assert "train ÷ infer" in done.stdout
@@ -54,28 +47,13 @@ def test_cases_are_predicted_and_measured_and_told(here: Here, tmp_path: Path) -
 def test_a_gpu_that_is_not_here_is_predicted_for(here: Here, tmp_path: Path) -> None:
     done = here(*MLP[:2], "--device-like", "A100-80GB", "--mode", "train", "--batch-sizes", "8", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
-    ((case, entry),) = entries(only_run(tmp_path)).items()
+    ((case, entry),) = entries(only_record(tmp_path)).items()
     assert case == "mlp-28-b8-train-fp32-cuda"
-    assert entry["device_name"] == "a100-80gb"
-    assert entry["passes"]["memory"] == {"status": "skipped", "reason": "predicted only"}
-    prediction = entry["passes"]["prediction"]
-    assert prediction["needed_bytes"] >= prediction["reserved_peak_bytes"] + prediction["context_bytes"]
-    assert prediction["fits"] is True
-
-
-@pytest.mark.slow
-def test_what_cannot_fit_is_recorded_and_a_run_of_nothing_else_has_failed(
-        here: Here, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    arguments = [*MLP, "--device-memory", "1MiB", "--mode", "train", "--quiet"]
-    monkeypatch.setattr(sys, "argv", ["charact", *arguments])  # of which the command that searches is made
-    done = here(*arguments, cwd=tmp_path)
-    assert done.returncode == 1
-    (entry,) = entries(only_run(tmp_path)).values()
-    assert entry["status"] == "oom"
-    assert entry["reason"] in done.stderr
-    assert entry["out_of_memory"]["limit_bytes"] == 2**20
-    assert entry["out_of_memory"]["fits_reason"].endswith(
-        "charact memory mlp --device cpu --device-memory 1MiB --mode train --fit")
+    assert entry.device_name == "a100-80gb"
+    assert (entry.passes.memory.status, entry.passes.memory.reason) == ("skipped", "predicted only")
+    prediction = entry.passes.prediction
+    assert prediction.needed_bytes >= prediction.reserved_peak_bytes + prediction.context_bytes
+    assert prediction.fits is True
 
 
 @pytest.mark.slow
@@ -83,56 +61,18 @@ def test_a_run_of_which_some_cases_fit_has_succeeded(here: Here, tmp_path: Path)
     arguments = [*MLP, "--predict", "--device-memory", "40MiB", "--mode", "train", "--quiet"]
     done = here(*arguments, "--batch-sizes", "8,20000", cwd=tmp_path)
     assert done.returncode == 0
-    assert [entry["status"] for entry in only_run(tmp_path).manifest["cases"]] == ["ok", "oom"]
+    assert [entry.status for entry in only_record(tmp_path).entries] == ["ok", "oom"]
     assert "mlp-28-b20000-train-fp32-cpu: oom (predicted to need " in done.stderr
-    assert here(*arguments, "--fit", "--out", "fits", cwd=tmp_path).returncode == 0
+    here(*arguments, "--fit", "--out", "fits", cwd=tmp_path, status=0)
     too_little = [{"40MiB": "1MiB"}.get(argument, argument) for argument in arguments]
     assert here(*too_little, "--fit", "--out", "none", cwd=tmp_path).returncode == 1
 
 
 @pytest.mark.slow
-def test_a_run_of_which_all_cases_fail_has_failed(here: Here, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "broken_nets.py").write_text(OWN + """
-    def forward(self, images):
-        raise ValueError("broken")
-""")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    done = here("memory", "--model", "broken_nets:Net", "--input-spec", "3xSxS", "--input-sizes", "16",
-                "--mode", "infer", "--device", "cpu", "--predict", "--quiet", cwd=tmp_path)
-    assert done.returncode == 1
-    assert "broken" in done.stderr
-    assert [entry["status"] for entry in only_run(tmp_path).manifest["cases"]] == ["error"]
-
-
-def test_help_has_the_exit_status(here: Here, tmp_path: Path) -> None:
-    done = here("memory", "--help", cwd=tmp_path)
-    text = " ".join(done.stdout.split())
-    assert "Exit status: 0 if at least one case was measured or is estimated to fit, 1 if none was, 2 for a" in text
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(torch.cuda.is_available(), reason="for a machine without a GPU")
-def test_a_limit_on_a_machine_without_a_gpu_is_said_to_be_of_its_cpu(here: Here, tmp_path: Path) -> None:
-    arguments = ["memory", "mlp", "--predict", "--mode", "train", "--device-memory", "16GiB"]
-    done = here(*arguments, cwd=tmp_path)
-    assert done.returncode == 0
-    said = ("Estimated for this CPU with a limit of 16.0 GiB. For a GPU of that size: --device-like p100, v100-16gb, "
-            "t4; or --device cuda")
-    assert said in " ".join(done.stdout.split())
-    assert f"{said}." in Page((only_run(tmp_path).path / "report.html").read_text()).words
-    done = here(*arguments, "--device", "cpu", "--out", "named", cwd=tmp_path)
-    assert "Estimated for this CPU" not in done.stdout
-    done = here(*arguments, "--device", "cuda", "--out", "gpu", cwd=tmp_path)
-    assert "fits the 16.0 GiB of a GPU with 16 GiB" in " ".join(done.stdout.split())
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("amount", [
-    ["--fit", "32MiB"], pytest.param(["--fit", "--device-memory", "33554432"], marks=pytest.mark.slow)])
+@pytest.mark.parametrize("amount", [["--fit", "32MiB"], ["--fit", "--device-memory", "33554432"]])
 def test_the_largest_batch_that_fits(here: Here, tmp_path: Path, amount: list[str]) -> None:
-    done = here(*MLP, *amount, "--mode", "train", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    run = only_run(tmp_path)
+    done = here(*MLP, *amount, "--mode", "train", cwd=tmp_path, status=0)
+    run = only_record(tmp_path)
     (row,) = run.table("fits").to_dict("records")
     assert row["limit_bytes"] == 32 * 2**20
     assert row["needed_bytes"] <= 32 * 2**20 < row["next_needed_bytes"]
@@ -141,23 +81,12 @@ def test_the_largest_batch_that_fits(here: Here, tmp_path: Path, amount: list[st
 
 
 @pytest.mark.slow
-def test_the_largest_input_at_each_batch(here: Here, tmp_path: Path) -> None:
-    done = here(*MLP, "--fit", "60MiB", "--fit-by", "input-size", "--batch-sizes", "4,64", "--mode", "train", "--quiet",
-                cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    fits = only_run(tmp_path).table("fits")
-    assert list(fits["searched"]) == ["input_size"] * 2
-    assert fits["value"][0] > fits["value"][1]
-
-
-@pytest.mark.slow
 def test_what_was_found_is_run(here: Here, tmp_path: Path) -> None:
-    done = here(*MLP, "--fit", "40MiB", "--verify", "--mode", "infer", "--input-sizes", "32", "--quiet", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    run = only_run(tmp_path)
+    here(*MLP, "--fit", "40MiB", "--verify", "--mode", "infer", "--input-sizes", "32", "-q", cwd=tmp_path, status=0)
+    run = only_record(tmp_path)
     (row,) = run.table("fits").to_dict("records")
     assert row["verified"] == "ok"
-    assert [entry["batch_size"] for entry in run.manifest["cases"]] == [row["value"], row["next_value"]]
+    assert [entry.batch_size for entry in run.entries] == [row["value"], row["next_value"]]
 
 
 @pytest.mark.slow
@@ -168,12 +97,11 @@ def test_a_model_of_your_own(here: Here, tmp_path: Path, monkeypatch: pytest.Mon
                 "3xSxS -> int64[10]", "--input-sizes", "16,24", "--batch-sizes", "4", "--accumulate", "2",
                 "--device", "cpu", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
-    run = only_run(tmp_path)
+    run = only_record(tmp_path)
     assert set(entries(run)) == {"Net-16-b4x2-train-fp32-cpu", "Net-24-b4x2-train-fp32-cpu", "Net-16-b4-infer-fp32-cpu",
                                  "Net-24-b4-infer-fp32-cpu"}
-    for entry in run.manifest["cases"]:
-        passes = entry["passes"]
-        assert passes["prediction"]["peak_bytes"] == pytest.approx(passes["memory"]["peak_bytes"], rel=0.02)
+    for entry in run.entries:
+        assert entry.passes.prediction.peak_bytes == pytest.approx(entry.passes.memory.peak_bytes, rel=0.02)
 
 
 @pytest.mark.slow
@@ -181,11 +109,11 @@ def test_one_rank_of_many_is_only_predicted(here: Here, tmp_path: Path) -> None:
     done = here(*MLP, "--parallel", "fsdp2,ddp", "--nproc", "2", "--mode", "train", "--batch-sizes", "4", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     assert "rank 0, fsdp2 over 2 ranks: batch 4 per rank, 8 in all" in done.stdout
-    run = only_run(tmp_path)
+    run = only_record(tmp_path)
     assert set(entries(run)) == {f"mlp-28-b4-train-fp32-cpu-{name}x2" for name in ("ddp", "fsdp2")}
-    for entry in run.manifest["cases"]:
-        assert entry["passes"]["memory"] == {"status": "skipped", "reason": "predicted only"}
-        assert (entry["rank"], entry["world_size"], entry["global_batch_size"]) == (0, 2, 8)
+    for entry in run.entries:
+        assert (entry.passes.memory.status, entry.rank, entry.world_size, entry.global_batch_size) == (
+            "skipped", 0, 2, 8)
     page = (run.path / "report.html").read_text()
     assert "fsdp2 over 2 ranks" in page
     assert "Unsharded weights" in page
@@ -193,12 +121,9 @@ def test_one_rank_of_many_is_only_predicted(here: Here, tmp_path: Path) -> None:
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="for a machine without a GPU")
 @pytest.mark.parametrize("arguments", [["--device", "cuda"], ["--device", "cuda:1", "--device-memory", "16GiB"]])
-def test_a_gpu_that_is_not_here_has_two_remedies(here: Here, tmp_path: Path, arguments: list[str]) -> None:
-    done = here("memory", "mlp", *arguments, cwd=tmp_path)
-    assert done.returncode == 2
-    assert done.stderr.endswith("estimate for a GPU with --device-like t4 (charact list devices), or with "
-                                "--device cuda --device-memory 16GiB\n")
-    assert list(tmp_path.iterdir()) == []
+def test_a_gpu_that_is_not_here_has_two_remedies(refused: Here, arguments: list[str]) -> None:
+    refused("memory", "mlp", *arguments, said="estimate for a GPU with --device-like t4 (charact list devices), or "
+                                              "with --device cuda --device-memory 16GiB\n")
 
 
 @pytest.mark.parametrize(("arguments", "said"), [
@@ -244,21 +169,5 @@ def test_a_gpu_that_is_not_here_has_two_remedies(here: Here, tmp_path: Path, arg
     (["mlp", "--data-dir", "x"], "--data-dir is for real data"),
     (["mlp", "--name", " "], "--name is empty"),
 ])
-def test_a_mistake_is_one_line_and_writes_nothing(here: Here, tmp_path: Path, arguments: list[str], said: str) -> None:
-    done = here("memory", *arguments, cwd=tmp_path)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith(f"error: {said}")
-    assert done.stderr.count("\n") == 1
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.slow
-def test_units_of_ten_and_of_two_differ(here: Here, tmp_path: Path) -> None:
-    limits = []
-    for amount in ("1GB", "1GiB"):
-        done = here(*MLP, "--device-memory", amount, "--predict", "--mode", "infer", "--quiet", "--out", amount,
-                    cwd=tmp_path)
-        assert done.returncode == 0, done.stderr
-        ((path,),) = [list((tmp_path / amount).iterdir())]
-        limits.append(json.loads((path / "run.json").read_text())["options"]["device_memory_bytes"])
-    assert limits == [10**9, 2**30]
+def test_a_mistake_is_one_line_and_writes_nothing(refused: Here, arguments: list[str], said: str) -> None:
+    refused("memory", *arguments, said=f"error: {said}")

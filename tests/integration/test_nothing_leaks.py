@@ -143,16 +143,6 @@ os.kill(os.getpid(), 9)
 
 
 @pytest.mark.slow
-def test_arguments_are_kept_where_that_is_asked_for(place: Path) -> None:
-    charact(place, "run", "--keep-arguments", "script.py", *ARGUMENTS, status=1)
-    (run,) = (place / "runs").iterdir()
-    manifest = json.loads((run / "run.json").read_text())
-    assert manifest["options"]["arguments"] == list(ARGUMENTS)
-    assert BY_NAME not in manifest["ending"]
-    assert BY_NAME not in (run / "report.html").read_text()
-
-
-@pytest.mark.slow
 def test_no_command_leaks_anything(place: Path) -> None:
     tiny = ["--max-iterations", "6", "--max-seconds", "1"]
     charact(place, "profiles.py", *ARGUMENTS, python=True)

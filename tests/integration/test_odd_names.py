@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from support import records
 from support.hostile import EVIL, assert_harmless
-from support.traces import training
 
 from charact.record.in_progress import PARTIAL_PREFIX
 from charact.record.reader import load_run
@@ -26,11 +25,9 @@ SHOWN = r"caf\xe9"
 
 def odd_record(out: Path, name: str) -> Path:
     """A record all of whose names are such."""
-    writer = RunWriter(out, name, records.manifest("profile", name) | {"options": {name: name}})
     entry = records.case_entry("resnet50", 32, "train") | {"case": name, "workload": name, "reason": name}
-    writer.add_case(entry, records.case_tables("train", 32, layer=name))
-    writer.close("complete")
-    return writer.publish()
+    return records.publish(out, name, records.manifest("profile", name) | {"options": {name: name}},
+                           (entry, records.case_tables("train", 32, layer=name)))
 
 
 @pytest.mark.parametrize("name", [ODD, EVIL, "a\0b", "x" * 5000, "\ud800", "ü" * 300])
@@ -82,24 +79,12 @@ def test_run_directories_of_any_name_are_read_and_written(tmp_path: Path, here: 
         assert (tmp_path / made).exists()
         (tmp_path / made).read_bytes().decode()
     for arguments in (["report", f"{ODD}-none"], ["recover", f"{ODD}-none"], ["export", ODD, "--format", ODD]):
-        done = here(*arguments, cwd=tmp_path)
-        assert done.returncode == 2
-        assert SHOWN in done.stderr
+        assert SHOWN in here(*arguments, cwd=tmp_path, status=2).stderr
     logged = Records(str(tmp_path))
     entries = {entry["id"]: entry for entry in logged.listing()}
     (shown,) = [name for name in entries if name.startswith("caf") and not name.endswith("-csv")]
     assert entries[shown]["error"] is None
     assert logged.sections(shown)
-
-
-@pytest.mark.slow
-def test_traces_of_any_name_are_imported(tmp_path: Path, here: Here) -> None:
-    training().write(tmp_path / f"{ODD}.json.gz")
-    done = here("import", f"{ODD}.json.gz", "--out", ODD, "--name", ODD, cwd=tmp_path)
-    assert (done.returncode, done.stderr) == (0, "")
-    (run,) = (tmp_path / ODD).iterdir()
-    assert load_run(run).manifest["name"] == SHOWN
-    assert all(case.startswith(SHOWN) for case in load_run(run).cases["case"])
 
 
 def test_a_killed_run_of_any_name_is_recovered(tmp_path: Path, here: Here) -> None:
@@ -126,5 +111,3 @@ def test_a_script_of_any_name_is_run(tmp_path: Path, locale: dict[str, str]) -> 
     found = load_run(run)
     assert [*found.cases["workload"]] == [SHOWN]
     assert found.manifest["options"]["arguments"] == [SHOWN]
-
-

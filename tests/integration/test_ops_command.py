@@ -1,16 +1,12 @@
 """`charact ops`: what it runs, what it says, and what it refuses."""
 
-import inspect
-import re
-import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support.cpu_kernels import needs_int8
 
 from charact import cli, load_run
-from charact.commands.ops import command
-from charact.ops import all_kinds, all_suites
+from charact.ops import all_suites
 from charact.record.reader import Run
 
 QUICK = ["--max-repetitions", "6", "--max-seconds", "0.5", "--threads", "1"]
@@ -39,13 +35,6 @@ def test_problems_are_run_in_every_precision(tmp_path: Path, capsys: pytest.Capt
 
 
 @pytest.mark.slow
-def test_blocks_that_are_all_zero_are_refused_and_the_others_run(tmp_path: Path) -> None:
-    run = ops(tmp_path, "--problem", "sparse_gemm:64x64x64:s0.98", "--layouts", "csr,bsr")
-    assert list(run.cases["status"]) == ["ok", "error"]
-    assert run.cases["reason"][1] == "with so many zeros none of the 16×16 blocks of bsr is left: use --layouts csr"
-
-
-@pytest.mark.slow
 def test_a_view_that_fails_costs_no_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def failing(runs: object) -> str:
         raise ValueError("no such figure")
@@ -64,31 +53,6 @@ def test_a_part_of_a_suite_is_sampled(tmp_path: Path) -> None:
     assert list(run.problems["problem"]) == ["gemm:5124x700x2048", "gemm:3072x1500x128", "gemm:4224x1x128"]
     assert set(run.problems["set"]) == {"inference_device"}
     assert run.manifest["options"]["sample"] == 6
-
-
-@pytest.mark.slow
-def test_sparse_products_are_run_in_every_layout_and_dense(tmp_path: Path) -> None:
-    run = ops(tmp_path, "--problem", "sparse_gemm:64x16x64:s0.9", "--problem", "sparse_gemm:64x16x64:s0.8:coo")
-    assert list(run.problems["layout"]) == ["csr", "dense", "coo"]
-
-
-@pytest.mark.slow
-@needs_int8
-def test_what_cannot_run_among_what_can_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run = ops(tmp_path, "--problem", "gemm:48x32x16", "--problem", "softmax:8x8", "--precision", "int8")
-    assert list(run.cases["status"]) == ["ok", "error"]
-    assert "softmax" in capsys.readouterr().err
-
-
-@pytest.mark.slow
-@needs_int8
-def test_on_a_terminal_a_failure_is_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-                                              capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    ops(tmp_path, "--problem", "gemm:48x32x16", "--problem", "softmax:8x8", "--precision", "int8")
-    out, err = capsys.readouterr()
-    assert out.count("softmax:8x8") == 1
-    assert "softmax" not in err
 
 
 @pytest.mark.slow
@@ -118,31 +82,8 @@ def test_ranks_are_those_of_the_problem_or_the_option(tmp_path: Path) -> None:
     (["--problem", "gemm:2x2x2", "--sample", "0"], "--sample: '0' is not allowed"),
     (["--suite", "vo", "--layouts", ","], "--layouts is empty"),
 ])
-def test_bad_input_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
-                               arguments: list[str], said: str) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert cli.run(["ops", *arguments, "--device", "cpu"]) == 2
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err.startswith(f"error: {said}")
-    assert err.count("\n") == 1
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_the_help_names_every_suite_and_how_every_problem_is_written() -> None:
-    told = inspect.getdoc(command) or ""
-    for kind in all_kinds().values():
-        assert kind.syntax in told
-    for suite in all_suites().values():
-        assert suite.name in told
-        assert all(part in told for part in suite.sets)
-
-
-def test_the_examples_of_the_help_parse() -> None:
-    examples = re.findall(r"--problem (\S+)", inspect.getdoc(command) or "")
-    assert len(examples) >= 4
-    for text in examples:
-        all_kinds()[text.partition(":")[0]].parse(text.partition(":")[2])
+def test_bad_input_is_one_line(refused: Callable[..., None], arguments: list[str], said: str) -> None:
+    refused("ops", *arguments, "--device", "cpu", said=f"error: {said}")
 
 
 @pytest.mark.slow

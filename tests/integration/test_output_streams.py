@@ -1,12 +1,12 @@
 """Every command on standard streams that are closed, full, or of another encoding: work is done, and nothing raised."""
 
-import contextlib
 import gzip
 import io
 import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -20,16 +20,11 @@ import charact.measure.capabilities
 import charact.views.html.report
 import charact.views.tensorboard.scalars  # noqa: F401
 from charact import cli
-from charact.commands._shared.run_cases import run_and_publish
-from charact.core import output
 from charact.core.plugins import module_names
-from charact.execution.interrupt import Interrupt
 from charact.record.in_progress import PARTIAL_PREFIX
 from charact.record.reader import load_run
-from charact.record.writer import RunWriter
 from charact.sweeps.definition import Definition, SweepCase
 from charact.sweeps.directory import SweepDirectory
-from charact.views.terminal.progress import LiveProgress
 
 COMMANDS: dict[str, tuple[list[str], int]] = {
     "--version": ([], 0), "--help": ([], 0), "list": ([], 0), "list --json": ([], 0), "doctor": ([], 0),
@@ -110,13 +105,16 @@ def pipe_without_reader() -> int:
     return writer
 
 
+STREAMS: dict[str, Callable[[], int | None]] = {
+    "closed": lambda: None, "full": lambda: os.open("/dev/full", os.O_WRONLY), "gone": pipe_without_reader}
+
+
 def test_every_command_is_tried() -> None:
     names = {name.rpartition(".")[2].rstrip("_") for name in module_names("charact.commands")}
     assert names <= {command.split()[0] for command in COMMANDS} | ELSEWHERE
 
 
 def _some_slow(kinds: dict[str, bool]) -> list[Any]:
-    """Every command with every kind: what draws is quick with those kinds alone that are true."""
     return [pytest.param(command, kind, marks=[] if quick or command.split()[0] not in DRAWING else pytest.mark.slow)
             for command in COMMANDS for kind, quick in kinds.items()]
 
@@ -124,8 +122,7 @@ def _some_slow(kinds: dict[str, bool]) -> list[Any]:
 @pytest.mark.slow_variants
 @pytest.mark.parametrize(("command", "kind"), _some_slow({"full": True, "closed": False, "gone": False}))
 def test_standard_output_that_takes_nothing(command: str, kind: str, place: Path) -> None:
-    stdout = {"closed": lambda: None, "full": lambda: os.open("/dev/full", os.O_WRONLY), "gone": pipe_without_reader}
-    given = stdout[kind]()
+    given = STREAMS[kind]()
     with open(place / "err", "wb") as errors:
         status = forked(command, place, stdout=given, stderr=errors.fileno())
     if given is not None:
@@ -148,8 +145,7 @@ def test_standard_output_that_takes_nothing(command: str, kind: str, place: Path
     (command, kind) for command in ("export", "report none", "nothing") for kind in ("closed", "full", "gone")
 ])
 def test_standard_error_that_takes_nothing(command: str, kind: str, place: Path) -> None:
-    given = {"closed": lambda: None, "full": lambda: os.open("/dev/full", os.O_WRONLY),
-             "gone": pipe_without_reader}[kind]()
+    given = STREAMS[kind]()
     with open(place / "out.txt", "wb") as out:
         status = forked(command, place, stdout=out.fileno(), stderr=given)
     if given is not None:
@@ -166,29 +162,6 @@ def test_another_encoding(command: str, encoding: str, place: Path) -> None:
     assert (status, "Traceback" in said) == (COMMANDS[command][1], False), said
     shown.decode(encoding)
     assert b"\\u" not in shown or "--json" in command, "charact's own characters have stand-ins"
-
-
-@pytest.mark.slow_variants
-@pytest.mark.parametrize("kind", ["full", "gone", "closed"])
-def test_a_record_is_published_where_it_cannot_be_printed(kind: str, tmp_path: Path,
-                                                          monkeypatch: pytest.MonkeyPatch) -> None:
-    def measured(writer: RunWriter, progress: LiveProgress) -> None:
-        progress.case_started("resnet50", 1, 1)
-        writer.add_case(records.case_entry("resnet50", 32, "train"), records.case_tables("train", 32))
-
-    stdout: dict[str, io.TextIOBase | None] = {"full": open("/dev/full", "w"), "closed": None,  # noqa: SIM115
-                                               "gone": os.fdopen(pipe_without_reader(), "w")}
-    monkeypatch.setattr(sys, "stdout", stdout[kind])
-    monkeypatch.setattr(output.OUT, "detach", lambda: setattr(output.OUT, "lost", None))
-    assert run_and_publish(measured, tmp_path, "x", {}, None, False, Interrupt(), []) == 0
-    assert output.finish(0) == 1
-    for stream in stdout.values():
-        if stream is not None:
-            with contextlib.suppress(OSError):
-                stream.close()
-    (run,) = tmp_path.iterdir()
-    assert load_run(run).manifest["status"] == "complete"
-    assert (run / "report.html").exists()
 
 
 @pytest.mark.slow

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from charact import Run, load_run
+from support.programs import only_record
 
 NETS = '''
 import torch
@@ -79,25 +78,20 @@ def profile_here(here: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> I
     sys.modules.pop("nets", None)
 
 
-def only_run(directory: Path) -> Run:
-    (path,) = (directory / "runs").iterdir()
-    return load_run(path)
-
-
 @pytest.mark.slow
 def test_pictures_have_all_passes_at_every_size(tmp_path: Path) -> None:
     done = profile("--model", "nets:Pictures", "--model-args", "width=6", "--input-spec", "3xSxS -> int64[10]",
                    "--input-sizes", "8,16", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
-    run = only_run(tmp_path)
+    run = only_record(tmp_path)
     assert list(run.cases["case"]) == [f"Pictures-{size}-b2-{mode}-fp32-cpu"
                                        for size in (8, 16) for mode in ("train", "infer")]
-    for entry in run.manifest["cases"]:
-        assert {name: facts["status"] for name, facts in entry["passes"].items()} == PASSES
-        assert entry["num_parameters"] == 3 * 6 * 9 + 6 + 6 * 10 + 10
+    for entry in run.entries:
+        assert {name: facts.status for name, facts in entry.passes.items()} == PASSES
+        assert entry.num_parameters == 3 * 6 * 9 + 6 + 6 * 10 + 10
     forward = run.flop.query("phase == 'forward' and layer == 'conv'").groupby("case")["flop"].sum()
     assert forward["Pictures-16-b2-train-fp32-cpu"] == 2 * 2 * (3 * 6 * 9) * 16 * 16  # 1 MAC = 2 FLOP, batch 2
-    trained, predicted = (entry["facts"] for entry in run.manifest["cases"][:2])
+    trained, predicted = (entry.facts for entry in run.entries[:2])
     assert trained == {"model": "nets:Pictures", "arguments": {"width": "6"}, "inputs": "3xSxS -> int64[10]",
                        "loss": "cross_entropy against the target", "optimizer": "SGD, learning rate 0.01"}
     assert predicted == {key: trained[key] for key in ("model", "arguments", "inputs")}
@@ -113,9 +107,9 @@ def test_several_inputs_a_nested_output_and_a_loss_of_the_users(tmp_path: Path) 
                    "int64[60] S, mask=int64[1:2] S -> int64[9] S", "--loss", "nets:halved", "--optimizer", "Adam",
                    "--learning-rate", "0.001", "--input-sizes", "5", "--quiet", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
-    run = only_run(tmp_path)
-    assert {entry["input_kind"] for entry in run.manifest["cases"]} == {"sequence"}
-    facts = run.manifest["cases"][0]["facts"]
+    run = only_record(tmp_path)
+    assert {entry.input_kind for entry in run.entries} == {"sequence"}
+    facts = run.entries[0].facts
     assert (facts["loss"], facts["optimizer"]) == ("nets:halved", "Adam, learning rate 0.001")
     assert run.operators.query("phase == 'update'")["operator"].str.contains("Adam|addcdiv|lerp").any()
 
@@ -132,20 +126,10 @@ def test_a_model_that_fails_fails_its_case_with_one_line(model: str, spec: str, 
                                                          profile_here: Callable[..., Any]) -> None:
     done = profile_here("--model", model, "--input-spec", spec, "--input-sizes", "5", "--mode", "infer", cwd=tmp_path)
     assert done.returncode == 1
-    (entry,) = only_run(tmp_path).manifest["cases"]
-    assert entry["status"] == "error"
-    assert entry["reason"].startswith(reason)
-    assert done.stderr == f"{entry['case']}: error ({entry['reason']})\n"
-
-
-@pytest.mark.slow
-def test_a_size_that_does_not_fit_fails_alone(tmp_path: Path, profile_here: Callable[..., Any]) -> None:
-    done = profile_here("--model", "nets:Fixed", "--input-spec", "S -> int64[10]", "--input-sizes", "8,9",
-                        "--mode", "train", cwd=tmp_path)
-    assert done.returncode == 0
-    fits, does_not = only_run(tmp_path).manifest["cases"]
-    assert (fits["status"], does_not["status"]) == ("ok", "error")
-    assert does_not["reason"].startswith("RuntimeError: mat1 and mat2 shapes cannot be multiplied")
+    (entry,) = only_record(tmp_path).entries
+    assert entry.status == "error"
+    assert entry.reason.startswith(reason)
+    assert done.stderr == f"{entry.case}: error ({entry.reason})\n"
 
 
 @pytest.mark.parametrize(("arguments", "message"), [
@@ -157,12 +141,6 @@ def test_a_size_that_does_not_fit_fails_alone(tmp_path: Path, profile_here: Call
     (["--model", "nets:Fixed", "--input-spec", "S", "--channels-last", "--input-sizes", "8"],
      "--channels-last orders the axes of images"),
 ])
-def test_a_mistake_gets_one_line_and_nothing_is_written(arguments: list[str], message: str, tmp_path: Path,
-                                                        profile_here: Callable[..., Any]) -> None:
-    done = profile_here(*arguments, cwd=tmp_path)
-    assert done.returncode == 2
-    assert done.stderr.startswith("error: ")
-    assert message in done.stderr
-    assert done.stderr.count("\n") == 1
-    assert done.stdout == ""
-    assert not (tmp_path / "runs").exists()
+def test_a_mistake_gets_one_line_and_nothing_is_written(arguments: list[str], message: str,
+                                                        refused: Callable[..., None]) -> None:
+    refused("profile", *arguments, *QUICK, said=message)

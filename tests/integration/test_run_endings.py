@@ -7,7 +7,6 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from support.forked import Server
@@ -102,16 +101,15 @@ def test_nobody_is_told_anything_where_standard_error_is_closed(tmp_path: Path) 
     assert (tmp_path / "own.txt").read_text() == ""
 
 
-@pytest.mark.parametrize("arguments", [[], ["--out", "else", "-x", "--quiet"]])
-def test_a_module_does_as_it_does_alone(tmp_path: Path, arguments: list[str]) -> None:
+def test_a_module_does_as_it_does_alone(tmp_path: Path) -> None:
+    arguments = ["-m", "package.train", "--out", "else", "-x", "--quiet"]
     package = tmp_path / "package"
     package.mkdir()
     (package / "__init__.py").write_text("import sys; print(sys.argv[0])\n")
     (package / "other.py").write_text("def fail():\n    raise ValueError('from another module')\n")
     (package / "train.py").write_text(
         "import sys\nfrom .other import fail\nprint(sys.argv, sys.path[0], __spec__.name, __package__)\nfail()\n")
-    assert_same(run_bare(["-m", "package.train", *arguments], tmp_path),
-                run_watched(["-m", "package.train", *arguments], tmp_path))
+    assert_same(run_bare(arguments, tmp_path), run_watched(arguments, tmp_path))
     assert [path.name for path in tmp_path.iterdir() if path.name != "package"] == ["runs"]
 
 
@@ -219,24 +217,8 @@ def test_after_its_iterations_a_program_goes_on_unwatched(tmp_path: Path) -> Non
     assert (watched.status, watched.output) == (0, "True\ntrained\nFalse\n")
     run = only_record(tmp_path)
     assert num_iterations(run) == 4
-    timing = run.passes(run.manifest["cases"][0]["case"])["timing"]
-    assert (timing["num_warmup_iterations"], timing["ended_by"]) == (2, "max_iterations")
-
-
-@pytest.mark.slow
-def test_a_program_that_never_ends_is_stopped(tmp_path: Path) -> None:
-    path = script(tmp_path, "atexit.register(print, 'at exit')" + TRAINING + "while True:\n    train()")
-    watched = run_watched(["--iterations", "12", "--stop", str(path)], tmp_path)
-    assert (watched.status, watched.output) == (0, "trained\nat exit\n")
-    assert num_iterations(only_record(tmp_path)) == 12
-
-
-@pytest.mark.slow
-def test_leaving_out_more_iterations_than_there_are_is_said(tmp_path: Path) -> None:
-    watched = run_watched(["--skip", "30", str(script(tmp_path, TRAINING))], tmp_path)
-    assert watched.status == 0
-    assert watched.ours == [f"error: {tmp_path / 'program.py'} ended after 10 iterations, which --skip leaves out: "
-                            "give a smaller number"]
+    timing = run.entries[0].passes.timing
+    assert (timing.num_warmup_iterations, timing.ended_by) == (2, "max_iterations")
 
 
 # What goes wrong
@@ -248,39 +230,23 @@ def test_on_a_full_disk_the_program_goes_on(tmp_path: Path, server: Server) -> N
     assert all(line.startswith(OURS) for line in done.stderr.splitlines())
 
 
-@pytest.mark.slow
-def test_two_at_once_have_a_record_each(tmp_path: Path) -> None:
-    path = script(tmp_path, TRAINING)
-    command = [sys.executable, "-m", "charact", "run", "-q", str(path)]
-    children = [subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-                for _ in range(2)]
-    assert [child.wait() for child in children] == [0, 0]
-    assert len([one for one in (tmp_path / "runs").iterdir() if not one.name.startswith(".")]) == 2
-
-
 @pytest.mark.parametrize(("arguments", "said"), [
     ([], "give a script: charact run train.py, or a module: charact run -m package.module"),
     (["nowhere.py"], "cannot read nowhere.py (no such file or directory): name the script"),
     (["folder"], "cannot read folder (is a directory): name the script"),
     (["broken.py"], "broken.py is not valid Python (invalid syntax, line 2): name the script to run"),
     (["-m", "no.where"], "module 'no.where' not found: name one that python -m finds from here"),
-    (["-m", ""], "module '' not found: name one that python -m finds from here"),
     (["--stop", "fine.py"], "--stop ends the script after --iterations: give a number"),
     (["--iterations", "0", "fine.py"], "--iterations: '0' is not allowed: give a whole number (at least 1)"),
-    (["--out", "fine.py", "fine.py"], "fine.py is a file: choose a directory with --out"),
     (["--out", "/proc/charact", "fine.py"], "choose another place"),
+    (["--passes", "flop", "fine.py"], "--passes: 'flop' is not one of timing, operators, memory, inspection, counters"),
 ])
 def test_a_mistake_is_told_in_a_line_and_nothing_is_run(
-        tmp_path: Path, arguments: list[str], said: str, here: Callable[..., Any]) -> None:
+        tmp_path: Path, arguments: list[str], said: str, refused: Callable[..., None]) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "broken.py").write_text("x = 1\nif\n")
     (tmp_path / "fine.py").write_text("print('run')\n")
-    before = sorted(os.listdir(tmp_path))
-    done = here("run", "--quiet", *arguments, cwd=tmp_path)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.count("\n") == 1
-    assert said in done.stderr
-    assert sorted(os.listdir(tmp_path)) == before
+    refused("run", "--quiet", *arguments, said=said)
 
 
 @pytest.mark.slow

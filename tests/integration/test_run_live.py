@@ -11,11 +11,11 @@ from pathlib import Path
 
 import psutil
 import pytest
+from support.programs import num_iterations, only_record
 from support.screen import Screen
 from support.terminal import InTerminal
 
 from charact import cli
-from charact.record.reader import load_run
 
 pytestmark = pytest.mark.clock
 
@@ -39,12 +39,10 @@ def at_iteration(number: int) -> Callable[[Screen], bool]:
 
 
 def shows(text: str) -> Callable[[Screen], bool]:
-    """Whether a row begins so."""
     return lambda screen: any(row.startswith(text) for row in screen.rows)
 
 
 def printed(num_iterations: int) -> list[str]:
-    """What the script prints."""
     return [f"iteration {number} {'-' * (number % 60)}".rstrip() for number in range(num_iterations)] + ["no children"]
 
 
@@ -60,11 +58,6 @@ def watcher(tmp_path: Path) -> psutil.Process:
         "--of-run", str(directory)]]  # fmt: skip
     assert len(found) == 1
     return found[0]
-
-
-def only_run(tmp_path: Path) -> Path:
-    (path,) = (tmp_path / "runs").iterdir()
-    return path
 
 
 @pytest.mark.slow
@@ -86,10 +79,11 @@ def test_the_panel_tells_the_truth_and_leaves_the_programs_output_alone(tmp_path
     assert terminal.screen.is_whole
     assert of_the_script(terminal.lines()) == printed(60)
     assert not any("charact counts" in line for line in terminal.lines())
-    timing = load_run(only_run(tmp_path)).passes("counts-train")["timing"]
-    assert float(numbers[1]) / 1000 == pytest.approx(timing["median_s"], rel=0.1)
-    assert timing["num_iterations"] == 60
-    assert not (only_run(tmp_path) / "panel").exists()
+    run = only_record(tmp_path)
+    timing = run.entry("counts-train").passes.timing
+    assert float(numbers[1]) / 1000 == pytest.approx(timing.median_s, rel=0.1)
+    assert timing.num_iterations == 60
+    assert not (run.path / "panel").exists()
 
 
 @pytest.mark.slow
@@ -101,7 +95,7 @@ def test_when_the_panel_is_killed_the_program_gives_the_terminal_back(tmp_path: 
     assert terminal.screen.is_whole
     assert of_the_script(terminal.lines()) == printed(25)
     assert not any("charact counts" in line for line in terminal.lines())
-    assert load_run(only_run(tmp_path)).passes("counts-train")["timing"]["num_iterations"] == 25
+    assert num_iterations(only_record(tmp_path)) == 25
 
 
 @pytest.mark.slow
@@ -129,7 +123,7 @@ def test_ctrl_c_is_the_programs(tmp_path: Path) -> None:
     assert terminal.wait() != 0
     assert terminal.screen.is_whole
     assert any(line.startswith("KeyboardInterrupt") for line in terminal.lines())
-    assert load_run(only_run(tmp_path)).manifest["ending"].startswith("KeyboardInterrupt")
+    assert only_record(tmp_path).manifest["ending"].startswith("KeyboardInterrupt")
 
 
 @pytest.mark.slow
@@ -143,7 +137,7 @@ def test_a_stopped_program_gives_the_terminal_back_until_it_goes_on(tmp_path: Pa
     terminal.read(until=at_iteration(20))
     assert terminal.wait() == 0
     assert terminal.screen.is_whole
-    assert load_run(only_run(tmp_path)).passes("counts-train")["timing"]["num_iterations"] == 40
+    assert num_iterations(only_record(tmp_path)) == 40
 
 
 @pytest.fixture
@@ -172,27 +166,8 @@ def test_without_a_terminal_there_are_lines_and_another_may_watch(
     assert (watch.returncode, watch.stderr) == (0, "")
 
 
-@pytest.mark.slow
-def test_a_run_that_has_ended_cannot_be_watched(record: Path) -> None:
-    done = subprocess.run([*CHARACT, "watch", str(record)], capture_output=True, text=True)
-    assert done.returncode == 2
-    reason = "is not a running charact run: give a directory such as runs/.partial-…"
-    assert done.stderr == f"error: {record} {reason}\n"
-
-
-@pytest.mark.slow
-def test_a_short_program_ends_before_the_panel_begins(tmp_path: Path) -> None:
-    script = tmp_path / "short.py"
-    script.write_text("print('done')\n")
-    begun = time.monotonic()
-    command = [*CHARACT, "run", "--live", "--out", str(tmp_path / "runs"), str(script)]
-    terminal = InTerminal(command, tmp_path, QUIET)
-    assert terminal.wait() == 0
-    assert time.monotonic() - begun < 60
-    assert terminal.lines()[0] == "done"
-    assert terminal.screen.is_whole
-    assert "did not import PyTorch" in " ".join(terminal.lines())
-    assert list((tmp_path / "runs").iterdir()) == []
+def test_a_run_that_has_ended_cannot_be_watched(record: Path, refused: Callable[..., None]) -> None:
+    refused("watch", record, said=f"{record} is not a running charact run: give a directory such as runs/.partial-…")
 
 
 @pytest.mark.parametrize(("local_rank", "draws"), [(None, True), ("0", True), ("1", False)])

@@ -6,32 +6,22 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 import pytest
 from support.forked import Child, Server, assert_clean, assert_holds, hidden, published
-from support.traces import training
+from support.programs import TRAINING
 
 from charact.commands._shared.publish import has_views
 from charact.execution.interrupt import Interrupt
 from charact.record.reader import load_run
 
-SCRIPT = """
-import time
-import torch
-from torch.nn import functional
-
+SCRIPT = TRAINING + """
 def train():
-    model = torch.nn.Linear(4, 4)
-    optimizer = torch.optim.SGD(model.parameters(), lr=.1)
     until = time.monotonic() + 100
     for number in range(10**9):
-        loss = functional.mse_loss(model(torch.ones(4, 4)), torch.ones(4, 4))
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
+        step()
         time.sleep(.002)
         if number == 300:
             print("300", flush=True)
@@ -57,14 +47,6 @@ def cwd(tmp_path: Path) -> Path:
     return directory
 
 
-def until(happened: Callable[[], object], child: Child) -> None:
-    deadline = time.monotonic() + 100
-    while not happened():
-        assert not child.has_ended(), child.wait()
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
 def recovering(child: Child) -> bool:
     return any("recover" in one.cmdline() for one in psutil.Process(child.pid).children())
 
@@ -75,7 +57,7 @@ def test_one_that_ends_a_command_leaves_a_run_of_what_had_finished(
     child = server.start("profile", "mlp", "--input-sizes", "2,4", "--batch-sizes", "2", "--mode", "infer",
                          "--precision-target", "0", "--max-iterations", "1000000", "--max-seconds", "1", "--threads",
                          "1", "--quiet", cwd=cwd)
-    until(child.flushed, child)
+    child.until(child.flushed)
     child.kill(number)
     done = child.wait()
     assert done.status == 128 + number, done
@@ -88,23 +70,11 @@ def test_one_that_ends_a_command_leaves_a_run_of_what_had_finished(
 
 
 @pytest.mark.slow
-def test_one_that_ends_an_import_leaves_a_run_of_the_traces_before(server: Server, cwd: Path) -> None:
-    for name in "ab":
-        training(1 if name == "a" else 20_000).write(cwd / f"{name}.json")
-    child = server.start("import", "a.json", "b.json", "--quiet", cwd=cwd)
-    until(child.flushed, child)
-    child.kill(signal.SIGTERM)
-    assert child.wait().status == 143
-    (path,) = published(cwd / "runs")
-    assert_holds(load_run(path), child.flushed())
-
-
-@pytest.mark.slow
 def test_more_of_them_to_a_watched_program_end_it_and_its_record_is_written(server: Server, cwd: Path) -> None:
     child = server.start("run", "--quiet", "watched.py", cwd=cwd, recovers_afresh=True)
-    until(lambda: "300" in child.output(), child)
+    child.until(lambda: "300" in child.output())
     child.kill(signal.SIGHUP)
-    until(lambda: recovering(child), child)
+    child.until(lambda: recovering(child))
     child.kill(signal.SIGTERM)
     time.sleep(0.05)
     child.kill(signal.SIGTERM)
@@ -123,9 +93,9 @@ def test_more_of_them_to_a_watched_program_end_it_and_its_record_is_written(serv
 @pytest.mark.slow
 def test_a_second_one_to_a_program_with_a_profiler_names_the_hidden_run(server: Server, cwd: Path) -> None:
     child = server.start("profiled.py", cwd=cwd, recovers_afresh=True)
-    until(lambda: "300" in child.output(), child)
+    child.until(lambda: "300" in child.output())
     child.kill(signal.SIGHUP)
-    until(lambda: recovering(child), child)
+    child.until(lambda: recovering(child))
     child.kill(signal.SIGTERM)
     done = child.wait()
     assert done.status == -signal.SIGTERM
@@ -141,7 +111,7 @@ def test_a_second_one_to_a_program_with_a_profiler_names_the_hidden_run(server: 
 @pytest.mark.slow
 def test_one_that_ends_a_process_with_a_profiler_leaves_its_run(server: Server, cwd: Path) -> None:
     child = server.start("profiled.py", cwd=cwd)
-    until(lambda: "300" in child.output(), child)
+    child.until(lambda: "300" in child.output())
     child.kill(signal.SIGTERM)
     assert child.wait().status == -signal.SIGTERM
     (path,) = published(cwd / "runs")
@@ -153,13 +123,13 @@ def test_one_that_ends_a_process_with_a_profiler_leaves_its_run(server: Server, 
 @pytest.mark.slow
 def test_one_to_a_recovery_names_the_hidden_run(server: Server, cwd: Path) -> None:
     child = server.start("run", "watched.py", cwd=cwd)
-    until(lambda: "300" in child.output(), child)
+    child.until(lambda: "300" in child.output())
     child.kill()
     child.wait()
     (partial,) = hidden(cwd / "runs")
     name = f"runs/{partial.name}"
     recovery = server.start("recover", "--quiet", name, cwd=cwd)
-    until(lambda: (partial / "parts" / "iterations-0000.parquet").exists(), recovery)
+    recovery.until((partial / "parts" / "iterations-0000.parquet").exists)
     recovery.kill(signal.SIGTERM)
     done = recovery.wait()
     assert done.status == 143, done

@@ -175,21 +175,6 @@ def test_a_sweep_on_slurm_survives_a_cancelled_job(tmp_path: Path, cluster: dict
 
 @pytest.mark.slow
 @needs_slurm
-def test_a_type_of_node_has_jobs_of_its_own(tmp_path: Path, cluster: dict[str, str]) -> None:
-    file, out = sweep_file(tmp_path, 2), tmp_path / "out"
-    lines = file.read_text(encoding="utf-8").replace("matrix: {", "matrix: {node: [first, last], ")
-    file.write_text(f"nodes: {{first: {{nodelist: n1}}, last: {{nodelist: n3}}}}\n{lines}", encoding="utf-8")
-    assert "add --launcher slurm" in sweep(file, "--out", out).stderr
-    done = sweep(file, "--out", out, "--launcher", "slurm", env=cluster)
-    assert done.returncode == 0, done.stderr
-    assert_each_measured_once(out, 4)
-    scripts = [path.read_text(encoding="utf-8") for path in (out / "slurm").glob("*submission*.sh")]
-    assert {line for text in scripts for line in text.splitlines() if "nodelist" in line} == {
-        "#SBATCH --nodelist=n1", "#SBATCH --nodelist=n3"}
-
-
-@pytest.mark.slow
-@needs_slurm
 def test_a_task_on_slurm_starts_the_ranks_of_its_case(tmp_path: Path, cluster: dict[str, str]) -> None:
     file, out = tmp_path / "ranks.yaml", tmp_path / "out"
     file.write_text("{name: ranks, command: profile, matrix: {workload: [mlp], nproc: [2]}, "
@@ -197,7 +182,7 @@ def test_a_task_on_slurm_starts_the_ranks_of_its_case(tmp_path: Path, cluster: d
     done = sweep(file, "--out", out, "--launcher", "slurm", env=cluster)
     assert done.returncode == 0, done.stderr
     (run,) = load_runs(out / "runs")
-    assert [(case["case"][-5:], case["status"]) for case in run.manifest["cases"]] == [("rank0", "ok"), ("rank1", "ok")]
+    assert [(entry.case[-5:], entry.status) for entry in run.entries] == [("rank0", "ok"), ("rank1", "ok")]
 
 
 def queue(cluster: dict[str, str], at_least: int) -> list[str]:

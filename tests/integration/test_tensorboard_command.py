@@ -5,7 +5,7 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -26,15 +26,6 @@ def started(logdir: Path) -> Iterator[tuple[subprocess.Popen[str], list[str]]]:
         if server.poll() is None:
             server.kill()
         server.communicate(timeout=20)
-
-
-def refused(*arguments: str) -> str:
-    done = subprocess.run([*CHARACT, *arguments], capture_output=True, text=True, timeout=60)
-    assert done.returncode == 2
-    assert done.stdout == ""
-    last = done.stderr.strip().splitlines()[-1]
-    assert "Traceback" not in done.stderr
-    return last
 
 
 @pytest.mark.slow_variants
@@ -66,15 +57,12 @@ def test_says_that_there_are_no_runs_yet(tmp_path: Path) -> None:
         assert "charact profile" in server.stdout.readline()
 
 
-def test_a_directory_that_is_absent_or_a_file_is_refused(tmp_path: Path) -> None:
+def test_no_directory_and_a_port_that_is_taken_are_refused(record: Path, tmp_path: Path, refused: Callable[..., None]
+                                                           ) -> None:
     (tmp_path / "file").touch()
-    assert refused(str(tmp_path / "absent")).startswith(f"error: {tmp_path / 'absent'} does not exist: ")
-    assert refused(str(tmp_path / "file")).startswith(f"error: {tmp_path / 'file'} is a file: ")
-
-
-def test_a_port_that_is_taken_is_refused(record: Path) -> None:
+    refused("tensorboard", tmp_path / "absent", said=f"error: {tmp_path / 'absent'} does not exist: ")
+    refused("tensorboard", tmp_path / "file", said=f"error: {tmp_path / 'file'} is a file: ")
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        assert refused(str(record), "--port", str(port)) == (
-            f"error: port {port} is in use: choose another with --port, or any free one with --port 0"
-        )
+        refused("tensorboard", record, "--port", port,
+                said=f"error: port {port} is in use: choose another with --port, or any free one with --port 0")

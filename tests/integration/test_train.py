@@ -1,28 +1,25 @@
 """`charact train` as a user runs it: killed and gone on with, on a disk that fills, with options that do not fit."""
 
-import contextlib
-import fcntl
 import json
 import re
-import resource
 import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 import torch
-from support.forked import Child, Done, Server
+from support.forked import Done, Server
+from support.programs import only_record
 
 from charact import load_run
 from charact.datasets._common.request import DataRequest
 from charact.measure.training.weight_files import save_weights
-from charact.record.in_progress import LOCK
 from charact.record.reader import Run
 from charact.workload.registry import find_workload
 
@@ -40,14 +37,6 @@ Here = Callable[..., Any]
 Unbroken = tuple[subprocess.CompletedProcess[str], Run]
 
 
-def until(happened: Callable[[], object], child: Child) -> None:
-    deadline = time.monotonic() + 120
-    while not happened():
-        assert not child.has_ended(), child.wait()
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
 def flushed_epochs(directory: Path) -> int:
     """Whole epochs that the record of the one training below `runs` holds."""
     for path in directory.glob("runs/.partial-*/run.json"):
@@ -59,7 +48,7 @@ def flushed_epochs(directory: Path) -> int:
 def interrupted(server: Server, cwd: Path, number: signal.Signals, epochs: int = 1) -> Done:
     """What a training left that was sent a signal in the epoch after so many."""
     child = server.start("train", *SMALL, cwd=cwd)
-    until(lambda: flushed_epochs(cwd) >= epochs, child)
+    child.until(lambda: flushed_epochs(cwd) >= epochs)
     time.sleep(0.3)
     child.kill(number)
     return child.wait()
@@ -77,29 +66,12 @@ def partial(directory: Path) -> Path:
     return path
 
 
-def only_run(directory: Path) -> Run:
-    (path,) = (directory / "runs").iterdir()
-    return load_run(path)
-
-
-@contextlib.contextmanager
-def no_file_above_500_kb() -> Iterator[None]:
-    """What a full disk is like."""
-    handler, limits = signal.signal(signal.SIGXFSZ, signal.SIG_IGN), resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (500_000, limits[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-        signal.signal(signal.SIGXFSZ, handler)
-
-
 @pytest.fixture(scope="module")
 def unbroken(tmp_path_factory: pytest.TempPathFactory, server: Server) -> Unbroken:
     directory = place(tmp_path_factory)
     done = server.charact("train", *SMALL, cwd=directory)
     assert done.returncode == 0, done.stderr
-    return done, only_run(directory)
+    return done, only_record(directory)
 
 
 @pytest.fixture(scope="module")
@@ -115,12 +87,12 @@ def copy_of(killed: Path, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def assert_same(run: Run, other: Run) -> None:
+def assert_same(run: Run, other: Run, weights: str = CASE) -> None:
     """Equal weights and metrics, bit for bit, and the same stages."""
-    one, two = (torch.load(each.path / "weights" / f"{CASE}.pt", weights_only=True) for each in (run, other))
-    assert one.keys() == two.keys()
-    for name in one:
-        assert torch.equal(one[name], two[name]), name
+    first, second = (torch.load(each.path / "weights" / f"{weights}.pt", weights_only=True) for each in (run, other))
+    assert first.keys() == second.keys()
+    for name in first:
+        assert torch.equal(first[name], second[name]), name
     assert run.metrics.equals(other.metrics)
     keys = ["case", "stage", "number", "phase", "num_iterations", "num_samples"]
     assert run.stages[keys].equals(other.stages[keys])
@@ -142,7 +114,7 @@ def test_two_ranks_that_are_killed_end_as_if_they_were_not(victim: str, tmp_path
         (tmp_path / name).mkdir()
     command = [*SMALL, "--nproc", "2"]
     assert start_two_ranks(tmp_path / "whole", *command).communicate()[1] == ""
-    whole, killed = only_run(tmp_path / "whole"), tmp_path / "killed"
+    whole, killed = only_record(tmp_path / "whole"), tmp_path / "killed"
     program = start_two_ranks(killed, *command)
     while flushed_epochs(killed) < 2:  # one epoch of each rank
         assert program.poll() is None
@@ -158,13 +130,9 @@ def test_two_ranks_that_are_killed_end_as_if_they_were_not(victim: str, tmp_path
         rf"error: {victim} was ended by SIGKILL; complete epochs are kept: resume with .* train --resume runs/\S+\n",
         error), error
     assert start_two_ranks(killed, "--resume", str(partial(killed))).communicate()[1] == ""
-    run = only_run(killed)
-    weights = [torch.load(one.path / "weights" / f"{CASE}-ddpx2-rank0.pt", weights_only=True) for one in (run, whole)]
-    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[1])
-    assert run.metrics.equals(whole.metrics)
-    keys = ["case", "stage", "number", "phase", "num_iterations", "num_samples"]
-    assert run.stages[keys].equals(whole.stages[keys])
-    assert [case["passes"]["training"]["num_resumed"] for case in run.manifest["cases"]] == [1, 1]
+    run = only_record(killed)
+    assert_same(run, whole, f"{CASE}-ddpx2-rank0")
+    assert [entry.passes.training.num_resumed for entry in run.entries] == [1, 1]
 
 
 class TestAFinishedRun:
@@ -183,10 +151,10 @@ class TestAFinishedRun:
 
     def test_the_record_holds_every_epoch(self, unbroken: Unbroken) -> None:
         run = unbroken[1]
-        (case,) = run.manifest["cases"]
-        assert (case["case"], case["status"]) == (CASE, "ok")
-        facts = case["passes"]["training"]
-        assert (facts["num_epochs"], facts["num_train_samples"], facts["num_valid_samples"]) == (3, 10_000, 1_000)
+        (entry,) = run.entries
+        assert (entry.case, entry.status) == (CASE, "ok")
+        facts = entry.passes.training
+        assert (facts.num_epochs, facts.num_train_samples, facts.num_valid_samples) == (3, 10_000, 1_000)
         metrics = run.metrics.groupby("stage")["metric"].unique().map(list)
         assert metrics["training"] == ["loss", "token_accuracy"]
         assert metrics["validation"] == ["loss", "token_accuracy", "bleu"]
@@ -198,7 +166,7 @@ class TestAFinishedRun:
         assert set(validation["phase"]) == {"data", "forward", "loss", "other"}
         assert (run.stages["host_s"] >= 0).all()
         best = run.metrics[(run.metrics["stage"] == "validation") & (run.metrics["metric"] == "token_accuracy")]
-        assert facts["best"]["value"] == best["value"].max()
+        assert facts.best.value == best["value"].max()
         assert run.manifest["options"]["threads"] == 1
 
     def test_nothing_is_left_of_the_way_there(self, unbroken: Unbroken) -> None:
@@ -216,14 +184,13 @@ class TestGoingOn:
         shown = here("report", "--partial", "--to", "early.html", str(partial(directory)), cwd=directory)
         assert shown.returncode == 0, shown.stderr
         assert CASE in (directory / "early.html").read_text()
-        (case,) = load_run(partial(directory), partial=True).manifest["cases"]
-        assert (case["status"], case["passes"]["training"]["num_epochs"]) == ("running", 1)
+        (entry,) = load_run(partial(directory), partial=True).entries
+        assert (entry.status, entry.passes.training.num_epochs) == ("running", 1)
 
-        done = here("train", "--resume", str(partial(directory)), cwd=directory)
-        assert done.returncode == 0, done.stderr
+        done = here("train", "--resume", str(partial(directory)), cwd=directory, status=0)
         assert [line.split()[1] for line in done.stdout.splitlines() if line.startswith("epoch ")] == ["2/3", "3/3"]
-        assert_same(only_run(directory), unbroken[1])
-        assert only_run(directory).manifest["cases"][0]["passes"]["training"]["num_resumed"] == 1
+        assert_same(only_record(directory), unbroken[1])
+        assert only_record(directory).entries[0].passes.training.num_resumed == 1
 
     @pytest.mark.slow
     def test_ctrl_c_keeps_whole_epochs_and_says_how_to_go_on(
@@ -235,28 +202,19 @@ class TestGoingOn:
         assert stderr.count("\n") == 1
         directory = partial(tmp_path)
         assert stderr.endswith(f"train --resume runs/{directory.name}\n")
-        (case,) = load_run(directory, partial=True).manifest["cases"]
-        assert (case["status"], case["reason"]) == ("interrupted", "by SIGINT")
-        assert here("train", "--resume", f"runs/{directory.name}", "-q", cwd=tmp_path).returncode == 0
-        assert_same(only_run(tmp_path), unbroken[1])
+        (entry,) = load_run(directory, partial=True).entries
+        assert (entry.status, entry.reason) == ("interrupted", "by SIGINT")
+        here("train", "--resume", f"runs/{directory.name}", "-q", cwd=tmp_path, status=0)
+        assert_same(only_record(tmp_path), unbroken[1])
 
     def test_ctrl_c_before_an_epoch_is_whole_writes_nothing(self, tmp_path: Path, server: Server) -> None:
         child = server.start("train", *SMALL, cwd=tmp_path)
-        until(lambda: list(tmp_path.glob("runs/.partial-*/run.json")), child)
+        child.until(lambda: list(tmp_path.glob("runs/.partial-*/run.json")))
         child.kill(signal.SIGINT)
         done = child.wait()
         assert (done.status, done.output) == (130, "")
         assert done.error == "interrupted before the first epoch was complete: nothing is written\n"
         assert list((tmp_path / "runs").iterdir()) == []
-
-    @pytest.mark.slow
-    def test_a_run_that_was_killed_before_its_first_epoch_begins_anew(
-        self, killed: Path, tmp_path: Path, unbroken: Unbroken, here: Here,
-    ) -> None:
-        directory = copy_of(killed, tmp_path)
-        shutil.rmtree(partial(directory) / "checkpoints")
-        assert here("train", "--resume", str(partial(directory)), "-q", cwd=directory).returncode == 0
-        assert_same(only_run(directory), unbroken[1])
 
     def test_a_run_that_was_killed_while_it_was_published(
         self, tmp_path: Path, unbroken: Unbroken, here: Here,
@@ -265,22 +223,9 @@ class TestGoingOn:
         hidden = run.with_name(f".partial-{run.name}")
         shutil.copytree(unbroken[1].path, hidden)
         (hidden / "report.html").unlink()
-        done = here("train", "--resume", str(hidden), "-q", cwd=tmp_path)
-        assert done.returncode == 0, done.stderr
+        here("train", "--resume", str(hidden), "-q", cwd=tmp_path, status=0)
         assert (run / "report.html").is_file()
-        assert len(only_run(tmp_path).metrics) == 15
-
-    @pytest.mark.slow
-    def test_another_process_that_writes_it_is_not_disturbed(self, killed: Path, tmp_path: Path, here: Here) -> None:
-        directory = partial(copy_of(killed, tmp_path))
-        before = {path: path.stat().st_mtime_ns for path in directory.rglob("*")}
-        with (directory / LOCK).open() as held:
-            fcntl.flock(held, fcntl.LOCK_EX)  # as the other one does
-            done = here("train", "--resume", str(directory), cwd=tmp_path)
-        assert done.returncode == 2
-        assert re.fullmatch(r"error: .*/\.partial-\S+ is being written by another process: wait for it, or end it\n",
-                            done.stderr)
-        assert {path: path.stat().st_mtime_ns for path in directory.rglob("*")} == before
+        assert len(only_record(tmp_path).metrics) == 15
 
     def test_a_damaged_checkpoint_is_one_line_and_is_kept(self, killed: Path, tmp_path: Path, here: Here) -> None:
         directory = copy_of(killed, tmp_path)
@@ -293,58 +238,23 @@ class TestGoingOn:
         assert checkpoint.stat().st_size == 1000
 
     def test_what_is_no_unfinished_training_is_refused(
-        self, record: Path, tmp_path: Path, unbroken: Unbroken, here: Here,
+        self, record: Path, tmp_path: Path, unbroken: Unbroken, refused: Here,
     ) -> None:
         for path, message in ((unbroken[1].path, "is finished: there is nothing to resume"),
                               (record, "is not a training: --resume needs an unfinished directory of `charact train`"),
                               (tmp_path, "holds no run.json"), (tmp_path / "absent", "holds no run.json")):
-            done = here("train", "--resume", str(path), cwd=tmp_path)
-            assert (done.returncode, done.stderr.count("\n")) == (2, 1)
-            assert message in done.stderr
-
-    def test_options_beside_it_are_refused(self, tmp_path: Path, here: Here) -> None:
-        done = here("train", "--resume", "runs/.partial-x", "--batch-sizes", "9", cwd=tmp_path)
-        assert (done.returncode, done.stderr) == (2, "error: --resume takes all options from the resumed "
-                                                     "training: leave --batch-sizes out\n")
+            refused("train", "--resume", path, said=message)
 
 
 class TestFailures:
-    @pytest.mark.slow
-    def test_a_disk_that_fills_at_the_checkpoint_keeps_what_was_there(
-        self, killed: Path, tmp_path: Path, unbroken: Unbroken, here: Here,
-    ) -> None:
-        directory = copy_of(killed, tmp_path)
-        with no_file_above_500_kb():
-            done = here("train", "--resume", str(partial(directory)), cwd=directory)
-        assert done.returncode == 2
-        assert re.fullmatch(r"error: no space left while writing \S+\.pt: .*; complete epochs are kept: resume with "
-                            r".*train --resume \S+\n", done.stderr)
-        later = copy_of(directory, tmp_path / "later")  # this process holds the first one's lock
-        assert here("train", "--resume", str(partial(later)), "-q", cwd=later).returncode == 0
-        assert_same(only_run(later), unbroken[1])
-
-    @pytest.mark.slow
-    def test_a_disk_that_fills_at_the_first_checkpoint_leaves_nothing(self, tmp_path: Path, here: Here) -> None:
-        with no_file_above_500_kb():
-            done = here("train", *SMALL, cwd=tmp_path)
-        assert (done.returncode, done.stderr.count("\n")) == (2, 1)
-        assert "no space left while writing" in done.stderr
-        assert list((tmp_path / "runs").iterdir()) == []
-
-    @pytest.mark.slow
-    def test_a_training_that_diverges_is_recorded(self, tmp_path: Path, here: Here) -> None:
-        done = here("train", "mlp", "--input-sizes", "2", "--learning-rate", "1e30", cwd=tmp_path)
-        assert done.returncode == 1
-        assert re.search(r"mlp-2-b128-train-fp32-cpu: diverged \(the loss is (nan|inf) in iteration \d+ of the "
-                         r"training of epoch 1\)", done.stderr)
-        assert list(only_run(tmp_path).cases["status"]) == ["diverged"]
-
     @pytest.mark.parametrize(("arguments", "message"), [
         (["mlp", "--nproc", "2", "--compile"], "error: --nproc: --compile makes ranks wait"),
         (["mlp", "--nproc", "2", "--protocol", "northeastern"], "error: --nproc: --protocol is that of a study on one"),
         (["rnn_lm", "--nproc", "2"], "error: --nproc: rnn_lm reads synthetic in its order, which ranks cannot share"),
         (["mlp", "--nproc", "2", "--batch-sizes", "30000"],
          "error: a batch of 30000 for each of 2 ranks is more than the 50,000 samples of synthetic"),
+        (["--resume", "runs/.partial-x", "--batch-sizes", "9"],
+         "error: --resume takes all options from the resumed training: leave --batch-sizes out\n"),
         ([], "error: give a workload"),
         (["mpl"], "error: unknown workload 'mpl': did you mean mlp"),
         (["mlp", "--epochs", "0"], "error: "),
@@ -360,14 +270,11 @@ class TestFailures:
                                                                       "for mnist: leave one of them out"),
     ])
     def test_bad_input_gets_one_line_and_nothing_is_written(
-        self, tmp_path: Path, arguments: list[str], message: str, here: Here,
+        self, tmp_path: Path, arguments: list[str], message: str, refused: Here,
     ) -> None:
         workload = find_workload("mlp").prepare()
         save_weights(workload.model(workload.dataset(2, DataRequest())), tmp_path / "of_size_2.pt")
-        done = here("train", *arguments, cwd=tmp_path)
-        assert message in done.stderr
-        assert (done.returncode, done.stderr.count("\n"), done.stdout) == (2, 1, "")
-        assert not list(tmp_path.glob("runs/*"))
+        refused("train", *arguments, said=message)
 
 
 @pytest.mark.slow
@@ -378,10 +285,10 @@ def test_it_learns_real_digits(tmp_path: Path, server: Server) -> None:
                           "--data-dir", str(MNIST), "--split", "test", "--holdout", "0.2", "--epochs", "10", "--until",
                           "accuracy=0.97", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    facts = only_run(tmp_path).manifest["cases"][0]["passes"]["training"]
-    assert (facts["num_train_samples"], facts["num_valid_samples"]) == (8_000, 2_000)
-    assert facts["best"]["value"] >= 0.97, done.stdout
-    assert facts["until"]["epoch"] == facts["num_epochs"]
+    facts = only_record(tmp_path).entries[0].passes.training
+    assert (facts.num_train_samples, facts.num_valid_samples) == (8_000, 2_000)
+    assert facts.best.value >= 0.97, done.stdout
+    assert facts.until.epoch == facts.num_epochs
 
 
 @pytest.mark.slow
@@ -391,7 +298,6 @@ def test_a_language_model_learns_real_text(tmp_path: Path, server: Server) -> No
     done = server.charact("train", "rnn_lm", "--variant", "lstm-tied", "--data", "wikitext2", "--data-dir",
                           str(WIKITEXT), "--split", "valid", "--holdout", "0.1", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    run = only_run(tmp_path)
-    facts = run.manifest["cases"][0]["passes"]["training"]
-    assert (facts["best"]["metric"], facts["best"]["epoch"]) == ("perplexity", 1)
-    assert facts["best"]["value"] < 1_000, done.stdout
+    best = only_record(tmp_path).entries[0].passes.training.best
+    assert (best.metric, best.epoch) == ("perplexity", 1)
+    assert best.value < 1_000, done.stdout

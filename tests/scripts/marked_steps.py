@@ -57,7 +57,6 @@ def train(optimizer: Any, outputs: Tensor, y: Tensor) -> None:
 
 
 def other() -> None:
-    """Work of the program that belongs to no phase."""
     with truth("other"):
         sleep("data")
 

@@ -1,6 +1,5 @@
 """Small training programs in forms that users write; the first argument is the name of one."""
 
-import io
 import sys
 from itertools import chain
 from typing import Any
@@ -25,9 +24,10 @@ from sleepy import SleepyModel, SleepySGD, sleep, sleepy_loader, slow_backward
 from torch import Tensor, nn
 from torch.func import grad
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
 
-def lbfgs_then_evaluation() -> None:
+def lbfgs_then_evaluation(*, in_training_mode: bool = False) -> None:
     model = SleepyModel()
     optimizer = torch.optim.LBFGS(model.parameters(), lr=0.1, max_iter=2)
     x, y = torch.ones(1, 4), torch.tensor([1])
@@ -42,27 +42,16 @@ def lbfgs_then_evaluation() -> None:
         truth.begin()
         with truth("update"):
             optimizer.step(closure)
-        evaluate(model)
-
-
-def lbfgs_then_evaluation_in_training_mode() -> None:
-    model = SleepyModel()
-    optimizer = torch.optim.LBFGS(model.parameters(), lr=0.1, max_iter=2)
-    x, y = torch.ones(1, 4), torch.tensor([1])
-
-    def closure() -> Tensor:
-        optimizer.zero_grad()
-        loss = loss_by_hand(forward(model, x), y)
-        backward(loss)
-        return loss
-
-    for _ in range(NUM_ITERATIONS):
-        truth.begin()
-        with truth("update"):
-            optimizer.step(closure)
+        if not in_training_mode:
+            evaluate(model)
+            continue
         truth.begin("infer")
         with torch.no_grad():
             print(forward(model, x).argmax().item())
+
+
+def lbfgs_then_evaluation_in_training_mode() -> None:
+    lbfgs_then_evaluation(in_training_mode=True)
 
 
 def rollouts() -> None:
@@ -74,18 +63,6 @@ def rollouts() -> None:
         other()
         for _ in range(2):
             train(optimizer, forward(model, x) + 0 * old, y)
-
-
-def rollouts_by_hand() -> None:
-    model, optimizer = new()
-    x, y = torch.ones(1, 4), torch.tensor([1])
-    for _ in range(NUM_ITERATIONS):
-        truth.begin()
-        with torch.no_grad():
-            forward(model.eval(), x)
-        model.train()
-        for _ in range(2):
-            train(optimizer, forward(model, x), y)
 
 
 def skipped_steps() -> None:
@@ -232,15 +209,6 @@ def averaged_teacher() -> None:
                 slow.mul_(0.9).add_(fast, alpha=0.1)
 
 
-def checkpoints() -> None:
-    model, optimizer = new()
-    for number, (x, y) in enumerate(loaded(), 1):
-        train(optimizer, forward(model, x), y)
-        if number % 5 == 0:
-            other()
-            torch.save(model.state_dict(), io.BytesIO())
-
-
 def gradient_penalty() -> None:
     critic, optimizer = new()
     for x, _ in loaded():
@@ -361,22 +329,6 @@ def loss_method() -> None:
         print(f"{loss.item():.6f}")
 
 
-class Recurrent(SleepyModel):
-    """A cell that carries a state."""
-
-    def forward(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        state = torch.tanh(super().forward(x) + state)
-        return state, state
-
-
-def truncated_backpropagation() -> None:
-    model, state = Recurrent(), torch.zeros(1, 3)
-    optimizer = SleepySGD(model.parameters(), lr=0.1)
-    for x, y in loaded():
-        outputs, state = forward(model, x, state.detach())
-        train(optimizer, outputs, y)
-
-
 def two_loaders() -> None:
     model, optimizer = new()
     short = sleepy_loader(2)
@@ -391,34 +343,6 @@ def two_loaders() -> None:
         train(optimizer, forward(model, torch.cat([x, second_x])), torch.cat([y, second_y]))
 
 
-def clipped_and_scheduled() -> None:
-    model, optimizer = new()
-    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda number: 0.9**number)
-    total = 0.0
-    for x, y in loaded():
-        optimizer.zero_grad()
-        outputs = forward(model, x)
-        loss = loss_by_hand(outputs, y)
-        backward(loss)
-        with truth("update"):
-            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            optimizer.step()
-            scheduler.step()
-        other()  # metrics
-        total += (outputs.argmax(1) == y).float().mean().item() + loss.item()
-        print(f"{total:.6f}")
-
-
-def two_backwards() -> None:
-    model, optimizer = new()
-    for x, y in loaded():
-        outputs = forward(model, x)
-        backward(loss_by_hand(outputs, y), retain_graph=True)
-        backward(loss_by_hand(outputs.tanh(), y))
-        step(optimizer)
-        print(f"{outputs.sum().item():.6f}")
-
-
 def steps_in_accumulating_hooks() -> None:
     model, _ = new()
     optimizers = {weight: SleepySGD([weight], lr=0.1) for weight in model.parameters()}
@@ -431,6 +355,158 @@ def steps_in_accumulating_hooks() -> None:
         loss = loss_by_hand(forward(model, x), y)
         backward(loss)
         print(f"{loss.item():.6f}")
+
+
+def loader_workers() -> None:
+    """Batches made by worker processes, slower than they are used: the loop waits for them."""
+    model, optimizer = new()
+    for _ in range(2):
+        for x, y in truth.batches(sleepy_loader(5, num_workers=2, prefetch_factor=1)):
+            train(optimizer, forward(model, x), y)
+
+
+def accumulation() -> None:
+    """Gradients of three batches are summed before a step: an iteration is all three."""
+    model, optimizer = new()
+    for number, (x, y) in enumerate(truth.batches(sleepy_loader(12), every=3), 1):
+        backward(loss_by_hand(forward(model, x), y) / 3)
+        if number % 3 == 0:
+            step(optimizer)
+            print(f"{model.linear.bias.sum().item():.6f}")
+
+
+def loss_by_operations() -> None:
+    model, optimizer = new()
+    for x, y in loaded():
+        loss = loss_by_hand(forward(model, x), y)
+        backward(loss)
+        step(optimizer)
+        print(f"{loss.item():.6f}")
+
+
+class SquaredHinge(nn.Module):
+    """A loss without weights, of one number."""
+
+    def forward(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        sleep("loss")
+        return (1 - outputs[0, labels]).clamp(min=0).pow(2).mean()
+
+
+def loss_as_module() -> None:
+    """The forward's last layer has no weights either."""
+    model, optimizer = new()
+    activation, criterion = nn.Tanh(), SquaredHinge()
+    for x, y in loaded():
+        with truth("forward"):
+            outputs = activation(model(x))
+        with truth("loss"):
+            loss = criterion(outputs, y)
+        backward(loss)
+        step(optimizer)
+        print(f"{loss.item():.6f}")
+
+
+class OwnLoss(SleepyModel):
+    """Computes its own loss where it is given labels, as Hugging Face's do; more of its forward follows."""
+
+    def forward(self, x: Tensor, labels: Tensor) -> Tensor:
+        outputs = super().forward(x)
+        with truth("loss"):
+            loss = functional.cross_entropy(outputs, labels)
+        sleep("loss")
+        return loss
+
+
+def loss_in_model() -> None:
+    model = OwnLoss()
+    optimizer = SleepySGD(model.parameters(), lr=0.1)
+    for x, y in loaded():
+        loss = forward(model, x, y)
+        backward(loss)
+        step(optimizer)
+        print(f"{loss.item():.6f}")
+
+
+class Checkpointed(nn.Module):
+    """Computes its activations again in the backward, whose time that is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = SleepyModel()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return checkpoint(self.inner, x, use_reentrant=False)
+
+
+def recomputation() -> None:
+    model = Checkpointed()
+    optimizer = SleepySGD(model.parameters(), lr=0.1)
+    for x, y in loaded():
+        train(optimizer, forward(model, x), y)
+
+
+class Called(SleepyModel):
+    """Has a `__call__` of its own, with work before and after the usual one."""
+
+    def __call__(self, x: Tensor) -> Tensor:
+        sleep("forward")
+        outputs = super().__call__(x)
+        sleep("forward")
+        return outputs
+
+
+def own_call() -> None:
+    model = Called()
+    optimizer = SleepySGD(model.parameters(), lr=0.1)
+    for x, y in loaded():
+        train(optimizer, forward(model, x), y)
+
+
+def scaled_gradients() -> None:
+    """A scaler under autocast skips a step, since a gradient was infinite: the iteration counts no less."""
+    model, optimizer = new()
+    scaler = torch.amp.GradScaler("cpu")
+    for number, (x, y) in enumerate(loaded()):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            outputs = forward(model, x)
+            with truth("loss"):
+                loss = functional.cross_entropy(outputs * (float("inf") if number == 2 else 1.0), y)
+        backward(scaler.scale(loss))
+        with truth("update"):
+            scaler.unscale_(optimizer)
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+        print(f"{loss.item():.6f} {scaler.get_scale()}")
+
+
+def critic_steps() -> None:
+    """Two steps of the critic for each of the generator: an iteration is one of the critic."""
+    generator, critic = SleepyModel(2, 4), SleepyModel(4, 1)
+    generator_optimizer, critic_optimizer = (SleepySGD(net.parameters(), lr=0.1) for net in (generator, critic))
+
+    def run(net: nn.Module, x: Tensor, part: str) -> Tensor:
+        with truth("forward", part):
+            outputs: Tensor = net(x)
+        return outputs
+
+    def descend(loss: Tensor, optimizer: Any, part: str) -> None:
+        with truth("backward", part):
+            loss.mean().backward()
+        with truth("update", part):
+            optimizer.step()
+            optimizer.zero_grad()
+
+    for number, (real, _) in enumerate(truth.batches(sleepy_loader(8)), 1):
+        real_score = run(critic, real, "critic")
+        with torch.no_grad():
+            fake = run(generator, torch.ones(1, 2), "generator")
+        descend(run(critic, fake, "critic") - real_score, critic_optimizer, "critic")
+        if number % 2 == 0:
+            score = run(critic, run(generator, torch.ones(1, 2), "generator"), "critic")
+            descend(-score, generator_optimizer, "generator")
+            print(f"{score.item():.6f}")
 
 
 globals()[sys.argv[1]]()

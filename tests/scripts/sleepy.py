@@ -11,7 +11,6 @@ SLEEPS_S = {"data": 0.02, "forward": 0.03, "loss": 0.01, "backward": 0.04, "upda
 
 
 def sleep(phase: str) -> None:
-    """Sleep for the time of a phase."""
     time.sleep(SLEEPS_S[phase])
 
 
@@ -30,7 +29,6 @@ class SleepyData(Dataset[Any]):
 
 
 def sleepy_loader(num_batches: int, **options: Any) -> DataLoader[Any]:
-    """A loader of batches of one sample."""
     return DataLoader(SleepyData(num_batches), batch_size=1, **options)
 
 
@@ -50,7 +48,6 @@ class _SleepInBackward(torch.autograd.Function):
 
 
 def slow_backward(x: Tensor) -> Tensor:
-    """The same tensor, whose backward sleeps."""
     return _SleepInBackward.apply(x)
 
 

@@ -103,5 +103,4 @@ class LargeElementwise(nn.Module):
 
 
 def decode() -> int:
-    """What loading a sample may cost in computing."""
     return sum(number * number for number in range(10_000))

@@ -7,7 +7,7 @@ from typing import Any
 
 from charact.record.reader import Run, load_run
 from charact.record.writer import RunWriter
-from support.records import manifest
+from support.records import manifest, publish
 
 Row = dict[str, Any]
 
@@ -31,7 +31,6 @@ def brick_row(brick: str, layer_types: Sequence[str], **facts: Any) -> Row:
 
 
 def time_rows(brick: str, median_s: float, phase: str = "forward", rounds: Sequence[float] = ROUNDS) -> list[Row]:
-    """Times of a brick in each round."""
     return [{"brick": brick, "phase": phase, "round": number, "call": 0, "num_calls": 1, "host_s": factor * median_s,
              "device_s": None} for number, factor in enumerate(rounds)]  # fmt: skip
 
@@ -53,12 +52,10 @@ def suite_entry(suite: str = "zoo", **changes: Any) -> Row:
 def suite_run(out: Path, bricks: Mapping[str, tuple[list[str], float]] = BRICKS, *, slowness: float = 1.0,
               failed: Sequence[Row] = (), **changes: Any) -> Run:
     """A run of a suite of these bricks; `failed` are rows of bricks without times."""
-    writer = RunWriter(out, "bricks", manifest("bricks", "run", "zoo"))
     rows = [brick_row(brick, layer_types) for brick, (layer_types, _) in bricks.items()]
     times = [row for brick, (_, time_s) in bricks.items() for row in time_rows(brick, slowness * time_s)]
-    writer.add_case(suite_entry(**changes), {"bricks": [*rows, *failed], "brick_times": times})
-    writer.close("complete")
-    return load_run(writer.publish())
+    tables = {"bricks": [*rows, *failed], "brick_times": times}
+    return load_run(publish(out, "bricks", manifest("bricks", "run", "zoo"), (suite_entry(**changes), tables)))
 
 
 def model_entry(workload: str, *, status: str = "ok", reason: str | None = None, g: int = 2, **changes: Any) -> Row:
@@ -92,13 +89,11 @@ def piece_rows(bricks: Sequence[str], slowness: float = 1.0) -> list[Row]:
 
 
 def measured_rows(median_s: float) -> list[Row]:
-    """Iterations of the model itself."""
     return [{"iteration": number, "phase": "forward", "host_s": factor * median_s, "device_s": None}
             for number, factor in enumerate(ROUNDS)]  # fmt: skip
 
 
 def memory_rows() -> list[Row]:
-    """Constructed memory, which older records hold: 3 MB."""
     return [{"kind": "peak", "method": "constructed", "phase": "forward", "category": category, "bytes": held}
             for category, held in {"weights": 2e6, "activations": 1e6}.items()]  # fmt: skip
 
@@ -130,7 +125,6 @@ class Models:
         return self
 
     def run(self) -> Run:
-        """The published record."""
         self.writer.close("complete")
         return load_run(self.writer.publish())
 

@@ -9,8 +9,7 @@ import numpy as np
 
 from charact.bricks.suite.composition import Composition, PlacedBrick
 from charact.record.reader import Run, load_run
-from charact.record.writer import RunWriter
-from support.records import manifest
+from support.records import manifest, publish
 
 Row = dict[str, Any]
 Times = Mapping[str, float | Sequence[float]]
@@ -47,18 +46,14 @@ def brick_run(out: Path, times: Mapping[str, Times], *, rows: Mapping[str, Row] 
              "batch_size": None, "mode": mode, "precision": "fp32", "device": "cpu", "device_name": "AMD EPYC",
              "data": "synthetic", "num_parameters": None, "source": None, "status": "ok", "reason": None,
              "requested_bytes": None, "passes": {"bricks": told}}  # fmt: skip
-    writer = RunWriter(out, "zoo", manifest("bricks"))
-    writer.add_case(entry, {
+    return load_run(publish(out, "zoo", manifest("bricks"), (entry, {
         "bricks": [brick_row(brick, **rows.get(brick, {})) for brick in [*times, *(set(rows) - set(times))]],
         "brick_times": [row for brick, phases in times.items() for phase, each in phases.items()
                         for row in time_rows(brick, phase, each, on_device.get(brick))],
-    })  # fmt: skip
-    writer.close("complete")
-    return load_run(writer.publish())
+    })))  # fmt: skip
 
 
 def infer_run(out: Path, times: Times, **others: Any) -> Run:
-    """A run of a suite for inference."""
     return brick_run(out, {brick: {"forward": each} for brick, each in times.items()}, **others)
 
 
@@ -77,5 +72,4 @@ def composition(bricks: Sequence[str], edges: Sequence[Sequence[int]] | None = N
 
 
 def skewed(generator: np.random.Generator, median_s: float, num_rounds: int = NUM_ROUNDS) -> list[float]:
-    """Times of rounds, as other load makes them: most near the median, few far above."""
     return (median_s * (1 + 0.02 * (generator.gamma(1.0, 1.0, num_rounds) - np.log(2)))).tolist()

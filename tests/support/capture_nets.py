@@ -16,7 +16,6 @@ class Rows(nn.Module):
         self.linear = nn.Linear(4, 4)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(N, 4) to (N, 4)."""
         rows = torch.empty_like(x)
         rows[:, :2] = self.linear(x)[:, 2:]
         rows[:, 2:] = x[:, :2].exp()
@@ -33,7 +32,6 @@ class HalfFrozen(nn.Module):
         self.unused = nn.Linear(4, 4)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(N, 4) to (N, 4)."""
         with torch.no_grad():
             kept = self.frozen(x)
         self.unused(x)
@@ -50,7 +48,6 @@ class Tied(nn.Module):
         self.out.weight = self.words.weight
 
     def forward(self, x: Tensor) -> Tensor:
-        """Words (N, T) to logits (N, T, 7)."""
         return self.out(self.words(x)).masked_fill(x[..., None] == 0, float("-inf"))
 
 
@@ -70,7 +67,6 @@ class ManyOutputs(nn.Module):
         self.scale = nn.Parameter(torch.ones(4))
 
     def forward(self, x: Tensor) -> Any:
-        """(N, 4) to two of (N, 2), the second in float64."""
         first, second = (x * self.scale).split(2, 1)
         return Parts(first.sigmoid(), (second.to(torch.float64), None))
 
@@ -84,7 +80,6 @@ class WritesInput(nn.Module):
         self.shift = nn.Parameter(torch.ones(4))
 
     def forward(self, x: Tensor) -> Tensor:
-        """(N, 4) to (N, 4)."""
         assert isinstance(self.seen, Tensor)
         self.seen.add_(1)
         return x.mul_(3).add(self.seen) + self.shift
@@ -98,7 +93,6 @@ class DataDependent(nn.Module):
         self.linear = nn.Linear(4, 4)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(N, 4) to (n, 4) for the n rows of a positive sum."""
         steps = 0
         while x.abs().max().item() > 0.5 and steps < 20:
             x = self.linear(x).tanh() * 0.7
@@ -110,7 +104,6 @@ class Sparse(nn.Module):
     """Makes a tensor that is not dense."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """(N, 4) to (N, N)."""
         return torch.sparse.mm(x.to_sparse(), x.t())
 
 
@@ -118,7 +111,6 @@ class Breaks(nn.Module):
     """Fails by itself."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Nothing."""
         raise ValueError("no such luck")
 
 
@@ -133,7 +125,6 @@ class Drawn(nn.Module):
     """Draws from a generator of its own."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """(N, 4) to (N, 4)."""
         return x + torch.rand(4, generator=torch.Generator().manual_seed(3))
 
 
@@ -146,14 +137,12 @@ class Private(nn.Module):
         self.register_buffer("quantized", torch.tensor([11, -22, 33, -44], dtype=torch.int8))
 
     def forward(self, x: Tensor) -> Tensor:
-        """(N, 4) to (N, 4)."""
         scale = (self.weight * 2).exp() + torch.arange(4) * self.quantized
         return (x * scale).relu()
 
 
 @torch.library.custom_op("charact_test::double", mutates_args=())
 def double(x: Tensor) -> Tensor:
-    """An operator that is none of PyTorch's."""
     return x * 2
 
 
@@ -166,7 +155,6 @@ class Foreign(nn.Module):
     """Calls an operator that is none of PyTorch's."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """(N, 4) to (N, 4)."""
         return double(x)
 
 
@@ -178,7 +166,6 @@ class Checkpointed(nn.Module):
         self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(N, 4) to (N, 4)."""
         return checkpoint(lambda kept: self.second(kept).tanh(), self.first(x), use_reentrant=False)
 
 
@@ -186,7 +173,6 @@ class CheckpointedByFunction(Checkpointed):
     """Does so by a function whose backward pass runs the layer."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """(N, 4) to (N, 4)."""
         return checkpoint(lambda kept: self.second(kept).tanh(), self.first(x), use_reentrant=True)
 
 
@@ -208,5 +194,4 @@ class OwnGradient(nn.Module):
         self.linear = nn.Linear(4, 4)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(N, 4) to (N, 4)."""
         return _Doubled.apply(self.linear(x))

@@ -118,7 +118,6 @@ def check_chained(captured: CapturedModel, pieces: Sequence[Segment], run: Seque
 
 
 def same(one: Tensor, other: Tensor) -> bool:
-    """Whether two tensors hold the same, bit by bit but for what is no number."""
     return torch.equal(one, other) or torch.allclose(one, other, rtol=0, atol=0, equal_nan=True)
 
 
@@ -140,7 +139,6 @@ def run_whole(captured: CapturedModel) -> list[Tensor]:
 
 def configuration(name: str = "hand", mode: str = "infer", batch_size: int | None = 2,
                   precision: str = "fp32") -> Configuration:
-    """What a model by hand is called."""
     return Configuration(f"{name}-8-b{batch_size}-{mode}-{precision}", name, "base", 8, batch_size, mode, precision)
 
 

@@ -7,8 +7,7 @@ from typing import Any
 
 from charact.analysis.compare import Group
 from charact.record.reader import Run, load_run
-from charact.record.writer import RunWriter
-from support.records import TRAIN_PHASES, case_entry, case_tables, manifest
+from support.records import TRAIN_PHASES, case_entry, case_tables, manifest, publish
 
 CASE = "resnet50-32-b8-train-fp32-cpu"
 PUBLISHED = ("reference:northeastern-k80", "reference:northeastern-p100")
@@ -16,17 +15,7 @@ PUBLISHED = ("reference:northeastern-k80", "reference:northeastern-p100")
 
 def scattered(out: Path, slowness: Mapping[str, float] | None = None, *, seed: int = 0, noise_frac: float = 0.01,
               activations: float = 1.0, num_iterations: int = 60, **changes: object) -> Run:
-    """A profile of 60 iterations of 100 ms.
-
-    Args:
-        out: where its record goes.
-        slowness: factors of the times of some phases.
-        seed: of the noise.
-        noise_frac: standard deviation of a phase's time, over its time.
-        activations: factor of the memory of activations.
-        num_iterations: how many there are.
-        changes: what differs in the manifest.
-    """
+    """A profile of 60 iterations of 100 ms, whose phases take `slowness` times as long and scatter by `noise_frac`."""
     generator = random.Random(seed)
     phases = {phase: seconds * (slowness or {}).get(phase, 1.0) for phase, seconds in TRAIN_PHASES.items()}
     tables = case_tables("train", 32)
@@ -40,26 +29,16 @@ def scattered(out: Path, slowness: Mapping[str, float] | None = None, *, seed: i
         row["bytes"] *= activations if row["category"] == "activations" else 1.0
     entry = case_entry("resnet50", 32, "train")
     entry["passes"]["operators"]["phase_s"] = {phase: 1.04 * seconds for phase, seconds in phases.items()}
-    writer = RunWriter(out, "resnet50", manifest("profile", "resnet50") | changes)
-    writer.add_case(entry, tables)
-    writer.close("complete")
-    return load_run(writer.publish())
+    return load_run(publish(out, "resnet50", manifest("profile", "resnet50") | changes, (entry, tables)))
 
 
 def side(label: str, *runs: Run) -> Group:
-    """A side of these runs."""
     return Group(label, runs)
 
 
 def record(out: Path, *entries: dict[str, Any], **changes: Any) -> Run:
-    """A run of cases without any table."""
-    writer = RunWriter(out, "some", manifest("profile") | changes)
-    for entry in entries:
-        writer.add_case(entry, {})
-    writer.close("complete")
-    return load_run(writer.publish())
+    return load_run(publish(out, "some", manifest("profile") | changes, *((entry, {}) for entry in entries)))
 
 
 def on_device(entry: dict[str, Any], device: str) -> dict[str, Any]:
-    """The entry of a CPU's case as another device's."""
     return entry | {"case": entry["case"].removesuffix("cpu") + device.replace(":", ""), "device": device}

@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from charact.record.schema import Rows
-from charact.record.writer import RunWriter
 from support.kept import written_once
-from support.records import TRAIN_PHASES, case_entry, case_tables, manifest
+from support.records import TRAIN_PHASES, case_entry, case_tables, manifest, publish
 
 KERNEL = "void gemm<bf16, (Tile)128>(Params<a&b>)"
 """A kernel whose name is as hostile as those of templates are."""
@@ -54,7 +53,6 @@ def row(source: str, counter: str, value: float, **place: Any) -> dict[str, Any]
 
 def outcome(status: str = "ok", reason: str | None = None, remedy: str | None = None,
             **missing: str) -> dict[str, Any]:
-    """How reading a source ended."""
     return {"status": status, "reason": reason, "remedy": remedy, "missing": missing}
 
 
@@ -70,7 +68,6 @@ def spans(num_iterations: int = NUM_ITERATIONS) -> list[list[Any]]:
 
 
 def counter_pass(**sources: dict[str, Any]) -> dict[str, Any]:
-    """What the counter pass says of itself."""
     return {"status": "ok", "reason": None, "num_iterations": NUM_ITERATIONS, "duration_s": DURATION_S,
             "spans": spans(), "sources": sources}
 
@@ -165,26 +162,17 @@ def cpu_tables(slowness: float = 1.0) -> dict[str, Rows]:
 
 
 def described() -> dict[str, Any]:
-    """A manifest that says what the counters mean and what the machine's ceilings are."""
     return manifest("profile", "resnet50", "--counters", "all") | {
         "counters": copy.deepcopy(DESCRIBED), "ceilings": copy.deepcopy(CEILINGS), "ceilings_reason": None}
 
 
 @written_once
 def write_gpu(out: Path, *, name: str = "resnet50", sizes: tuple[int, ...] = (224,)) -> Path:
-    """A run on a GPU, a case for each input size."""
-    writer = RunWriter(out, name, described())
-    for size in sizes:
-        writer.add_case(gpu_entry(name, size), gpu_tables())
-    writer.close("complete")
-    return writer.publish()
+    return publish(out, name, described(), *((gpu_entry(name, size), gpu_tables()) for size in sizes))
 
 
 @written_once
 def write_cpu(out: Path, *, name: str = "resnet50", sizes: tuple[int, ...] = (32,)) -> Path:
     """A run on a CPU, a case for each input size, each of which takes more energy than the one before."""
-    writer = RunWriter(out, name, described())
-    for number, size in enumerate(sizes):
-        writer.add_case(cpu_entry(name, size), cpu_tables(1.0 + number))
-    writer.close("complete")
-    return writer.publish()
+    cases = ((cpu_entry(name, size), cpu_tables(1.0 + number)) for number, size in enumerate(sizes))
+    return publish(out, name, described(), *cases)

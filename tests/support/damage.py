@@ -32,12 +32,10 @@ def attempt(read: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def change_manifest(run: Path, **changes: Any) -> None:
-    """Change keys of a run's manifest; its checksum is that of what it holds then."""
     write_manifest(run, json.loads((run / "run.json").read_text()) | changes)
 
 
 def reseal(run: Path) -> None:
-    """Give a run the checksums of what its files hold now, as if it had been written so."""
     tables = {path.stem: checksum(path.read_bytes()) for path in run.glob("*.parquet")}
     change_manifest(run, **{TABLE_CHECKSUMS: tables})
 

@@ -44,7 +44,6 @@ def blocks(text: str) -> list[Block]:
 
 
 def prose(text: str) -> str:
-    """A page without its blocks of code."""
     return _BLOCK.sub("", text)
 
 

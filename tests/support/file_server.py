@@ -29,13 +29,11 @@ class FileServer(ThreadingHTTPServer):
         """Sent in place of any answer."""
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say nothing of clients that went away."""
         if not isinstance(sys.exc_info()[1], ConnectionError):
             super().handle_error(request, client_address)
 
     @property
     def address(self) -> str:
-        """Where its files are."""
         return f"http://127.0.0.1:{self.server_port}/files/"
 
 

@@ -17,7 +17,7 @@ import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -57,7 +57,6 @@ class Child:
         self._status: int | None = None
 
     def kill(self, number: int = signal.SIGKILL) -> None:
-        """Send it a signal, where it has not ended yet."""
         if not self.has_ended():
             os.kill(self.pid, number)
 
@@ -76,21 +75,25 @@ class Child:
         assert self._status is not None
         return Done(self._status, self.output(), self._kept("err"), int(self._kept("writes") or -1))
 
+    def until(self, happened: Callable[[], object]) -> None:
+        """Wait until something has happened while it runs."""
+        deadline = time.monotonic() + 120
+        while not happened():
+            assert not self.has_ended(), self.wait()
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+
     def output(self) -> str:
-        """What it has printed so far."""
         return self._kept("out")
 
     def error(self) -> str:
-        """What it has printed to standard error so far."""
         return self._kept("err")
 
     def flushed(self) -> dict[str, Flushed]:
-        """What records had flushed, by case; of one that was flushed several times the last."""
         found = [Flushed(*json.loads(line)) for line in self._kept("flushed").split("\n")[:-1]]
         return {one.entry["case"]: one for one in found}
 
     def _kept(self, name: str) -> str:
-        """A file that the child keeps; empty before it has begun one."""
         path = self._place / name
         return path.read_text() if path.exists() else ""
 
@@ -106,17 +109,11 @@ class Server:
     def start(self, *arguments: object, cwd: Path, full_from: int | None = None, stays_hidden: bool = False,
               recovers_afresh: bool = False, draws_views: bool = True, largest_file_bytes: int | None = None,
               **environment: str) -> Child:
-        """Start a command.
+        """Start a command, or a script alone, in `cwd`; its output is kept next to that.
 
-        Args:
-            arguments: as they follow `charact`; or the path of a script, to be run alone.
-            cwd: where it runs; its output is kept next to that.
-            full_from: number of the write, from 1, from which on there is no space left.
-            stays_hidden: whether the run of a watched program is left as if its process had been killed at its end.
-            recovers_afresh: whether the record is made by a process of its own, as it is for users.
-            draws_views: whether the record gets its report and scalars.
-            largest_file_bytes: size above which a file meets a full disk.
-            environment: variables of its own.
+        There is no space left from the write number `full_from` on, from 1, or for files above `largest_file_bytes`.
+        The run of a watched program `stays_hidden` as if its process had been killed at its end, or `recovers_afresh`,
+        by a process of its own, as for users.
         """
         self._num_started += 1
         place = cwd.with_name(f"{cwd.name}.{self._num_started}")
@@ -129,12 +126,10 @@ class Server:
         return Child(self, pid, place)
 
     def run(self, *arguments: object, cwd: Path, full_from: int | None = None) -> tuple[Done, dict[str, Flushed]]:
-        """Run a command to its end."""
         child = self.start(*arguments, cwd=cwd, full_from=full_from)
         return child.wait(), child.flushed()
 
     def charact(self, *arguments: object, cwd: Path, **options: Any) -> subprocess.CompletedProcess[str]:
-        """Run a command to its end, as `subprocess.run` would."""
         done = self.start(*arguments, cwd=cwd, **options).wait()
         return subprocess.CompletedProcess(arguments, done.status, done.output, done.error)
 
@@ -148,7 +143,6 @@ class Server:
         return answer
 
     def close(self) -> None:
-        """End it; children that run go on."""
         self._process.communicate()
 
 
@@ -162,11 +156,22 @@ def serving() -> Iterator[Server]:
         server.close()
 
 
+@contextlib.contextmanager
+def no_file_above(num_bytes: int) -> Iterator[None]:
+    """In this process, larger files meet a full disk within the block."""
+    handler, limits = signal.signal(signal.SIGXFSZ, signal.SIG_IGN), resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, handler)
+
+
 def assert_holds(run: Run, flushed: dict[str, Flushed]) -> None:
     """A published run holds what was flushed, row for row."""
     for case, (entry, tables) in flushed.items():
-        (found,) = [one for one in run.manifest["cases"] if one["case"] == case]
-        assert found == entry
+        assert [each for each in run.manifest["cases"] if each["case"] == case] == [entry]
         for table, rows in tables.items():
             held = run.table(table)
             held = held[held["case"] == case].reset_index(drop=True)
@@ -181,21 +186,19 @@ def assert_clean(path: Path) -> None:
     left = [name for name in names if Path(name).name.startswith(".") or Path(name).parts[0] in (*LEFTOVERS, LOCK)]
     assert left == []
     run = load_run(path)
-    traces = {f"trace/{entry['case']}.pt.trace.json.gz" for entry in run.manifest["cases"]}
+    traces = {f"trace/{entry.case}.pt.trace.json.gz" for entry in run.entries}
     known = {"run.json", "report.html", "events.out.tfevents.0000000000.charact", "trace", "weights"} | traces | {
         f"{table}.parquet" for table in run.manifest["tables"]} | {
-        f"weights/{entry['case']}.pt" for entry in run.manifest["cases"]}
+        f"weights/{entry.case}.pt" for entry in run.entries}
     assert set(names) <= known
     assert {"run.json", "report.html", "events.out.tfevents.0000000000.charact"} <= set(names)
 
 
 def hidden(out: Path) -> list[Path]:
-    """Directories of runs that are not published."""
     return sorted(out.glob(f"{PARTIAL_PREFIX}*")) if out.exists() else []
 
 
 def published(out: Path) -> list[Path]:
-    """Directories of runs that are."""
     return sorted(path for path in out.iterdir() if not path.name.startswith(".")) if out.exists() else []
 
 

@@ -29,7 +29,6 @@ def a_layer(operator: str, args: Sequence[Any], *outputs: int, **kwargs: Any) ->
 
 
 def value(number: int) -> dict[str, int]:
-    """A reference to a value."""
     return {"value": number}
 
 
@@ -64,7 +63,6 @@ def an_update(*shape: int, optimizer: str = "SGD", **options: Any) -> Brick:
 
 
 def a_gradient_sum(*shape: int) -> Brick:
-    """A sum of two gradients."""
     gradient = an_input(*shape, sample={"weight": "normal"})
     return a_brick([gradient, gradient], [a_layer("add.Tensor", [value(0), value(1)], 2)], [2], kind="gradient_sum")
 

@@ -27,20 +27,20 @@ _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 
 
-def hostile(record: Path, *, closed: frozenset[str] = CLOSED) -> Path:
+def hostile(record: Path, *, text: str = EVIL) -> Path:
     """A copy of a record, its free texts ending in what is hostile."""
     copy = record.with_name(f"{record.name}-hostile")
     shutil.copytree(record, copy)
     manifest = json.loads((copy / "run.json").read_text())
-    (copy / "run.json").write_text(json.dumps(_spoilt(manifest, closed)))
+    (copy / "run.json").write_text(json.dumps(_spoilt(manifest, text)))
     for name, columns in TABLES.items():
         path = copy / f"{name}.parquet"
         if not path.exists():
             continue
         table = pq.ParquetFile(path).read()
         for column in columns:
-            if column.type == "string" and column.name not in closed:
-                values = [None if text is None else text + EVIL for text in table[column.name].to_pylist()]
+            if column.type == "string" and column.name not in CLOSED:
+                values = [None if value is None else value + text for value in table[column.name].to_pylist()]
                 table = table.set_column(table.column_names.index(column.name), column.name,
                                          pa.array(values, pa.string()))
         pq.write_table(table, path)
@@ -48,12 +48,12 @@ def hostile(record: Path, *, closed: frozenset[str] = CLOSED) -> Path:
     return copy
 
 
-def _spoilt(value: Any, closed: frozenset[str], key: str = "") -> Any:
+def _spoilt(value: Any, text: str, key: str = "") -> Any:
     if isinstance(value, dict):
-        return {name: _spoilt(inner, closed, name) for name, inner in value.items()}
+        return {name: _spoilt(inner, text, name) for name, inner in value.items()}
     if isinstance(value, list):
-        return [_spoilt(inner, closed, key) for inner in value]
-    return value + EVIL if isinstance(value, str) and key not in closed | {"tables"} else value
+        return [_spoilt(inner, text, key) for inner in value]
+    return value + text if isinstance(value, str) and key not in CLOSED | {"tables"} else value
 
 
 def assert_harmless(text: str, *, lines: bool = True) -> None:

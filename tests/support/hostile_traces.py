@@ -114,34 +114,19 @@ NAMES = [
 ]  # fmt: skip
 _CATEGORIES = ["cpu_op", "user_annotation", "python_function", "cuda_runtime", "cuda_driver", "kernel", "gpu_memcpy",
                "gpu_memset", "cpu_instant_event", "Operator", "Kernel", "Memcpy", "hip_runtime", "ac2g", "", "strange"]
-_NUMBERS: list[Any] = [
-    0, -1, 1, 7, 2**31, 2**53, 2**63 - 1, 2**63, 2**64, -(2**63), -(2**63) - 1, 10**30, 10**400, 0.0, -0.0, 0.5,
-    1e-320, 1e15, 1e16, -1e16, 1e300, -1e300, 21_474_836, float("inf"), float("-inf"), float("nan"), None, True, "1",
-    "", [], {},
-]  # fmt: skip
-_SHAPES: list[Any] = [
-    [], [[]], [[[]]], [[[[2]]]], None, "x", 5, [5], [[None]], [["x"]], [[1.5]], [[-1]], [[0]], [[2**63]], [[10**30]],
-    [[float("inf")]], [[1e300, 2]], [[[1], [2]], [3]], [[True]], [{}], {"a": 1}, [[1]] * 500, [[10**400]], ["\ud800"],
-    [[8, 4], [4], [], [[2, 2], [3]]], [[[float("nan")]]],
-]  # fmt: skip
-_EXTENTS: list[Any] = [
-    [1, 1, 1], [], [1], [0, 0, 0], [2**31 - 1, 65535, 65535], [-1, 1, 1], [1025, 1, 1], [10**30, 1, 1], [1.5, 1, 1],
-    [float("inf")] * 3, ["1", "1", "1"], [[1]], {"x": 1}, None, "4x1x1", 7, [1] * 1000, [10**400, 1, 1], [True] * 3,
-]  # fmt: skip
-_TIMES: list[Any] = [0, -1, -1e6, 1e3, 1e9, 1.7e15, 9e15, 1e16, 1e17, -9e15, 0.0001, 3.2e13, *_NUMBERS]
-_ARGUMENTS: dict[str, list[Any]] = {
-    "External id": _NUMBERS, "external id": _NUMBERS, "correlation": _NUMBERS, "Sequence number": _NUMBERS,
-    "Input Dims": _SHAPES, "Input dims": _SHAPES,
-    "Input type": [*_SHAPES, ["float", 5, "double"], ["c10::Half"]], "device": [*_NUMBERS, *NAMES],
-    "stream": [*_NUMBERS, *NAMES],
-    "grid": _EXTENTS, "block": _EXTENTS, "registers per thread": _NUMBERS, "shared memory": _NUMBERS,
-    "est. achieved occupancy %": [*_NUMBERS, -1e-9, 100.0001, 1e999, 50], "warps per SM": _NUMBERS,
-    "Total Allocated": _NUMBERS, "Device Type": _NUMBERS, "unknown": [*_NUMBERS, *_SHAPES],
-}  # fmt: skip
+_ODD: list[Any] = [
+    0, -1, 1, 7, 2**31, 2**53, 2**63 - 1, 2**63, -(2**63) - 1, 10**30, 10**400, 0.0, -0.0, 0.5, 1e-320, 1e3, 1.7e15,
+    1e16, -1e16, 3.2e13, 1e300, -1e300, 21_474_836, float("inf"), float("-inf"), float("nan"), None, True, "1", "", [],
+    {}, [[]], [[[[2]]]], "x", [5], [[None]], [["x"]], [[1.5]], [[-1]], [[2**63]], [[1e300, 2]], [[[1], [2]], [3]], [{}],
+    {"a": 1}, [[1]] * 500, [[10**400]], ["\ud800"], [[8, 4], [4], [], [[2, 2], [3]]], [[[float("nan")]]], [1, 1, 1],
+    [0, 0, 0], [2**31 - 1, 65535, 65535], [1025, 1, 1], [1.5, 1, 1], [float("inf")] * 3, "4x1x1", [1] * 1000, 100.0001,
+    ["float", 5, "double"], ["c10::Half"],
+]
+"""Values of arguments and times, of any type: of numbers, shapes, grids and names of types."""
 _FIELDS: dict[str, list[Any]] = {
-    "ts": _TIMES, "dur": _TIMES, "pid": [*_NUMBERS, *NAMES], "tid": [*_NUMBERS, *NAMES], "cat": [*_CATEGORIES, None, 5],
-    "name": [*NAMES, None, 5], "ph": ["X", "B", "i", "", None, 5], "args": [None, {}, [], "x", 5], "id": _NUMBERS,
-}  # fmt: skip
+    "ts": _ODD, "dur": _ODD, "pid": [*_ODD, *NAMES], "tid": [*_ODD, *NAMES], "cat": [*_CATEGORIES, None, 5],
+    "name": [*NAMES, None, 5], "ph": ["X", "B", "i", "", None, 5], "args": [None, {}, [], "x", 5], "id": _ODD,
+}
 
 
 def hostile_trace(rng: random.Random, directory: Path, name: str) -> Path:
@@ -217,51 +202,37 @@ def _change(rng: random.Random, events: Events) -> None:
     """Change one thing about some events or about all of a kind."""
     if not events:
         return
-    kind = rng.choice([*["value", "argument"] * 3, "nudge", "drop", "repeat", "ids", "nest", "shuffle", "stretch",
-                       "move", "kinds", "empty"])  # fmt: skip
-    chosen = _some(rng, events)
+    first = rng.choice(events)
+    chosen = rng.choice([
+        [first], rng.sample(events, min(len(events), 9)), events,
+        [event for event in events if event.get("cat") == first.get("cat")]])
+    kind = rng.choice([*["value", "argument"] * 3, "move", "drop", "repeat", "ids", "nest", "kinds", "empty"])
     if kind == "value":
         field = rng.choice(list(_FIELDS))
         _set(rng, [(event, field) for event in chosen], _FIELDS[field])
-    elif kind == "argument":
-        present = [name for event in chosen for name in event["args"] if name in _ARGUMENTS] \
-            if all(isinstance(event.get("args"), dict) for event in chosen) else []
-        name = rng.choice(present or list(_ARGUMENTS))
-        _set(rng, [(event["args"], name) for event in chosen if isinstance(event.get("args"), dict)], _ARGUMENTS[name])
-    elif kind in ("nudge", "stretch", "move"):
-        field, by = ("dur" if kind == "stretch" else "ts"), rng.choice([-1e9, -500, -3, 3, 500, 1e9, 1e15])
+    elif kind in ("argument", "ids"):
+        arguments = [event["args"] for event in chosen if isinstance(event.get("args"), dict)]
+        names = [name for each in arguments for name in each] or ["External id"]
+        for name in ["External id", "correlation", "Sequence number"] if kind == "ids" else [rng.choice(names)]:
+            _set(rng, [(each, name) for each in arguments], [*_ODD, *NAMES] if kind == "argument" else [1])
+    elif kind == "move":
+        field, by = rng.choice(["dur", "ts", "ts"]), rng.choice([-1e9, -500, -3, 3, 500, 1e9, 1e15])
         for event in chosen:
             if type(event.get(field)) in (int, float) and abs(event[field]) < 1e300:
-                event[field] += by * (rng.random() if kind == "nudge" else 1)
+                event[field] += by * rng.choice([rng.random(), 1])
     elif kind == "drop":
         gone = {id(event) for event in chosen}
-        events[:] = [event for event in events if id(event) not in gone]
+        events[:] = rng.sample(kept := [event for event in events if id(event) not in gone], len(kept))
     elif kind == "repeat":
         events += [{**event} for event in chosen[:200]]
-    elif kind == "ids":
-        for event in chosen:
-            if isinstance(event.get("args"), dict):
-                event["args"] |= dict.fromkeys(rng.sample(["External id", "correlation", "Sequence number"], 2), 1)
     elif kind == "nest":
-        inner = {**rng.choice(events), "cat": rng.choice(_CATEGORIES), "ts": 100, "dur": 5000}
+        inner = {**first, "cat": rng.choice(_CATEGORIES), "ts": 100, "dur": 5000}
         events += [{**inner, "dur": 5000 - number} for number in range(300)]
-    elif kind == "shuffle":
-        rng.shuffle(events)
     elif kind == "kinds":
         for event in chosen:
             event["cat"], event["name"] = rng.choice(_CATEGORIES), rng.choice([*NAMES, event.get("name")])
     else:
         events[rng.randrange(len(events)):0] = [{}] * 2000
-
-
-def _some(rng: random.Random, events: Events) -> Events:
-    """One event, a few, all of a kind, or all."""
-    one = rng.choice(events)
-    kind = rng.choice(["one", "few", "kind", "kind", "all"])
-    if kind == "few":
-        return rng.sample(events, min(len(events), 9))
-    alike = [event for event in events if event.get("cat") == one.get("cat")]
-    return {"one": [one], "kind": alike, "all": events}[kind]
 
 
 def _set(rng: random.Random, places: list[tuple[dict[str, Any], str]], values: list[Any]) -> None:

@@ -5,8 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from charact.record.reader import Run, load_run
-from charact.record.writer import RunWriter
-from support.records import MACHINE, OPTIONS, SOFTWARE, case_entry
+from support.records import MACHINE, OPTIONS, SOFTWARE, case_entry, publish
 
 Row = dict[str, Any]
 
@@ -46,19 +45,9 @@ def judged(out: Path, phases: Mapping[str, float], operators: Sequence[Row] = ()
            ceilings: Sequence[Row] = CEILINGS, profiled: Mapping[str, float] | None = None,
            counters: Sequence[Row] = (), kernels: Sequence[Row] = (), entry: Mapping[str, Any] | None = None,
            manifest: Mapping[str, Any] | None = None) -> Run:
-    """The run of one case.
+    """The run of one case, by the seconds of each phase of each iteration, in the timing pass and under the profiler.
 
-    Args:
-        out: where its record goes.
-        phases: seconds of each phase of each iteration.
-        operators: rows of the table.
-        on_device: whether the phases were timed on a device.
-        ceilings: of the manifest.
-        profiled: seconds of the phases under the profiler; those of the timing pass by default.
-        counters: rows of the table.
-        kernels: rows of the table.
-        entry: what differs in the case's entry; its `passes` are added to.
-        manifest: what differs in the manifest; its `options` and `machine` are added to.
+    `entry` and `manifest` are what differs; `passes`, `options` and `machine` in them are added to.
     """
     iterations = [
         {"iteration": number, "phase": phase, "part": None, "host_s": time_s, "device_s": time_s if on_device else None}
@@ -71,19 +60,15 @@ def judged(out: Path, phases: Mapping[str, float], operators: Sequence[Row] = ()
     flop = [{"phase": row["phase"], "layer": row["layer"], "operator": row["operator"], "num_calls": 1,
              "operator_type": row["operator_type"], "flop": row["flop"], "bytes": row["bytes"]}
             for row in operators if row["flop"] is not None or row["bytes"] is not None]
-    writer = RunWriter(out, "net", {
+    return load_run(publish(out, "net", {
         "command_line": ["charact", "profile", "net"], "started": "2026-11-21T10:00:00+0000", "software": SOFTWARE,
         "ceilings": list(ceilings), "ceilings_reason": None, **described,
         "machine": MACHINE | described.get("machine", {}),
         "options": OPTIONS | {"compiled": False} | described.get("options", {}),
-    })  # fmt: skip
-    writer.add_case(told, {"iterations": iterations, "operators": list(operators), "flop": flop,
-                           "counters": list(counters), "kernels": list(kernels)})  # fmt: skip
-    writer.close("complete")
-    return load_run(writer.publish())
+    }, (told, {"iterations": iterations, "operators": list(operators), "flop": flop, "counters": list(counters),
+               "kernels": list(kernels)})))  # fmt: skip
 
 
 def counted(source: str, counter: str, value: float, *, phase: str | None = None, device: str = "cuda:0") -> Row:
-    """A row of the table `counters`: a value read once over the pass, or over a phase of it."""
     return {"phase": phase, "time_s": None, "rank": 0, "device": device, "source": source, "kernel": None,
             "counter": counter, "value": value}

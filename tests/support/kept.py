@@ -15,7 +15,6 @@ from charact.record.in_progress import write_manifest
 
 @cache
 def _templates() -> Path:
-    """Directory of the records that are copied; it is removed when the process ends."""
     directory = Path(tempfile.mkdtemp(prefix="charact-records-"))
     atexit.register(shutil.rmtree, directory, ignore_errors=True)
     return directory

@@ -3,7 +3,6 @@
 from pathlib import Path
 
 from charact.record.schema import Rows
-from charact.record.writer import RunWriter
 from support import records
 from support.kept import written_once
 
@@ -25,7 +24,6 @@ def iterations(phases_s: dict[tuple[str, str | None], float]) -> Rows:
 @written_once
 def write_known(out: Path, *, name: str, is_slow: bool) -> Path:
     """A run with one case; in the slow one, other programs took a third of the processor time that it wanted."""
-    writer = RunWriter(out, name, records.manifest("profile", name))
     entry = records.case_entry("resnet50", 32, "train")
     entry["passes"]["timing"] |= {"num_iterations": NUM_ITERATIONS, "warmup_ended_by": "max_seconds"}
     if is_slow:
@@ -34,6 +32,4 @@ def write_known(out: Path, *, name: str, is_slow: bool) -> Path:
             "num_usable_cores": 2}
     tables = {"iterations": iterations(SLOW_S if is_slow else FAST_S),
               "memory": records.case_tables("train", 32)["memory"]}
-    writer.add_case(entry, tables)
-    writer.close("complete")
-    return writer.publish()
+    return records.publish(out, name, records.manifest("profile", name), (entry, tables))

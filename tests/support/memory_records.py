@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from charact.record.schema import MEMORY_CATEGORIES, Rows
-from charact.record.writer import RunWriter
 from support.kept import written_once
-from support.records import case_entry, manifest
+from support.records import case_entry, manifest, publish
 
 SIZES = {"image": tuple(range(32, 385, 32)), "sequence": tuple(range(10, 121, 10))}
 MEASURED = {"image": (64, 128, 192, 256), "sequence": (10, 40, 80, 120)}
@@ -149,9 +148,7 @@ def fit_row(**changes: Any) -> dict[str, Any]:
 @written_once
 def write_memory(out: Path, *, kinds: tuple[str, ...] = ("image", "sequence"), name: str = "memory") -> Path:
     """A run of `charact memory` below `out`, published; see the module."""
-    writer = RunWriter(out, name, manifest("memory", *(NAMES[kind] for kind in kinds)) | {
-        "options": {"command": "memory", "predict": True, "measure": True, "fit": ["680MB"], "seed": 0},
-    })  # fmt: skip
+    cases = []
     for kind in kinds:
         for mode in ("train", "infer"):
             for size in SIZES[kind]:
@@ -164,6 +161,6 @@ def write_memory(out: Path, *, kinds: tuple[str, ...] = ("image", "sequence"), n
                     tables["fits"] = [fit_row()] if mode == "train" else [
                         fit_row(searched="input_size", value=700, next_value=None, next_needed_bytes=None,
                                 verified=None, next_verified=None)]  # fmt: skip
-                writer.add_case(entry, tables)
-    writer.close("complete")
-    return writer.publish()
+                cases.append((entry, tables))
+    return publish(out, name, manifest("memory", *(NAMES[kind] for kind in kinds)) | {
+        "options": {"command": "memory", "predict": True, "measure": True, "fit": ["680MB"], "seed": 0}}, *cases)

@@ -65,7 +65,6 @@ def sample(source: str, uuid: str, later: str | None = None) -> dict[str, Any]:
 
 
 def told(refusal: Unavailable | None) -> list[str | None] | None:
-    """A refusal as JSON has it."""
     return None if refusal is None else [refusal.reason, refusal.remedy]
 
 

@@ -67,12 +67,10 @@ class Operations:
         return self
 
     def fail(self, problem: str, status: str, reason: str, rows: Sequence[Row] = (), **of_entry: Any) -> "Operations":
-        """A problem of which nothing was measured; `rows` are those of the table `problems`."""
         self.writer.add_case(entry(problem, status=status, reason=reason, **of_entry), {"problems": list(rows)})
         return self
 
     def run(self) -> Run:
-        """The published run."""
         self.writer.close("complete")
         return load_run(self.writer.publish())
 

@@ -39,7 +39,6 @@ class Page(HTMLParser):
 
 
 def words_of(run: Run) -> dict[str, str]:
-    """Words of each section of a run, by the section's id."""
     return words_in({part.id: part.html for part in sections(run)})
 
 

@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any
 
 from charact.record.reader import Run, load_run
-from charact.record.writer import RunWriter
 from support import records
 
 VARIANTS = {"googlenet": "torchvision", "resnet18": "imagenet"}
@@ -12,7 +11,7 @@ VARIANTS = {"googlenet": "torchvision", "resnet18": "imagenet"}
 
 def write_northeastern(out: Path, data: str, epoch_s: dict[str, float], *, num_epochs: int = 10) -> Path:
     """A run of `charact train googlenet resnet18 --protocol northeastern --data DATA` on a CPU, by seconds an epoch."""
-    writer = RunWriter(out, data, records.manifest("train", *epoch_s))
+    cases = []
     for workload, seconds in epoch_s.items():
         entry = records.training_entry(workload, 10) | {
             "case": f"{workload}-224-b10-train-fp32-cpu", "variant": VARIANTS[workload], "input_size": 224,
@@ -20,9 +19,8 @@ def write_northeastern(out: Path, data: str, epoch_s: dict[str, float], *, num_e
         entry["passes"]["training"] |= {"num_epochs_asked": num_epochs, "num_epochs": num_epochs}
         stages = [{"stage": "training", "number": number, "phase": "forward", "host_s": seconds, "device_s": None,
                    "num_iterations": 800, "num_samples": 8000} for number in range(1, num_epochs + 1)]  # fmt: skip
-        writer.add_case(entry, {"stages": stages})
-    writer.close("complete")
-    return writer.publish()
+        cases.append((entry, {"stages": stages}))
+    return records.publish(out, data, records.manifest("train", *epoch_s), *cases)
 
 
 def slowed(run: Run, factor: float) -> Run:
@@ -33,6 +31,5 @@ def slowed(run: Run, factor: float) -> Run:
 
 
 def pair(out: Path, factor: float, **record: Any) -> list[Run]:
-    """Two runs of the same cases, the second taking `factor` times as long."""
     first, second = (load_run(records.write_record(out, **record)) for _ in range(2))
     return [first, slowed(second, factor)]

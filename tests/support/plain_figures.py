@@ -27,19 +27,16 @@ def _only_title(chart: Chart) -> Markup:
 
 
 def draw_all(patch: pytest.MonkeyPatch) -> None:
-    """Draw the figures of all reports that this process writes."""
     patch.setattr(drawing, "Figure", Figure)
     patch.setattr(drawing, "svg", _DRAW)
 
 
 def leave_texts(patch: pytest.MonkeyPatch) -> None:
-    """Replace the figures of all reports that this process writes by their texts."""
     patch.setattr(drawing, "Figure", PlainFigure)
     patch.setattr(drawing, "svg", _DRAW)
 
 
 def leave_titles(patch: pytest.MonkeyPatch) -> None:
-    """Replace the figures of all reports that this process writes by their titles."""
     patch.setattr(drawing, "svg", _only_title)
 
 

@@ -23,7 +23,6 @@ CPU = torch.device("cpu")
 
 def case_of(name: str, size: int, batch: int, mode: str = "train", precision: str = "fp32", variant: str | None = None,
             **options: Any) -> Case:
-    """A case of a workload on the CPU."""
     return Case(find_workload(name).prepare(variant), size, batch, mode, precision, CPU, DataRequest(), **options)
 
 
@@ -37,7 +36,6 @@ def fed(case: Case) -> Iterator[Loop]:
 
 
 def tensor_peak(trace: AllocationTrace) -> int:
-    """The most that tensors hold at a time (bytes)."""
     return replay(trace, HostAllocator(), [0] * len(trace.ops)).curve.peak.total_bytes
 
 
@@ -57,5 +55,4 @@ def measured_peak(case: Case) -> int:
 
 
 def predicted(case: Case) -> MemoryEstimate:
-    """What is predicted of a case on this machine's CPU."""
     return Estimator(this_device(CPU)).estimate(case)

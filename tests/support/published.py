@@ -33,5 +33,4 @@ def first_batch(case: Case) -> list[Tensor]:
 
 
 def unmarked(phase: str) -> AbstractContextManager[None]:
-    """Mark of a loop that nothing is measured in."""
     return contextlib.nullcontext()

@@ -5,8 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from charact.record.schema import Rows
-from charact.record.writer import RunWriter
-from support.records import manifest, watched_entry
+from support.records import manifest, publish, watched_entry
 
 WORK_S = {"data": 0.002, "forward": 0.010, "loss": 0.001, "backward": 0.020, "update": 0.003}
 TRANSFER_S = 0.002
@@ -17,19 +16,11 @@ Work = Callable[[int, int], dict[str, float]]
 
 
 def slow(rank: int, phase: str, extra_s: float) -> Work:
-    """One rank takes longer in one phase."""
     return lambda one, iteration: {phase: extra_s} if one == rank else {}
 
 
 def tables(works_s: Sequence[dict[str, float]], rank: int, iteration: int, *, sequence: int) -> tuple[Rows, Rows]:
-    """Rows of the iterations and collectives of one rank; all leave the all-reduce of the backward together.
-
-    Args:
-        works_s: time of each phase of each rank.
-        rank: the rank.
-        iteration: its index.
-        sequence: sequence number of the all-reduce.
-    """
+    """Rows of the iterations and collectives of one rank; all leave the all-reduce of the backward together."""
     arrivals_s = [sum(work.get(phase, 0.0) + WORK_S[phase] for phase in ("data", "forward", "loss", "backward"))
                   for work in works_s]
     wait_s = max(arrivals_s) - arrivals_s[rank] + TRANSFER_S
@@ -51,16 +42,7 @@ def write_ranks(out: Path, work: Work = slow(1, "backward", 0.06), *, world_size
                 collective_ceilings: dict[str, Any] | None = None) -> Path:
     """Write the merged record of a program on several ranks.
 
-    Args:
-        out: parent directory.
-        work: additional work.
-        world_size: number of ranks.
-        num_iterations: number of iterations.
-        late: number by which a rank's sequence numbers differ, by rank.
-        with_collectives: whether the flight recorder was available.
-        sizes: world size that a rank reports, by rank.
-        name: name of the program.
-        collective_ceilings: the manifest's entries, as of `best_collectives`.
+    By rank, `late` has the number by which sequence numbers differ, and `sizes` the world size that is reported.
     """
     ranks = [{"rank": rank, "local_rank": rank, "world_size": world_size, "hostname": "node0",
               "num_iterations": num_iterations, "ending": "to its end", "traceback": None, "ended_s": 1.0,
@@ -70,7 +52,7 @@ def write_ranks(out: Path, work: Work = slow(1, "backward", 0.06), *, world_size
         "ending": "to its end", "ranks": ranks, "world_size": world_size,
         **(collective_ceilings or {}),
     }  # fmt: skip
-    writer = RunWriter(out, name, facts)
+    cases = []
     for rank in range(world_size):
         iterations: Rows = []
         collectives: Rows = []
@@ -79,11 +61,10 @@ def write_ranks(out: Path, work: Work = slow(1, "backward", 0.06), *, world_size
             some, called = tables(works_s, rank, number, sequence=10 + number + (late or {}).get(rank, 0))
             iterations += some
             collectives += called
-        writer.add_case(_entry(name, rank, world_size=(sizes or {}).get(rank, world_size), num=num_iterations,
-                               with_collectives=with_collectives),
-                        {"iterations": iterations, "collectives": collectives if with_collectives else []})
-    writer.close("complete")
-    return writer.publish()
+        cases.append((_entry(name, rank, world_size=(sizes or {}).get(rank, world_size), num=num_iterations,
+                             with_collectives=with_collectives),
+                      {"iterations": iterations, "collectives": collectives if with_collectives else []}))
+    return publish(out, name, facts, *cases)
 
 
 def _entry(name: str, rank: int, *, world_size: int, num: int, with_collectives: bool) -> dict[str, Any]:

@@ -2,21 +2,16 @@
 
 import itertools
 import os
-import socket
 import time
 from pathlib import Path
 
-from charact import Run, load_run
-from support.forked import Child, Server, hidden, published
+from charact import Run
+from support.forked import Child, Server, hidden
+from support.programs import free_port
+from support.programs import only_record as record_below
 
 SCRIPT = Path(__file__).parents[1] / "scripts" / "ranks.py"
 NUMBERS = itertools.count()
-
-
-def free_port() -> int:
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        return int(listening.getsockname()[1])
 
 
 def start_ranks(server: Server, cwd: Path, *arguments: object, world_size: int = 2, script: Path = SCRIPT,
@@ -47,5 +42,4 @@ def only_record(cwd: Path, errors: str = "") -> Run:
     while hidden(cwd / "runs") and time.monotonic() < until:
         time.sleep(0.05)
     assert [path.name for path in hidden(cwd / "runs")] == [], errors
-    (path,) = published(cwd / "runs")
-    return load_run(path)
+    return record_below(cwd)

@@ -119,18 +119,23 @@ def manifest(*command: str) -> dict[str, Any]:
     }
 
 
+def publish(out: Path, name: str, facts: dict[str, Any], *cases: tuple[dict[str, Any], dict[str, Rows]]) -> Path:
+    """A published run below `out` with these facts in its manifest, and an entry and tables for each case."""
+    writer = RunWriter(out, name, facts)
+    for entry, tables in cases:
+        writer.add_case(entry, tables)
+    writer.close("complete")
+    return writer.publish()
+
+
 @written_once
 def write_record(out: Path, *, name: str = "resnet50", sizes: tuple[int, ...] = (32, 224),
                  modes: tuple[str, ...] = ("train", "infer"), layer: str = "layer1.0.conv1", oom: bool = False) -> Path:
-    """A published run directory below `out`."""
-    writer = RunWriter(out, name, manifest("profile", name, "--input-sizes", ",".join(map(str, sizes))))
-    for size in sizes:
-        for mode in modes:
-            writer.add_case(case_entry(name, size, mode), case_tables(mode, size, layer))
+    """A run of `charact profile`."""
+    cases = [(case_entry(name, size, mode), case_tables(mode, size, layer)) for size in sizes for mode in modes]
     if oom:
-        writer.add_case(case_entry(name, 4096, "train", status="oom", reason="out of memory: asked for 64.0 GB"), {})
-    writer.close("complete")
-    return writer.publish()
+        cases.append((case_entry(name, 4096, "train", status="oom", reason="out of memory: asked for 64.0 GB"), {}))
+    return publish(out, name, manifest("profile", name, "--input-sizes", ",".join(map(str, sizes))), *cases)
 
 
 def drop_table(record: Path, table: str) -> None:
@@ -148,11 +153,6 @@ def _stage(stage: str, number: int, phases: dict[str, float], num_iterations: in
     ]
 
 
-def _plain_entry(name: str, mode: str, batch_size: int, passes: dict[str, Any]) -> dict[str, Any]:
-    """A case of a training or an inference: as a profile's, with passes of its own."""
-    return case_entry(name, 32, mode, batch_size=batch_size) | {"passes": passes}
-
-
 # Seconds per phase of every epoch's training (10 s), validation (2 s) and checkpointing (0.5 s).
 EPOCH = {
     "training": {"data": 1.0, "forward": 3.0, "loss": 0.5, "backward": 4.0, "update": 1.0, "other": 0.5},
@@ -168,13 +168,13 @@ def training_entry(name: str, batch_size: int, *, num_epochs: int = 5, until: fl
     best = max(range(num_epochs), key=ACCURACIES.__getitem__, default=None)
     protocol = {"name": "northeastern", "source": "Doe et al. 2020, section 4", "unstated": "the seed",
                 "changed": {"epochs": [10, 5], "input_sizes": [224, 32]}}
-    return _plain_entry(name, "train", batch_size, {"training": {
+    return case_entry(name, 32, "train", batch_size=batch_size) | {"passes": {"training": {
         "status": "ok", "reason": None, "num_epochs_asked": 5, "num_epochs": num_epochs, "setup_s": 1.5,
         "until": None if until is None else {"metric": "accuracy", "value": until, "epoch": reached},
         "best": None if best is None else {"metric": "accuracy", "value": ACCURACIES[best], "epoch": best + 1},
         "num_train_samples": 8000, "num_valid_samples": 2000, "num_resumed": 0,
         "weights": f"weights/{name}.pt", "protocol": protocol,
-    }})  # fmt: skip
+    }}}  # fmt: skip
 
 
 def training_tables(batch_size: int, *, num_epochs: int = 5, slowness: float = 1.0) -> dict[str, Rows]:
@@ -201,24 +201,22 @@ def write_training(out: Path, *, name: str = "resnet18", diverged: bool = True, 
 
     Total execution time is 62.5 and 125 s; 95 % is reached in epoch 4, after 49.5 and 99 s.
     """
-    writer = RunWriter(out, name, manifest("train", name))
-    for batch_size, slowness in [(10, 1.0), (20, 2.0)]:
-        writer.add_case(training_entry(name, batch_size, until=until), training_tables(batch_size, slowness=slowness))
+    cases = [(training_entry(name, batch_size, until=until), training_tables(batch_size, slowness=slowness))
+             for batch_size, slowness in [(10, 1.0), (20, 2.0)]]
     if diverged:
         entry = training_entry(name, 40, num_epochs=2, until=until)
         reason = "the loss was nan in iteration 17 of epoch 3"
         entry["passes"]["training"] |= {"status": "failed", "reason": reason}
-        writer.add_case(entry | {"status": "diverged", "reason": reason}, training_tables(40, num_epochs=2))
-    writer.close("complete")
-    return writer.publish()
+        cases.append((entry | {"status": "diverged", "reason": reason}, training_tables(40, num_epochs=2)))
+    return publish(out, name, manifest("train", name), *cases)
 
 
 def inference_entry(name: str, batch_size: int) -> dict[str, Any]:
     """An entry of the manifest as `charact infer` writes it."""
-    return _plain_entry(name, "infer", batch_size, {"inference": {
+    return case_entry(name, 32, "infer", batch_size=batch_size) | {"passes": {"inference": {
         "status": "ok", "reason": None, "weights": f"weights/{name}.pt", "weights_bytes": 45_000_000,
         "cold_reason": None, "num_samples": 100 * batch_size, "num_batches": 100, "setup_s": 0.5,
-    }})  # fmt: skip
+    }}}  # fmt: skip
 
 
 def inference_tables(batch_size: int) -> dict[str, Rows]:
@@ -240,12 +238,8 @@ def inference_tables(batch_size: int) -> dict[str, Rows]:
 
 @written_once
 def write_inference(out: Path, *, name: str = "resnet18") -> Path:
-    """A run of `charact infer` with batch sizes 1 and 8, which take the same time a batch."""
-    writer = RunWriter(out, name, manifest("infer", name))
-    for batch_size in (1, 8):
-        writer.add_case(inference_entry(name, batch_size), inference_tables(batch_size))
-    writer.close("complete")
-    return writer.publish()
+    cases = [(inference_entry(name, batch_size), inference_tables(batch_size)) for batch_size in (1, 8)]
+    return publish(out, name, manifest("infer", name), *cases)
 
 
 def watched_rows() -> Rows:
@@ -289,7 +283,5 @@ def write_watched(out: Path, *, name: str = "gan", rows: Rows | None = None, **c
                     "passes": []},
         "ending": "sys.exit(3)",
     }  # fmt: skip
-    writer = RunWriter(out, name, described)
-    writer.add_case(watched_entry(name, **changes), {"iterations": watched_rows() if rows is None else rows})
-    writer.close("complete")
-    return writer.publish()
+    tables = {"iterations": watched_rows() if rows is None else rows}
+    return publish(out, name, described, (watched_entry(name, **changes), tables))

@@ -19,7 +19,6 @@ class Screen:
 
     @property
     def is_whole(self) -> bool:
-        """Whether all rows scroll."""
         return (self.top, self.bottom) == (0, self.num_rows - 1)
 
     def resize(self, num_rows: int, num_columns: int) -> None:

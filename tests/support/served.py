@@ -1,6 +1,5 @@
 """Pages that a test serves and opens in a browser."""
 
-import socket
 import urllib.error
 import urllib.request
 from collections.abc import Callable
@@ -9,12 +8,6 @@ from dataclasses import dataclass, field
 from playwright.sync_api import ConsoleMessage, FrameLocator, Page, Response, expect
 
 Serve = Callable[..., str]
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def answers(address: str) -> bool:

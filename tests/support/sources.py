@@ -14,12 +14,10 @@ def fine() -> None:
 
 
 def refuse() -> None:
-    """What a source does that finds out later that it gives nothing."""
     raise UnavailableError("somebody else holds it", "ask them")
 
 
 def break_down() -> None:
-    """A fault in the source itself."""
     raise ValueError("no such\nthing")
 
 
@@ -52,7 +50,6 @@ class Made:
         self.sampled_ns: list[int] = []
 
     def available(self) -> Unavailable | None:
-        """As told."""
         return self._here
 
     def open(self, _: torch.device) -> "Made":

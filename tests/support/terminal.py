@@ -24,7 +24,6 @@ _LIMIT_S = 120
 
 
 def set_size(terminal: int, num_rows: int, num_columns: int) -> None:
-    """Set the size of a pseudo-terminal, by a descriptor of either of its ends."""
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", num_rows, num_columns, 0, 0))
 
 
@@ -95,16 +94,13 @@ class InTerminal:
         return self.status
 
     def type(self, text: str) -> None:
-        """Type something."""
         os.write(self._terminal, text.encode())
 
     def resize(self, num_rows: int) -> None:
-        """Give the terminal another number of rows."""
         set_size(self._terminal, num_rows, 80)
         self.screen.resize(num_rows, 80)
 
     def lines(self) -> list[str]:
-        """All lines so far, those that have scrolled away, too."""
         return self.screen.scrolled + self.screen.rows
 
     def _take(self) -> bool:

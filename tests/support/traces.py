@@ -24,11 +24,9 @@ class TraceMaker:
         return made
 
     def mark(self, name: str, ts: float, dur: float) -> None:
-        """Add a span that the program or PyTorch named."""
         self.event("user_annotation", name, ts, dur)
 
     def module(self, name: str, ts: float, dur: float) -> None:
-        """Add a call of a module."""
         self.event("python_function", f"nn.Module: {name}", ts, dur)
 
     def operator(self, name: str, ts: float, dur: float, tid: int = MAIN, **args: Any) -> int:
@@ -46,7 +44,6 @@ class TraceMaker:
         self.event(cat, name, ts, dur, stream, device=0, stream=stream, correlation=self._id, **launcher, **args)
 
     def text(self) -> str:
-        """The trace as JSON."""
         return json.dumps({"schemaVersion": 1, **self.beside, "traceEvents": self.events, "traceName": "x"})
 
     def write(self, path: Path) -> Path:

@@ -8,10 +8,8 @@ import numpy as np
 
 from charact import load_run
 from charact.record.reader import Run
-from charact.record.writer import RunWriter
-from support.records import manifest, watched_entry
+from support.records import manifest, publish, watched_entry
 
-PHASES = ("data", "forward", "loss", "backward", "update", "communication", "other")
 Row = dict[str, Any]
 
 
@@ -21,17 +19,8 @@ def watched_program(out: Path, phases: Mapping[str, float | Sequence[float]], *,
                     parts: Mapping[str, str] | None = None) -> Run:
     """Write and read the record of a program with one case, and 1 s before and after its iterations.
 
-    Args:
-        out: directory of the run.
-        phases: time (s) of each phase, the same in all iterations with noise of 1 %, or one for each.
-        num: number of iterations.
-        settings: of the program.
-        passes: further passes of the case.
-        columns: further columns of `program_iterations`: a value, or one for each iteration.
-        operators: rows of `operators`.
-        num_warmup: number of iterations of warm-up.
-        mode: of the case.
-        parts: model or optimizer that each of some phases belongs to.
+    `phases` has the time (s) of each phase, the same in all iterations with noise of 1 %, or one for each. In the same
+    way, `columns` adds to `program_iterations`. `parts` has the model or optimizer that a phase belongs to.
     """
     noise = np.random.default_rng(0).uniform(0.99, 1.01, num)
     times = {phase: np.broadcast_to(np.asarray(value, dtype=float), num) * noise for phase, value in phases.items()}
@@ -56,11 +45,10 @@ def watched_program(out: Path, phases: Mapping[str, float | Sequence[float]], *,
     profiled = {"operators": {"status": "ok", "reason": None, "phase_s": {
         phase: float(np.median(values)) for phase, values in times.items()}}}
     entry["passes"] = {"timing": timing, **profiled, **(passes or {})}
-    writer = RunWriter(out, "train", manifest("run", "train.py") | {
-        "options": {"script": "train.py", "arguments": [], "skip": None, "iterations": None, "passes": []}})
-    writer.add_case(entry, {"program_iterations": program, "iterations": iterations, "operators": list(operators)})
-    writer.close("complete")
-    return load_run(writer.publish())
+    facts = manifest("run", "train.py") | {
+        "options": {"script": "train.py", "arguments": [], "skip": None, "iterations": None, "passes": []}}
+    tables = {"program_iterations": program, "iterations": iterations, "operators": list(operators)}
+    return load_run(publish(out, "train", facts, (entry, tables)))
 
 
 def sampled(phase: str, place: str, function: str, num_samples: int, *, of: int = 100, waiting_frac: float = 0.0,
@@ -74,6 +62,5 @@ def sampled(phase: str, place: str, function: str, num_samples: int, *, of: int 
 
 
 def operator(phase: str, name: str, time_s: float, **changes: Any) -> Row:
-    """A row of `operators`."""
     return {"phase": phase, "operator": name, "operator_type": "other", "layer": None, "input_shapes": None,
             "num_calls": 1.0, "self_host_s": time_s, "device_s": None, "flop": None, "bytes": None} | changes

@@ -66,11 +66,11 @@ def test_a_phase_places_all_findings_but_lines(program: Path) -> None:
     assert judged(program, TRUTH, [finding("line", line=1, phase="other")], SAVED)[0] == "partly"
 
 
-def test_another_cause_is_wrong_and_a_limit_is_silent(program: Path) -> None:
-    assert judged(program, TRUTH, [finding("hooks", "medium")], SAVED)[0] == "wrong"
-    assert judged(program, TRUTH, [finding("hooks", "low")], SAVED)[0] == "silent"
-    assert judged(program, TRUTH, [finding("compute")], SAVED)[0] == "silent"
-    assert judged(program, TRUTH, [], SAVED)[0] == "silent"
+@pytest.mark.parametrize(("findings", "verdict"), [
+    ([finding("hooks", "medium")], "wrong"), ([finding("hooks", "low")], "silent"), ([finding("compute")], "silent"),
+    ([], "silent")])
+def test_another_cause_is_wrong_and_a_limit_is_silent(program: Path, findings: Any, verdict: str) -> None:
+    assert judged(program, TRUTH, findings, SAVED)[0] == verdict
 
 
 @pytest.mark.parametrize(("name", "confidence", "recoverable", "verdict"), [
@@ -83,10 +83,8 @@ def test_a_program_without_a_fault(program: Path, name: str, confidence: str, re
     assert judged(program, Truth(allowed=["threads"]), [finding(name, confidence, recoverable)], None)[0] == verdict
 
 
-def test_ranges_hold_within_a_factor_or_five_points() -> None:
-    assert holds([2, 2], SAVED)
-    assert holds([4.5, 4.5], SAVED)
-    assert holds([0.01, 0.02], Saved(10, 0.5, 0))
-    assert not holds([1.9, 1.9], SAVED)
-    assert not holds([4.6, 5], SAVED)
-    assert not holds(None, SAVED)
+@pytest.mark.parametrize(("promised", "saved", "is_held"), [
+    ([2, 2], SAVED, True), ([4.5, 4.5], SAVED, True), ([0.01, 0.02], Saved(10, 0.5, 0), True),
+    ([1.9, 1.9], SAVED, False), ([4.6, 5], SAVED, False), (None, SAVED, False)])
+def test_ranges_hold_within_a_factor_or_five_points(promised: Any, saved: Saved, is_held: bool) -> None:
+    assert holds(promised, saved) == is_held

@@ -8,13 +8,15 @@ import pkgutil
 import re
 import shutil
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
 from support import records
+from support.hostile import hostile
 from support.kinds_of_runs import RUNS
-from support.pages import Page
+from support.pages import HOSTILE, Page
 from support.terminal import shown
 
 import charact.analysis
@@ -126,14 +128,54 @@ def test_an_analysis_has_the_same_columns_for_every_run(analysis: Callable[[Run]
         assert list(analysis(damaged[table]).columns) == list(empty.columns), table
 
 
+def _terminal(run: Run) -> str:
+    return shown(run.path, width=300)
+
+
+def _html(run: Run) -> str:
+    """Words of the report, whose tags match and in which no text of the record is an element."""
+    html = report([run])
+    assert "<script>alert" not in html
+    return Page(re.sub(r"<(script|style)\b.*?</\1>", "", html, flags=re.DOTALL)).words
+
+
+def _tensorboard(run: Run) -> str:
+    found = list(scalars(run))
+    assert not any(math.isnan(scalar.value) for scalar in found)
+    return " ".join(str(scalar.tag) for scalar in found)
+
+
+def _json(run: Run) -> str:
+    return json.dumps(run_summary(run), allow_nan=False, ensure_ascii=False)
+
+
+def _markdown(run: Run) -> str:
+    text = summary_markdown(run)
+    assert len(text.split("\n")) <= MAX_LINES
+    return text
+
+
+RENDERERS = {"terminal": _terminal, "html": _html, "tensorboard": _tensorboard, "json": _json, "markdown": _markdown}
+"""Texts of a run as each renderer shows it."""
+
+
 @pytest.mark.slow_variants
 @pytest.mark.parametrize("table", ["cases", *TABLES])
 def test_a_view_of_a_run_without_a_table_shows_reasons_and_no_nan(table: str, damaged: dict[str, Run]) -> None:
-    run = damaged[table]
-    without_scripts = re.sub(r"<(script|style).*?</\1>", "", report([run]), flags=re.DOTALL)
-    words = Page(without_scripts).words
-    assert "nan" not in re.findall(r"\w+", (words + shown(run.path)).replace(DIVERGED, ""))
-    assert REASONS.get(table, "") in words
-    assert not any(math.isnan(scalar.value) for scalar in scalars(run))
-    json.dumps(run_summary(run), allow_nan=False)
-    assert len(summary_markdown(run).split("\n")) <= MAX_LINES
+    texts = {name: render(damaged[table]).replace(DIVERGED, "") for name, render in RENDERERS.items()}
+    assert [name for name, text in texts.items() if re.search(r"\bnan\b", text)] == []
+    assert REASONS.get(table, "") in texts["html"]
+
+
+QUICK = {"profile", "training", "watched", "operations", "bricks"}
+
+
+@pytest.mark.without_figures
+@pytest.mark.parametrize("kind", [
+    pytest.param(kind, marks=[] if kind in QUICK else pytest.mark.slow) for kind in RUNS])
+def test_every_renderer_takes_names_for_text(kind: str, tmp_path: Path) -> None:
+    run = load_run(hostile(RUNS[kind](tmp_path), text=HOSTILE))
+    texts = {name: render(run) for name, render in RENDERERS.items()}
+    assert [name for name, text in texts.items() if text and "alert(" not in text] == []
+    assert "<script>" not in texts["markdown"]
+    assert [case["case"] for case in json.loads(texts["json"])["cases"]] == list(run.cases["case"])

@@ -16,7 +16,6 @@ from charact.record.reader import Run
 
 
 def _queries() -> list[str]:
-    """SQL of every `charact query` in the pages and in its own help."""
     help_text = f"```bash\n{command.__doc__}\n```\n".replace("\n      charact", "\ncharact")
     texts = [*(path.read_text(encoding="utf-8") for path in PAGES), help_text]
     found = [words[1] for text in texts for words in charact_commands(text) if words[0] == "query" and len(words) > 1]
@@ -24,7 +23,6 @@ def _queries() -> list[str]:
 
 
 def _expressions() -> list[str]:
-    """Expressions that blocks of Python print about runs."""
     found = [re.sub(r"\s+#.*", "", line.strip()) for path in PAGES for block in blocks(path.read_text(encoding="utf-8"))
              if block.language == "python" for line in block.text.splitlines()
              if re.search(r"print\(runs?\.", line)]

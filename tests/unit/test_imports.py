@@ -76,7 +76,6 @@ def free_of_torch(module: str) -> bool:
 
 @cache
 def parsed(source: str) -> ast.Module:
-    """Return the tree of a file's source, which several tests look at."""
     return ast.parse(source)
 
 

@@ -14,7 +14,6 @@ OF_PYTHON = {"._asdict", "._exit", "._getframe", "._popen", "._replace",
 
 
 def is_private(name: str) -> bool:
-    """Whether a part of a dotted name is private; names such as `__version__` are not."""
     return any(part.startswith("_") and not part.startswith("__") for part in name.split("."))
 
 

@@ -472,10 +472,9 @@ class TestTheRun:
             time.sleep(seconds * (1 + twice))
 
         run = charact.profile(work, 0.01, num_iterations=7, out=tmp_path, twice=True)
-        facts = run.passes("work-infer")["timing"]
-        assert facts["num_iterations"] == 7
-        assert facts["ended_by"] == "max_iterations"
-        assert len(calls) == 7 + facts["num_warmup_iterations"]
+        timing = run.entry("work-infer").passes.timing
+        assert (timing.num_iterations, timing.ended_by) == (7, "max_iterations")
+        assert len(calls) == 7 + timing.num_warmup_iterations
         walls = run.iterations.groupby("iteration")["host_s"].sum()
         assert walls.min() >= 0.02
         assert walls.min() < 0.03

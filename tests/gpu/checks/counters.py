@@ -20,7 +20,6 @@ ROWS, FEATURES, WIDTH = 4096, 512, 1024
 
 
 def need(source: str) -> None:
-    """Require that a source can count here."""
     if (unavailable := all_sources()[source].available()) is not None:
         raise NotHereError(f"{source}: {unavailable.reason}")
 
@@ -30,7 +29,6 @@ def nan_or(values: Mapping[str, float], name: str) -> float:
 
 
 def values_by(rows: pd.DataFrame, column: str) -> dict[str, float]:
-    """Return the values of counters by another column."""
     return dict(zip(rows[column], rows["value"], strict=True))
 
 

@@ -57,7 +57,6 @@ def _check_private_memory(session: Session, available_bytes: float) -> None:
 
 
 def _kibibytes(path: str, *names: str) -> dict[str, float]:
-    """Return sizes of a file below /proc in bytes by name."""
     found = re.findall(r"^(\w+):\s+(\d+) kB", Path(path).read_text(encoding="ascii"), re.MULTILINE)
     return {name: float(size) * KIB for name, size in found if name in names}
 
@@ -105,7 +104,6 @@ def check_ceilings(session: Session) -> None:
 
 
 def _product_rate(session: Session, precision: str, dtype: torch.dtype, side: int) -> float:
-    """Return the FLOP/s of a square product."""
     left, right = (torch.randn(side, side, device=session.device, dtype=dtype) for _ in range(2))
     with float32_products(precision):
         return 2 * side**3 / queued_s(partial(torch.mm, left, right), 4)

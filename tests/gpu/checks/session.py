@@ -67,7 +67,6 @@ class Session:
         self.line("INFO", name, value)
 
     def log(self, text: str) -> None:
-        """Add to `programs.log`, which has what programs printed."""
         with open(self.out / "programs.log", "a", encoding="utf-8") as file:
             file.write(text + "\n")
 
@@ -136,5 +135,4 @@ def on_cuda(check: Check) -> Check:
 
 
 def last_words(ended: Ended) -> str:
-    """Return the end of what a program printed as its error."""
     return " ".join([ended.error, *ended.ours]).strip()[-300:]

@@ -266,10 +266,3 @@ def test_the_rnns_gradients_are_clipped() -> None:
     workload.clip_gradients(model)
     squares = sum(float(parameter.grad.square().sum()) for parameter in model.parameters())
     assert math.sqrt(squares) == pytest.approx(0.25, rel=1e-4)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_pictures_are_refused(name: str) -> None:
-    workload = find_workload(name).prepare()
-    with pytest.raises(UserError, match=r"cifar10 has image data, this workload reads .* data: choose from synth"):
-        workload.dataset(8, DataRequest("cifar10"))

@@ -224,24 +224,6 @@ def test_the_reader_follows_the_papers_equations() -> None:
     assert (outputs.std(1) > 0.001).all()
 
 
-def test_more_padding_changes_no_probability() -> None:
-    questions = make_questions(DataRequest(split="test"), 20, 60)
-    batches = [first_batch(ClozeQuestions(questions, 60, length, answerable_only=True), 4) for length in (20, 33)]
-    model = prepared("aoa_reader", "cbt").model(small_questions(20)).eval()
-    with torch.no_grad():
-        tight, loose = (model(*batch[:3]) for batch in batches)
-    torch.testing.assert_close(tight, loose)
-
-
-def test_all_words_of_a_document_share_the_probability() -> None:
-    dataset = small_questions(12)
-    batch = first_batch(dataset, 5)
-    words = torch.arange(1, 60).expand(5, -1)
-    with torch.no_grad():
-        outputs = prepared("aoa_reader", "cnn").model(dataset)(batch.document, batch.query, words)
-    torch.testing.assert_close(outputs.sum(1), torch.ones(5))
-
-
 def test_an_answer_that_was_cut_away_has_a_finite_loss() -> None:
     workload = prepared("aoa_reader", "cbt")
     outputs = torch.zeros(2, 10, requires_grad=True)
