@@ -65,22 +65,22 @@ def md5(content: bytes) -> str:
     return hashlib.md5(content).hexdigest()
 
 
-def test_fetch_then_check_then_fetch_again(tmp_path: Path, server: FileServer) -> None:
+def test_fetch_then_check_then_fetch_again(tmp_path: Path, server: FileServer, here: Here) -> None:
     source = ("--source", server.address)
-    done = charact("data", "fetch", "tatoeba", *source, cwd=tmp_path)
+    done = here("data", "fetch", "tatoeba", *source, cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     first, last = done.stdout.splitlines()
     assert first.startswith("data/tatoeba/data.zip: downloaded, ")
     assert last == "Use it with --data tatoeba --data-dir data"
     assert files(tmp_path) == ["data/tatoeba/data.zip", "data/tatoeba/data.zip.sha256"]
 
-    done = charact("data", "check", "tatoeba", cwd=tmp_path)
+    done = here("data", "check", "tatoeba", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     rows = [line.split(maxsplit=1) for line in done.stdout.splitlines() if line]
     assert ["data.zip", "unchanged since it was fetched, by its recorded checksum"] in rows
     assert ["train", "60 pairs in all splits and of all lengths"] in rows
 
-    done = charact("data", "fetch", "tatoeba", *source, cwd=tmp_path)
+    done = here("data", "fetch", "tatoeba", *source, cwd=tmp_path)
     assert done.stdout.splitlines()[0] == "data/tatoeba/data.zip: already correct"
     assert server.paths == ["/files/data.zip"]
 

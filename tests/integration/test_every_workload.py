@@ -37,7 +37,6 @@ def cases() -> Iterator[Any]:
             yield pytest.param(name, mode, marks=[pytest.mark.slow] if name in names else [], id=f"{name}-{mode}")
 
 
-@pytest.mark.drawn
 @pytest.mark.slow_variants
 @pytest.mark.parametrize(("name", "mode"), list(cases()))
 def test_it_runs_is_measured_and_shown(name: str, mode: str, tmp_path: Path) -> None:

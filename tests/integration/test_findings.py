@@ -4,15 +4,14 @@ The three programs without a fault get no finding that promises much. What a rem
 `benchmarks/findings.py`.
 """
 
-import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from findings import FIRST, judged, read_truths, row
-from support.programs import run_watched
+from support.programs import only_record, run_watched
+
+from charact.views.export.run_summary import run_summary
 
 PROGRAMS = Path(__file__).parents[1] / "programs"
 KNOWN = read_truths(PROGRAMS / "known_causes")
@@ -22,10 +21,7 @@ QUICK = {"validation_graph"}
 def summary_of(path: Path, directory: Path) -> dict[str, Any]:
     """Return the summary of a program that ran under charact."""
     assert run_watched([str(path)], directory).status == 0
-    shown = subprocess.run([sys.executable, "-m", "charact", "show", "--json", "runs"], cwd=directory, check=True,
-                           capture_output=True, text=True)
-    summary: dict[str, Any] = json.loads(shown.stdout)
-    return summary
+    return run_summary(only_record(directory))
 
 
 @pytest.mark.clock

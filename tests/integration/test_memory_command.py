@@ -25,7 +25,6 @@ def entries(run: Run) -> dict[str, Any]:
     return {entry.case: entry for entry in run.entries}
 
 
-@pytest.mark.drawn
 def test_cases_are_predicted_and_measured_and_told(here: Here, tmp_path: Path) -> None:
     done = here(*MLP, "--input-sizes", "4,8", "--batch-sizes", "2", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")

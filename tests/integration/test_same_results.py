@@ -1,10 +1,10 @@
 """A watched program computes what it computes alone: all its random numbers, weights and printed results."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from support.forked import Server
+from support.programs import run_bare, run_watched
 
 PROGRAM = '''
 import hashlib, random
@@ -48,17 +48,16 @@ for epoch in range(12):
 '''
 
 
-def printed(tmp_path: Path, *command: str) -> list[str]:
-    path = tmp_path / "train.py"
-    path.write_text(PROGRAM)
-    done = subprocess.run([sys.executable, *command, str(path)], cwd=tmp_path, capture_output=True, text=True,
-                          check=True)
-    return done.stdout.splitlines()
-
-
 @pytest.mark.parametrize("options", [(), pytest.param(
     ("--sample", "--passes", "operators,memory,inspection,counters"), marks=pytest.mark.slow)])
-def test_a_program_is_not_changed(options: tuple[str, ...], tmp_path: Path) -> None:
-    alone, watched = printed(tmp_path), printed(tmp_path, "-m", "charact", "run", "-q", *options)
-    assert len(alone) == 12
+def test_a_program_is_not_changed(options: tuple[str, ...], tmp_path: Path, server: Server) -> None:
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here" / "train.py").write_text(PROGRAM)
+    if options:  # in processes of their own
+        alone, watched = (run(["train.py"] if run is run_bare else [*options, "train.py"], tmp_path / "here").output
+                          for run in (run_bare, run_watched))
+    else:
+        children = [server.start(*command, "train.py", cwd=tmp_path / "here") for command in ([], ["run", "-q"])]
+        alone, watched = (child.wait().output for child in children)
+    assert alone.count("\n") == 12
     assert watched == alone
