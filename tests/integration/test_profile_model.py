@@ -141,6 +141,9 @@ def test_a_model_that_fails_fails_its_case_with_one_line(model: str, spec: str, 
     (["--model", "nets:Fixed", "--input-spec", "S", "--channels-last", "--input-sizes", "8"],
      "--channels-last orders the axes of images"),
 ])
-def test_a_mistake_gets_one_line_and_nothing_is_written(arguments: list[str], message: str,
-                                                        refused: Callable[..., None]) -> None:
-    refused("profile", *arguments, *QUICK, said=message)
+def test_a_mistake_gets_one_line_and_nothing_is_written(arguments: list[str], message: str, tmp_path: Path,
+                                                        profile_here: Callable[..., Any]) -> None:
+    done = profile_here(*arguments, cwd=tmp_path)
+    assert (done.returncode, done.stdout, done.stderr.count("\n"), done.stderr[:7]) == (2, "", 1, "error: ")
+    assert message in done.stderr
+    assert not (tmp_path / "runs").exists()

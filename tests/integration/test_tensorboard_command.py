@@ -57,6 +57,7 @@ def test_says_that_there_are_no_runs_yet(tmp_path: Path) -> None:
         assert "charact profile" in server.stdout.readline()
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of TensorBoard
 def test_no_directory_and_a_port_that_is_taken_are_refused(record: Path, tmp_path: Path, refused: Callable[..., None]
                                                            ) -> None:
     (tmp_path / "file").touch()
