@@ -191,7 +191,7 @@ def test_a_damaged_suite_is_refused(there: Path, refused: Here, change: Callable
     (["run", "suite", "--share", "0"], "--share: 0 is not a share"),
     (["run", "suite", "--share", "1.5"], "--share: 1.5 is not a share"),
     (["run", "suite", "--share", "nan"], "--share"),
-    (["generate", f"{'x' * 300}.pt2"], ""),
+    (["generate", "x" * 300], ""),
     (["construct", "x" * 300, "suite"], ""),
     (["run", "suite", "--method", "warm"], "--method: 'warm' is not one of contextual, paper"),
     (["run", "suite", "--resume", "runs/done"], "name the suite to run"),
