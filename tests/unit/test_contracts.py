@@ -167,7 +167,7 @@ def test_a_view_of_a_run_without_a_table_shows_reasons_and_no_nan(table: str, da
     assert REASONS.get(table, "") in texts["html"]
 
 
-QUICK = {"profile", "training", "watched", "operations", "bricks"}
+QUICK = {"profile", "watched", "bricks"}
 
 
 @pytest.mark.without_figures
