@@ -112,12 +112,12 @@ class MemoryCurve:
         return [snapshot for number, snapshot in enumerate(self.snapshots)
                 if number % stride == 0 or id(snapshot) in peaks]
 
-    def rows(self, method: Literal["measured", "predicted"]) -> list[dict[str, Any]]:
+    def rows(self, method: Literal["measured", "predicted"], begun: int | None = None) -> list[dict[str, Any]]:
         """Return rows of the table `memory`: composition at the peak, at each phase's peak, and over time.
 
-        Moments of a measured curve are in ns.
+        Moments of a measured curve are in ns; times are relative to `begun`, by default the first snapshot.
         """
-        begun = self.snapshots[0].place.moment
+        begun = self.snapshots[0].place.moment if begun is None else begun
         rows: list[dict[str, Any]] = []
 
         def add(kind: str, snapshot: Snapshot, number: int | None = None) -> None:

@@ -146,7 +146,7 @@ def device_ns_by_operator(events: TraceEvents) -> dict[int, int]:
     return dict(spent_ns)
 
 
-class DeviceClock:
+class EventTimes:
     """Converts times on the host to the times that CUDA events recorded there would have.
 
     That is the end of all work launched before, except communication, but no earlier than the host time itself.

@@ -7,14 +7,14 @@ from dataclasses import replace
 from typing import Any
 
 from charact.core import timeline
+from charact.core.memory_curve import MemoryCurve, Place, Snapshot
 from charact.core.timeline import Interval, Iteration
 from charact.core.trace_marks import LAYER_PREFIX
 from charact.record.schema import PHASES, Rows
-from charact.traces.device import DeviceClock, Intervals, is_communication, union, without
+from charact.traces.device import EventTimes, Intervals, is_communication, union, without
 from charact.traces.events import TraceEvents
 from charact.traces.phases import AttributedTrace
 
-MAX_TIMELINE_SNAPSHOTS = 200
 _Place = tuple[str, str, str, str | None, str, str | None]
 """Phase, name, operator type, layer, input shapes and type of an operator."""
 
@@ -32,7 +32,7 @@ def timed_iterations(trace: AttributedTrace) -> list[Iteration]:
     device times.
     """
     device, iterations = trace.events.device, trace.iterations
-    clock = DeviceClock(device)
+    clock = EventTimes(device)
     if not device or not any(clock.at(each.start_ns) < clock.at(each.end_ns) for each in iterations):
         return iterations
     exchanging = union((event.start_ns, event.end_ns) for event in device if is_communication(event))
@@ -142,21 +142,6 @@ def memory_rows(trace: AttributedTrace) -> Rows:
     on_device = 1 if any(each.device_type == 1 for each in allocated) else 0
     snapshots = sorted((each.time_ns, each.num_bytes) for each in allocated if each.device_type == on_device
                        and iteration.start_ns <= each.time_ns <= iteration.end_ns)
-    peaks: dict[str, tuple[int, int]] = {}
-    for time_ns, num_bytes in snapshots:
-        phase = iteration.phase_at(time_ns)
-        peaks[phase] = max(peaks.get(phase, (-1, 0)), (num_bytes, time_ns))
-    if not any(held for held, _ in peaks.values()):
-        return []
-    peak = max(peaks, key=lambda phase: peaks[phase])
-    every = -(-len(snapshots) // MAX_TIMELINE_SNAPSHOTS)
-    top = {time_ns for _, time_ns in peaks.values()}
-    timeline = [snapshot for number, snapshot in enumerate(snapshots) if number % every == 0 or snapshot[0] in top]
-    common: dict[str, Any] = {"method": "measured", "category": "unknown"}
-    return [
-        {**common, "kind": "peak", "phase": peak, "bytes": peaks[peak][0]},
-        *({**common, "kind": "phase_peak", "phase": phase, "bytes": held} for phase, (held, _) in peaks.items()),
-        *({**common, "kind": "timeline", "phase": iteration.phase_at(time_ns), "moment": number,
-           "time_s": (time_ns - iteration.start_ns) / 1e9, "bytes": held}
-          for number, (time_ns, held) in enumerate(timeline)),
-    ]  # fmt: skip
+    curve = MemoryCurve([Snapshot(Place(time_ns, iteration.phase_at(time_ns)), {("unknown", None): held}, held)
+                         for time_ns, held in snapshots])
+    return curve.rows("measured", iteration.start_ns) if any(held for _, held in snapshots) else []

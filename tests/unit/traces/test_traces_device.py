@@ -5,7 +5,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from charact.traces.device import DeviceClock, length_ns, union, usage, without
+from charact.traces.device import EventTimes, length_ns, union, usage, without
 from charact.traces.events import DeviceEvent
 
 SPANS = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 12)).map(lambda one: (one[0], one[0] + one[1])),
@@ -50,19 +50,19 @@ def test_busy_time_is_computation_and_what_nothing_hides(computation: list[tuple
 
 class TestClock:
     def test_it_waits_for_what_was_launched_before(self) -> None:
-        clock = DeviceClock([event(10, 100, launched=5), event(100, 150, launched=20)])
+        clock = EventTimes([event(10, 100, launched=5), event(100, 150, launched=20)])
         assert [clock.at(moment) for moment in (0, 4, 5, 19, 20, 140, 200)] == [0, 4, 100, 100, 150, 150, 200]
 
     def test_it_does_not_wait_for_communication(self) -> None:
-        clock = DeviceClock([event(10, 100, launched=5), event(20, 900, "ncclDevKernel", launched=6)])
+        clock = EventTimes([event(10, 100, launched=5), event(20, 900, "ncclDevKernel", launched=6)])
         assert clock.at(50) == 100
 
     def test_what_was_launched_before_the_trace_comes_first(self) -> None:
-        assert DeviceClock([event(0, 70, launched=None)]).at(10) == 70
+        assert EventTimes([event(0, 70, launched=None)]).at(10) == 70
 
     @given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 50), st.integers(0, 20)), max_size=10))
     def test_it_never_runs_back(self, launches: list[tuple[int, int, int]]) -> None:
-        clock = DeviceClock([event(start, start + length, launched=at) for at, start, length in launches])
+        clock = EventTimes([event(start, start + length, launched=at) for at, start, length in launches])
         moments = [clock.at(moment) for moment in range(80)]
         assert moments == sorted(moments)
         assert all(passed >= moment for moment, passed in enumerate(moments))
