@@ -86,8 +86,7 @@ def fake_modules(created: Callable[[nn.Parameter], object] = id) -> Iterator[Non
 
     PyTorch cannot swap or deep-copy fake parameters, and draws until no value is out of range.
 
-    Args:
-        created: called with each copied parameter; by default, nothing happens.
+    `created` is called with each copied parameter.
     """
     apply: Any = nn.Module._apply
     draw = nn.init._no_grad_trunc_normal_

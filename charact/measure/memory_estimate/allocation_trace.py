@@ -194,7 +194,6 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return self._phase
 
     def _number(self, tensor: torch.Tensor, phase: str | None) -> int:
-        """Return the block index of a tensor's storage; add a new block to the trace."""
         storage = tensor.untyped_storage()
         address = storage._cdata
         number = self._index_of.get(address)

@@ -59,11 +59,8 @@ Blocks = Sequence[int]
 def cuda_inner(trace: AllocationTrace, target: Target, *, tf32: bool = False, channels_last: bool = False) -> Range:
     """Return operators' workspaces and block sizes on a CUDA device.
 
-    Args:
-        trace: recorded under `cuda_kernels`.
-        target: the device.
-        tf32: whether float32 products are computed in TF32.
-        channels_last: whether pictures and weights of convolutions are stored in NHWC, which tensor cores read.
+    The trace is one recorded under `cuda_kernels`. `channels_last`: whether pictures and weights of convolutions are
+    stored in NHWC, which tensor cores read.
     """
     capability = target.capability or ASSUMED_CAPABILITY
     blocks = [block.num_bytes for block in trace.blocks]

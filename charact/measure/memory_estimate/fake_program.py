@@ -144,7 +144,6 @@ def _errors_of(case: Case) -> contextlib.AbstractContextManager[None]:
 
 
 def _why(error: Exception) -> str | None:
-    """Return why fake tensors do not support an operation; None for other errors."""
     operator = getattr(error, "func", None)
     if isinstance(error, (DataDependentOutputException, DynamicOutputShapeException)):
         return f"its operator {operator} depends on values, not only on shapes"

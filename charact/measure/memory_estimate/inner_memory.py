@@ -90,7 +90,6 @@ class _PeakSearch:
         self._totals = [snapshot.total_bytes for snapshot in curve.snapshots]
 
     def measure_what_decides(self) -> None:
-        """Measure calls, the largest first, until no other can exceed the peak of its phase."""
         while True:
             certain = self._certain()
             excess: dict[OperatorCall, float] = {}
@@ -103,7 +102,6 @@ class _PeakSearch:
             self._measure(sorted(excess, key=lambda call: -excess[call])[:_CALLS_A_ROUND])
 
     def result(self) -> tuple[Range, Workspaces]:
-        """Return the internal memory of all operators, and how many calls were measured and modelled, and why."""
         certain = self._certain()
         ranges: list[Modelled] = []
         failed: dict[OperatorCall, str] = {}  # calls that may decide a peak but cannot be measured, and their operators
@@ -218,7 +216,6 @@ def _dense_bytes(layout: Layout, block: int = 1) -> int:
 
 
 def _convolution_bytes(op: Op, layouts: Sequence[Layout], blocks: Sequence[int]) -> int:
-    """Return the most that a convolution copies and unfolds."""
     *images, weight = [layout for layout in layouts if len(layout.shape) > 2]
     assert op.call is not None
     names = [argument.name for argument in op.call.operator._schema.arguments]

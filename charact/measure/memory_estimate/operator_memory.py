@@ -230,9 +230,7 @@ class OperatorMemory:
     def measure(self, calls: Sequence[OperatorCall], expected_bytes: Callable[[OperatorCall], float]) -> None:
         """Measure the calls without a result; calls that do not fit or fail get a `reason` instead.
 
-        Args:
-            calls: distinct calls.
-            expected_bytes: estimate of the bytes that a call allocates, to check whether it fits in the free memory.
+        `expected_bytes` estimates the bytes that a call allocates, to check whether it fits in the free memory.
         """
         known, allowed = self.cached(calls), _FREE_SHARE * free_host_bytes()
         chosen = []
@@ -297,7 +295,6 @@ def _processor(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
 
 
 def _run(calls: Sequence[OperatorCall], reasons: dict[OperatorCall, str]) -> dict[OperatorCall, CallMemory]:
-    """Run calls under the profiler; add those that fail to `reasons`."""
     if torch._C._autograd._profiler_enabled():
         raise UserError("PyTorch's profiler is active, and there is only one: estimate memory outside of it")
     outputs: dict[int, tuple[int, ...]] = {}

@@ -70,10 +70,7 @@ def smallest_taken(run: Callable[[int], object], smallest: int, most: int) -> in
 
     Some networks need more: a batch norm may need two samples.
 
-    Args:
-        run: raises an error if the network does not support a value.
-        smallest: first value to try, at least 1.
-        most: upper limit.
+    `run` raises an error if the network does not support a value.
 
     Raises:
         Exception: error of the last value; a UserError ends the search.

@@ -66,7 +66,6 @@ class _Search:
         self._refusals: dict[int, str] = {}
 
     def run(self, interrupt: Interrupt) -> list[tuple[CaseEntry, dict[str, Rows]]]:
-        """Search; return entry and rows of the case found, and of the next one if it ran."""
         started = time.perf_counter()
         try:
             with interrupt.allowed():
@@ -117,7 +116,6 @@ class _Search:
         return start
 
     def _is_allowed(self, value: int) -> bool:
-        """Return whether the workload and its data allow a value."""
         if value in self._refusals:
             return False
         try:
@@ -161,7 +159,6 @@ class _Search:
                 for value in values}
 
     def _row(self, found: int | None, runs: dict[int, MemoryRun]) -> dict[str, Any]:
-        """Return a row of the table `fits`."""
         target, following = self._plan.memory.target, self._next(found)
         needed = None if found is None else self._estimates[found].needed_bytes
         verified = {value: run.entry.status for value, run in runs.items()

@@ -66,12 +66,7 @@ def run_memory_cases(cases: Sequence[Case], plan: MemoryPlan, writer: RunWriter,
 class MemoryRun:
     """One case: its estimate, its measurement, and its entry and rows of the record.
 
-    Args:
-        case: the case.
-        plan: options of the sweep.
-        estimator: for the plan's target.
-        observer: receives the passes.
-        estimate: an existing estimate; the case then runs even if it does not fit.
+    With an existing `estimate` the case runs even if it does not fit.
     """
 
     def __init__(self, case: Case, plan: MemoryPlan, estimator: Estimator, observer: Observer,
@@ -137,7 +132,6 @@ class MemoryRun:
         self.entry.update(**measured.description)
 
     def _with_composition(self, shortage: OutOfMemory) -> OutOfMemory:
-        """Add the measured or estimated composition to a shortage, and how to search what fits."""
         if shortage.composition is not None:
             shortage.composition_source = "measured"
         elif self._estimate is not None:

@@ -82,13 +82,7 @@ def run_operations(cases: Sequence[OperationCase], rule: StopRule, writer: RunWr
 
     A signal ends the run after the finished cases and is in `interrupt.signal`.
 
-    Args:
-        cases: cases in order.
-        rule: stop rule of a direction, in repetitions.
-        writer: of the record.
-        observer: receives progress.
-        interrupt: ends the run early.
-        hot: whether all calls use the same inputs.
+    The rule is that of a direction, in repetitions. `hot`: whether all calls use the same inputs.
     """
     for number, case in enumerate(cases, start=1):
         observer.case_started(case.id, number, len(cases))
@@ -109,7 +103,7 @@ def _run_case(case: OperationCase, rule: StopRule, observer: Observer, interrupt
             entry.update(status="error", reason=refusal)
         else:
             with (host_memory_guard(case.device), interrupt.allowed(),
-                  float32_products(_float_precision(case.precision))):
+                  float32_products("tf32" if case.precision == "tf32" else "fp32")):
                 for row in problem_rows:
                     observer.pass_started(row["direction"])
                     timing, checked = _measure(case, row["direction"], rule, observer, hot=hot)
@@ -160,8 +154,3 @@ def _entry(case: OperationCase) -> CaseEntry:
     return CaseEntry(case.id, "ok", workload=case.problem.text, variant=case.variant, mode="op",
                      precision=case.precision, device=str(case.device), device_name=device_name(case.device),
                      data="synthetic", source=None if suite is None else all_suites()[suite].source)
-
-
-def _float_precision(precision: str) -> str:
-    """Return the precision of float32 products during the case."""
-    return "tf32" if precision == "tf32" else "fp32"

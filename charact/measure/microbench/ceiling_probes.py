@@ -96,14 +96,12 @@ def probes(device: torch.device) -> list[Probe]:
 
 
 def _precisions(device: torch.device) -> list[str]:
-    """Return the precisions that the device has instructions for."""
     if device.type == "cpu":
         return ["fp32", *(["bf16"] if native_bf16() else [])]
     return [precision for precision in _DTYPES if unsupported_reason(precision, device) is None]
 
 
 def _products(device: torch.device, precision: str, budget: int) -> Iterator[Probe]:
-    """Yield products of square matrices of growing size, by each library that PyTorch uses."""
     dtype = _DTYPES[precision]
     # A separate generator, so that the program's random numbers do not depend on this measurement.
     generator = torch.Generator(device).manual_seed(0)

@@ -118,7 +118,6 @@ def _row(device: torch.device, probe: Probe, block: _Repeats) -> Ceiling:
 
 
 def _with_datasheet(row: Ceiling, device: torch.device) -> Ceiling:
-    """Add the datasheet's rates of a GPU's products and memory; CPU datasheets have none."""
     if device.type == "cpu":
         return row
     sheet = datasheet(device_name(device))

@@ -128,7 +128,6 @@ class _SourceThread(threading.Thread):
         self._ended.set()
 
     def end(self) -> None:
-        """Wait for the last sample; take one if there is none."""
         if self.ident is not None:
             self.join()
             if not self.samples and self._problem is None:
@@ -143,7 +142,6 @@ class _SourceThread(threading.Thread):
         return outcome(None, missing) if self._problem is None else self._problem | {"missing": dict(missing)}
 
     def attempt(self, act: Callable[..., None], *args: Any) -> None:
-        """Call a function of the source and store its first error as the outcome."""
         try:
             act(*args)
         except UnavailableError as error:

@@ -91,9 +91,7 @@ def flop_pass(case: Case, batch: Any) -> tuple[list[dict[str, Any]], FlopPass]:
     *Error*: exact for these operators; pointwise work is not counted, as in the published counts. The fact `uncounted`
     names operators with much work but no formula.
 
-    Args:
-        case: the case; its model is built again on fake tensors.
-        batch: a batch of the case; only its shapes and types are used.
+    The model is built again on fake tensors; of the batch only shapes and types are used.
     """
     with fake_tensors(case) as fake:
         # Created anew: a tensor of another device cannot be converted among fake ones.

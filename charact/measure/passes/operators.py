@@ -77,10 +77,7 @@ class OperatorProbe:
     *Error*: the profiler adds some microseconds to each operator, so use its shares, and times from the timing pass.
     Stacks are not recorded: they would break the phases' spans in trace viewers.
 
-    Args:
-        trace_path: path of the trace.
-        device: on which kernels run; the CPU for none.
-        replays_work: whether FLOP and bytes of the last iteration are counted by `replayed_work`.
+    `replays_work`: whether FLOP and bytes of the last iteration are counted by `replayed_work`.
     """
 
     def __init__(self, trace_path: Path, device: torch.device, *, replays_work: bool = False) -> None:

@@ -130,7 +130,6 @@ def _work(name: str, arguments: list[Any]) -> _Work:
 
 
 def _precision(call: Operator, arguments: list[Any], settings: Mapping[str, Any]) -> str | None:
-    """Return the precision of a product, that of its largest tensor; settings are those of float32 on CUDA."""
     tensors = [value for value in arguments if isinstance(value, torch.Tensor) and value.is_floating_point()]
     precision = _PRECISIONS.get(max(tensors, key=torch.Tensor.numel).dtype) if tensors else None
     if precision == "fp32" and settings:

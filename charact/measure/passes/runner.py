@@ -37,13 +37,7 @@ def run_cases(cases: Sequence[Case], rule: StopRule, writer: RunWriter, observer
 
     A signal ends the run and keeps the finished cases; `interrupt.signal` is its number.
 
-    Args:
-        cases: in order.
-        rule: stop rule of the timing pass.
-        writer: of the record.
-        observer: progress callbacks.
-        interrupt: signal handler.
-        sources: requested counter sources; without any there is no counter pass.
+    Without `sources` there is no counter pass.
     """
     for number, case in enumerate(cases, start=1):
         observer.case_started(case.id, number, len(cases))
@@ -67,7 +61,6 @@ class _CaseRun:
         self._passes = self._entry.passes
 
     def run(self, interrupt: Interrupt) -> tuple[CaseEntry, dict[str, Rows]]:
-        """Run the passes; a failure of the timing pass fails the case, another failure only its pass."""
         try:
             with host_memory_guard(self._case.device), interrupt.allowed(), float32_products(self._case.precision):
                 self._run_passes()
@@ -119,7 +112,6 @@ class _CaseRun:
         return found.facts
 
     def _kernels(self) -> Pass:
-        """Return the status of the kernels, which come from the operator pass on a GPU."""
         if self._case.device.type != "cuda":
             return Pass("skipped", "kernels run on GPUs only")
         return Pass(self._passes.operators.status, self._passes.operators.reason)
@@ -137,7 +129,6 @@ class _CaseRun:
         return facts
 
     def _counters(self, loop: Loop) -> CountersPass:
-        """Run the counter pass and add the counters of the operator pass's trace."""
         from_trace = [source.name for source in self._sources if source.taken == "trace"]
         self._tables["counters"] = self._from_trace if from_trace else []
         rows, facts = counter_pass(loop, self._sources)
@@ -147,7 +138,6 @@ class _CaseRun:
         return facts
 
     def _optional(self, name: str, take: Callable[[], Pass]) -> None:
-        """Run an optional pass; a failure is stored with its reason."""
         self._observer.pass_started(name)
         try:
             self._passes[name] = take()

@@ -21,9 +21,7 @@ def warm_device(device: torch.device, work: Callable[[], object] | None = None) 
 
     The clock is NVML's, or where it is not available, the number of calls per second.
 
-    Args:
-        device: on a CPU nothing happens.
-        work: is called; by default a matrix product.
+    On a CPU nothing happens. By default, `work` is a matrix product.
     """
     if device.type != "cuda":
         return 0
