@@ -197,7 +197,6 @@ def runnable(brick: Brick, device: str = "cpu") -> BrickFunction:
 
 
 def _values(numbers: Sequence[int | None]) -> str:
-    """Return the variable names of values, each followed by a comma."""
     return "".join("_, " if number is None else f"v{number}, " for number in numbers).rstrip(" ")
 
 

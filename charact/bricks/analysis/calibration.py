@@ -7,7 +7,6 @@ from statistics import fmean
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from charact.analysis.common.significance import Values
 from charact.bricks.analysis.construction import Correction
@@ -54,7 +53,10 @@ def fit_correction(constructions: "Sequence[Construction]", measured_s: Sequence
             raise UserError(f"{construction.composition.model} cannot calibrate: {construction.reason}")
     if len(constructions) < MIN_MODELS:
         raise UserError(f"a correction needs {MIN_MODELS} measured models, there are {len(constructions)}: name more")
-    shares = np.array([_parts(construction) for construction in constructions]) / np.asarray(measured_s)[:, None]
+    # What the coefficients multiply, over the measured time.
+    shares = np.array([[construction.sum_s or 0.0, construction.composition.num_module_calls,
+                        len(construction.composition.pieces), construction.num_backward_starts]
+                       for construction in constructions]) / np.asarray(measured_s)[:, None]
     absent = [number for number in range(len(COEFFICIENTS)) if not shares[:, number].any()]
     rows = range(len(shares))
     errors = [float(shares[row] @ _fitted(np.delete(shares, row, axis=0))) - 1 for row in rows]
@@ -65,13 +67,6 @@ def fit_correction(constructions: "Sequence[Construction]", measured_s: Sequence
         plain_error_frac=_mean_error(shares @ _NEUTRAL - 1), error_frac=_mean_error(errors),
         worst_error_frac=float(np.abs(errors).max()),
     )  # fmt: skip
-
-
-def _parts(construction: "Construction") -> list[float]:
-    """Return the quantities that the coefficients multiply."""
-    composition = construction.composition
-    assert construction.sum_s is not None  # checked by the caller
-    return [construction.sum_s, composition.num_module_calls, len(composition.pieces), construction.num_backward_starts]
 
 
 def _fitted(shares: Values) -> Values:
@@ -98,19 +93,14 @@ def _bounded(shares: Values, weights: Values) -> Values:
         free = [number for number, side in zip(present, sides, strict=True) if side is None]
         for number, side in zip(present, sides, strict=True):
             values[number] = 0.0 if side is None else side[number]
-        values[free] = _solved(columns[:, free], wanted - columns @ values)
+        sizes = np.linalg.norm(columns[:, free], axis=0)  # they differ by orders of magnitude
+        values[free] = np.linalg.lstsq(columns[:, free] / sizes, wanted - columns @ values, rcond=None)[0] / sizes
         squares = float(((columns @ values - wanted) ** 2).sum())
         if squares < least and np.all(values >= _LOWEST) and np.all(values <= _HIGHEST):
             best, least = values, squares
             if len(free) == len(present):
                 break
     return best
-
-
-def _solved(columns: Values, wanted: Values) -> NDArray[np.float64]:
-    """Solve least squares with columns scaled to norm 1, since they differ by orders of magnitude."""
-    sizes = np.linalg.norm(columns, axis=0)
-    return np.asarray(np.linalg.lstsq(columns / sizes, wanted, rcond=None)[0] / sizes)
 
 
 def _mean_error(errors: Sequence[float] | Values) -> float:

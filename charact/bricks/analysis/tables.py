@@ -356,8 +356,8 @@ def time_by_layers(run: Run) -> pd.DataFrame:
     pieces = _whole_pieces(run)
     named = pieces.assign(
         layers=[layer_text(types) or "not recorded" for types in pieces["layer_types"]],
-        operator_type=[_kind(*each) for each in zip(pieces["phase"], pieces["layer_types"], strict=True)],
-    )  # fmt: skip
+        operator_type=["optimizer" if phase == "update" else kind_of_work(types) or "other"
+                       for phase, types in zip(pieces["phase"], pieces["layer_types"], strict=True)])
     rows = named.groupby(["case", "layers", "operator_type"], sort=False, as_index=False).agg(
         num_uses=("num_uses_here", "sum"), time_s=("time_s", "sum"))
     rest_s = (_plain_sums(run) - pieces.groupby("case")["time_s"].sum()).dropna()
@@ -382,10 +382,6 @@ def predicted_times(run: Run) -> pd.DataFrame:
         return pd.DataFrame(columns=columns)
     share = pieces.loc[predicted, "time_s"].sum() / pieces["time_s"].sum()
     return pd.DataFrame([[pieces["brick"].nunique(), pieces.loc[predicted, "brick"].nunique(), share]], columns=columns)
-
-
-def _kind(phase: str, layer_types: str | None) -> str:
-    return "optimizer" if phase == "update" else kind_of_work(layer_types) or "other"
 
 
 @memoize

@@ -84,7 +84,7 @@ def chosen_models(asked: Asked, kept: Sequence[Composition], runs: Sequence[Run]
 
     A name selects all stored compositions of that name that fit the options; `all` selects every timed model.
     """
-    timed = set.intersection(*(_timed(run) for run in runs))
+    timed = set.intersection(*({(entry.mode, runs_as(entry.precision)) for entry in run.entries} for run in runs))
     allowed = [each for each in kept if asked.allows(each)]
     fitting = [each for each in allowed if (each.mode, runs_as(each.precision)) in timed]
     if ALL in asked.names and asked.names != [ALL]:
@@ -107,11 +107,6 @@ def chosen_models(asked: Asked, kept: Sequence[Composition], runs: Sequence[Run]
     if not found:
         raise UserError("no model could be captured: generate the suite with those that can")
     return Models(list({each.case: each for each in found}.values()), bricks)
-
-
-def _timed(run: Run) -> set[tuple[str, str]]:
-    """Return modes and precisions of a run; precisions as in `runs_as`."""
-    return {(entry.mode, runs_as(entry.precision)) for entry in run.entries}
 
 
 def is_called(composition: Composition, name: str) -> bool:

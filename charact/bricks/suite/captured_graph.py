@@ -249,7 +249,6 @@ class _Graph:
         return self.captured.leaves.get(value, "input") == "input"
 
     def _depend(self, one: int, other: int) -> bool:
-        """Return whether two layers cannot be reordered, because one writes a storage that the other touches."""
         return bool(self.written[one] & self.touched[other] or self.written[other] & self.touched[one])
 
 

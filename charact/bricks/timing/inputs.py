@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Protocol
+from typing import Any
 
 import psutil
 import torch
@@ -294,16 +294,18 @@ _TRAINING_FACTOR = 3
 """Memory of weights, gradients and optimizer state, in multiples of the weights."""
 
 
-class Work(Protocol):
+class Work(ABC):
     """Timed work of a brick."""
 
-    def in_context(self) -> list[dict[str, Times]]:
-        """Return the times by phase of a visit's calls, with the cache state of a model."""
-
+    @abstractmethod
     def warm(self) -> dict[str, Times]:
         """Return the times by phase of one call directly after another one with the same inputs."""
 
-    def release(self) -> None:
+    def in_context(self) -> list[dict[str, Times]]:
+        """Return the times by phase of a visit's calls, with the cache state of a model; here that of a warm call."""
+        return [self.warm()]
+
+    def release(self) -> None:  # noqa: B027  (most hold none)
         """Release the inputs that warm calls hold."""
 
 
@@ -367,7 +369,7 @@ def _other_memory(num_bytes: int) -> Tensor:
     return torch.ones(num_bytes // 4)
 
 
-class InContext(ABC):
+class InContext(Work):
     """A brick that is called with the cache state of its model.
 
     Each visit begins with untimed calls until one takes few new pages from the system. Before each timed call, other
@@ -380,7 +382,10 @@ class InContext(ABC):
     of one type find their code in nearer caches in a model.
     """
 
-    def __init__(self, brick: Brick, call: BrickFunction, pool: InputPool, clock: HostClock, *, training: bool) -> None:
+    training = False
+
+    def __init__(self, brick: Brick, call: BrickFunction, pool: InputPool, clock: HostClock) -> None:
+        training = self.training
         self._arguments = Arguments(brick, pool, training=training)
         self._call, self._clock, self._pool = call, clock, pool
         self._cached = stays_in_cache(brick, pool.device, training=training)
@@ -393,7 +398,7 @@ class InContext(ABC):
         """Return the times by phase of one call."""
 
     def in_context(self) -> list[dict[str, Times]]:
-        """Return the times by phase of a visit's calls, with the cache state of a model."""
+        """Return the times by phase of a visit's calls."""
         arguments = self._arguments
         # Before the first call: later they could reuse the memory of its outputs, which is cached.
         weights = [arguments.weights() for _ in range(1 if self._cached else 1 + CALLS_A_VISIT)]
@@ -420,9 +425,6 @@ class InContext(ABC):
 
 class InferenceWork(InContext):
     """A brick in inference."""
-
-    def __init__(self, brick: Brick, call: BrickFunction, pool: InputPool, clock: HostClock) -> None:
-        super().__init__(brick, call, pool, clock, training=False)
 
     def timed(self, inputs: list[Tensor]) -> dict[str, Times]:
         """Return the time of the forward pass."""

@@ -11,7 +11,7 @@ from torch import Tensor
 from charact.bricks.aten import BrickFunction, optimizer_class
 from charact.bricks.suite.brick import Brick, BrickInput
 from charact.bricks.suite.captured_graph import type_of
-from charact.bricks.timing.inputs import Arguments, InContext, InputPool, copied, key_of, warm_up
+from charact.bricks.timing.inputs import Arguments, InContext, InputPool, Work, copied, key_of, warm_up
 from charact.measure.microbench.call_timer import HostClock, Times
 
 _NUM_STARTS = 201
@@ -32,9 +32,8 @@ class TrainingWork(InContext):
     model.
     """
 
-    def __init__(self, brick: Brick, call: BrickFunction, pool: InputPool, clock: HostClock) -> None:
-        super().__init__(brick, call, pool, clock, training=True)
-        self._outputs: Sequence[Tensor] = ()
+    training = True
+    _outputs: Sequence[Tensor] = ()
 
     def timed(self, inputs: list[Tensor]) -> dict[str, Times]:
         """Return the times of a forward pass and, if an output requires a gradient, of a backward pass."""
@@ -59,11 +58,10 @@ class TrainingWork(InContext):
 
 
 def _backward(roots: list[tuple[list[Tensor], list[Tensor]]]) -> None:
-    """Run the backward pass and release its graph."""
-    torch.autograd.backward(*roots.pop())
+    torch.autograd.backward(*roots.pop())  # and releases the graph
 
 
-class GradientSumWork:
+class GradientSumWork(Work):
     """A sum of two freshly written gradients."""
 
     def __init__(self, brick: Brick, call: BrickFunction, pool: InputPool, clock: HostClock) -> None:
@@ -80,11 +78,8 @@ class GradientSumWork:
         with torch.no_grad():
             return {"forward": self._clock.time(self._call, self._arguments.call_with(self._arguments.others()))}
 
-    def release(self) -> None:
-        """Do nothing: no inputs are held."""
 
-
-class UpdateWork:
+class UpdateWork(Work):
     """An optimizer's step for parameters of one type, after the steps that create their state.
 
     *Error*: the time of an empty step is subtracted, and the rest is divided evenly by the parameters. In a model with
@@ -105,12 +100,8 @@ class UpdateWork:
         """Return the number of parameters in one step."""
         return self._number
 
-    def in_context(self) -> list[dict[str, Times]]:
-        """Return times of one step; they equal warm times, since each step has new parameters and state."""
-        return [self.warm()]
-
     def warm(self) -> dict[str, Times]:
-        """Return one parameter's share of a step's time."""
+        """Return one parameter's share of a step's time; each step has new parameters and state."""
         return {"update": _share(self._clock.time(self.stepped().step), self.start, self._number)}
 
     def stepped(self) -> Any:
@@ -122,9 +113,6 @@ class UpdateWork:
         optimizer = self._class(parameters, **self._options)
         warm_up(optimizer.step)
         return optimizer
-
-    def release(self) -> None:
-        """Do nothing: no inputs are held."""
 
 
 def _share(times: Times, start: Times, number: int) -> Times:

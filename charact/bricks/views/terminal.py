@@ -88,18 +88,19 @@ def constructed(run: Run) -> list[RenderableType]:
                        *(["measured", "error"] if verified else []))  # fmt: skip
     by_case = {(row.case, row.strategy): row for row in fmt.rows(latencies)}
     for row in fmt.rows(models[models["latency_s"].notna()]):
-        cells = [Text(fmt.seconds(*_latency(by_case.get((row.case, each)))),
-                      style="bold" if each == row.strategy else "") for each in strategies]  # fmt: skip
+        cells = []
+        for each in strategies:
+            known = by_case.get((row.case, each))
+            text = fmt.seconds(None, "not constructed") if known is None else fmt.seconds(known.latency_s, known.reason)
+            cells.append(Text(text, style="bold" if each == row.strategy else ""))
         against = [Text(fmt.seconds(row.measured_s, "not measured")), _error(row.error_frac)] if verified else []
         table.add_row(Text(str(row.case)), *cells, Text(fmt.interval(row.low_s, row.high_s, _NO_INTERVAL)), *against)
     shown: list[RenderableType] = [table] if table.row_count else []
-    shown += [*_missing_strategies(latencies, strategies), *_errors(latencies), *_predicted(run), *_saved(run),
-              *_bars(run)]  # fmt: skip
-    return [*shown, *_not_constructed(models)]
-
-
-def _latency(row: Any) -> tuple[float | None, str | None]:
-    return (None, "not constructed") if row is None else (row.latency_s, row.reason)
+    shown += [*_missing_strategies(latencies, strategies), *_errors(latencies)]
+    shown += [Text(regression_text(row), style="dim") for row in fmt.rows(predicted_times(run))]
+    shown += [*_saved(run), *_bars(run)]
+    return shown + [Text.assemble((str(row.case), "bold"), "  ", ("not constructed: ", "bold red"), str(row.reason))
+                    for row in fmt.rows(models[models["latency_s"].isna()])]
 
 
 def _error(error_frac: float) -> Text:
@@ -131,23 +132,16 @@ def _errors(latencies: pd.DataFrame) -> list[RenderableType]:
     return [Text(), table, Text(f"worst: {', '.join(map(str, worst))}", style="dim")]
 
 
-def _predicted(run: Run) -> list[RenderableType]:
-    return [Text(regression_text(row), style="dim") for row in fmt.rows(predicted_times(run))]
-
-
 def _saved(run: Run) -> list[RenderableType]:
     lines = []
     for row in fmt.rows(time_saved(run)):
         with_set_up = fmt.ratio(row.speedup_with_set_up, row.reason)
         lines.append(Text.assemble(
             "benchmarking time: bricks take ", (fmt.seconds(row.suite_s), "bold"),
-            f" once, {_models(row.num_models)} {fmt.seconds(row.models_s)}: ", (fmt.ratio(row.speedup), "bold"),
+            f" once, {'the model' if row.num_models == 1 else f'the {row.num_models:.0f} models'} "
+            f"{fmt.seconds(row.models_s)}: ", (fmt.ratio(row.speedup), "bold"),
             f", with the whole suite's set-up {with_set_up}"))  # fmt: skip
     return [Text(), *lines] if lines else []
-
-
-def _models(number: float) -> str:
-    return "the model" if number == 1 else f"the {number:.0f} models"
 
 
 def _bars(run: Run) -> list[RenderableType]:
@@ -167,11 +161,6 @@ def _bars(run: Run) -> list[RenderableType]:
     if len(cases) > _NUM_BARS:
         shown.append(Text(f"{len(cases) - _NUM_BARS} more models: see the report", style="dim"))
     return shown
-
-
-def _not_constructed(models: pd.DataFrame) -> list[RenderableType]:
-    return [Text.assemble((str(row.case), "bold"), "  ", ("not constructed: ", "bold red"), str(row.reason))
-            for row in fmt.rows(models[models["latency_s"].isna()])]
 
 
 _BASES = {"corrected": "corrected", "sequential": "plain sums", "paper": "sums by the paper’s method",

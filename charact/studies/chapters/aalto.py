@@ -32,7 +32,6 @@ def chapter(runs: Sequence[Run]) -> Body:
 
 
 def _published(mode: str, *keys: str) -> tuple[pd.DataFrame, list[Column]]:
-    """Return a row per case with the published times, and the columns that show them."""
     return _by_setup(published_cases(_SETUPS).query("mode == @mode"), *keys)
 
 

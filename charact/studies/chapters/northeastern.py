@@ -39,7 +39,6 @@ _NAMES = [Column("workload", "Workload"), Column("data", "Data")]
 
 @fmt.or_missing
 def _factor(value: float) -> str:
-    """Format a speedup with three digits: a CPU's is far below 1."""
     return f"× {digits(value)}"
 
 
