@@ -43,10 +43,6 @@ def fit_correction(constructions: "Sequence[Construction]", measured_s: Sequence
     the reason. The order of the models does not matter.
 
     *Error*: `error_frac` comes from leave-one-out cross-validation; it does not apply to dissimilar models.
-
-    Args:
-        constructions: of different models, on one machine.
-        measured_s: median iteration (s) of each of them.
     """
     for construction in constructions:
         if construction.sum_s is None:
@@ -117,10 +113,6 @@ def typical(constructions: "Sequence[Construction]", number: int) -> "list[Const
     The distance of two models is the Hellinger distance of their time shares by operator type. The models are medoids
     (L. Kaufman and P. J. Rousseeuw, *Finding Groups in Data*, 1990): no single exchange reduces the sum of distances
     to the nearest medoid. The order of the models does not matter.
-
-    Args:
-        constructions: of different models, each with a plain sum.
-        number: of models, at least 1.
     """
     ordered = sorted(constructions, key=lambda each: each.composition.case)
     if len(ordered) > number:

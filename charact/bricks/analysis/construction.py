@@ -285,12 +285,6 @@ def construct(composition: Composition, times: BrickTimes, correction: Correctio
     the slower one.
 
     *Error*: the interval covers the variation between rounds, not systematic errors of bricks or of the correction.
-
-    Args:
-        composition: the model.
-        times: times of the suite's bricks.
-        correction: the correction, or the reason why there is none.
-        layer_types: layer types by brick; they describe missing bricks in the reason.
     """
     brick_uses = uses(composition, times)
     reason = missing(composition, brick_uses, times, layer_types or {})

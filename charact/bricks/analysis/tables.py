@@ -283,9 +283,6 @@ def latency_errors(normalized: pd.DataFrame) -> pd.DataFrame:
 
     Columns: g; cut_method; timing_method; mode; strategy; phase; num_models; geometric_mean of constructed / measured;
     mean_abs_error_frac; worst_error_frac, signed; worst_case, its case.
-
-    Args:
-        normalized: result of `normalized_latency` for one record, or concatenated for several.
     """
     known = normalized.dropna(subset=["normalized"])
     rows = []

@@ -32,13 +32,7 @@ _DETACH = "aten.detach.default"
 
 @dataclass
 class Interpretation:
-    """Properties of values, found by running a draft's layers once; values keep the draft's indices.
-
-    Args:
-        draft: the draft to run.
-        training: whether gradients are tracked.
-        device: device of its tensors.
-    """
+    """Properties of values, found by running a draft's layers once; values keep the draft's indices."""
 
     draft: Draft
     training: bool

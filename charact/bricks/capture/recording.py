@@ -62,11 +62,7 @@ class Source:
         return replace(self.case, device=torch.device("cpu")).id.removesuffix("-cpu")
 
     def build(self, device: torch.device | str | None = None) -> Built:
-        """Build model, batch and optimizers, deterministically.
-
-        Args:
-            device: by default the device of the source's case.
-        """
+        """Build model, batch and optimizers, deterministically."""
         case = self.case if device is None else replace(self.case, device=torch.device(device))
         loop = Loop(case)
         try:
@@ -77,11 +73,7 @@ class Source:
 
 
 class Program(nn.Module):
-    """A source as a module whose inputs and outputs are tensors.
-
-    Args:
-        built: the built source.
-    """
+    """A source as a module whose inputs and outputs are tensors."""
 
     def __init__(self, built: Built) -> None:
         super().__init__()
@@ -195,11 +187,6 @@ class Recording:
 
 def recorded(program: Program, *, training: bool, whole: bool = True) -> Recording:
     """Record one run of a program; data-dependent control flow is recorded for this run's data.
-
-    Args:
-        program: the program.
-        training: whether gradients are on.
-        whole: whether composite operators stay whole.
 
     Raises:
         CaptureError: the model fails, or calls an operator that cannot be stored.

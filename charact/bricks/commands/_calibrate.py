@@ -42,17 +42,6 @@ def calibrate_machine(path: Path, names: Sequence[str], own: Named, directory: P
                       max_seconds: float, quiet: bool, interrupt: Interrupt, *, as_json: bool = False) -> int:
     """Fit and cache a correction for each case of a suite's run; return the exit status.
 
-    Args:
-        path: of the run.
-        names: models to measure.
-        own: the user's own models that may be measured.
-        directory: of compositions; None for the suite's own.
-        turns: number of turns of each model.
-        max_seconds: maximum duration of a turn.
-        quiet: whether to print little.
-        interrupt: ends the command early.
-        as_json: whether only the corrections are printed, as JSON.
-
     Raises:
         KeyboardInterrupt: a signal came; nothing more is written.
     """

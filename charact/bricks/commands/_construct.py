@@ -65,12 +65,7 @@ def brick_run(path: Path) -> Run:
 
 
 def kept_compositions(run: Run, directory: Path | None) -> list[Composition]:
-    """Read the compositions of the suite that a run timed; return an empty list if they are not available.
-
-    Args:
-        run: run of the suite.
-        directory: directory given by the user.
-    """
+    """Read the compositions of the suite that a run timed; return an empty list if they are not available."""
     if directory is not None:
         return load_compositions(directory)
     recorded = run.options.compositions
@@ -139,18 +134,6 @@ def construct_models(words: Sequence[str], asked: dict[str, Any], own: tuple[Seq
 
     The status is 1 if no model succeeded, or that of a signal that ended the command early.
 
-    Args:
-        words: models and directories of runs.
-        asked: options of the models.
-        own: the user's own models and losses that verification may import, in addition to those among the words.
-        directory: of compositions; None for the suite's own.
-        stop: stop rule of verification; None to skip it.
-        out: directory of the records.
-        name: name of the records.
-        quiet: whether to print little.
-        interrupt: ends the command early.
-        as_json: whether only the JSON of the record is printed; of several records, a list.
-
     Raises:
         KeyboardInterrupt: a signal came before a model was constructed.
     """
@@ -218,15 +201,7 @@ def _split_arguments(words: Sequence[str]) -> tuple[list[str], list[Run]]:
 
 
 def _open(run: Run, case: str, out: Path, name: str | None, *, verifies: bool) -> RunWriter:
-    """Create a new record with the facts of the run's machine.
-
-    Args:
-        run: run of a suite.
-        case: a case of the run.
-        out: directory of the record.
-        name: name of the record.
-        verifies: whether models are also run.
-    """
+    """Create a new record with the facts of the run's machine."""
     suite = run.entry(case).passes.bricks.suite
     return RunWriter(out, name or f"constructed-{suite}", {
         "command_line": ["charact", *sys.argv[1:]], "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
@@ -237,16 +212,7 @@ def _open(run: Run, case: str, out: Path, name: str | None, *, verifies: bool) -
 
 def _construct(writer: RunWriter, run: Run, cases: Mapping[str, str], models: Models,
                verify: Callable[..., Timing] | None, quiet: bool) -> None:
-    """Construct the models into a record, and close it.
-
-    Args:
-        writer: of the record.
-        run: run of a suite.
-        cases: case of the run by model.
-        models: models to construct.
-        verify: times a model; None to skip it.
-        quiet: whether to show no progress.
-    """
+    """Construct the models into a record, and close it."""
     times = {case: BrickTimes(run, case) for case in dict.fromkeys(cases.values())}
     corrections = {case: machine_correction(run, case) for case in times}
     console, failed = Console(stderr=True), list[str]()

@@ -58,23 +58,10 @@ def sources_of(names: Sequence[str], *, input_sizes: Sequence[int] = (), batch_s
                learning_rate: float = 0.01, seed: int = 0, device: str = "cpu") -> list[Source]:
     """Return the configurations of models: the product of sizes, batch sizes, modes and precisions.
 
+    Models are workloads, or `package.module:factory`. Sizes are by default those of the workload, or of the spec.
+
     Imported models get a variant that is a hash of their location and arguments, to distinguish models of the same
     name.
-
-    Args:
-        names: workloads, or `package.module:factory` of importable models.
-        input_sizes: by default the workload's; for imported models, the value of S in the spec.
-        batch_sizes: by default the workload's.
-        modes: `train` and `infer`.
-        precisions: of `schema.PRECISIONS`.
-        variant: variant of the workloads.
-        input_spec: inputs of imported models, see `charact.workload.user_model.input_spec`.
-        model_args: arguments of the factory of imported models.
-        loss: training loss of imported models.
-        optimizer: class of `torch.optim` for imported models.
-        learning_rate: of the optimizer.
-        seed: random seed.
-        device: device of the capture.
     """
     found: list[Source] = []
     for name in names:

@@ -15,12 +15,7 @@ _MOST_ROWS = 15
 
 
 def show_suite(path: Path, directory: Path | None) -> int:
-    """Print the bricks of a suite's models, and the most frequent bricks; return exit status 0.
-
-    Args:
-        path: of the suite.
-        directory: of the compositions; None for the suite's own.
-    """
+    """Print the bricks of a suite's models, and the most frequent bricks; return exit status 0."""
     suite = load_suite(path)
     compositions = load_compositions(suite.private if directory is None else directory)
     console = Console()

@@ -31,14 +31,7 @@ class Named:
     @classmethod
     def from_command_line(cls, models: Iterable[str], losses: Iterable[str], names: Iterable[str] = (),
                         model_args: str | None = None) -> "Named":
-        """Collect the values of `--model` and `--loss`, and external models named as arguments.
-
-        Args:
-            models: values of `--model`.
-            losses: values of `--loss`.
-            names: models named as arguments.
-            model_args: value of `--model-args`, their arguments.
-        """
+        """Collect the values of `--model` and `--loss`, and external models named as arguments."""
         own = (call_text(name, model_args or "") for name in names if ":" in name)
         return cls(frozenset([*models, *own]), frozenset(losses))
 

@@ -177,15 +177,6 @@ def add_models(directory: Path, models: Sequence[CutModel], g: int, method: str,
 
     Bricks are written before the index that names them, and compositions last, so that readers always find a complete
     suite. The next writer removes a killed writer's files from the suite's directory.
-
-    Args:
-        directory: the suite's directory.
-        models: models whose bricks and compositions are written.
-        g: maximum number of layers in a segment, the same for all models of a suite.
-        method: of cutting, the same for all models of a suite.
-        torch: version of PyTorch that captured the models.
-        decoys: models of which only the bricks are written.
-        patience_s: maximum time to wait for another process that writes the suite.
     """
     with suite_lock(directory, patience_s):
         old = check_place(directory, g, method)

@@ -191,12 +191,6 @@ class WeightPool:
     the bricks that use it, at most twice the last-level cache. Memory does not grow with the number of weights.
 
     *Error*: among models that fit into the cache, smaller ones see larger reuse distances than their own.
-
-    Args:
-        bricks: all bricks that will be called.
-        device: device of the weights.
-        limit_bytes: maximum size of all ring buffers.
-        generator: of the values.
     """
 
     def __init__(self, bricks: Iterable[Brick], device: torch.device, limit_bytes: int, generator: torch.Generator
@@ -346,11 +340,6 @@ class CacheEvictor:
 
     This evicts the operators' code, dispatch tables, page table entries and weights from the near caches. The inputs
     of the timed call are written afterwards and stay there.
-
-    Args:
-        brick: a brick of the model.
-        device: device of the brick.
-        training: as for `stays_in_cache`.
     """
 
     def __init__(self, brick: Brick, device: torch.device, *, training: bool = False) -> None:

@@ -279,12 +279,6 @@ def left_out(bricks: Sequence[Brick], share_frac: float, models: Iterable[Mappin
     """Return rows of the bricks that `chosen_to_time` does not choose.
 
     FLOP and bytes are counted on fake tensors. A brick for which this fails is timed.
-
-    Args:
-        bricks: inference bricks.
-        share_frac: share of the bricks to time.
-        models: number of uses of each brick, for each known model.
-        crashes: bricks that ended earlier processes of this run.
     """
     crashes = crashes or Crashes()
     rows: dict[str, dict[str, Any]] = {}

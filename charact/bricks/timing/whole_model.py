@@ -20,11 +20,6 @@ def time_end_to_end(source: Source, rule: StopRule, device: torch.device | None 
     Bricks do not include data loading, so all iterations use one batch prepared in advance, and fetching it counts as
     `other`. The fact `on_core_frac` is the share of the time in which the calling thread was on a core; on a CPU it is
     near 1 unless other programs interfere.
-
-    Args:
-        source: the model with its sizes, mode and precision.
-        rule: stop rule.
-        device: by default the device of the source's case.
     """
     case = source.case if device is None else replace(source.case, device=device)
     with host_memory_guard(case.device), brick_settings(case.precision):

@@ -220,16 +220,7 @@ Work = Callable[[Path, int, Report, Interrupt, Crashes], None]
 
 
 def supervise(work: Work, directory: Path, lock: int, events: int, answers: int, parent: int) -> int:
-    """Run the cases of a record and return the exit status.
-
-    Args:
-        work: runs the cases.
-        directory: of the record.
-        lock: file descriptor of the lock that the record's writer holds.
-        events: file descriptor for reports.
-        answers: file descriptor of the answers.
-        parent: parent process, which started this one with SIGINT, SIGTERM and SIGHUP blocked.
-    """
+    """Run the cases of a record and return the exit status."""
     die_with_parent(parent)
     gc.freeze()  # a worker's collector would touch all imported objects, and copy the shared pages
     crashes = Crashes(Note())
