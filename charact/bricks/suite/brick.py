@@ -8,9 +8,10 @@ import json
 import math
 import re
 import stat
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -20,6 +21,7 @@ from charact.core.bounded_reading import read_all
 from charact.core.errors import UserError
 
 Kind = Literal["sequence", "update", "gradient_sum"]
+_Content = TypeVar("_Content")
 
 _UPDATE = "charact.update"
 _GRADIENT = {"weight": "normal"}
@@ -332,6 +334,15 @@ def strict_json(data: bytes) -> Any:
     if _SURROGATE.search(data):
         json.dumps(found, ensure_ascii=False).encode()
     return found
+
+
+def parsed(path: Path, data: bytes, read: Callable[[Any], _Content], what: str = "part of a suite",
+           remedy: str = "copy the suite again, or generate it again") -> _Content:
+    """Parse the JSON of a file from others, and convert it by `read`; any error is one line with its remedy."""
+    try:
+        return read(strict_json(data))
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError, msgspec.ValidationError) as error:
+        raise UserError(f"{path} is not {what} ({type(error).__name__}: {error}): {remedy}") from error
 
 
 def _finite(text: str) -> float:

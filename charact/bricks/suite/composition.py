@@ -18,8 +18,8 @@ from charact.bricks.suite.brick import (
     file_bytes,
     gradient_sum_brick,
     leaves_bytes,
+    parsed,
     runs_as,
-    strict_json,
     update_brick,
 )
 from charact.bricks.suite.captured_graph import (
@@ -184,20 +184,14 @@ def load_compositions(directory: Path) -> list[Composition]:
 
 def read_composition(path: Path) -> Composition:
     """Read one composition."""
-    try:
-        entry = strict_json(file_bytes(path, f"there is no composition {path}"))
-        newer = entry["schema_version"] > SCHEMA_VERSION
-        composition = None if newer else _read(entry)
-    except (ValueError, LookupError, TypeError, RecursionError, msgspec.ValidationError) as error:
-        reason = f"{type(error).__name__}: {error}"
-        raise UserError(f"{path} is not a composition ({reason}): generate the suite again") from error
-    if composition is None:
+    data = file_bytes(path, f"there is no composition {path}")
+    return parsed(path, data, lambda entry: _read(path, entry), "a composition", "generate the suite again")
+
+
+def _read(path: Path, entry: dict[str, Any]) -> Composition:
+    if entry["schema_version"] > SCHEMA_VERSION:
         raise UserError(f"{path} has schema version {entry['schema_version']}, this charact reads up to "
-                        f"{SCHEMA_VERSION}: update charact")  # fmt: skip
-    return composition
-
-
-def _read(entry: dict[str, Any]) -> Composition:
+                        f"{SCHEMA_VERSION}: update charact")
     if unknown := set(entry) - {each.name for each in fields(Composition)}:
         raise ValueError(f"it has the unknown key {min(unknown)!r}")
     composition = msgspec.convert(entry, Composition)

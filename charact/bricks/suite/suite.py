@@ -9,15 +9,15 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
-from typing import Any, TypedDict, cast
+from typing import Any, TypedDict
 
 import msgspec
 
-from charact.bricks.suite.brick import Brick, brick_from_json, brick_to_json, canonical, file_bytes, strict_json
+from charact.bricks.suite.brick import Brick, brick_from_json, brick_to_json, canonical, file_bytes, parsed
 from charact.bricks.suite.composition import Composition, CutModel, write_composition
 from charact.core.errors import UserError
 from charact.core.files import atomic_write, is_begun, lock, release, writing
@@ -83,7 +83,7 @@ class Suite:
         data = file_bytes(path, f"brick {identifier} is missing from {self.path}: copy the suite again")
         if hashlib.sha256(data).hexdigest() != entry["sha256"]:
             raise UserError(f"{path} does not match the suite's index: copy the suite again, or generate it again")
-        brick: Brick = _parsed(path, data, brick_from_json)
+        brick = parsed(path, data, brick_from_json)
         if brick.id != identifier:
             raise UserError(f"{path} holds brick {brick.id}: copy the suite again, or generate it again")
         return brick
@@ -120,37 +120,23 @@ def load_suite(path: Path) -> Suite:
     """Read a suite's index."""
     file = path / INDEX
     data = file_bytes(file, f"no suite of bricks in {path}: charact bricks generate writes one")
-    version, suite = _parsed(file, data, lambda index: _read(path, index))
-    if version > SCHEMA_VERSION:
-        raise UserError(f"{path} has schema version {version}, this charact reads up to {SCHEMA_VERSION}: update "
-                        "charact")
-    if suite is None:
-        raise UserError(f"{file} was changed after it was written: copy the suite again, or generate it again")
-    return cast(Suite, suite)
+    return parsed(file, data, lambda index: _read(path, index))
 
 
-def _read(path: Path, index: Any) -> tuple[int, Suite | None]:
-    """Return the schema version and the suite; None if the version is newer, or the digest differs."""
+def _read(path: Path, index: Any) -> Suite:
     version = index["schema_version"]
     if index["format"] != FORMAT or type(version) is not int:
         raise ValueError("it is of another format")
+    if version > SCHEMA_VERSION:
+        raise UserError(f"{path} has schema version {version}, this charact reads up to {SCHEMA_VERSION}: update "
+                        "charact")
     given, digest = index.pop("digest", None), _digest(index)
-    if version > SCHEMA_VERSION or given != digest:
-        return version, None
+    if given != digest:
+        raise UserError(f"{path / INDEX} was changed after it was written: copy the suite again, or generate it again")
     if any(set(entry) != set(Entry.__annotations__) for entry in index["bricks"].values()):
         raise ValueError("its index is incomplete")
     bricks = msgspec.convert(index["bricks"], dict[str, Entry])
-    return version, Suite(path, msgspec.convert(index["g"], Count), str(index["method"]), str(index["torch"]), bricks,
-                          digest)
-
-
-def _parsed(path: Path, data: bytes, read: Callable[[Any], Any]) -> Any:
-    """Parse JSON and convert it with `read`."""
-    try:
-        return read(strict_json(data))
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError, msgspec.ValidationError) as error:
-        raise UserError(f"{path} is not part of a suite ({type(error).__name__}: {error}): copy the suite again, or "
-                        "generate it again") from error  # fmt: skip
+    return Suite(path, msgspec.convert(index["g"], Count), str(index["method"]), str(index["torch"]), bricks, digest)
 
 
 _WRITTEN_AT = 315_532_800
