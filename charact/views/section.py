@@ -1,13 +1,14 @@
 """The type of a report section, and the search for all sections."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from charact.analysis.common.pass_status import passes_taken
 from charact.core.plugins import modules_below
 from charact.record.reader import Run
-from charact.views.document import Body, Item
+from charact.views.document import Block, Body, Item
+from charact.views.html.elements.blocks import missing_cases, why_nothing
 
 Points = Sequence[tuple[str, str]]
 """Names of numbers, each with how the number was obtained."""
@@ -64,6 +65,13 @@ class Section:
             return self.shows(run)
         taken = passes_taken(run)
         return not self.passes or not taken.isdisjoint(self.passes) or any(len(run.table(name)) for name in self.tables)
+
+
+def body_of(run: Run, name: str, lead: str, blocks: Sequence[Block], cases: Iterable[str]) -> Body:
+    """Return a body with the blocks of a pass, and why it lacks the other cases; without blocks, why there are none."""
+    if not blocks:
+        return Body(blocks=[Block(note=why_nothing(run, name))])
+    return Body(lead=lead, blocks=[*blocks, *missing_cases(run, name, cases)])
 
 
 def all_sections() -> list[Section]:

@@ -81,7 +81,7 @@ def run_facts(run: Run) -> Data:
 def described_cases(run: Run) -> list[Described]:
     """Return the cases of a run in their order, each with the parts of its kind."""
     cases = case_summary(run)
-    found: dict[str, Described] = {}
+    described: dict[str, Described] = {}
     lacking = _not_measured(run, cases)
     for kind, rows in by_kind(cases):
         reasons, warnings = _of_overview(run, kind, rows)
@@ -100,8 +100,8 @@ def described_cases(run: Run) -> list[Described]:
                 headline["reasons"] = {key: reason for key, reason in reasons[name].items()
                                        if key in headline and headline[key] is None}
             data["not_measured"] = lacking[name]
-            found[name] = Described(kind, data)
-    return [found[str(case)] for case in cases["case"]]
+            described[name] = Described(kind, data)
+    return [described[str(case)] for case in cases["case"]]
 
 
 def lines_of(data: Any) -> list[str]:
@@ -133,9 +133,9 @@ def _part(part: CasePart, rows: pd.DataFrame | None) -> Any:
     """Return the rows of a part as objects: a list, or one object or null."""
     if rows is None:
         return [] if part.is_list else None
-    kept = rows[list(part.columns)].head(len(rows) if part.line else NUM_ROWS)
-    shown = [{str(key): _value(str(key), value) for key, value in row.items()} for row in kept.to_dict("records")]
-    return shown if part.is_list else shown[0]
+    first = rows[list(part.columns)].head(len(rows) if part.line else NUM_ROWS)
+    objects = [{str(key): _value(str(key), value) for key, value in row.items()} for row in first.to_dict("records")]
+    return objects if part.is_list else objects[0]
 
 
 def _value(key: str, value: Any) -> Any:
@@ -151,12 +151,12 @@ def _of_overview(run: Run, kind: CaseKind, rows: pd.DataFrame
                  ) -> tuple[dict[str, dict[str, str]], dict[str, list[str]]]:
     """Return why headline numbers are missing, by case and key, and each case's warnings: those of the report."""
     overview = kind.overview(run, rows)
-    shown = overview.table
-    if not any(row.case for row in shown.rows):  # totals of suites, not cases
-        shown = kind.tables(kind.rows(run).assign(run=run.run_id, position=0))[-1]
+    table = overview.table
+    if not any(row.case for row in table.rows):  # totals of suites, not cases
+        table = kind.tables(kind.rows(run).assign(run=run.run_id, position=0))[-1]
     reasons: dict[str, dict[str, str]] = defaultdict(dict)
-    for row in shown.rows:
-        for column, cell in zip(shown.columns, row.cells, strict=True):
+    for row in table.rows:
+        for column, cell in zip(table.columns, row.cells, strict=True):
             if cell.sort is None and (reason := fmt.reason_of(cell.text)):
                 reasons[str(row.case)][column.name] = reason
     return reasons, {card.case: [" ".join(card.warnings)] for card in overview.cards if card.warnings}
@@ -164,18 +164,16 @@ def _of_overview(run: Run, kind: CaseKind, rows: pd.DataFrame
 
 def _not_measured(run: Run, cases: pd.DataFrame) -> dict[str, list[Data]]:
     """Return what was not measured and why, by case."""
-    found: dict[str, dict[str, str]] = {str(case): {} for case in cases["case"]}
+    by_case: dict[str, dict[str, str]] = {}
     for case, kind in zip(cases["case"].astype(str), cases["kind"], strict=True):
-        names = [*run.passes(case), *(name for name in _PASSES if kind == "profile" and name not in run.passes(case))]
-        found[case] |= {f"{name} pass": reason for name in names if (reason := pass_reason(run, case, name))}
+        names = dict.fromkeys([*run.entry(case).passes, *(_PASSES if kind == "profile" else ())])
+        by_case[case] = {f"{name} pass": reason for name in names if (reason := pass_reason(run, case, name))}
     for row in fmt.rows(counter_sources(run).query("status != 'ok'")):
-        found[row.case][f"counters of {row.source}"] = str(row.reason)
+        by_case[row.case][f"counters of {row.source}"] = str(row.reason)
     for keys, rows in missing_counters(run).groupby(["case", "source", "reason"], sort=False):
         case, source, reason = (str(key) for key in keys)
-        found[case][f"{', '.join(rows['counter'])} of {source}"] = reason
+        by_case[case][f"{', '.join(rows['counter'])} of {source}"] = reason
     why = energy_reason(run) if "counters" in passes_taken(run) else None
-    if why is not None:
-        for entry in run.manifest["cases"]:
-            found[entry["case"]]["energy"] = why
-    return {case: [{"what": what, "reason": reason} for what, reason in reasons.items()]
-            for case, reasons in found.items()}
+    return {case: [{"what": what, "reason": reason}
+                   for what, reason in (reasons if why is None else reasons | {"energy": why}).items()]
+            for case, reasons in by_case.items()}

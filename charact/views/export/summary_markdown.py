@@ -32,7 +32,9 @@ def summary_markdown(run: Run) -> str:
     """Return the summary of a run in at most `MAX_LINES` lines of Markdown."""
     run = shareable(run)
     facts, cases = run_facts(run), described_cases(run)
-    head = [f"# {escaped(run.run_id)}", "", *_facts(facts), *_findings(run), *_headlines(run)]
+    head = [f"# {escaped(run.run_id)}", "", *_facts(facts), *_findings(run)]
+    for kind, rows in by_kind(case_summary(run)):
+        head += table_lines(limited(kind.overview(run, rows).table, _NUM_HEADLINES, "charact show --json"))
     room = MAX_LINES - len(head) - _HEADINGS
     for num_rows in _NUM_ROWS:
         sections = [_case(case, num_rows) for case in cases]
@@ -73,14 +75,6 @@ def _findings(run: Run) -> list[str]:
                   *(f"   - {title}: {escaped(text)}" for title, text in points.items() if text)]
     lines += [""] if len(rows) else []
     lines += [f"{escaped(finding_text.sentence(finding_text.program_parts(parts)))}.", ""] if len(parts) else []
-    return lines
-
-
-def _headlines(run: Run) -> list[str]:
-    lines: list[str] = []
-    for kind, rows in by_kind(case_summary(run)):
-        table = kind.overview(run, rows).table
-        lines += table_lines(limited(table, _NUM_HEADLINES, "charact show --json"))
     return lines
 
 

@@ -29,7 +29,6 @@ _EXPORTED: dict[str, Sequence[Column]] = {SUMMARY: COLUMNS, **TABLES}
 
 
 def _typed(table: str, rows: pd.DataFrame) -> pd.DataFrame:
-    """Convert rows so that whole numbers stay whole in columns with nulls."""
     return rows.astype({column.name: "Int64" for column in _EXPORTED[table] if column.type == "int64"})
 
 
@@ -39,7 +38,6 @@ def _write_csv(table: str, rows: pd.DataFrame, path: Path) -> None:
 
 
 def _without_formulas(rows: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
-    """Return rows without texts that spreadsheets run as formulas; columns of numbers keep their minus signs."""
     return rows.assign(**{column: rows[column].map(spreadsheet_text, na_action="ignore") for column in columns})
 
 

@@ -1,6 +1,7 @@
 """The type of an export to an experiment tracker, the search for all of them, and what every tracker gets."""
 
 import importlib
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ from charact.record.presentable import presentable, redacted
 from charact.record.reader import Run
 from charact.views.export.tables import export
 from charact.views.html.report import report
+from charact.views.tensorboard.scalars import scalars
 
 _PARAMETERS = ("workload", "variant", "input_kind", "input_size", "batch_size", "mode", "precision", "device",
                "device_name", "data", "num_parameters", "status", "reason")
@@ -39,8 +41,7 @@ class Tracker:
 
 def all_trackers() -> dict[str, Tracker]:
     """Return all trackers by name."""
-    found: list[Tracker] = [module.TRACKER for module in modules_in("charact.views.export.trackers")]
-    return {tracker.name: tracker for tracker in found}
+    return {module.TRACKER.name: module.TRACKER for module in modules_in("charact.views.export.trackers")}
 
 
 def export_to(tracker: Tracker, run: Run, target: Path | None, *, force: bool = False) -> str:
@@ -72,6 +73,14 @@ def client_error(name: str, error: Exception, remedy: str) -> UserError:
     return UserError(f"{name} reports: {reason}: {remedy}")
 
 
+def metrics(run: Run) -> dict[str, dict[int, float]]:
+    """Return all series of a run: by tag of TensorBoard's Time Series, values by iteration, epoch or input size."""
+    by_tag: defaultdict[str, dict[int, float]] = defaultdict(dict)
+    for point in scalars(run):
+        by_tag[point.tag][int(point.step)] = point.value
+    return dict(by_tag)
+
+
 def case_parameters(run: Run) -> dict[str, dict[str, Parameter]]:
     """Return the parameters of each case that are known, by the case's name."""
     return {entry["case"]: {name: entry[name] for name in _PARAMETERS if entry.get(name) not in (None, "")}
@@ -84,15 +93,15 @@ def run_parameters(run: Run) -> dict[str, Parameter]:
     `options/<option>` has the options of the command.
     """
     cases = case_parameters(run)
-    found: dict[str, Parameter] = {}
+    parameters: dict[str, Parameter] = {}
     for name in _PARAMETERS:
         values = {case: known[name] for case, known in cases.items() if name in known}
         if len(values) == len(cases) and len(set(values.values())) == 1:
-            found[name] = next(iter(values.values()))
+            parameters[name] = next(iter(values.values()))
         else:
-            found |= {f"{case}/{name}": value for case, value in values.items()}
+            parameters |= {f"{case}/{name}": value for case, value in values.items()}
     options = run.manifest.get("options") or {}
-    return found | {f"options/{name}": value for name, value in options.items()
+    return parameters | {f"options/{name}": value for name, value in options.items()
                     if isinstance(value, str | int | float) and value != ""}
 
 

@@ -138,17 +138,14 @@ def _disturbed(disturbed: Disturbance) -> str:
 
 
 def _few(row: object) -> str | None:
-    """Return why an interval is missing."""
     return status_reason(row) or "fewer than 6 iterations"
 
 
 def _few_for_spread(row: object) -> str | None:
-    """Return why a percentile is missing."""
     return status_reason(row) or f"fewer than {MIN_SPREAD_ITERATIONS} iterations"
 
 
 def _reason_of(run: Run, name: str) -> Callable[[Any], str | None]:
-    """Return a function that gives the reason why a number of this pass is missing."""
     return lambda row: status_reason(row) or pass_reason(run, row.case, name)
 
 

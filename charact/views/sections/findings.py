@@ -1,7 +1,5 @@
 """The section Findings: what costs a watched program time and memory, and what to do about it."""
 
-from typing import Any
-
 from charact.analysis.findings import findings, has_findings, largest_part, program_time
 from charact.record.reader import Run
 from charact.views.document import Block, Body, Item, Line
@@ -18,25 +16,21 @@ _COLUMNS = [Column("part", "Part"), Column("time_s", "Time", fmt.seconds, "host 
             share_column("share_frac", "Share", "part of the program’s wall time")]
 
 
-def section_body(run: Run) -> Body:
-    """Build the section: each finding with its remedy, place, saving and evidence."""
+def _html(run: Run) -> Body:
     rows, parts = findings(run), program_time(run)
     several = rows["case"].nunique() > 1
-    blocks = [_block(number, row, several=several) for number, row in enumerate(fmt.rows(rows), 1)]
+    blocks = []
+    for number, row in enumerate(fmt.rows(rows), 1):
+        where = finding_text.place(row)
+        points = [("To do", finding_text.sentence(row.remedy)), *([("Where", where)] if where else []),
+                  ("Saves", f"{finding_text.saving(row)} ({finding_text.basis(row, 'measured')}, "
+                            f"confidence {row.confidence})"),
+                  ("Evidence", "; ".join([*row.evidence, *([f"in {row.case}"] if several else [])]))]
+        blocks.append(Block(title=f"{number}. {finding_text.sentence(row.cause)}", case=row.case, points=points))
     if len(parts):
         parts_table = table(parts, "Time of the program by part; the parts sum to its wall time", _COLUMNS)
         blocks.append(Block(title="Time of the program by part", folded=True, table=parts_table))
     return Body(lead=_LEAD if len(rows) else f"{finding_text.nothing(largest_part(run))}.", blocks=blocks)
-
-
-def _block(number: int, row: Any, *, several: bool) -> Block:
-    where = finding_text.place(row)
-    evidence = [*row.evidence, *([f"in {row.case}"] if several else [])]
-    points = [("To do", finding_text.sentence(row.remedy)), *([("Where", where)] if where else []),
-              ("Saves", f"{finding_text.saving(row)} ({finding_text.basis(row, 'measured')}, "
-                        f"confidence {row.confidence})"),
-              ("Evidence", "; ".join(evidence))]
-    return Block(title=f"{number}. {finding_text.sentence(row.cause)}", case=row.case, points=points)
 
 
 def first_findings(run: Run) -> list[Item]:
@@ -61,4 +55,4 @@ def first_findings(run: Run) -> list[Item]:
     return [*lines, Line()]
 
 
-SECTION = Section("findings", "Findings", 5, section_body, shows=has_findings)
+SECTION = Section("findings", "Findings", 5, _html, shows=has_findings)

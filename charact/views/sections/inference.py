@@ -8,40 +8,36 @@ from charact.analysis.training.stages import inference_breakdown, inference_summ
 from charact.record.reader import Run
 from charact.views.document import Block, Body
 from charact.views.figures import curves as drawn
-from charact.views.html.elements.blocks import CASE, legend_of, missing_cases, why_nothing
+from charact.views.html.elements.blocks import CASE, legend_of
 from charact.views.kinds.inference import few_batches, no_data, not_cold
-from charact.views.section import Section
+from charact.views.section import Section, body_of
 from charact.views.tables import format as fmt
 from charact.views.tables import palette
 from charact.views.tables.model import Column, share_column, table
 
-
-def inference(run: Run) -> Body:
-    """Build the section: total time by part, batch latency and throughput by batch size, metrics, and loads."""
-    summary = inference_summary(run)
-    shown = summary[summary["total_warm_s"].notna()]
-    if shown.empty:
-        return Body(blocks=[Block(note=why_nothing(run, "inference"))])
-    lead = (
-        "Total inference time is load plus prediction. A load builds the model (build), reads the file (read), and "
-        "copies the weights to the device, first touch included (place). Cold: the file was removed from the page "
-        "cache. Warm: the median of several repeated loads."
-    )
-    blocks = [_totals(run), *_by_batch_size(run, shown), *_metrics(run, shown), _loads(run, shown)]
-    return Body(lead=lead, blocks=[*blocks, *missing_cases(run, "inference", shown["case"])])
+_LEAD = (
+    "Total inference time is load plus prediction. A load builds the model (build), reads the file (read), and "
+    "copies the weights to the device, first touch included (place). Cold: the file was removed from the page "
+    "cache. Warm: the median of several repeated loads."
+)
 
 
-def _totals(run: Run) -> Block:
-    parts = inference_breakdown(run)
+def _html(run: Run) -> Body:
+    summary, parts = inference_summary(run), inference_breakdown(run)
+    predicted = summary[summary["total_warm_s"].notna()]
     columns = [
         CASE, Column("load", "Load"), Column("part", "Part"), Column("time_s", "Time", fmt.duration),
         share_column("share_frac", "Share", "part of the total inference time"),
     ]  # fmt: skip
-    return Block(
+    if predicted.empty:
+        return body_of(run, "inference", _LEAD, [], [])
+    totals = Block(
         title="Load and prediction", figures=drawn.inference_parts(parts),
         legend=legend_of(parts["part"], palette.INFERENCE_PARTS),
         table=table(parts, "Total inference time by part", columns),
     )  # fmt: skip
+    blocks = [totals, *_by_batch_size(run, predicted), *_metrics(run, predicted), _loads(run, predicted)]
+    return body_of(run, "inference", _LEAD, blocks, predicted["case"])
 
 
 def _by_batch_size(run: Run, summary: pd.DataFrame) -> list[Block]:
@@ -74,19 +70,17 @@ def _metrics(run: Run, summary: pd.DataFrame) -> list[Block]:
     rows = prediction_metrics(run)
     if rows.empty:
         return []
-    words = [
-        fmt.metric(row.metric, row.value, None if pd.isna(row.reason) else row.reason) for row in fmt.rows(rows)
-    ]
+    words = [fmt.metric(row.metric, row.value, None if pd.isna(row.reason) else row.reason) for row in fmt.rows(rows)]
     columns = [CASE, Column("metric", "Metric"), Column("shown", "Value", meaning="mean over the samples")]
     note = fmt.OF_NO_TASK if (summary["data"] == "synthetic").any() else ""
     return [Block(title="Quality of predictions", table=table(rows.assign(shown=words), "Metrics", columns), note=note)]
 
 
 def _loads(run: Run, summary: pd.DataFrame) -> Block:
-    facts = pd.DataFrame([{"case": case, **run.passes(case)["inference"]} for case in summary["case"]])
-    rows = summary.drop(columns="cold_reason").merge(
-        facts.reindex(columns=["case", "weights", "weights_reason", "weights_bytes", "cold_reason", "num_samples",
-                               "setup_s"]), on="case")
+    names = ["weights", "weights_reason", "weights_bytes", "cold_reason", "num_samples", "setup_s"]
+    passes = {case: run.entry(case).passes.inference for case in summary["case"]}
+    facts = [{"case": case} | {name: getattr(taken, name) for name in names} for case, taken in passes.items()]
+    rows = summary.drop(columns="cold_reason").merge(pd.DataFrame(facts), on="case")
     columns = [
         CASE, Column("weights", "Weights", reason=lambda row: row.weights_reason),
         Column("weights_bytes", "File", fmt.num_bytes),
@@ -99,7 +93,7 @@ def _loads(run: Run, summary: pd.DataFrame) -> Block:
     return Block(title="Loads", table=table(rows, "Loads", columns))
 
 
-SECTION = Section("inference", "Inference", 40, inference, ("inference",),
+SECTION = Section("inference", "Inference", 40, _html, ("inference",),
                   points={"inference": [
     ("Total inference time", "load + prediction. A load builds the model, reads the file, copies the weights to the "
      "device, first touch included."),

@@ -8,8 +8,7 @@ from charact.views.section import Section
 from charact.views.tables import format as fmt
 
 
-def machine(run: Run) -> Body:
-    """Build the section: the run, its model, machine, software and options."""
+def _html(run: Run) -> Body:
     manifest = run.manifest
     times = [(name, str(manifest.get(name) or fmt.missing("not recorded")).replace("T", " "))
              for name in ("started", "ended")]
@@ -63,4 +62,4 @@ def _item(key: str, name: str, value: Any, nothing: str) -> tuple[str, str]:
     return name, ", ".join(_item("", "", each, nothing)[1] for each in value) if isinstance(value, list) else str(value)
 
 
-SECTION = Section("machine", "Machine", 210, machine)
+SECTION = Section("machine", "Machine", 210, _html)

@@ -9,7 +9,6 @@ from charact.analysis.common.script_attribution import dropped, is_imported, is_
 from charact.analysis.memory.composition import is_memory_run
 from charact.analysis.profile.breakdown import operator_coverage
 from charact.analysis.profile.case_summary import case_summary
-from charact.record.case_facts import pass_facts
 from charact.record.reader import Run
 from charact.views.document import Block, Body
 from charact.views.html.elements.blocks import CASE, by_first_case
@@ -18,18 +17,27 @@ from charact.views.tables import format as fmt
 from charact.views.tables.model import Column, table
 
 
-def method(run: Run) -> Body:
-    """Build the section: sources of the numbers, stop rules, coverage, and missing passes with reasons."""
+def _html(run: Run) -> Body:
+    """Return sources of the numbers, stop rules, coverage, and missing passes with reasons."""
     kinds = set(case_summary(run)["kind"])
     taken, imported = passes_taken(run), is_imported(run)
     declared = [section.trace_points if imported else section.points for section in all_sections()]
     points = [point for by_pass in declared for name, of_pass in by_pass.items() if name in taken for point in of_pass]
-    blocks = {"timing": _stops, "operators": _coverage, "flop": _uncounted}
-    if imported:  # the section How phases were found has a trace's number of iterations
-        del blocks["timing"]
-    profiled = [block for name, block in blocks.items() if "profile" in kinds and was_asked_for(run, name)]
-    blocks_of_all = [*_dropped(run), *([_missing(run)] if kinds else [])]
-    return Body(points=points, blocks=[*(block(run) for block in profiled), *blocks_of_all])
+    blocks: list[Block] = []
+    if "profile" in kinds and was_asked_for(run, "timing") and not imported:  # another section has a trace's number
+        blocks.append(_stops(run))
+    if "profile" in kinds and was_asked_for(run, "operators"):
+        blocks.append(_coverage(run))
+    if "profile" in kinds and was_asked_for(run, "flop"):
+        names = {name for entry in run.entries for name in entry.passes.flop.uncounted}
+        blocks.append(Block(title="Heavy operators without a FLOP formula",
+                            note=", ".join(sorted(names)) or "None: every counted operator has a formula."))
+    if len(lost := dropped(run)):
+        columns = [CASE, Column("what", "Dropped"), Column("num_dropped", "Number", fmt.number),
+                   Column("reason", "Reason")]
+        blocks.append(Block(title="Data of the trace that the record leaves out",
+                            table=table(lost, "Dropped from the trace", columns)))
+    return Body(points=points, blocks=[*blocks, *([_missing(run)] if kinds else [])])
 
 
 def _stops(run: Run) -> Block:
@@ -82,23 +90,6 @@ def _coverage(run: Run) -> Block:
     return Block(title=title, table=table(coverage, "Coverage of operator types", columns))
 
 
-def _uncounted(run: Run) -> Block:
-    names = {
-        name for entry in run.manifest["cases"] for name in pass_facts(entry, "flop").get("uncounted", [])
-    }
-    note = ", ".join(sorted(names)) or "None: every counted operator has a formula."
-    return Block(title="Heavy operators without a FLOP formula", note=note)
-
-
-def _dropped(run: Run) -> list[Block]:
-    rows = dropped(run)
-    columns = [
-        CASE, Column("what", "Dropped"), Column("num_dropped", "Number", fmt.number), Column("reason", "Reason"),
-    ]  # fmt: skip
-    title = "Data of the trace that the record leaves out"
-    return [Block(title=title, table=table(rows, "Dropped from the trace", columns))] if len(rows) else []
-
-
 def _missing(run: Run) -> Block:
     outcomes = pass_outcomes(run).query("status != 'ok'")
     title = "What is missing, and why"
@@ -115,4 +106,4 @@ def _missing(run: Run) -> Block:
     return Block(title=title, table=table(outcomes, "Passes without a result", columns))
 
 
-SECTION = Section("method", "Method", 220, method, folded="How each number was measured")
+SECTION = Section("method", "Method", 220, _html, folded="How each number was measured")

@@ -1,7 +1,6 @@
 """The section Operations: rates against the ceilings, every problem, and sparse against dense products."""
 
 from collections.abc import Iterator
-from typing import Any
 
 import pandas as pd
 
@@ -34,14 +33,15 @@ _CACHE = {
 def operations(run: Run) -> Body:
     """Build the section: rates against the ceilings, problems of each operation, sparse against dense, failures."""
     times = operation_times(run)
-    failed = _failed(run)
+    missing = [(row.case, f"{row.status}: {fmt.failure(row.status, row.reason)}")
+               for row in fmt.rows(operation_cases(run).query("status != 'ok'"))]
+    failed = [Block(title="Failed problems", missing=missing)] if missing else []
     if times.empty:
         return Body(blocks=failed or [Block(note=why_nothing(run, "ops"))])
     hot = set(times["hot"].dropna())
     lead = _LEAD.format(cache=_CACHE[hot.pop() if len(hot) == 1 else "both"])
-    blocks = _rates(run, times)
-    blocks += [_operation(str(name), rows) for name, rows in times.groupby("operation", sort=False)]
-    return Body(lead=lead, blocks=[*blocks, *_sparse(run), *failed])
+    problems = [_operation(str(name), rows) for name, rows in times.groupby("operation", sort=False)]
+    return Body(lead=lead, blocks=[*_rates(run, times), *problems, *_sparse(run), *failed])
 
 
 def _rates(run: Run, times: pd.DataFrame) -> list[Block]:
@@ -63,7 +63,13 @@ def _rates(run: Run, times: pd.DataFrame) -> list[Block]:
 
 def _operation(name: str, rows: pd.DataFrame) -> Block:
     """Build the block of an operation: the slowest problems as bars, all problems as a table."""
-    timed = _labelled(rows.dropna(subset=["median_s"]))
+    timed = rows.dropna(subset=["median_s"])
+    differing = [column.name for column in tables.places(timed)]
+    labels = []
+    for row in fmt.rows(timed):  # the problem, and the precision, layout or device where these differ
+        words = [str(getattr(row, name)) for name in differing if pd.notna(getattr(row, name))]
+        labels.append(", ".join([row.problem, *(word for word in words if not row.problem.endswith(f":{word}"))]))
+    timed = timed.assign(label=pd.Series(labels, timed.index, dtype="str"))
     sums = timed.groupby("label", sort=False)["median_s"].sum().sort_values(ascending=False, kind="stable")
     drawn = timed[timed["label"].isin(sums.index[:_NUM_DRAWN])]
     drawn = drawn.sort_values("label", key=lambda labels: labels.map(sums), ascending=False, kind="stable")
@@ -73,17 +79,6 @@ def _operation(name: str, rows: pd.DataFrame) -> Block:
         table=tables.problems(name, rows),
         note=" ".join(filter(None, [left_out if len(sums) > _NUM_DRAWN else "", tables.notes(rows)])),
     )  # fmt: skip
-
-
-def _labelled(times: pd.DataFrame) -> pd.DataFrame:
-    """Add a label: the problem, and the precision, layout or device where these differ."""
-    differing = [column.name for column in tables.places(times)]
-
-    def label(row: Any) -> str:
-        words = [str(getattr(row, name)) for name in differing if pd.notna(getattr(row, name))]
-        return ", ".join([row.problem, *(word for word in words if not row.problem.endswith(f":{word}"))])
-
-    return times.assign(label=pd.Series([label(row) for row in fmt.rows(times)], times.index, dtype="str"))
 
 
 def _sparse(run: Run) -> list[Block]:
@@ -110,13 +105,6 @@ def _sparse(run: Run) -> list[Block]:
             legend=[(name, color) for name, color in palette.LAYOUTS.items() if name in set(rows["layout"])],
         ))  # fmt: skip
     return [*blocks, Block(table=tables.crossovers(crossovers))]
-
-
-def _failed(run: Run) -> list[Block]:
-    cases = operation_cases(run)
-    missing = [(row.case, f"{row.status}: {fmt.failure(row.status, row.reason)}")
-               for row in fmt.rows(cases) if row.status != "ok"]  # fmt: skip
-    return [Block(title="Failed problems", missing=missing)] if missing else []
 
 
 def _scalars(run: Run) -> Iterator[Scalar]:

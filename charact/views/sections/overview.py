@@ -16,17 +16,13 @@ def overview(run: Run) -> Body:
     cards: list[Card] = []
     blocks: list[Block] = []
     failed = int((cases["status"] != "ok").sum())
-    leads = [f"{_count(len(cases), 'case')}, {failed} of them failed."] if failed else []
+    leads = [f"{len(cases)} case{'' if len(cases) == 1 else 's'}, {failed} of them failed."] if failed else []
     for kind, rows in by_kind(cases):
         more, table, lead = kind.overview(run, rows)
         is_repeated = len(more) >= len(table.rows)
         cards, blocks = [*cards, *more], [*blocks, Block(table=table, folded=is_repeated)]
         leads += filter(None, [lead, kind.lead])
     return Body(lead=" ".join(leads), cards=cards, blocks=blocks)
-
-
-def _count(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 SECTION = Section("summary", "Summary", 10, overview)

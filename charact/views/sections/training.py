@@ -1,7 +1,6 @@
 """The report section Training: learning curves, time by stage and phase, setups and protocols."""
 
-import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -14,45 +13,40 @@ from charact.analysis.training.stages import (
     stage_times,
     training_summary,
 )
-from charact.record.case_facts import pass_facts
 from charact.record.reader import Run
 from charact.views.document import Block, Body
 from charact.views.figures import bars
 from charact.views.figures import curves as drawn
-from charact.views.html.elements.blocks import CASE, legend_of, missing_cases, why_nothing
-from charact.views.section import Scalar, Section
+from charact.views.html.elements.blocks import CASE, legend_of
+from charact.views.section import Scalar, Section, body_of
 from charact.views.tables import format as fmt
 from charact.views.tables import palette
 from charact.views.tables.model import Column, Table, share_column, table
 
+_LEAD = (
+    "Total execution time is training, validation and checkpointing over all epochs, without building the model "
+    "and reading the data set. Loss and metrics are means over a stage’s samples: those of training are taken "
+    "while the weights change."
+)
 
-def training(run: Run) -> Body:
-    """Build the section: learning curves, time by stage and phase, epochs, setups and protocols."""
-    times = stage_times(run)
-    if times.empty:
-        return Body(blocks=[Block(note=why_nothing(run, "training"))])
-    lead = (
-        "Total execution time is training, validation and checkpointing over all epochs, without building the model "
-        "and reading the data set. Loss and metrics are means over a stage’s samples: those of training are taken "
-        "while the weights change."
-    )
-    blocks = [_curves(run), *_breakdowns(run), _setups(run), *_protocols(run)]
-    return Body(lead=lead, blocks=[*blocks, *missing_cases(run, "training", times["case"])])
+
+def _html(run: Run) -> Body:
+    cases = stage_times(run)["case"]
+    blocks = [_curves(run), *_breakdowns(run), _setups(run), *_protocols(run)] if len(cases) else []
+    return body_of(run, "training", _LEAD, blocks, cases)
 
 
 def _curves(run: Run) -> Block:
     """Build the learning curves: a figure per metric, and the table of epochs."""
     curves = learning_curves(run)
-    cases = list(curves["case"].unique())
-    colors = {case: palette.CASES[number % len(palette.CASES)] for number, case in enumerate(cases)}
+    colors = {case: palette.CASES[number % len(palette.CASES)] for number, case in enumerate(curves["case"].unique())}
     figures = [
         drawn.learning_curve(str(metric), rows, colors)
         for metric, rows in curves.groupby("metric", sort=False) if rows["value"].notna().any()
     ]  # fmt: skip
-    shown = _epochs(run, curves)
     synthetic = (training_summary(run)["data"] == "synthetic").any()
-    return Block(title="Learning curves", figures=figures, legend=list(colors.items()) if figures else [], table=shown,
-                 note=fmt.OF_NO_TASK if synthetic else "")
+    return Block(title="Learning curves", figures=figures, legend=list(colors.items()) if figures else [],
+                 table=_epochs(run, curves), note=fmt.OF_NO_TASK if synthetic else "")
 
 
 def _epochs(run: Run, curves: pd.DataFrame) -> Table:
@@ -72,16 +66,14 @@ def _epochs(run: Run, curves: pd.DataFrame) -> Table:
         name = f"value_{number}"  # a metric's name may not be a Python identifier
         keyed = values.set_index(["case", "epoch"])
         rows = rows.join(keyed["value"].rename(name), on=["case", "epoch"])
-        columns.append(_metric_column(name, str(metric), str(stage), keyed["reason"].to_dict()))
+        reasons = keyed["reason"].dropna().to_dict()
+        columns.append(Column(name, f"{metric}, {stage}", partial(fmt.metric, str(metric)),
+                              f"mean over the samples of the {stage}", partial(_not_reported, reasons)))
     return table(rows, "Epochs", columns)
 
 
-def _metric_column(name: str, metric: str, stage: str, reasons: dict[Any, Any]) -> Column:
-    def why(row: Any) -> str:
-        reason = reasons.get((row.case, row.epoch))
-        return "not reported" if pd.isna(reason) else str(reason)
-
-    return Column(name, f"{metric}, {stage}", partial(fmt.metric, metric), f"mean over the samples of the {stage}", why)
+def _not_reported(reasons: Mapping[Any, str], row: Any) -> str:
+    return reasons.get((row.case, row.epoch), "not reported")
 
 
 def _breakdowns(run: Run) -> list[Block]:
@@ -102,12 +94,6 @@ def _breakdowns(run: Run) -> list[Block]:
 
 def _setups(run: Run) -> Block:
     """Build the table of each training's epochs, samples, set-up time and saved weights."""
-    facts = [
-        {"case": entry["case"], "reason": entry["reason"], **pass_facts(entry, "training")}
-        for entry in run.manifest["cases"] if "training" in entry["passes"]
-    ]  # fmt: skip
-    names = ["case", "num_epochs_asked", "num_epochs", "num_train_samples", "num_valid_samples", "setup_s",
-             "num_resumed", "weights"]  # fmt: skip
     columns = [
         CASE, Column("num_epochs_asked", "Epochs requested", fmt.number), Column("num_epochs", "Finished", fmt.number),
         Column("num_train_samples", "Trained on", fmt.number, "samples of an epoch"),
@@ -117,29 +103,29 @@ def _setups(run: Run) -> Block:
         Column("weights", "Best weights", None, "file in the run's directory", lambda row: "none were saved",
                unbroken=True),
     ]  # fmt: skip
-    return Block(title="Trainings", table=table(pd.DataFrame(facts).reindex(columns=names), "Trainings", columns))
+    facts = [{"case": entry.case} | {column.name: getattr(entry.passes.training, column.name) for column in columns[1:]}
+             for entry in run.entries_with("training")]
+    return Block(title="Trainings", table=table(pd.DataFrame(facts), "Trainings", columns))
 
 
 def _protocols(run: Run) -> list[Block]:
     """Build a block per published protocol, with a table of the options that differ from it."""
-    found = [entry["passes"].get("training", {}).get("protocol") for entry in run.manifest["cases"]]
+    def in_words(value: Any) -> str:
+        if isinstance(value, list):
+            return ", ".join(map(str, value))
+        return "none" if value is None else str(value)
+
     columns = [Column("option", "Option"), Column("published", "Published"), Column("used", "Here")]
+    protocols = [entry.passes.training.protocol for entry in run.entries_with("training")]
     blocks = []
-    for text in dict.fromkeys(json.dumps(each) for each in found if each):
-        protocol = json.loads(text)
-        rows = [[option, *map(_in_words, values)] for option, values in protocol["changed"].items()]
-        changed = pd.DataFrame(rows, columns=["option", "published", "used"])
-        source = f"Source: {protocol['source']}. Not stated there: {protocol['unstated']}."
-        note = source if rows else f"Followed as published, nothing was changed. {source}"
-        shown = table(changed, f"What was changed from {protocol['name']}", columns) if rows else None
-        blocks.append(Block(title=f"Protocol: {protocol['name']}", table=shown, note=note))
+    for protocol in {repr(each): each for each in protocols if each is not None}.values():
+        rows = [[option, *map(in_words, values)] for option, values in protocol.changed.items()]
+        source = f"Source: {protocol.source}. Not stated there: {protocol.unstated}."
+        changed = table(pd.DataFrame(rows, columns=["option", "published", "used"]),
+                        f"What was changed from {protocol.name}", columns)
+        blocks.append(Block(title=f"Protocol: {protocol.name}", table=changed if rows else None,
+                            note=source if rows else f"Followed as published, nothing was changed. {source}"))
     return blocks
-
-
-def _in_words(value: Any) -> str:
-    if isinstance(value, list):
-        return ", ".join(map(str, value))
-    return "none" if value is None else str(value)
 
 
 def _scalars(run: Run) -> Iterator[Scalar]:
@@ -150,7 +136,7 @@ def _scalars(run: Run) -> Iterator[Scalar]:
             yield Scalar(f"{row['case']}/epoch_s/{row['stage']}", row["number"], row["wall_s"])
 
 
-SECTION = Section("training", "Training", 30, training, ("training",), scalars=_scalars,
+SECTION = Section("training", "Training", 30, _html, ("training",), scalars=_scalars,
                   points={"training": [
     ("Total execution time", "time of all epochs on the host’s clock: training, validation and checkpointing, each "
      "until the device has finished. Reading the data set and building the model are timed separately."),

@@ -87,7 +87,6 @@ def _notes(table: Table, num_shown: int, num_rows: int) -> list[RenderableType]:
 
 
 def _more(rows: Sequence[Row]) -> int:
-    """Return the number of rows of the case and group with most."""
     return max(Counter((row.case, row.side) for row in rows).values())
 
 

@@ -56,12 +56,8 @@ class RankState:
 
 def ranks_panel(ranks: Sequence[RankState], console: Console) -> list[str]:
     """Return the panel of ranks: a title, and a line for each of the first `MOST_RANKS` of at least one rank."""
-    name, number = ranks[0].state.name, len(ranks)
-    title = Text.assemble(("charact ", "bold"), f"{name}, {number} rank{'' if number == 1 else 's'}")
-    shown = [_cropped(text) for text in _rank_lines(ranks)[:MOST_RANKS]]
-    with console.capture() as captured:
-        console.print(Rule(title, align="left", style="dim"), *shown, sep="\n")
-    return captured.get().splitlines()
+    title = f"{ranks[0].state.name}, {len(ranks)} rank{'' if len(ranks) == 1 else 's'}"
+    return _panel(console, title, *map(_cropped, _rank_lines(ranks)[:MOST_RANKS]))
 
 
 def ranks_line(ranks: Sequence[RankState]) -> str:
@@ -71,24 +67,24 @@ def ranks_line(ranks: Sequence[RankState]) -> str:
 
 def _rank_lines(ranks: Sequence[RankState]) -> list[str]:
     awaited = _awaited(ranks)
-    return [f"rank {one.rank}: {_rank_text(one)}{', the others wait for it' if one.rank == awaited else ''}"
-            for one in ranks]
-
-
-def _rank_text(one: RankState) -> str:
-    state, speed = one.state, one.state.speed
-    if one.ending is not None or speed is None or _is_stalled(state):
-        done = f"iteration {state.num_iterations:,}, " if state.num_iterations else ""
-        return f"{done}{one.ending or _verdict(state)}"
-    largest = sorted(_parts(speed), key=lambda part: part.share_frac, reverse=True)[:2]
-    return (f"iteration {state.num_iterations:,}, {fmt.seconds(speed.median_s)}, "
-            + ", ".join(f"{part.name} {fmt.share(part.share_frac)}" for part in largest))
+    lines = []
+    for rank in ranks:
+        state, speed = rank.state, rank.state.speed
+        iteration = f"iteration {state.num_iterations:,}, "
+        if rank.ending is not None or speed is None or _is_stalled(state):
+            text = f"{iteration if state.num_iterations else ''}{rank.ending or _verdict(state)}"
+        else:
+            largest = sorted(_parts(speed), key=lambda part: part.share_frac, reverse=True)[:2]
+            shares = ", ".join(f"{part.name} {fmt.share(part.share_frac)}" for part in largest)
+            text = f"{iteration}{fmt.seconds(speed.median_s)}, {shares}"
+        lines.append(f"rank {rank.rank}: {text}{', the others wait for it' if rank.rank == awaited else ''}")
+    return lines
 
 
 def _awaited(ranks: Sequence[RankState]) -> int | None:
     """Return the rank with a clearly smaller share of `_WAITING` than every other; None if there is none."""
-    running = [(sum(one.state.speed.share_frac.get(phase, 0.0) for phase in _WAITING), one.rank) for one in ranks
-               if one.ending is None and one.state.speed is not None]
+    running = [(sum(rank.state.speed.share_frac.get(phase, 0.0) for phase in _WAITING), rank.rank) for rank in ranks
+               if rank.ending is None and rank.state.speed is not None]
     if len(running) < 2:
         return None
     (least, rank), (next_least, _), *_ = sorted(running)
@@ -97,15 +93,16 @@ def _awaited(ranks: Sequence[RankState]) -> int | None:
 
 def panel(state: State, console: Console) -> list[str]:
     """Return the panel: at most `NUM_LINES` colored lines, as wide as the console."""
-    title = Text.assemble(("charact ", "bold"), f"{state.name}, {_mode(state)}")
-    shown: list[RenderableType] = [Rule(title, align="left", style="dim"), _cropped(_verdict(state), "bold")]
-    if state.speed is not None:
-        shown.append(drawn(Bar(", ".join(_numbers(state, state.speed)), _parts(state.speed))))
-    else:
-        shown.append(_cropped(_memory(state)))
+    numbers = _cropped(_memory(state)) if state.speed is None else \
+        drawn(Bar(", ".join(_numbers(state, state.speed)), _parts(state.speed)))
+    return _panel(console, f"{state.name}, {_mode(state)}", _cropped(_verdict(state), "bold"), numbers)[:NUM_LINES]
+
+
+def _panel(console: Console, title: str, *below: RenderableType) -> list[str]:
+    rule = Rule(Text.assemble(("charact ", "bold"), title), align="left", style="dim")
     with console.capture() as captured:
-        console.print(*shown, sep="\n")
-    return captured.get().splitlines()[:NUM_LINES]
+        console.print(rule, *below, sep="\n")
+    return captured.get().splitlines()
 
 
 def line(state: State) -> str:
@@ -137,7 +134,6 @@ def _memory(state: State) -> str:
 
 
 def _parts(speed: Speed) -> list[Part]:
-    """Return the parts of the bar, in the order in which phases run."""
     return [
         Part(phase, speed.share_frac[phase], palette.PHASES[phase],
              fmt.seconds(speed.share_frac[phase] * speed.median_s))

@@ -3,9 +3,9 @@
 import time
 from collections.abc import Mapping
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TextColumn
 
 from charact.core.console import Console
 from charact.core.observer import Observer
@@ -18,39 +18,45 @@ _PASSES_A_CASE = 4
 
 
 class _Live(Observer):
-    """Progress on standard error: on a terminal a bar, elsewhere a line every 10 s.
+    """Progress on standard error: on a terminal a bar, elsewhere a line every 10 s; both after `quiet_s`.
 
     It draws in its callbacks only: a thread of its own would disturb measurements.
     """
 
-    def __init__(self, console: Console, *, enabled: bool) -> None:
+    def __init__(self, console: Console, *, enabled: bool, what: str = "starting", quiet_s: float = 0.0) -> None:
         self._progress = Progress(
             TextColumn("{task.description}", markup=False), BarColumn(bar_width=12),
             TextColumn("{task.fields[state]}", markup=False), TextColumn("{task.fields[left]}", markup=False),
             console=console, auto_refresh=False, transient=True, disable=not (enabled and console.is_terminal),
             redirect_stdout=OUT.isatty(),
         )
-        self._task = self._progress.add_task("starting", total=None, state="", left="")
-        self._prints_lines = enabled and not console.is_terminal
+        self._task = self._progress.add_task(what, total=None, state="", left="")
+        self._enabled, self._quiet_s = enabled, quiet_s
+        self._every_s = _REFRESH_S if console.is_terminal else _LINE_S
         self._drawn = self._begun = time.monotonic()
-        self._case_begun = self._begun
-        self._number = self._total = 0
 
     def __enter__(self) -> Self:
-        self._progress.start()
-        self._progress.refresh()
+        if not self._quiet_s:
+            self._progress.start()
+            self._progress.refresh()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
                  trace: TracebackType | None) -> None:
-        self._progress.stop()
+        self._enabled = False
+        if self._progress.live.is_started:  # otherwise stop() prints an empty line
+            self._progress.stop()
 
     @property
     def _is_due(self) -> bool:
-        return time.monotonic() - self._drawn >= (_LINE_S if self._prints_lines else _REFRESH_S)
+        now = time.monotonic()
+        return self._enabled and now - self._begun >= self._quiet_s and now - self._drawn >= self._every_s
 
-    def _draw(self) -> None:
-        if not self._prints_lines:
+    def _draw(self, **changes: Any) -> None:
+        """Change the bar and draw it; print a line if one is due."""
+        self._progress.update(self._task, **changes)
+        if not self._progress.disable:
+            self._progress.start()
             self._progress.refresh()
         elif self._is_due:
             task = self._progress.tasks[0]
@@ -60,76 +66,43 @@ class _Live(Observer):
         self._drawn = time.monotonic()
 
 
-class RunsProgress:
-    """Progress of reading many runs, on standard error, shown after the first second.
-
-    On a terminal it is a bar that disappears at the end; elsewhere a line every 10 s. If runs are read more than once,
-    the bar starts again.
-    """
+class RunsProgress(_Live):
+    """Progress of reading many runs, shown after the first second; if they are read again, it starts again."""
 
     def __init__(self, what: str, total: int, *, enabled: bool = True) -> None:
-        self._console = Console(stderr=True, highlight=False)
-        self._what, self.total, self._enabled = what, total, enabled
-        self._num_done = 0
-        self._begun = self._shown = time.monotonic()
-        self._bar = Progress(TextColumn("{task.description}", markup=False), BarColumn(bar_width=24),
-                             TextColumn("{task.completed:,.0f} of {task.total:,.0f} runs", markup=False),
-                             TimeRemainingColumn(),
-                             console=self._console, transient=True, auto_refresh=False)  # fmt: skip
-        self._task = self._bar.add_task(what, total=total)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 trace: TracebackType | None) -> None:
-        self._enabled = False
-        if self._bar.live.is_started:  # otherwise stop() prints an empty line
-            self._bar.stop()
+        super().__init__(Console(stderr=True, highlight=False), enabled=enabled, what=what, quiet_s=_QUIET_S)
+        self.total = total
+        self._num_advanced = 0
 
     def advance(self, run: object = None) -> None:
         """Count one more run."""
-        self._num_done += 1
-        now = time.monotonic()
-        if not self._enabled or now - self._begun < _QUIET_S:
-            return
-        if self._console.is_terminal:
-            self._bar.start()
-            self._bar.update(self._task, total=self.total, completed=self._completed)
-            if now - self._shown >= _REFRESH_S:
-                self._bar.refresh()
-                self._shown = now
-        elif now - self._shown >= _LINE_S:
-            self._console.print(f"{self._what}: {self._completed:,} of {self.total:,} runs")
-            self._shown = now
-
-    @property
-    def _completed(self) -> int:
-        return (self._num_done - 1) % self.total + 1
+        self._num_advanced += 1
+        if self._is_due:
+            done = (self._num_advanced - 1) % self.total + 1
+            self._draw(total=self.total, completed=done, state=f"{done:,} of {self.total:,} runs")
 
 
 class LiveProgress(_Live):
     """Progress of the passes over each case."""
 
+    _number = _total = 0
+    _pass = ""
+
     def case_started(self, case_id: str, number: int, total: int) -> None:
         """Show the case and its index in the sweep."""
         self._number, self._total, self._case_begun = number, total, time.monotonic()
-        self._progress.update(self._task, total=total * _PASSES_A_CASE, completed=(number - 1) * _PASSES_A_CASE,
-                              description=f"[{number}/{total}] {case_id}", state="setting up", left=self._left())
-        self._draw()
+        self._draw(total=total * _PASSES_A_CASE, completed=(number - 1) * _PASSES_A_CASE,
+                   description=f"[{number}/{total}] {case_id}", state="setting up", left=self._left())
 
     def pass_started(self, name: str) -> None:
         """Show the pass."""
         self._pass = f"{name} pass"
-        self._progress.update(self._task, advance=1, state=self._pass, left=self._left())
-        self._draw()
+        self._draw(advance=1, state=self._pass, left=self._left())
 
     def iteration(self, num_iterations: int, median_s: float) -> None:
         """Show the pass's iterations and their rate, a few times a second at most."""
         if self._is_due:
-            self._progress.update(self._task, left=self._left(),
-                                  state=f"{self._pass}: {num_iterations} iterations, {1 / median_s:.3g}/s")
-            self._draw()
+            self._draw(state=f"{self._pass}: {num_iterations} iterations, {1 / median_s:.3g}/s", left=self._left())
 
     def _left(self) -> str:
         """Return the time left as text, as if each case took as long as the mean so far; "" in the first case.
@@ -156,8 +129,7 @@ class MemoryProgress(LiveProgress):
 
     def pass_started(self, name: str) -> None:
         """Show the current step."""
-        self._progress.update(self._task, state=name, left=self._left())
-        self._draw()
+        self._draw(state=name, left=self._left())
 
     def _left(self) -> str:
         left_s = 0.0 if self._ends_s is None else self._ends_s - time.monotonic()
@@ -176,9 +148,7 @@ class TrainingProgress(_Live):
     def __init__(self, console: Console, *, enabled: bool, lines: bool) -> None:
         super().__init__(console, enabled=enabled)
         self._lines = lines
-        self._epoch = ""
-        self._num_epochs_left = 0
-        self._stage_begun = 0.0
+        self._epoch, self._num_epochs_left = "", 0
         self._last_epoch_s: float | None = None
 
     def case_started(self, case_id: str, number: int, total: int) -> None:
@@ -186,8 +156,7 @@ class TrainingProgress(_Live):
         if self._lines and total > 1:
             show(f"[{number}/{total}] {case_id}")
         self._last_epoch_s = None
-        self._progress.update(self._task, description=f"[{number}/{total}] {case_id}", state="setting up", left="")
-        self._draw()
+        self._draw(description=f"[{number}/{total}] {case_id}", state="setting up", left="")
 
     def epoch_started(self, epoch: int, num_epochs: int) -> None:
         """Store the epoch's number."""
@@ -199,11 +168,14 @@ class TrainingProgress(_Live):
         now = time.monotonic()
         if number == 1:
             self._stage_begun = now
-        if number > 1 and self._is_due:
+        elif self._is_due:
             rate = (number - 1) / (now - self._stage_begun)
-            self._progress.update(self._task, total=total, completed=number, left=self._left(now, total / rate),
-                                  state=f"{self._epoch}, {stage}: {number:,} of {total:,}, {rate:.3g}/s")
-            self._draw()
+            # In the first epoch a lower bound: the time of its validation is not known.
+            epoch_s = total / rate if self._last_epoch_s is None else self._last_epoch_s
+            left_s = max(0.0, self._num_epochs_left * epoch_s - (now - self._epoch_begun))
+            self._draw(total=total, completed=number,
+                       left=f"{'about' if self._last_epoch_s else 'at least'} {left_s:.0f} s left",
+                       state=f"{self._epoch}, {stage}: {number:,} of {total:,}, {rate:.3g}/s")
 
     def epoch_ended(self, epoch: int, num_epochs: int, training: Mapping[str, float | None],
                     validation: Mapping[str, float | None], seconds: float) -> None:
@@ -213,17 +185,6 @@ class TrainingProgress(_Live):
             values = ", ".join(f"{metric.replace('_', ' ')} {value:.4g}" for metric, value in validation.items()
                                if value is not None)
             show(f"epoch {epoch}/{num_epochs}  loss {training['loss']:.4g}  validation: {values}  {seconds:.3g} s")
-
-    def _left(self, now: float, stage_s: float) -> str:
-        """Return the time left; in the first epoch, a lower bound: the time of its validation is not known.
-
-        Args:
-            now: the current time.
-            stage_s: estimated time of the current stage.
-        """
-        epoch_s = stage_s if self._last_epoch_s is None else self._last_epoch_s
-        left_s = max(0.0, self._num_epochs_left * epoch_s - (now - self._epoch_begun))
-        return f"{'about' if self._last_epoch_s else 'at least'} {left_s:.0f} s left"
 
 
 class ReadingProgress(_Live):
@@ -236,16 +197,9 @@ class ReadingProgress(_Live):
     """
 
     def __init__(self, console: Console, name: str, *, enabled: bool) -> None:
-        super().__init__(console, enabled=enabled)
-        self._progress.update(self._task, description=f"reading {name}")
-
-    def __enter__(self) -> Self:
-        return self
+        super().__init__(console, enabled=enabled, what=f"reading {name}", quiet_s=_QUIET_S)
 
     def __call__(self, num_bytes: int, total_bytes: int) -> None:
         """Show the share that was read, a few times a second at most."""
-        if self._is_due and time.monotonic() - self._begun >= _QUIET_S:
-            self._progress.update(self._task, total=total_bytes, completed=num_bytes,
-                                  state=f"{100 * num_bytes / total_bytes:.0f} %")
-            self._progress.start()
-            self._draw()
+        if self._is_due:
+            self._draw(total=total_bytes, completed=num_bytes, state=f"{100 * num_bytes / total_bytes:.0f} %")

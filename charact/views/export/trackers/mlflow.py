@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from charact.record.reader import Run
-from charact.views.export.tracker import Tracker, client, client_error, run_parameters, write_artifacts
-from charact.views.tensorboard.scalars import scalars
+from charact.views.export.tracker import Tracker, client, client_error, metrics, run_parameters, write_artifacts
 
 _LARGEST_BATCH, _MOST_PARAMETERS = 1000, 100
 """Largest numbers of metrics and of parameters in one request.
@@ -41,9 +40,10 @@ def _logged(run: Run, mlflow: Any) -> str:
     run_id = tracking.create_run(experiment, start_ms, run_name=run.run_id).info.run_id
     try:
         time_ms = start_ms or 0
-        metrics = [entities.Metric(_name(point.tag), point.value, time_ms, int(point.step)) for point in scalars(run)]
-        for first in range(0, len(metrics), _LARGEST_BATCH):
-            tracking.log_batch(run_id, metrics=metrics[first : first + _LARGEST_BATCH])
+        points = [entities.Metric(_name(tag), value, time_ms, step)
+                  for tag, values in metrics(run).items() for step, value in values.items()]
+        for first in range(0, len(points), _LARGEST_BATCH):
+            tracking.log_batch(run_id, metrics=points[first : first + _LARGEST_BATCH])
         parameters = [entities.Param(_name(key), str(value)) for key, value in run_parameters(run).items()]
         for first in range(0, len(parameters), _MOST_PARAMETERS):
             tracking.log_batch(run_id, params=parameters[first : first + _MOST_PARAMETERS])

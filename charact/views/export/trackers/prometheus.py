@@ -12,8 +12,7 @@ from typing import Any
 from charact.core.errors import UserError
 from charact.core.files import write_text
 from charact.record.reader import Run
-from charact.views.export.tracker import Tracker, case_parameters, client
-from charact.views.tensorboard.scalars import scalars
+from charact.views.export.tracker import Tracker, case_parameters, client, metrics
 
 _SUFFIX = ".prom"
 _INFO = ("workload", "variant", "input_size", "batch_size", "mode", "precision", "device", "device_name", "status")
@@ -49,22 +48,22 @@ def _gauges(run: Run) -> dict[str, dict[Labels, float]]:
     statistic: last, median, min and max. A series over input sizes becomes one value for each size, with the labels
     run, series and input_size.
     """
-    found: defaultdict[str, dict[Labels, float]] = defaultdict(dict)
-    by_case: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
-    cases = sorted((entry["case"] for entry in run.manifest["cases"]), key=len, reverse=True)
-    for point in scalars(run):
-        case = next((case for case in cases if point.tag.startswith(f"{case}/")), None)
-        if case is not None:
-            by_case[case, point.tag[len(case) + 1 :]].append(point.value)
+    gauges: defaultdict[str, dict[Labels, float]] = defaultdict(dict)
+    cases = sorted((entry.case for entry in run.entries), key=len, reverse=True)
+    for tag, points in metrics(run).items():
+        case = next((case for case in cases if tag.startswith(f"{case}/")), None)
+        if case is None:
+            name, _, series = tag.partition("/")
+            gauges[f"{_name(name)}_by_size"] |= {
+                (("run", run.run_id), ("series", series), ("input_size", str(size))): value
+                for size, value in points.items()}
         else:
-            name, _, series = point.tag.partition("/")
-            labels = (("run", run.run_id), ("series", series), ("input_size", str(int(point.step))))
-            found[f"{_name(name)}_by_size"][labels] = point.value
-    for (case, series), values in by_case.items():
-        for statistic, value in (("last", values[-1]), ("median", median(values)), ("min", min(values)),
-                                 ("max", max(values))):
-            found[_name(series)][("run", run.run_id), ("case", case), ("statistic", statistic)] = value
-    return dict(found)
+            values = list(points.values())
+            statistics = {"last": values[-1], "median": median(values), "min": min(values), "max": max(values)}
+            gauges[_name(tag[len(case) + 1 :])] |= {
+                (("run", run.run_id), ("case", case), ("statistic", statistic)): value
+                for statistic, value in statistics.items()}
+    return dict(gauges)
 
 
 def _name(text: str) -> str:

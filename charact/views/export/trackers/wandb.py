@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from charact.record.reader import Run
-from charact.views.export.tracker import Tracker, client, client_error, run_parameters, write_artifacts
-from charact.views.tensorboard.scalars import scalars
+from charact.views.export.tracker import Tracker, client, client_error, metrics, run_parameters, write_artifacts
 
 _STEP = "step"
 """Horizontal axis of all series: W&B's own step may only rise, and each series here begins at its first step."""
@@ -33,7 +32,11 @@ def _logged(run: Run, wandb: Any) -> str:
                     config=run_parameters(run), settings=settings) as logged:
         logged.define_metric(_STEP, hidden=True)
         logged.define_metric("*", step_metric=_STEP)
-        for step, values in _by_step(run).items():
+        by_step: defaultdict[int, dict[str, float]] = defaultdict(dict)
+        for tag, points in metrics(run).items():
+            for step, value in points.items():
+                by_step[step][tag] = value
+        for step, values in sorted(by_step.items()):
             logged.log({_STEP: step} | values)
         with tempfile.TemporaryDirectory() as directory:
             artifact = wandb.Artifact(f"charact-{logged.id}", type="charact")
@@ -43,14 +46,6 @@ def _logged(run: Run, wandb: Any) -> str:
             if not logged.offline:
                 artifact.wait()
     return f"Wrote W&B run {logged.id} to {Path(logged.dir).parent if logged.offline else logged.url}"
-
-
-def _by_step(run: Run) -> dict[int, dict[str, float]]:
-    """Return the values of all series by step, ascending."""
-    found: defaultdict[int, dict[str, float]] = defaultdict(dict)
-    for point in scalars(run):
-        found[int(point.step)][point.tag] = point.value
-    return dict(sorted(found.items()))
 
 
 TRACKER = Tracker("wandb", _export)

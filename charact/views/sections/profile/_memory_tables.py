@@ -21,7 +21,6 @@ _SERIES = Column("series", "Series", unbroken=True)
 
 
 def composition(rows: pd.DataFrame, caption: str) -> Table:
-    """Build the table of memory by category at one moment of each case."""
     columns = [
         CASE, _METHOD, PHASE, _CATEGORY, Column("bytes", "Memory", fmt.num_bytes, "held through PyTorch's allocator"),
         share_column("share_frac", "Share", "part of the memory at that moment"),
@@ -30,7 +29,6 @@ def composition(rows: pd.DataFrame, caption: str) -> Table:
 
 
 def by_phase(rows: pd.DataFrame, caption: str) -> Table:
-    """Build the table of memory at the peak of each phase: a column per category, and their sum."""
     shown = _wide(rows, caption, [CASE, _METHOD, PHASE])
     if len(shown.rows) <= _MOST_ROWS:
         return shown
@@ -39,7 +37,6 @@ def by_phase(rows: pd.DataFrame, caption: str) -> Table:
 
 
 def by_size(rows: pd.DataFrame, caption: str) -> Table:
-    """Build the table of peak memory by input size: a column per category, and their sum."""
     rows = rows.sort_values(["mode", "input_size", "method"], ascending=[False, True, True], kind="stable")
     return _wide(rows, caption, [
         Column("mode", "Mode"), Column("input_size", "Input size", fmt.number),
@@ -58,7 +55,6 @@ def _wide(rows: pd.DataFrame, caption: str, keys: list[Column]) -> Table:
 
 
 def ratios(rows: pd.DataFrame, caption: str) -> Table:
-    """Build the table of training-to-inference ratios."""
     columns = [
         Column("label", "Series", unbroken=True),
         Column("ratio", "Training / inference", fmt.ratio, "of the peaks"),
@@ -165,7 +161,6 @@ def _few(operators: str) -> str:
 
 
 def weights(run: Run) -> Table:
-    """Build the table of weights against activations and temporary memory."""
     columns = [
         CASE, _METHOD, Column("weights_bytes", "Weights", fmt.num_bytes, "at the peak"),
         Column("intermediate_bytes", "Intermediate", fmt.num_bytes, "activations and temporary, at the peak"),
@@ -176,11 +171,7 @@ def weights(run: Run) -> Table:
 
 
 def process(run: Run) -> Table:
-    """Build the table of allocated, reserved (CUDA) and process memory of measured cases."""
     rows = memory_needs(run).dropna(subset=["allocated_bytes"])
-
-    def unknown(row: Any) -> str:
-        return "not recorded"
 
     reserved = [
         Column("reserved_peak_bytes", "Reserved", fmt.num_bytes, "by CUDA's caching allocator", _not_cuda),
@@ -189,9 +180,9 @@ def process(run: Run) -> Table:
     columns = [
         CASE, Column("allocated_bytes", "Allocated", fmt.num_bytes, "at the peak"),
         *(reserved if (rows["device_kind"] == "cuda").any() else []),
-        Column("process_before_bytes", "Process before", fmt.num_bytes, "resident set before the case", unknown),
-        Column("process_peak_bytes", "Process peak", fmt.num_bytes, "largest resident set of the process", unknown),
-        Column("process_ratio", "Growth / allocated", fmt.ratio, "(peak - before) / allocated", unknown),
+        Column("process_before_bytes", "Process before", fmt.num_bytes, "resident set before the case", _unknown),
+        Column("process_peak_bytes", "Process peak", fmt.num_bytes, "largest resident set of the process", _unknown),
+        Column("process_ratio", "Growth / allocated", fmt.ratio, "(peak - before) / allocated", _unknown),
     ]  # fmt: skip
     return table(rows, "Allocated, reserved and process memory of each measured case", columns)
 
@@ -200,8 +191,11 @@ def _not_cuda(row: Any) -> str:
     return "CUDA only"
 
 
+def _unknown(row: Any) -> str:
+    return "not recorded"
+
+
 def needs(run: Run) -> Table:
-    """Build the table of memory that each predicted case needs, and whether the device has it."""
     rows = memory_needs(run).dropna(subset=["needed_bytes"])
     rows = rows.assign(fitting=rows["fits"].map({1.0: "fits", 0.0: "does not fit"}))
 

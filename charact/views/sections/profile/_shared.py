@@ -8,11 +8,13 @@ from charact.views.document import Line
 from charact.views.tables import format as fmt
 from charact.views.tables.model import Column
 
+NUM_TOP = 25
+"""Largest number of rows of a case in a table of operators, layers or kernels."""
+
 
 def is_timed(run: Run) -> bool:
     """Return whether a run has a case with a timing pass, apart from constructed models that were also measured."""
-    passes = [entry.get("passes", {}) for entry in run.manifest["cases"]]
-    return any("timing" in taken and "construct" not in taken for taken in passes)
+    return any("timing" in entry.passes and "construct" not in entry.passes for entry in run.entries)
 
 
 def has_phases(run: Run) -> bool:
@@ -36,16 +38,13 @@ def no_bar(run: Run, case: str, title: str, name: str) -> list[Line]:
     return [Line(f"{title}  ", (fmt.missing(reason or "the record has no data"), "dim"))]
 
 
-_UNCOUNTED = "no formula"
-
-
 def flop_columns(run: Run, work: str, rate: str) -> list[Column]:
     """Return the columns FLOP and FLOP/s with these tooltips; none if the run has no FLOP pass."""
     if not was_asked_for(run, "flop"):
         return []
 
     def uncounted(row: Any) -> str:
-        return pass_reason(run, row.case, "flop") or _UNCOUNTED
+        return pass_reason(run, row.case, "flop") or "no formula"
 
     return [Column("flop", "FLOP", fmt.num_flop, work, uncounted),
             Column("flop_per_s", "FLOP/s", fmt.flop_rate, rate, uncounted)]

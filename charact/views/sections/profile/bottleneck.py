@@ -1,7 +1,5 @@
 """The section Bottleneck: what bounds each case, the evidence, and the potential speedup."""
 
-from typing import Any
-
 import pandas as pd
 
 from charact.analysis.efficiency.bottleneck import bottlenecks
@@ -24,35 +22,26 @@ _LEAD = (
 )
 
 
-def bottleneck(run: Run) -> Body:
-    """Build the section: the verdict of each case with its evidence, and its time by limit."""
-    verdicts = bottlenecks(run)
+def _html(run: Run) -> Body:
+    verdicts, limits = bottlenecks(run), time_limits(run).replace({"limit": {"other": "not known"}})  # also a phase
     if verdicts.empty:
         return Body(lead=fmt.no_cases(run.partial))
-    blocks = [_shares(run)] if len(time_limits(run)) else []
-    missing = [(row.case, "; ".join(filter(None, (fmt.missing(row.reason), None if has_findings(run) else row.advice))))
-               for row in fmt.rows(verdicts) if pd.isna(row.verdict)]
-    advises = not has_findings(run)
-    return Body(lead=_LEAD, blocks=[*blocks, *(_verdict(row, advises) for row in fmt.rows(verdicts)
-                                               if pd.notna(row.verdict)),
-                                    *([Block(title="Without a verdict", missing=missing)] if missing else [])])
-
-
-def _shares(run: Run) -> Block:
-    limits = time_limits(run).replace({"limit": {"other": "not known"}})  # `other` is also a phase
-    columns = [
-        CASE, Column("limit", "Limited by"), Column("time_s", "Time", fmt.seconds, "of the median iteration"),
-        share_column("share_frac", "Share", "part of the median iteration"),
-    ]  # fmt: skip
-    return Block(figures=[bars.limits(limits)], legend=legend_of(limits["limit"], palette.LIMITS),
-                 table=table(limits, "Time of an iteration by what limits it", columns))  # fmt: skip
-
-
-def _verdict(row: Any, advises: bool) -> Block:
-    """Return the block of a verdict, without what to do if findings say it."""
+    blocks: list[Block] = []
+    if len(limits):
+        columns = [
+            CASE, Column("limit", "Limited by"), Column("time_s", "Time", fmt.seconds, "of the median iteration"),
+            share_column("share_frac", "Share", "part of the median iteration"),
+        ]  # fmt: skip
+        blocks.append(Block(figures=[bars.limits(limits)], legend=legend_of(limits["limit"], palette.LIMITS),
+                            table=table(limits, "Time of an iteration by what limits it", columns)))  # fmt: skip
+    advises = not has_findings(run)  # findings say what to do
     titles = {"evidence": "Evidence"} | ({"prize": "Potential speedup", "advice": "To try"} if advises else {})
-    points = [(title, getattr(row, name)) for name, title in titles.items() if isinstance(getattr(row, name), str)]
-    return Block(title=f"{row.case}: {fmt.verdict(row)}", case=row.case, points=points)
+    for row in fmt.rows(verdicts.dropna(subset=["verdict"])):
+        points = [(title, getattr(row, name)) for name, title in titles.items() if isinstance(getattr(row, name), str)]
+        blocks.append(Block(title=f"{row.case}: {fmt.verdict(row)}", case=row.case, points=points))
+    missing = [(row.case, "; ".join(filter(None, (fmt.missing(row.reason), row.advice if advises else None))))
+               for row in fmt.rows(verdicts[verdicts["verdict"].isna()])]
+    return Body(lead=_LEAD, blocks=[*blocks, *([Block(title="Without a verdict", missing=missing)] if missing else [])])
 
 
 def _summary(run: Run, case: str) -> list[Item]:
@@ -73,4 +62,4 @@ def _summary(run: Run, case: str) -> list[Item]:
     return items
 
 
-SECTION = Section("bottleneck", "Bottleneck", 20, bottleneck, shows=is_timed, summary=_summary, summary_order=1000)
+SECTION = Section("bottleneck", "Bottleneck", 20, _html, shows=is_timed, summary=_summary, summary_order=1000)

@@ -44,47 +44,32 @@ _NUM_UNFOLDED = 2
 """Largest number of cases whose timelines are unfolded, to limit scrolling."""
 
 
-def has_counters(run: Run) -> bool:
-    """Return whether a run has counters or a counter pass."""
-    return len(run.counters) > 0 or "counters" in passes_taken(run)
-
-
-def counters(run: Run) -> Body:
-    """Build the section: timelines, values by source and by phase, and missing counters."""
+def _html(run: Run) -> Body:
     taken = "counters" in passes_taken(run)
     lead = _OF_TRACE if is_imported(run) else _OF_PASS if taken else _OF_TIMING
-    values = counter_values(run)
-    unread = [*_unread_sources(run), *_unread_counters(run)]
+    values, unread = counter_values(run), _unread(run)
     if values.empty:
         return Body(blocks=[Block(note=why_nothing(run, "counters")), *unread])
-    timelines = _timelines(run)
+    timeline, spans, ranges = counter_timeline(run), counter_spans(run), counter_ranges(run)
+    cases = [str(case) for case in ranges["case"].unique()]
+    timelines = [_timeline(case, *(frame[frame["case"] == case] for frame in (timeline, spans, ranges)),
+                           folded=len(cases) > _NUM_UNFOLDED) for case in cases]
     return Body(lead=f"{lead}{_PANELS if timelines else ''}", blocks=[
-        *timelines, *_by_source(run, values), *_by_phase(run), *unread,
+        *timelines, _by_source(run, values), *_by_phase(run), *unread,
         *missing_cases(run, "counters", values["case"]),
     ])  # fmt: skip
 
 
-def _timelines(run: Run) -> list[Block]:
-    """Return a block per case with a figure for each sampled source and device."""
-    timeline, spans, ranges = counter_timeline(run), counter_spans(run), counter_ranges(run)
-    cases = [str(case) for case in ranges["case"].unique()]
-    return [
-        _timeline(case, *(frame[frame["case"] == case] for frame in (timeline, spans, ranges)),
-                  folded=len(cases) > _NUM_UNFOLDED)
-        for case in cases
-    ]  # fmt: skip
-
-
 def _timeline(case: str, samples: pd.DataFrame, spans: pd.DataFrame, ranges: pd.DataFrame, *, folded: bool) -> Block:
+    """Return a block with a figure for each sampled source and device of a case."""
     at_zero = (ranges["lowest"] == 0) & (ranges["highest"] == 0)
-    still = ranges[at_zero]
     moving = samples.merge(ranges.loc[~at_zero, ["source", "device", "counter"]])
     end_s = max(samples["time_s"].max(), spans["end_s"].max() if len(spans) else 0.0)
     figures = [
         counter_figures.timeline(str(source), str(device), rows, spans, end_s)
         for (source, device), rows in moving.groupby(["source", "device"], sort=False)
     ]
-    zero = ", ".join(f"{counter_name(row.counter)} ({row.source})" for row in fmt.rows(still))
+    zero = ", ".join(f"{counter_name(row.counter)} ({row.source})" for row in fmt.rows(ranges[at_zero]))
     zero = f"Always 0: {zero}." if zero else ""
     means = _MEANS if ranges["num_samples"].max() > counter_figures.MAX_DRAWN else ""
     columns = [
@@ -110,7 +95,7 @@ def _in_words(rows: pd.DataFrame, *columns: str) -> pd.DataFrame:
     return rows.assign(name=rows["counter"].map(counter_name), **texts)
 
 
-def _by_source(run: Run, values: pd.DataFrame) -> list[Block]:
+def _by_source(run: Run, values: pd.DataFrame) -> Block:
     """Return a table of all values read over the pass, by source, with their definition."""
     meanings = [counter_meaning(run, *pair) for pair in zip(values["source"], values["counter"], strict=True)]
     texts = {name: [meaning.get(name) for meaning in meanings] for name in ("method", "scope", "definition")}
@@ -122,8 +107,8 @@ def _by_source(run: Run, values: pd.DataFrame) -> list[Block]:
         *(Column(name, name.capitalize(), reason=lambda row: "not recorded", wide=name != "method") for name in texts
           if rows[name].notna().any()),
     ]  # fmt: skip
-    shown = table(rows, "All values, by source", columns)
-    return [Block(folded=not is_imported(run), table=shown)]  # an imported trace has no other counters
+    # an imported trace has no other counters
+    return Block(folded=not is_imported(run), table=table(rows, "All values, by source", columns))
 
 
 def _read(values: pd.DataFrame) -> list[Column]:
@@ -132,37 +117,30 @@ def _read(values: pd.DataFrame) -> list[Column]:
 
 
 def _by_phase(run: Run) -> list[Block]:
-    """Return a folded table of the values of each phase."""
     values = counters_by_phase(run)
-    if values.empty:
-        return []
     columns = [CASE, PHASE, Column("source", "Source"), *_read(values)]
-    shown = table(_in_words(values, "value"), "Values by phase", columns)
-    return [Block(folded=True, table=shown, note=_COARSE if values["num_samples"].notna().any() else "")]
+    note = _COARSE if values["num_samples"].notna().any() else ""
+    return [Block(folded=True, table=table(_in_words(values, "value"), "Values by phase", columns), note=note)] \
+        if len(values) else []
 
 
-def _unread_sources(run: Run) -> list[Block]:
-    """Return the sources without values, with reason and remedy."""
-    sources = counter_sources(run).query("status != 'ok'")
-    if sources.empty:
-        return []
-    columns = [
-        CASE, Column("source", "Source"), Column("status", "Status"), Column("reason", "Reason"),
-        Column("remedy", "Remedy", reason=lambda row: "none is known"),
-    ]  # fmt: skip
-    rows = by_first_case(sources, "source", "status", "reason", "remedy")
-    return [Block(title="Sources without values", table=table(rows, "Sources without values", columns))]
-
-
-def _unread_counters(run: Run) -> list[Block]:
-    """Return the counters that a source did not provide."""
-    missing = missing_counters(run)
-    if missing.empty:
-        return []
-    columns = [CASE, Column("source", "Source"), Column("name", "Counter", unbroken=True), Column("reason", "Reason")]
-    rows = by_first_case(missing, "source", "counter", "reason")
-    rows["name"] = rows["counter"].map(counter_name)
-    return [Block(folded=True, table=table(rows, "Counters that a source did not provide", columns))]
+def _unread(run: Run) -> list[Block]:
+    """Return the sources without values, with reason and remedy, and the counters that a source did not provide."""
+    blocks: list[Block] = []
+    if len(sources := counter_sources(run).query("status != 'ok'")):
+        columns = [
+            CASE, Column("source", "Source"), Column("status", "Status"), Column("reason", "Reason"),
+            Column("remedy", "Remedy", reason=lambda row: "none is known"),
+        ]  # fmt: skip
+        rows = by_first_case(sources, "source", "status", "reason", "remedy")
+        blocks.append(Block(title="Sources without values", table=table(rows, "Sources without values", columns)))
+    if len(missing := missing_counters(run)):
+        columns = [CASE, Column("source", "Source"), Column("name", "Counter", unbroken=True),
+                   Column("reason", "Reason")]
+        rows = by_first_case(missing, "source", "counter", "reason")
+        rows["name"] = rows["counter"].map(counter_name)
+        blocks.append(Block(folded=True, table=table(rows, "Counters that a source did not provide", columns)))
+    return blocks
 
 
 def _summary(run: Run, case: str) -> list[Item]:
@@ -178,7 +156,8 @@ def _summary(run: Run, case: str) -> list[Item]:
     return [Line(", ".join(parts))] if parts else []
 
 
-SECTION = Section("counters", "Counters", 200, counters, shows=has_counters, summary=_summary,
+SECTION = Section("counters", "Counters", 200, _html,
+                  shows=lambda run: len(run.counters) > 0 or "counters" in passes_taken(run), summary=_summary,
                   points={"counters": [
     ("Counters", "counter pass: read before and after separate iterations, and from a sampler thread in "
      "between. Sources that replay kernels or lock clocks have separate passes without timing."),

@@ -11,8 +11,7 @@ from charact.analysis.profile.layer_tree import iteration_work, nested
 from charact.record.reader import Run
 from charact.views.charts import LEAST_FRAC, Box, BoxChart, Graph
 from charact.views.document import Block, Body, Legend
-from charact.views.html.elements.blocks import missing_cases, why_nothing
-from charact.views.section import Section
+from charact.views.section import Section, body_of
 from charact.views.tables import format as fmt
 from charact.views.tables import palette
 
@@ -35,8 +34,7 @@ _GROUPS = palette.PHASES | palette.CATEGORIES
 _INSTEAD = "The tables Layers, Operators and Memory have the numbers."
 
 
-def flame_graphs(run: Run) -> Body:
-    """Build the section: a chart for each case with layers."""
+def _html(run: Run) -> Body:
     work, held = iteration_work(run), memory_by_layer(run)
     types: dict[str, dict[str, str]] = defaultdict(dict)
     for row in fmt.rows(run.layers.dropna(subset=["layer_type"])):
@@ -44,9 +42,7 @@ def flame_graphs(run: Run) -> Body:
     blocks = []
     for case, rows in work.groupby("case", sort=False):
         blocks += _block(str(case), rows, held[held["case"] == case], types[str(case)])
-    if not blocks:
-        return Body(blocks=[Block(note=why_nothing(run, "operators"))])
-    return Body(lead=_LEAD, blocks=[*blocks, *missing_cases(run, "operators", [str(each.case) for each in blocks])])
+    return body_of(run, "operators", _LEAD, blocks, [str(block.case) for block in blocks])
 
 
 def _block(case: str, work: pd.DataFrame, held: pd.DataFrame, types: Mapping[str, str]) -> list[Block]:
@@ -83,4 +79,4 @@ def _box(row: Any, types: Mapping[str, str], leaves: Mapping[str, str]) -> Box:
     return Box(row.depth, row.start, row.length, group, "", _GROUPS.get(row.group, ""))
 
 
-SECTION = Section("flame-graph", "Flame graph", 152, flame_graphs, ("operators", "flop"), ("operators", "flop"))
+SECTION = Section("flame-graph", "Flame graph", 152, _html, ("operators", "flop"), ("operators", "flop"))

@@ -19,21 +19,16 @@ _MUCH_LONGER = 1.25
 _INSTEAD = "The tables Time by phase, Operators and Kernels have the numbers."
 
 
-def _has_trace(run: Run) -> bool:
-    return any(run.trace(entry["case"]) is not None for entry in run.manifest["cases"])
-
-
-def timelines(run: Run) -> Body:
-    """Build the section: a chart for each case with a trace."""
+def _html(run: Run) -> Body:
     blocks, missing = [], []
     medians = case_summary(run).set_index("case")["median_s"].to_dict()
-    for case in (str(entry["case"]) for entry in run.manifest["cases"]):
+    for entry in run.entries:
         try:
-            found = iteration_timeline(run, case, LEAST_FRAC)
+            timeline = iteration_timeline(run, entry.case, LEAST_FRAC)
         except UserError as error:
-            missing.append((case, fmt.missing(str(error))))
+            missing.append((entry.case, fmt.missing(str(error))))
         else:
-            blocks.append(_block(case, found, medians.get(case)))
+            blocks.append(_block(entry.case, timeline, medians.get(entry.case)))
     return Body(lead=_LEAD, blocks=[*blocks, *([Block(title="Not shown", missing=missing)] if missing else [])])
 
 
@@ -49,22 +44,19 @@ def _block(case: str, timeline: IterationTimeline, median_s: float | None) -> Bl
         notes.append(f"{timeline.num_other_tracks:,} threads and streams with fewer events are left out.")
     kinds = timeline.spans.loc[timeline.spans["track"] != "phases", "kind"].unique()
     legend = [(str(kind), palette.operator_type(str(kind))) for kind in kinds]
-    return Block(title=case, case=case, chart=_chart(case, timeline), legend=legend, note=" ".join(notes))
-
-
-def _chart(case: str, timeline: IterationTimeline) -> BoxChart:
-    spans = timeline.spans
     tracks: list[tuple[int, str]] = []
     boxes: list[Box] = []
     next_row = 0
-    for track, rows in spans.groupby("track", sort=False):
+    for track, rows in timeline.spans.groupby("track", sort=False):
         tracks.append((next_row, str(track)))
         color = palette.PHASES.__getitem__ if track == "phases" else palette.operator_type
         boxes += [Box(next_row + row.depth, row.start_s, row.length_s, row.name,
                       row.layer if isinstance(row.layer, str) else "", color(row.kind)) for row in fmt.rows(rows)]
         next_row += int(rows["depth"].max()) + 1
     graph = Graph("Time", "s", timeline.length_s, "of the iteration", boxes, tracks)
-    return BoxChart(f"Timeline of an iteration of {case}", _INSTEAD, [graph])
+    return Block(title=case, case=case, chart=BoxChart(f"Timeline of an iteration of {case}", _INSTEAD, [graph]),
+                 legend=legend, note=" ".join(notes))
 
 
-SECTION = Section("timeline", "Timeline", 154, timelines, shows=_has_trace)
+SECTION = Section("timeline", "Timeline", 154, _html,
+                  shows=lambda run: any(run.trace(entry.case) is not None for entry in run.entries))

@@ -12,11 +12,11 @@ from charact.record.reader import Run
 from charact.views.document import Block, Body
 from charact.views.html.elements.blocks import CASE, missing_cases, why_nothing
 from charact.views.section import Section
+from charact.views.sections.profile._shared import NUM_TOP
 from charact.views.tables import format as fmt
 from charact.views.tables.counter_text import counter_name, counter_value
 from charact.views.tables.model import Column, Formatter, share_column, table, top
 
-_NUM_TOP = 25
 _NO_KERNELS = ("Memcpy", "Memset")
 _SEVERAL = "several"
 _LEAD = (
@@ -32,9 +32,8 @@ _KERNEL = Column("kernel", "Kernel", wide=True)
 _UNMATCHED = "The counters name these kernels differently from the trace, so they have rows of their own."
 
 
-def kernels(run: Run) -> Body:
-    """Build the section: the slowest kernels of each case, and kernels that only counters list."""
-    rows, note = top(top_kernels(run), _NUM_TOP)
+def _html(run: Run) -> Body:
+    rows, note = top(top_kernels(run), NUM_TOP)
     alone = _counted_alone(run)
     if rows.empty:
         return Body(blocks=[Block(note=why_nothing(run, "kernels")), *alone])
@@ -45,7 +44,7 @@ def kernels(run: Run) -> Body:
         Column("device_s", "Time", fmt.seconds, "on the device, per iteration, under the profiler"),
         share_column("share_frac", "Share", "part of the device time of the case's iteration"),
         Column("occupancy_frac", "Occupancy, estimated", fmt.share, "estimated from launch geometry, not counted",
-               lambda row: "a copy or fill" if row.kernel.startswith(_NO_KERNELS) else "not in the trace"),
+               _no_geometry),
         *_counted_columns(rows),
         Column("grid", "Grid", None, "blocks", _no_geometry, unbroken=True),
         Column("block", "Block", None, "threads of a block", _no_geometry, unbroken=True),
@@ -60,13 +59,9 @@ def kernels(run: Run) -> Body:
 
 
 def _counted_columns(rows: pd.DataFrame) -> list[Column]:
-    """Return a column for each metric that was counted for any of the kernels."""
-    return [_counted(metric) for metric in UTILIZATION_METRICS if rows[metric].notna().any()]
-
-
-def _counted(metric: str) -> Column:
-    meaning = f"{counter_name(metric)}, counted; mean over the kernel's launches by their time"
-    return Column(metric, _COUNTED[metric], partial(counter_value, metric), meaning, lambda row: "not counted")
+    return [Column(metric, _COUNTED[metric], partial(counter_value, metric),
+                   f"{counter_name(metric)}, counted; mean over the kernel's launches by their time",
+                   lambda row: "not counted") for metric in UTILIZATION_METRICS if rows[metric].notna().any()]
 
 
 def _counted_alone(run: Run) -> list[Block]:
@@ -83,12 +78,11 @@ def _counted_alone(run: Run) -> list[Block]:
         Column("kernel_s", "Time", fmt.seconds, "in one iteration, while it was counted", lambda row: "not recorded"),
         *_counted_columns(alone),
     ]  # fmt: skip
-    shown, note = top(alone, _NUM_TOP)
+    shown, note = top(alone, NUM_TOP)
     return [Block(folded=True, note=_UNMATCHED, table=table(shown, "Kernels that only counters list", columns, note))]
 
 
 def _dimensions(text: Any) -> str | None:
-    """Format dimensions that are stored as JSON: 64 × 2 × 1."""
     return " × ".join(f"{size}" for size in json.loads(text)) if isinstance(text, str) else None
 
 
@@ -104,4 +98,4 @@ def _number(name: str, title: str, to_text: Formatter, meaning: str) -> Column:
     return Column(name, title, text, meaning, lambda row: _SEVERAL if name in row.varying else _no_geometry(row))
 
 
-SECTION = Section("kernels", "Kernels", 160, kernels, ("kernels",), ("kernels",))
+SECTION = Section("kernels", "Kernels", 160, _html, ("kernels",), ("kernels",))

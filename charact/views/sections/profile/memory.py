@@ -37,47 +37,43 @@ from charact.views.tables import palette
 _ALIKE = [name for name in SERIES if name != "mode"]
 
 
-def has_memory(run: Run) -> bool:
+_LEAD = (
+    "What PyTorch’s allocator holds. Memory that libraries take for themselves, and Python’s own, is not in it. "
+    "Activations are allocated in forward or loss and outlive their operator; temporary memory is all else that "
+    "is freed by the end of the iteration. Against the input, "
+)
+_INPUTS = {"pixel": "image area", "token": "sequence length", "unit of S": "input size"}
+
+
+def _has_memory(run: Run) -> bool:
     """Return whether memory was measured or estimated; memory of constructed models does not count."""
     taken = passes_taken(run) & {"memory", "prediction"}
     return bool(taken) or len(run.fits) > 0 or bool((run.memory["method"] != "constructed").any())
 
 
-def memory(run: Run) -> Body:
-    """Build the section: peaks by category, against the input and over an iteration, estimates, and what fits."""
+def _html(run: Run) -> Body:
     peaks, ran_out = memory_composition(run), _ran_out(run)
     if peaks.empty:
         return Body(blocks=[*ran_out, Block(note=why_nothing(run, "memory"))])
     is_memory_run = composition_analysis.is_memory_run(run)
     curves, drawn = against_input(run)
-    blocks = [*_at_peak(peaks[~peaks["case"].isin(drawn)] if is_memory_run else peaks), *curves]
+    at_peak = peaks[~peaks["case"].isin(drawn)] if is_memory_run else peaks
+    blocks = [Block(
+        title="At the peak of an iteration", figures=[figures.at_peak(at_peak)], legend=_legend(at_peak),
+        table=tables.composition(at_peak, "Memory by category at the peak"),
+    )] if len(at_peak) else []  # fmt: skip
+    blocks += curves
     if not curves and not run.cases["input_size"].isna().all():  # a script's input size is not known
         too_few = fmt.missing("one input size only: give --input-sizes two")
         blocks.append(Block(title="Against input size", note=too_few))
-    blocks += [*training_over_inference(run), *_timelines(run), *_fits(run), *ran_out,
-               *_tables(run, is_memory_run=is_memory_run)]
+    fits = tables.fits(run)
+    blocks += [*training_over_inference(run), *_timelines(run),
+               *([Block(title="What fits", table=fits)] if fits is not None else []),
+               *ran_out, *_tables(run, is_memory_run=is_memory_run)]
     shown = [case for block in ran_out for case, _ in block.missing]
-    return Body(lead=_lead(run), blocks=[*blocks, *missing_cases(run, "memory", [*peaks["case"], *shown])])
-
-
-def _lead(run: Run) -> str:
-    lead = (
-        "What PyTorch’s allocator holds. Memory that libraries take for themselves, and Python’s own, is not in it. "
-        "Activations are allocated in forward or loss and outlive their operator; temporary memory is all else that "
-        "is freed by the end of the iteration. "
-    )
-    if "prediction" in passes_taken(run):
-        return f"{lead}Against the input, areas and lines are predicted, and dots are measured."
-    return f"{lead}Against the input, dots are measured and joined by straight lines."
-
-
-def _at_peak(peaks: pd.DataFrame) -> list[Block]:
-    if peaks.empty:
-        return []
-    return [Block(
-        title="At the peak of an iteration", figures=[figures.at_peak(peaks)], legend=_legend(peaks),
-        table=tables.composition(peaks, "Memory by category at the peak"),
-    )]  # fmt: skip
+    predicted = "areas and lines are predicted, and dots are measured." if "prediction" in passes_taken(run) else \
+        "dots are measured and joined by straight lines."
+    return Body(lead=_LEAD + predicted, blocks=[*blocks, *missing_cases(run, "memory", [*peaks["case"], *shown])])
 
 
 def _legend(rows: pd.DataFrame) -> Legend:
@@ -96,10 +92,11 @@ def against_input(run: Run) -> tuple[list[Block], set[str]]:
     for _, group in rows.groupby(_ALIKE, sort=False):
         title = words.both_modes(next(fmt.rows(group)))
         caption = f"Peak memory against input size: {title}"
-        drawn = [
-            figures.against_input(f"{caption}, {mode}", _NAMES[mode], of_mode, _limit(of_mode, limits_bytes))
-            for mode, of_mode in _modes(group)
-        ]
+        drawn = []
+        for mode, name in (("train", "training"), ("infer", "inference")):
+            if len(of_mode := group[group["mode"] == mode]):
+                limit_bytes = next((limits_bytes[case] for case in of_mode["case"] if case in limits_bytes), None)
+                drawn.append(figures.against_input(f"{caption}, {mode}", name, of_mode, limit_bytes))
         # The rows are of several cases: the filter by case must not hide parts of the curve.
         blocks.append(Block(
             title=f"Against {_INPUTS[group['position'].iloc[0]]}: {title}", figures=drawn, legend=_legend(group),
@@ -107,20 +104,6 @@ def against_input(run: Run) -> tuple[list[Block], set[str]]:
             note=_limit_note(group, limits),
         ))  # fmt: skip
     return blocks, set(rows["case"])
-
-
-_INPUTS = {"pixel": "image area", "token": "sequence length", "unit of S": "input size"}
-_NAMES = {"train": "training", "infer": "inference"}
-
-
-def _modes(rows: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
-    """Group rows by mode, training first."""
-    groups = {str(mode): group for mode, group in rows.groupby("mode")}
-    return sorted(groups.items(), key=lambda pair: pair[0] != "train")
-
-
-def _limit(rows: pd.DataFrame, limits_bytes: dict[str, float]) -> float | None:
-    return next((limits_bytes[case] for case in rows["case"] if case in limits_bytes), None)
 
 
 def _limit_note(rows: pd.DataFrame, limits: pd.DataFrame) -> str:
@@ -201,17 +184,10 @@ def _tables(run: Run, *, is_memory_run: bool) -> list[Block]:
     return [*blocks, *([each] if len(by_phase) else [])]
 
 
-def _fits(run: Run) -> list[Block]:
-    found = tables.fits(run)
-    return [Block(title="What fits", table=found)] if found is not None else []
-
-
 def _ran_out(run: Run) -> list[Block]:
     """Return a text for each case that ran out of memory; in a memory run, for all that did not fit."""
     held = out_of_memory_composition(run)
-    texts = {
-        row.case: words.ran_out(row, held[held["case"] == row.case]) for row in fmt.rows(out_of_memory(run))
-    }
+    texts = {row.case: words.ran_out(row, held[held["case"] == row.case]) for row in fmt.rows(out_of_memory(run))}
     if composition_analysis.is_memory_run(run):
         failed = run.cases[run.cases["status"] == "oom"]
         texts = {row.case: fmt.failure(row.status, row.reason) for row in fmt.rows(failed)} | texts
@@ -225,7 +201,7 @@ def _summary(run: Run, case: str) -> Sequence[Item]:
     return no_bar(run, case, "Memory at the peak", "memory") if was_asked_for(run, "memory") and held.empty else []
 
 
-SECTION = Section("memory", "Memory", 170, memory, shows=has_memory, summary=_summary,
+SECTION = Section("memory", "Memory", 170, _html, shows=_has_memory, summary=_summary,
                   points={"memory": [
     ("Memory", "memory pass: the allocator’s own statistics and events, in iterations of their own."),
 ], "prediction": [

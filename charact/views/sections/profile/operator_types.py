@@ -8,19 +8,24 @@ from charact.analysis.profile.breakdown import OUTSIDE_OPERATORS
 from charact.record.reader import Run
 from charact.views.document import Bar, Block, Body, Item, Part
 from charact.views.figures import bars
-from charact.views.html.elements.blocks import PHASE, missing_cases, why_nothing
-from charact.views.section import Section
+from charact.views.html.elements.blocks import PHASE
+from charact.views.section import Section, body_of
 from charact.views.sections.profile._shared import no_bar
 from charact.views.tables import format as fmt
 from charact.views.tables import palette
 from charact.views.tables.model import Column, share_column, table
 
+_NUM_TYPES = 5
+"""Number of types in a summary."""
+_LEAD = (
+    "Kinds of work in each phase, measured under the profiler, which lengthens short operators: compare "
+    f"shares rather than times. “{OUTSIDE_OPERATORS}” is the time of a phase outside of any operator: Python, "
+    "the data loader, waiting."
+)
 
-def operator_types(run: Run) -> Body:
-    """Build the section: time by operator type in each phase, a figure per case."""
+
+def _html(run: Run) -> Body:
     types = breakdown_analysis.operator_types(run)
-    if types.empty:
-        return Body(blocks=[Block(note=why_nothing(run, "operators"))])
     columns = [
         PHASE, Column("operator_type", "Operator type"),
         Column("time_s", "Time", fmt.seconds, "per iteration, under the profiler"),
@@ -35,15 +40,7 @@ def operator_types(run: Run) -> Body:
             legend=[(str(name), palette.operator_type(str(name))) for name in names],
             table=table(rows, f"Operator types of {case}", columns),
         ))  # fmt: skip
-    lead = (
-        "Kinds of work in each phase, measured under the profiler, which lengthens short operators: compare "
-        f"shares rather than times. “{OUTSIDE_OPERATORS}” is the time of a phase outside of any operator: Python, "
-        "the data loader, waiting."
-    )
-    return Body(lead=lead, blocks=[*blocks, *missing_cases(run, "operators", types["case"])])
-
-
-_NUM_TYPES = 5
+    return body_of(run, "operators", _LEAD, blocks, types["case"])
 
 
 def _summary(run: Run, case: str) -> Sequence[Item]:
@@ -61,7 +58,7 @@ def _summary(run: Run, case: str) -> Sequence[Item]:
     return [Bar("Time by operator type, under the profiler", parts)]
 
 
-SECTION = Section("operator-types", "Operator types", 130, operator_types, ("operators",), ("operators",),
+SECTION = Section("operator-types", "Operator types", 130, _html, ("operators",), ("operators",),
                   summary=_summary,
                   points={"operators": [
     ("Operators, operator types, layers", "operator pass: PyTorch’s profiler over a few separate iterations, of "

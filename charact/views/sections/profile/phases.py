@@ -12,19 +12,16 @@ from charact.analysis.profile.slow_iterations import slow_iterations
 from charact.record.reader import Run
 from charact.views.document import Block, Body, Item, Line
 from charact.views.figures import bars
-from charact.views.html.elements.blocks import CASE, PHASE, legend_of, missing_cases, why_nothing
-from charact.views.section import Scalar, Section
+from charact.views.html.elements.blocks import CASE, PHASE, legend_of
+from charact.views.section import Scalar, Section, body_of
 from charact.views.sections.profile._shared import has_phases, no_bar
 from charact.views.tables import format as fmt
 from charact.views.tables import palette
 from charact.views.tables.model import Column, share_column, table
 
 
-def phases(run: Run) -> Body:
-    """Build the section: time by phase, absolute and as shares."""
+def _html(run: Run) -> Body:
     breakdown = phase_breakdown(run)
-    if breakdown.empty:
-        return Body(blocks=[Block(note=why_nothing(run, "timing"))])
     columns = [
         CASE, PHASE,
         Column("time_s", "Time", fmt.seconds, "share × median iteration time: phases sum to the headline"),
@@ -42,7 +39,7 @@ def phases(run: Run) -> Body:
     )  # fmt: skip
     taken = "Times are from the trace." if is_imported(run) else "Nothing else is measured at the same time."
     lead = f"Phases never overlap, and sum with “other” to the iteration’s wall time. {taken}"
-    return Body(lead=lead, blocks=[block, *missing_cases(run, "timing", breakdown["case"])])
+    return body_of(run, "timing", lead, [block] if len(breakdown) else [], breakdown["case"])
 
 
 _REPORTED_FRAC = 0.01
@@ -54,7 +51,6 @@ def _reported(run: Run) -> pd.DataFrame:
 
 
 def _slow(row: Any) -> str:
-    """Describe how much time the slow iterations of a case add."""
     return (f"{row.num_slow} of {row.num_iterations} iterations took much longer, by {fmt.duration(row.extra_s)} in "
             f"all ({fmt.share(row.extra_frac)} of the time), {fmt.share(row.phase_frac)} of it in {row.phase}; the "
             "shares leave them out")
@@ -74,7 +70,7 @@ def _scalars(run: Run) -> Iterator[Scalar]:
         yield Scalar(f"{row['case']}/phase/{row['phase']}_s", row["iteration"], row["time_s"])
 
 
-SECTION = Section("phases", "Time by phase", 90, phases, shows=has_phases, summary=_summary, scalars=_scalars,
+SECTION = Section("phases", "Time by phase", 90, _html, shows=has_phases, summary=_summary, scalars=_scalars,
                   points={"timing": [
     ("Iteration time, phases, samples/s", "timing pass: phase marks only, no profiler. The iteration time is the "
      "median, with its 95 % interval from order statistics; a phase's time is its share of typical iterations' time, "

@@ -1,6 +1,5 @@
 """The section Work and roofline: achieved rates against the measured ceilings of the machine."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pandas as pd
@@ -18,13 +17,13 @@ from charact.record.reader import Run
 from charact.views.charts import Chart
 from charact.views.document import Block, Body
 from charact.views.figures.operations import Roof, extent, roofline_figure
-from charact.views.html.elements.blocks import CASE, PHASE, legend_of, missing_cases, why_nothing
+from charact.views.html.elements.blocks import CASE, legend_of, missing_cases, why_nothing
 from charact.views.section import Section
+from charact.views.sections.profile._shared import NUM_TOP
 from charact.views.tables import format as fmt
 from charact.views.tables import palette
 from charact.views.tables.model import Column, Table, share_column, table, top
 
-_NUM_TOP = 25
 _LEAD = (
     "Counted work, its rate, and the measured ceilings of this machine: the best rate "
     "of matrix products, and the memory bandwidth. FLOP are those of convolutions, matrix products and attention; "
@@ -37,17 +36,16 @@ _RATES = {"gemm": "matrix products", "copy": "copy", "triad": "triad", "launch":
           "host_to_device": "host to device", "device_to_host": "device to host"}  # fmt: skip
 
 
-def roofline(run: Run) -> Body:
-    """Build the section: figures and a table per case, layers, and the ceilings."""
+def _html(run: Run) -> Body:
     by_phase = roofline_analysis.roofline(run, "phase")
     if by_phase.empty:
         return Body(blocks=[Block(note=why_nothing(run, "flop")), *_ceilings(run)])
     by_type = roofline_analysis.roofline(run, "operator_type")
     blocks = [_case(run, str(case), rows, by_type[by_type["case"] == case])
               for case, rows in by_phase.groupby("case", sort=False)]
-    layers, note = top(roofline_analysis.roofline(run, "layer"), _NUM_TOP)
+    layers, note = top(roofline_analysis.roofline(run, "layer"), NUM_TOP)
     if len(layers):
-        blocks.append(Block(folded=True, table=_table(layers, CASE, _name("layer"), note=note)))
+        blocks.append(Block(folded=True, table=_table(layers, CASE, Column("layer", "Layer"), note=note)))
     return Body(lead=_LEAD, blocks=[*blocks, *_ceilings(run), *missing_cases(run, "flop", by_phase["case"])])
 
 
@@ -72,10 +70,6 @@ def _case(run: Run, case: str, phases: pd.DataFrame, types: pd.DataFrame) -> Blo
     clock = Column("clock", "Timed in", meaning="the profiler lengthens short operators")
     return Block(title=case, case=case, figures=drawn, legend=legend if drawn else [],
                  table=_table(shown, Column("what", "Phase or operator type"), clock, caption=f"Roofline of {case}"))
-
-
-def _name(by: str) -> Column:
-    return PHASE if by == "phase" else Column(by, by.replace("_", " ").capitalize())
 
 
 def _table(rows: pd.DataFrame, *names: Column, caption: str = "Layers against the roofline", note: str = "") -> Table:
@@ -123,17 +117,12 @@ def _ceilings(run: Run) -> list[Block]:
     reason = ceilings_reason(run)
     if reason is not None:
         return [Block(title="Ceilings", note=fmt.missing(reason))]
-    words: dict[str, Callable[[float | None, str | None], str]] = {
-        "flop_per_s": fmt.flop_rate, "bytes_per_s": fmt.byte_rate, "s": fmt.seconds}
-
-    def shown(row: Any, value: float | None, missing: str) -> str:
-        return words[row.unit](value, missing)
-
+    to_text = {"flop_per_s": fmt.flop_rate, "bytes_per_s": fmt.byte_rate, "s": fmt.seconds}
     rows = rows.assign(
         what=[_RATES.get(row.ceiling, row.ceiling) for row in fmt.rows(rows)],
         where=[row.precision if isinstance(row.precision, str) else row.level for row in fmt.rows(rows)],
-        measured=[shown(row, row.value, "not measured") for row in fmt.rows(rows)],
-        stated=[shown(row, row.datasheet, "no datasheet") for row in fmt.rows(rows)],
+        measured=[to_text[row.unit](row.value, "not measured") for row in fmt.rows(rows)],
+        stated=[to_text[row.unit](row.datasheet, "no datasheet") for row in fmt.rows(rows)],
         of_stated=rows["value"] / rows["datasheet"],
     )
     columns = [
@@ -151,7 +140,7 @@ def _ceilings(run: Run) -> list[Block]:
     return [Block(title="Ceilings", folded=True, table=table(rows, "Ceilings of this machine", columns), note=note)]
 
 
-SECTION = Section("roofline", "Work and roofline", 180, roofline, ("flop",), ("flop",),
+SECTION = Section("roofline", "Work and roofline", 180, _html, ("flop",), ("flop",),
                   points={"flop": [
     ("FLOP and bytes moved", "counted from the operators’ shapes on tensors without data; nothing is run. They count "
      "convolutions, matrix products and attention, as in published counts. Bytes are modelled: caches and fused "

@@ -1,7 +1,5 @@
 """The section Utilization and energy: five metrics against their ideal, and the energy of an iteration."""
 
-from typing import Any
-
 import pandas as pd
 
 from charact.analysis.common.pass_status import passes_taken
@@ -16,7 +14,7 @@ from charact.views.section import Section
 from charact.views.tables import counter_text as words
 from charact.views.tables import format as fmt
 from charact.views.tables import palette
-from charact.views.tables.model import Column, Table, table
+from charact.views.tables.model import Column, table
 
 _LEAD = (
     "Metrics against their ideal; those without a value in any case are listed below. The ideal of a share is 100 %; "
@@ -26,56 +24,30 @@ _LEAD = (
 _ENERGY_NOTE = "Energy is that of the whole device, including other processes, while the case’s iterations ran."
 
 
-def has_utilization(run: Run) -> bool:
-    """Return whether any metric is known, or a counter pass was taken."""
+def _html(run: Run) -> Body:
+    """Return the five metrics of each case, missing metrics with reasons, and energy."""
     used = utilization_analysis.utilization(run)
-    return "counters" in passes_taken(run) or bool(used["value"].notna().any())
-
-
-def utilization(run: Run) -> Body:
-    """Build the section: the five metrics of each case, missing metrics with reasons, and energy."""
-    used = utilization_analysis.utilization(run)
-    ended_well = {entry["case"] for entry in run.manifest["cases"] if entry["status"] == "ok"}
-    used = used[used["case"].isin(ended_well)]
+    used = used[used["case"].isin([entry.case for entry in run.entries if entry.status == "ok"])]
     missing = missing_cases(run, "counters", used["case"])
     if used.empty:
         return Body(blocks=missing)
-    colors = case_colors(run)
+    colors = {entry.case: palette.CASES[number % len(palette.CASES)] for number, entry in enumerate(run.entries)}
     known = used[used["value"].notna().groupby(used["metric"]).transform("any")]
-    five = [] if known.empty else [Block(
-        figures=[counters.five(known, colors)], table=_table(known),
-        legend=_legend(known["case"], colors), note=_past(known),
-    )]  # fmt: skip
-    return Body(lead=_LEAD, blocks=[*five, *_not_measured(run, used), *_energy(run, colors), *missing])
-
-
-def case_colors(run: Run) -> dict[str, str]:
-    """Return a color for each case of a run."""
-    cases = [str(entry["case"]) for entry in run.manifest["cases"]]
-    return {case: palette.CASES[number % len(palette.CASES)] for number, case in enumerate(cases)}
-
-
-def _legend(cases: "pd.Series[str]", colors: dict[str, str]) -> list[tuple[str, str]]:
-    shown = set(cases)
-    return [(case, color) for case, color in colors.items() if case in shown]
-
-
-def _table(used: pd.DataFrame) -> Table:
-    names = [words.counter_name(metric) for metric in used["metric"]]
-    values = [words.counter_value(row.metric, row.value, row.reason) for row in fmt.rows(used)]
+    known = known.assign(name=known["metric"].map(words.counter_name), shown=[
+        words.counter_value(row.metric, row.value, row.reason) for row in fmt.rows(known)])
+    past = ", ".join(dict.fromkeys(known.loc[known["value_frac"] > 1, "name"]))
     columns = [
         CASE, Column("name", "Metric"), Column("shown", "Value"),
         Column("value_frac", "Of the ideal", fmt.share, "value / ideal", lambda row: row.reason),
         Column("source", "Source", reason=lambda row: "no source has it"),
         Column("method", "Method", reason=lambda row: "not known"),
     ]  # fmt: skip
-    return table(used.assign(name=names, shown=values), "Five metrics against their ideal", columns)
-
-
-def _past(used: pd.DataFrame) -> str:
-    past = used[used["value_frac"] > 1]
-    names = ", ".join(dict.fromkeys(words.counter_name(metric) for metric in past["metric"]))
-    return f"Above the ideal: {names}. The measured ceiling is below the hardware’s limit." if names else ""
+    five = [Block(
+        figures=[counters.five(known, colors)], table=table(known, "Five metrics against their ideal", columns),
+        legend=[(case, color) for case, color in colors.items() if case in set(known["case"])],
+        note=f"Above the ideal: {past}. The measured ceiling is below the hardware’s limit." if past else "",
+    )] if len(known) else []  # fmt: skip
+    return Body(lead=_LEAD, blocks=[*five, *_not_measured(run, used), *_energy(run, colors), *missing])
 
 
 def _not_measured(run: Run, used: pd.DataFrame) -> list[Block]:
@@ -103,7 +75,8 @@ def _energy(run: Run, colors: dict[str, str]) -> list[Block]:
         CASE, Column("device", "Device"), Column("source", "Source"),
         Column("energy_per_iteration_j", "Energy of an iteration", words.energy, "energy of the counter pass / "
                "iterations", lambda row: row.reason),
-        Column("energy_per_sample_j", "of a sample", words.energy, "energy of an iteration / batch size", _no_sample),
+        Column("energy_per_sample_j", "of a sample", words.energy, "energy of an iteration / batch size",
+               lambda row: row.reason if pd.notna(row.reason) else str(fmt.no_samples(None))),
         Column("power_w", "Power", words.power, "mean over the counter pass", lambda row: "not read"),
     ]  # fmt: skip
     shown = table(spent, "Energy and power", columns)
@@ -121,8 +94,9 @@ def _totals(spent: pd.DataFrame, column: str) -> pd.DataFrame:
     return spent.groupby("case", sort=False)[column].agg(lambda joules: joules.sum(skipna=False)).dropna().reset_index()
 
 
-def _no_sample(row: Any) -> str:
-    return row.reason if pd.notna(row.reason) else str(fmt.no_samples(None))
+def _has_utilization(run: Run) -> bool:
+    known = utilization_analysis.utilization(run)["value"].notna().any()
+    return "counters" in passes_taken(run) or bool(known)
 
 
-SECTION = Section("utilization", "Utilization and energy", 190, utilization, shows=has_utilization)
+SECTION = Section("utilization", "Utilization and energy", 190, _html, shows=_has_utilization)

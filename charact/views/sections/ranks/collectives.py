@@ -36,12 +36,11 @@ _FIRST = ("num_calls", "bytes", "exposed_s", "late_s", "bus_bytes_per_s")
 """Columns of a case's summary."""
 
 
-def collectives(run: Run) -> Body:
-    """Build the section: one table of all ranks."""
-    found = collective_summary(run)
-    if found.empty:
+def _html(run: Run) -> Body:
+    rows = collective_summary(run)
+    if rows.empty:
         return Body(lead=_LEAD, blocks=[Block(note=why_nothing(run, "collectives"))])
-    return Body(lead=_LEAD, blocks=[Block(table=table(found, "Collectives of each rank", [CASE, PHASE, *_COLUMNS]))])
+    return Body(lead=_LEAD, blocks=[Block(table=table(rows, "Collectives of each rank", [CASE, PHASE, *_COLUMNS]))])
 
 
 def _summary(run: Run, case: str) -> list[Item]:
@@ -53,7 +52,7 @@ def _summary(run: Run, case: str) -> list[Item]:
     return [Lines([Line("collectives of an iteration"), Numbers(table(named, "", _COLUMNS), _FIRST, strong=False)])]
 
 
-SECTION = Section("collectives", "Collectives", 95, collectives, ("collectives",), tables=("collectives",),
+SECTION = Section("collectives", "Collectives", 95, _html, ("collectives",), tables=("collectives",),
                   summary=_summary, points={
     "collectives": [
         ("Collectives", "PyTorch’s flight recorder: when each collective was called, in which group, and the sizes of "

@@ -1,7 +1,5 @@
 """The section Ranks: what each rank does, who waits for whom, and how each rank ended."""
 
-from typing import Any
-
 import pandas as pd
 
 from charact.analysis.profile.breakdown import phase_breakdown
@@ -16,7 +14,7 @@ from charact.views.html.elements.blocks import PHASE, legend_of
 from charact.views.section import Section
 from charact.views.tables import format as fmt
 from charact.views.tables import palette, rank_text
-from charact.views.tables.model import Column, Table, share_column, table
+from charact.views.tables.model import Column, share_column, table
 
 _LEAD = (
     "Every rank ran the same program. A rank’s phases are its own work; in “communication” its host only waits, for "
@@ -30,52 +28,30 @@ _MOST_DRAWN = 16
 _RANK = Column("rank", "Rank", fmt.number)
 
 
-def ranks(run: Run) -> Body:
-    """Build the section: a verdict, a bar and a waiting matrix for each program, and the end of each rank."""
+def _html(run: Run) -> Body:
     blocks: list[Block] = []
-    for row in fmt.rows(stragglers(run)):
-        blocks += [_verdict(row), _strip(run, str(row.program)), *_matrix(run, str(row.program))]
-    return Body(lead=_LEAD, blocks=[*_missing(run), *blocks, *_ends(run)])
-
-
-def _missing(run: Run) -> list[Block]:
-    """Return which ranks of a program the run lacks; nothing if it has all, or if the table of ends has them."""
     lacking = rank_presence(run).query("num_missing > 0")
-    if lacking.empty or run.manifest.get("ranks"):
-        return []
-    return [Block(note="; ".join(f"{row.program}: {row.text}" for row in fmt.rows(lacking)))]
+    if len(lacking) and not run.manifest.get("ranks"):  # else the table of ends has them
+        blocks.append(Block(note="; ".join(f"{row.program}: {row.text}" for row in fmt.rows(lacking))))
+    for row in fmt.rows(stragglers(run)):
+        points = [(title, getattr(row, name)) for name, title in (("evidence", "Evidence"), ("advice", "To try"))
+                  if isinstance(getattr(row, name), str)]
+        blocks += [Block(title=f"{row.program}: {rank_text.verdict(row)}", points=points),
+                   _phases(run, str(row.program)), *_matrix(run, str(row.program))]
+    return Body(lead=_LEAD, blocks=[*blocks, *_ends(run)])
 
 
-def is_of_ranks(run: Run) -> bool:
-    """Return whether a run has cases of several ranks, or was merged from their parts."""
-    return bool(run.manifest.get("ranks")) or len(rank_cases(run)) > 0
-
-
-def _verdict(row: Any) -> Block:
-    points = [(title, getattr(row, name)) for name, title in (("evidence", "Evidence"), ("advice", "To try"))
-              if isinstance(getattr(row, name), str)]
-    return Block(title=f"{row.program}: {rank_text.verdict(row)}", points=points)
-
-
-def _breakdown(run: Run, program: str) -> pd.DataFrame:
-    """Return `phase_breakdown` of a program's ranks, with rank and label."""
-    cases = rank_cases(run)
-    of_program = cases.loc[cases["program"] == program, ["case", "rank"]]
+def _phases(run: Run, program: str) -> Block:
+    of_program = rank_cases(run).query("program == @program")[["case", "rank"]]
     rows = phase_breakdown(run).merge(of_program, on="case").sort_values("rank", kind="stable")
-    return rows.assign(label=[f"rank {rank}" for rank in rows["rank"]])
-
-
-def _strip(run: Run, program: str) -> Block:
-    rows = _breakdown(run, program)
+    rows = rows.assign(label=[f"rank {rank}" for rank in rows["rank"]])
     columns = [_RANK, PHASE, Column("time_s", "Time", fmt.seconds, "share × median iteration time"),
                share_column("share_frac", "Share", "part of the rank’s iteration")]
-    shown = table(rows, f"Time of an iteration of {program} by rank and phase", columns)
+    caption = f"Time of an iteration of {program} by rank and phase"
     drawn = rows[rows["rank"].isin(sorted(rows["rank"].unique())[:_MOST_DRAWN])]
-    if drawn.empty:
-        return Block(table=shown)
-    figure = stacked_bars(f"Time of an iteration of {program} by rank and phase", drawn, ("label", "phase", "time_s"),
-                          palette.PHASES.__getitem__, "time of an iteration", row_px=44)
-    return Block(figures=[figure], legend=legend_of(rows["phase"], palette.PHASES), table=shown)
+    figures = [stacked_bars(caption, drawn, ("label", "phase", "time_s"), palette.PHASES.__getitem__,
+                            "time of an iteration", row_px=44)] if len(drawn) else []
+    return Block(figures=figures, legend=legend_of(rows["phase"], palette.PHASES), table=table(rows, caption, columns))
 
 
 def _matrix(run: Run, program: str) -> list[Block]:
@@ -90,15 +66,12 @@ def _matrix(run: Run, program: str) -> list[Block]:
                    Column("wait_s", "Wait", fmt.seconds, "mean over the iterations"),
                    share_column("share_frac", "Share", "part of the rank’s iteration")]
         return [Block(table=table(worst, caption, columns, f"The {_WIDEST_MATRIX} longest waits."))]
-    return [Block(title="Who waits for whom", table=_as_matrix(rows, caption))]
-
-
-def _as_matrix(rows: pd.DataFrame, caption: str) -> Table:
     matrix = rows.pivot_table("wait_s", "rank", "for_rank")
-    shown = pd.DataFrame({"rank": matrix.index} | {f"for_{rank}": matrix[rank].to_numpy() for rank in matrix})
-    columns = [Column(f"for_{rank}", f"for rank {rank}", fmt.seconds, "mean wait over the iterations",
-                      lambda row: "the rank itself") for rank in matrix]
-    return table(shown, caption, [Column("rank", "Waits", fmt.number, "the rank that waits"), *columns])
+    frame = pd.DataFrame({"rank": matrix.index} | {f"for_{rank}": matrix[rank].to_numpy() for rank in matrix})
+    columns = [Column("rank", "Waits", fmt.number, "the rank that waits"), *(
+        Column(f"for_{rank}", f"for rank {rank}", fmt.seconds, "mean wait over the iterations",
+               lambda row: "the rank itself") for rank in matrix)]
+    return [Block(title="Who waits for whom", table=table(frame, caption, columns))]
 
 
 def _ends(run: Run) -> list[Block]:
@@ -115,9 +88,10 @@ def _ends(run: Run) -> list[Block]:
     ]  # fmt: skip
     missing = sorted(set(range(run.manifest.get("world_size") or 0)) - set(rows["rank"]))
     note = f"The record lacks rank {', '.join(map(str, missing))} of {run.manifest['world_size']}." if missing else ""
-    traces = [(f"rank {one['rank']}", one[fact]) for one in ranks for fact in ("hung", "traceback") if one.get(fact)]
-    found = [Block(title="How each rank ended", table=table(rows, "How each rank ended", columns, note))]
-    return [*found, Block(title="Errors", points=traces)] if traces else found
+    traces = [(f"rank {rank['rank']}", rank[fact])
+              for rank in ranks for fact in ("hung", "traceback") if rank.get(fact)]
+    blocks = [Block(title="How each rank ended", table=table(rows, "How each rank ended", columns, note))]
+    return [*blocks, Block(title="Errors", points=traces)] if traces else blocks
 
 
 def _summary(run: Run, case: str) -> list[Item]:
@@ -131,7 +105,8 @@ def _summary(run: Run, case: str) -> list[Item]:
     return items
 
 
-SECTION = Section("ranks", "Ranks", 15, ranks, shows=is_of_ranks, summary=_summary, summary_order=5,
+SECTION = Section("ranks", "Ranks", 15, _html, summary=_summary, summary_order=5,
+                  shows=lambda run: bool(run.manifest.get("ranks")) or len(rank_cases(run)) > 0,
                   points={"collectives": [
     ("Who waits for whom", "timing pass of every rank. Iterations are matched by order and checked by the sequence "
      "numbers of their collectives. A rank waits from its call of a collective to the end, on its own clock; the rank "

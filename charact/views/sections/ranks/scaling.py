@@ -28,8 +28,7 @@ _CAUSES = (
 """Columns with the causes of the lost time, their titles and meanings."""
 
 
-def section(run: Run) -> Body:
-    """Build the section: a table with a row for each number of ranks and kind of scaling."""
+def _html(run: Run) -> Body:
     def why(row: Any) -> str:
         return str(row.reason)
 
@@ -65,11 +64,6 @@ def _interval(row: Any) -> str:
     return f"{fmt.share(row.low)} to {fmt.share(row.high)}"
 
 
-def has_scaling(run: Run) -> bool:
-    """Return whether a case was timed on several ranks that train together."""
-    return len(scaling(run)) > 0
-
-
 def _summary(run: Run, case: str) -> list[Item]:
     """Return all efficiencies, once for the first case."""
     if case != run.entries[0].case:
@@ -90,7 +84,8 @@ def _causes(row: Any) -> str:
     return ", ".join(f"{title} {fmt.seconds(lost_s)}" for lost_s, title in found)
 
 
-SECTION = Section("scaling", "Scaling", 16, section, shows=has_scaling, summary=_summary, summary_order=6, points={
+SECTION = Section("scaling", "Scaling", 16, _html, shows=lambda run: len(scaling(run)) > 0,
+                  summary=_summary, summary_order=6, points={
     "timing": [("Scaling efficiency", "timing pass of the ranks and of a single process, each in processes of their "
                 "own with equal threads. The causes of the loss come from the collectives of the same iterations. The "
                 "interval resamples iterations; it does not show how runs differ.")]})

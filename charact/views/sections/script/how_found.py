@@ -24,8 +24,7 @@ _LEAD = (
 )
 
 
-def program(run: Run) -> Body:
-    """Build the section: the script, how it ended, and the share of each case's time that has a phase."""
+def _html(run: Run) -> Body:
     options = run.manifest["options"]
     unfinished = fmt.missing("still running, or killed")
     facts = Facts("Program", [
@@ -43,15 +42,15 @@ def program(run: Run) -> Body:
         Column("compile_s", "Compiling", fmt.duration, "over the whole program, including iterations that are left out",
                lambda row: "nothing was compiled"),
     ]  # fmt: skip
-    found = attribution(run)
+    rows = attribution(run)
     nothing = fmt.missing("no iteration has finished yet" if run.partial else "it ran no iterations")
-    unexplained = any(has_unexplained_other(run, case) for case in found["case"])
-    shown = table(found, "Time that has a phase", columns, fmt.UNEXPLAINED if unexplained else "")
-    blocks = [Block(table=shown) if len(found) else Block(note=nothing)]
+    unexplained = any(has_unexplained_other(run, case) for case in rows["case"])
+    attributed = table(rows, "Time that has a phase", columns, fmt.UNEXPLAINED if unexplained else "")
+    blocks = [Block(table=attributed) if len(rows) else Block(note=nothing)]
     spots = blind_spots(run)
     if len(spots):
         blocks.append(Block(table=table(spots, "Not observed", [CASE, Column("blind_spot", "What")])))
     return Body(lead=_LEAD, facts=[facts], blocks=blocks)
 
 
-SECTION = Section("program", "How phases were found", 110, program, shows=is_watched)
+SECTION = Section("program", "How phases were found", 110, _html, shows=is_watched)

@@ -12,8 +12,7 @@ from charact.views.tables import palette
 from charact.views.tables.model import Column, share_column, table
 
 
-def parts(run: Run) -> Body:
-    """Build the section: iteration time by model and optimizer, a figure per case."""
+def _html(run: Run) -> Body:
     breakdown = part_breakdown(run)
     columns = [
         Column("part", "Model", unbroken=True), PHASE,
@@ -35,11 +34,6 @@ def parts(run: Run) -> Body:
     return Body(lead=lead, blocks=blocks)
 
 
-def has_parts(run: Run) -> bool:
-    """Return whether a case has several models or optimizers."""
-    return bool(run.iterations["part"].notna().any())
-
-
 def _summary(run: Run, case: str) -> list[Item]:
     """Return a bar for each model or optimizer if a program has several."""
     rows = part_breakdown(run).query("case == @case").dropna(subset=["part"])
@@ -47,4 +41,5 @@ def _summary(run: Run, case: str) -> list[Item]:
             for part, of_part in rows.groupby("part", sort=False)]
 
 
-SECTION = Section("models", "Models", 100, parts, shows=has_parts, summary=_summary)
+SECTION = Section("models", "Models", 100, _html, shows=lambda run: bool(run.iterations["part"].notna().any()),
+                  summary=_summary)

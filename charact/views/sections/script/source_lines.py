@@ -1,7 +1,5 @@
 """The section Source lines: those of the program that took the time of a phase."""
 
-from typing import Any
-
 import pandas as pd
 
 from charact.analysis.common.pass_status import pass_reason
@@ -34,10 +32,24 @@ _TITLES = {phase: f"Lines of “{phase}”" for phase in SAMPLED_PHASES if phase
 _NO_PHASES = {"outside": "outside of iterations", "slow": "of slow iterations"}
 
 
-def source_lines(run: Run) -> Body:
-    """Build the section: a table of the lines with most samples, for each of `SAMPLED_PHASES`."""
-    tables = [Block(title=title, table=table(_texts(frames), title, _columns(phase)))
-              for phase, title in _TITLES.items() if len(frames := sampled_frames(run, phase))]
+def _html(run: Run) -> Body:
+    """Return a table of the lines with most samples, for each of `SAMPLED_PHASES`."""
+    blocks, cases = [], set[str]()
+    for phase, title in _TITLES.items():
+        frames = sampled_frames(run, phase)
+        cases |= set(frames["case"])
+        columns = [
+            CASE, Column("share", "Share", meaning="part of the samples, with its 95 % interval", unbroken=True),
+            Column("place", "Line"), Column("function", "In", unbroken=True),
+            Column("calls", "Was calling"),
+            *([] if phase in _NO_PHASES else
+              [Column("time_s", "Time", fmt.seconds, f"per iteration: share × mean time of “{phase}”")]),
+            Column("num_samples", "Samples", fmt.number,
+                   _NO_PHASES.get(phase, f"while the time was “{phase}”")),
+        ]  # fmt: skip
+        texts = frames.assign(share=list(map(sampled_share, fmt.rows(frames))),
+                              calls=frames["library"].astype("object").fillna("nothing in a Python library"))
+        blocks += [Block(title=title, table=table(texts, title, columns))] if len(frames) else []
     lead = (
         "Every 100 ms, or every 10 ms with --sample, a sampler thread recorded the main thread’s stack while it "
         "was in an iteration or between two: the innermost line of the program’s own code, and the library function "
@@ -47,36 +59,11 @@ def source_lines(run: Run) -> Body:
     if (delay_s := sample_delay_s(run)) is not None:
         lead += (f" Samples were {fmt.seconds(delay_s)} late (median): each call that releases the GIL, as those of "
                  "PyTorch do, may seem longer by up to this time.")
-    return Body(lead=lead, blocks=[*tables, *_without_samples(run)])
-
-
-def _texts(frames: pd.DataFrame) -> pd.DataFrame:
-    """Return rows of `sampled_frames` with the columns share and calls as text."""
-    return frames.assign(share=list(map(sampled_share, fmt.rows(frames))),
-                         calls=frames["library"].astype("object").fillna("nothing in a Python library"))
-
-
-def _columns(phase: str) -> list[Column]:
-    return [
-        CASE, Column("share", "Share", meaning="part of the samples, with its 95 % interval", unbroken=True),
-        Column("place", "Line"), Column("function", "In", unbroken=True),
-        Column("calls", "Was calling"),
-        *([] if phase in _NO_PHASES else
-          [Column("time_s", "Time", fmt.seconds, f"per iteration: share × mean time of “{phase}”")]),
-        Column("num_samples", "Samples", fmt.number,
-               _NO_PHASES.get(phase, f"while the time was “{phase}”")),
-    ]  # fmt: skip
-
-
-def _without_samples(run: Run) -> list[Block]:
-    def reason(entry: dict[str, Any]) -> str:
-        why = pass_reason(run, entry["case"], "frames")
-        few = "; ".join(_few(run, entry["case"]).values())
-        return fmt.missing(why or few or "no sample fell into a phase with more than 10 % of the time")
-
-    shown = {case for phase in _TITLES for case in sampled_frames(run, phase)["case"]}
-    missing = [(entry["case"], reason(entry)) for entry in run.manifest["cases"] if entry["case"] not in shown]
-    return [Block(title="Not shown", missing=missing)] if missing else []
+    missing = [(entry.case, fmt.missing(pass_reason(run, entry.case, "frames")
+                                        or "; ".join(_few(run, entry.case).values())
+                                        or "no sample fell into a phase with more than 10 % of the time"))
+               for entry in run.entries if entry.case not in cases]
+    return Body(lead=lead, blocks=[*blocks, *([Block(title="Not shown", missing=missing)] if missing else [])])
 
 
 def _summary(run: Run, case: str) -> list[Item]:
@@ -91,7 +78,6 @@ def _heading(phase: str) -> str:
 
 
 def _few(run: Run, case: str) -> dict[str, str]:
-    """Return, by phase, why its lines are not named: only the phases of the case with too few samples."""
     return {phase: f"{number} sample{'' if number == 1 else 's'}, too few to name lines; charact run --sample takes 10 "
                    "times as many" for phase, number in too_few_samples(run, case).items()}
 
@@ -111,7 +97,7 @@ def _lines(run: Run, case: str, phase: str) -> list[str]:
             *([f"{more} more"] if more > 0 else [])]
 
 
-SECTION = Section("source-lines", "Source lines", 92, source_lines, ("frames",), summary=_summary,
+SECTION = Section("source-lines", "Source lines", 92, _html, ("frames",), summary=_summary,
                   points={"frames": [
     ("Source lines", "a sampler thread in the program’s process, every 100 ms, or every 10 ms with "
      "--sample. Calls that release the GIL get samples of the moment before them, too: for microseconds on most "

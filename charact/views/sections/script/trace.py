@@ -18,8 +18,7 @@ _LEAD = (
 )
 
 
-def trace(run: Run) -> Body:
-    """Build the section: the share of each trace's time that has a phase, the evidence, and what was missing."""
+def _html(run: Run) -> Body:
     columns = [
         CASE,
         Column("num_iterations", "Iterations", fmt.number, "in the trace"),
@@ -37,4 +36,4 @@ def trace(run: Run) -> Body:
     return Body(lead=_LEAD, blocks=blocks)
 
 
-SECTION = Section("trace", "How phases were found", 115, trace, shows=is_imported)
+SECTION = Section("trace", "How phases were found", 115, _html, shows=is_imported)

@@ -16,7 +16,7 @@ from charact.analysis.ranks.matching import matched_iterations, mismatches
 from charact.analysis.ranks.stragglers import stragglers
 from charact.analysis.ranks.waiting import waiting_matrix, waits
 from charact.record.reader import Run, frame_of, load_run
-from charact.views.sections.ranks.collectives import collectives
+from charact.views.sections.ranks.collectives import SECTION
 
 
 def ranks(tmp_path: Path, *arguments: Any, **named: Any) -> Run:
@@ -112,7 +112,7 @@ def test_the_bandwidth_is_a_share_of_the_best_that_was_measured_between_as_many_
     # 1.5 times 4 MB in 2 ms are 3 GB/s, a quarter of 12 GB/s.
     assert list(found["of_best_frac"]) == pytest.approx([0.25] * 4)
     assert set(found["of_best_reason"]) == {None}
-    shown = collectives(run).blocks[0].table
+    shown = SECTION.html(run).blocks[0].table
     assert shown is not None
     (place,) = (number for number, column in enumerate(shown.columns) if column.title == "Of best measured")
     assert {row.cells[place].text for row in shown.rows} == {"25.0 %"}

@@ -18,7 +18,7 @@ from charact.views.html.report import render, sections
 from charact.views.sections.profile import counters, kernels, utilization
 from charact.views.tables.counter_text import counter_name, counter_value
 
-BUILDERS = {"utilization": utilization.utilization, "counters": counters.counters, "kernels": kernels.kernels}
+BUILDERS = {"utilization": utilization.SECTION.html, "counters": counters.SECTION.html, "kernels": kernels.SECTION.html}
 
 
 def html_of(run: Run, name: str) -> str:
