@@ -1,19 +1,19 @@
 """Findings: causes of lost time and memory in a watched program, each with its place, cost and remedy.
 
-Each file of a subfolder defines a function `find(case)`, which yields findings of one kind about a case; the file's
-name is their ID.
+Each public function of a file of this folder yields the findings of one kind about a case; its name is their ID.
 """
 
-from typing import Any
+import inspect
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import pandas as pd
 
 from charact.analysis.common.cache import memoize
 from charact.analysis.findings._finding import Finding
-from charact.analysis.findings._largest_part import LargestPart, largest_part
-from charact.analysis.findings._program_time import program_time
 from charact.analysis.findings._watched_case import WatchedCase, watched_cases
-from charact.core.plugins import modules_below
+from charact.analysis.profile.breakdown import operator_types
+from charact.core.plugins import modules_in
 from charact.record.reader import Run
 
 __all__ = ["LargestPart", "findings", "has_findings", "largest_part", "program_time"]
@@ -45,8 +45,9 @@ def findings(run: Run) -> pd.DataFrame:
     """
     ranked: list[tuple[float, dict[str, Any]]] = []
     for case in watched_cases(run):
+        named = list(_of_case(case))
         ranked += [(finding.weight(case.program_s), finding.facts(name, case.name, case.program_s))
-                   for name, finding in _uncovered(_of_case(case))]
+                   for name, finding in named if not _is_covered(name, finding, named)]
     ranked.sort(key=lambda pair: -pair[0])
     return pd.DataFrame([facts for _, facts in ranked], columns=_COLUMNS)
 
@@ -56,20 +57,105 @@ def has_findings(run: Run) -> bool:
     return bool(watched_cases(run))
 
 
-def _of_case(case: WatchedCase) -> list[tuple[str, Finding]]:
-    named = [(module.__name__.rpartition(".")[2], finding) for module in modules_below(__name__)
-             for finding in module.find(case)]
+def _of_case(case: WatchedCase) -> Iterator[tuple[str, Finding]]:
+    """Yield the findings that are not negligible, by ID."""
     # Other programs lengthen some iterations and phases more than others.
-    withheld = (_IF_SLOWED if case.is_slowed else ()) + (_IF_DISTURBED if case.is_disturbed else ())
-    return [(name, finding) for name, finding in named
-            if name not in withheld or finding.place is not None or finding.setting is not None]
+    others = case.disturbance
+    withheld = (*(_IF_SLOWED if others else ()), *(_IF_DISTURBED if others and others.is_unreliable else ()))
+    for module in modules_in(__name__):
+        for name, find in vars(module).items():
+            if not inspect.isfunction(find) or name.startswith("_") or find.__module__ != module.__name__:
+                continue
+            for finding in find(case):
+                is_explained = finding.place is not None or finding.setting is not None
+                if not finding.is_negligible and (is_explained or name not in withheld):
+                    yield name, finding
 
 
-def _uncovered(named: list[tuple[str, Finding]]) -> list[tuple[str, Finding]]:
-    """Return the findings that no other finding of the same phase, or of no phase, explains."""
-    def is_covered(name: str, finding: Finding) -> bool:
-        return any((name in other.covers and other.phase in (None, finding.phase))
-                   or (other.explains_line and name in _OF_LINES and other.place == finding.place is not None)
-                   for _, other in named if other is not finding)
+def _is_covered(name: str, finding: Finding, named: list[tuple[str, Finding]]) -> bool:
+    """Return whether another finding of the same phase, or of no phase, explains a finding."""
+    return any((name in other.covers and other.phase in (None, finding.phase))
+               or (other.explains_line and name in _OF_LINES and other.place == finding.place is not None)
+               for _, other in named if other is not finding)
 
-    return [(name, finding) for name, finding in named if not is_covered(name, finding)]
+
+class LargestPart(NamedTuple):
+    """The longest phase of a case's typical iteration, and what takes most of this phase; None if not known."""
+
+    case: str
+    phase: str
+    share_frac: float
+    """Share of the iteration."""
+    operator_type: str | None
+    type_frac: float | None
+    """Share of the phase under the profiler."""
+    line: str | None
+    line_frac: float | None
+    """Share of the phase's samples."""
+
+
+def largest_part(run: Run) -> LargestPart | None:
+    """Return the largest part of the case with the longest total time; None if no iteration was timed."""
+    cases = [case for case in watched_cases(run) if case.iteration_s > 0]
+    if not cases:
+        return None
+    case = max(cases, key=lambda one: one.iteration_s * one.num_iterations)
+    phase = max(case.phase_s, key=case.phase_s.__getitem__)
+    types = operator_types(run)
+    is_named = types["operator_type"] != "other"  # "other" says nothing about the operators
+    longest = types[(types["case"] == case.name) & (types["phase"] == phase) & is_named].head(1)
+    kind, type_frac = (None, None) if longest.empty else longest.iloc[0][["operator_type", "share_frac"]]
+    line = next(iter(case.lines(phase)), None)
+    return LargestPart(case.name, phase, case.phase_s[phase] / case.iteration_s, kind, type_frac,
+                       None if line is None else str(line.place), None if line is None else line.share_frac)
+
+
+_PARTS = {
+    "compilation": "compilation", "garbage_collection": "garbage collection", "epoch_start": "first batches of epochs",
+    "new_input_shapes": "new input shapes", "long_inputs": "long inputs", "periodic_work": "periodic work",
+    "slow_iterations": "other slow iterations",
+}  # fmt: skip
+
+
+@memoize
+def program_time(run: Run) -> pd.DataFrame:
+    """Return the time of a watched program by part; the parts sum to its wall time.
+
+    Columns: part; time_s; share_frac. Parts are 'start' (before the first iteration); 'training' and 'evaluation'
+    (iterations without the extra time of slow ones; 'inference' in a program that does not train); the extra time of
+    slow iterations: 'warm-up', 'periodic work' and others by reason; 'between iterations'; 'end' (after the last
+    iteration); 'charact' (its passes and its start). A program that was not recorded to its end has no rows.
+
+    *Error*: an iteration of a pass counts as long as a typical one; the rest of its time counts as charact's.
+    """
+    cases = watched_cases(run)
+    program = cases[0].program if cases else {}
+    if not program.get("duration_s"):
+        return pd.DataFrame({"part": [], "time_s": [], "share_frac": []})
+    parts = {"start": program["before_s"]}
+    for case in cases:
+        for name, time_s in _iterations(case).items():
+            parts[name] = parts.get(name, 0.0) + time_s
+    parts |= {"between iterations": program["between_s"], "end": program["after_s"]}
+    inside_s = program["duration_s"] - program["before_s"] - program["between_s"] - program["after_s"]
+    named_s = sum(time_s for name, time_s in parts.items() if name not in ("start", "between iterations", "end"))
+    if not any(case.trains for case in cases):
+        parts["inference"] = parts.pop("evaluation")
+    main = "training" if "training" in parts else "inference"
+    parts[main] += inside_s - named_s
+    parts["charact"] = sum((program.get("own_s") or {}).values())
+    rows = pd.DataFrame({"part": list(parts), "time_s": list(parts.values())})
+    rows = rows[rows["time_s"] > 0].reset_index(drop=True)
+    return rows.assign(share_frac=rows["time_s"] / rows["time_s"].sum())
+
+
+def _iterations(case: WatchedCase) -> dict[str, float]:
+    """Return the time (s) of a case's iterations by part: the extra time of slow ones is in parts of its own."""
+    extra = {_PARTS[reason]: group.extra_s for reason, group in case.slow_groups.items()}
+    claimed = {index for group in case.slow_groups.values() for index in group.indices}
+    warmup = case.iterations[case.iterations["kind"] == "warm-up"]
+    unclaimed = warmup[~warmup.index.isin(claimed)]
+    extra["warm-up"] = float((unclaimed["wall_s"] - case.typical_s).clip(lower=0.0).sum())
+    whole_s = float(case.iterations["wall_s"].sum())
+    whole_s += (case.num_iterations - len(case.iterations)) * case.typical_s
+    return {"training" if case.trains else "evaluation": whole_s - sum(extra.values()), **extra}

@@ -45,6 +45,13 @@ class Saving:
         return (self.low_s + self.high_s) / 2
 
 
+class FreedMemory(NamedTuple):
+    """Memory in bytes, and as a share of the process's largest memory, at most 1."""
+
+    num_bytes: float
+    share_frac: float
+
+
 @dataclass(frozen=True)
 class Finding:
     """A cause, with its place, evidence, recoverable time and remedy.
@@ -71,6 +78,11 @@ class Finding:
     """IDs of findings that this one explains: they are not reported for the same case and phase."""
     explains_line: bool = False
     """Whether findings of what its line does are not reported."""
+
+    @property
+    def is_negligible(self) -> bool:
+        """Whether the remedy saves too little time to be reported (see `WatchedCase.saving`), and no memory."""
+        return self.saving is None and not self.memory_frac
 
     def weight(self, program_s: float) -> float:
         """Return the weight of the finding in the ranking: the finding with the largest weight comes first."""

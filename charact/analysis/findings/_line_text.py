@@ -54,7 +54,7 @@ _PATTERNS: tuple[tuple[str, str, str], ...] = (
 def advice_for(line: SampledLine) -> LineAdvice:
     """Return what a sampled line does and its remedy, by its text, or else by whether it waits."""
     texts = [line.place.text or "", line.library or "", line.function]
-    if line.waiting_frac is not None and line.waiting_frac > 0.5:
+    if line.waits:
         return LineAdvice("waits (it uses no processor time)",
                           "do this in a background thread, less often, or not at all")
     for text in texts:

@@ -4,14 +4,15 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, final
 
 import pandas as pd
 
-from charact.analysis.findings._finding import Basis, Place, Saving
+from charact.analysis.findings._finding import Basis, FreedMemory, Place, Saving
 from charact.analysis.findings._slow_groups import SlowGroup, slow_groups
 from charact.analysis.profile.breakdown import operator_times, phase_breakdown
 from charact.analysis.profile.core_use import Disturbance, disturbance
+from charact.core.units import share
 from charact.record.case_facts import pass_facts
 from charact.record.reader import Run
 from charact.record.schema import PHASES, SAMPLED_PHASES
@@ -22,8 +23,13 @@ _MANY_SAMPLES = 5
 """Minimum number of samples of a line that a finding names..."""
 _LARGE_FRAC, _FEW_SAMPLES = 0.4, 3
 """... and of a line with such a share of the phase's samples."""
+_SLOW_SAMPLES_FRAC = 0.3
+"""Minimum share of the samples in slow iterations of a line that explains them."""
+_LEAST_FREED_BYTES, _LEAST_FREED_FRAC = 32 * 2**20, 0.1
+"""Minimum freed memory that is reported, in bytes and as a share of the process's largest memory."""
 
 
+@final
 @dataclass(frozen=True)
 class SampledLine:
     """A source line that the program ran when it was sampled, in one phase."""
@@ -39,6 +45,11 @@ class SampledLine:
     """Share of the line's time in which the main thread used no processor time; None if not known."""
     in_loop: bool
     """Whether the line is in a loop of its function."""
+
+    @property
+    def waits(self) -> bool:
+        """Whether the main thread uses no processor time for most of the line's time."""
+        return (self.waiting_frac or 0.0) > 0.5
 
 
 @dataclass(frozen=True)
@@ -77,16 +88,6 @@ class WatchedCase:
         """Whether the case computes on the CPU."""
         return bool(self.entry["device"] == "cpu")
 
-    @property
-    def is_slowed(self) -> bool:
-        """Whether other programs took so much of the cores that times are too long."""
-        return self.disturbance is not None
-
-    @property
-    def is_disturbed(self) -> bool:
-        """Whether other programs took so much of the cores that even the shares of phases may be wrong."""
-        return self.disturbance is not None and self.disturbance.is_unreliable
-
     @cached_property
     def disturbance(self) -> Disturbance | None:
         """What other programs took of the cores; None if it is little."""
@@ -102,6 +103,16 @@ class WatchedCase:
     def settings(self) -> dict[str, Any]:
         """Settings read from the live program; empty if they were not recorded."""
         return self.program.get("settings") or {}
+
+    @property
+    def num_threads(self) -> int | None:
+        """PyTorch's threads inside an operator; None if not recorded."""
+        return (self.settings.get("threads") or {}).get("intra_op")
+
+    @property
+    def num_cores(self) -> int | None:
+        """Cores that the program may use; None if not recorded."""
+        return (self.settings.get("threads") or {}).get("num_usable_cores")
 
     @cached_property
     def inspection(self) -> dict[str, Any]:
@@ -167,6 +178,14 @@ class WatchedCase:
         rows["time_s"] *= rows["phase"].map(scale).fillna(1.0).astype(float)
         return rows
 
+    def time_s(self, *phases: str) -> float:
+        """Return the time (s) that phases take together of a typical iteration."""
+        return sum(self.phase_s[phase] for phase in phases)
+
+    def of_iteration(self, time_s: float) -> str:
+        """Return a time as a share of the typical iteration, as text."""
+        return f"{share(time_s / (self.iteration_s or math.inf))} of a typical iteration"
+
     def saving(self, low_s: float, high_s: float, basis: Basis = "measured share") -> Saving | None:
         """Return the saving of a remedy that saves `low_s` to `high_s` of each iteration; None if it is negligible."""
         return self.saving_in_all(low_s * self.num_iterations, high_s * self.num_iterations, basis)
@@ -176,6 +195,21 @@ class WatchedCase:
         if not math.isfinite(high_s) or high_s < LEAST_FRAC * self.loop_s:
             return None
         return Saving(max(low_s, 0.0), high_s, basis)
+
+    def freed_memory(self, data: Mapping[str, Any], freed_frac: float) -> FreedMemory | None:
+        """Return the memory of a remedy that frees a share of held data; None if it is negligible."""
+        resident_bytes = float(self.iterations["rss_bytes"].max())
+        freed_bytes = data["bytes"] * freed_frac
+        if not freed_bytes >= max(_LEAST_FREED_BYTES, _LEAST_FREED_FRAC * resident_bytes):
+            return None
+        return FreedMemory(freed_bytes, min(freed_bytes / resident_bytes, 1.0))
+
+    def slow_line(self, group: SlowGroup) -> SampledLine | None:
+        """Return the line with most samples in slow iterations; None if it cannot explain the group."""
+        line = next(iter(self.lines("slow")), None)
+        if line is None or line.share_frac < _SLOW_SAMPLES_FRAC or group.phase in ("backward", "update"):
+            return None
+        return line
 
     def lines(self, phase: str) -> list[SampledLine]:
         """Return the lines of one of `SAMPLED_PHASES` with enough samples: most samples first, without imports."""

@@ -17,7 +17,7 @@ _LONG_FRAC = 0.1
 """Share of the iteration from which a line of a loss, a backward or an update is reported."""
 
 
-def find(case: WatchedCase) -> Iterator[Finding]:
+def line(case: WatchedCase) -> Iterator[Finding]:
     """Yield a finding for each function of the program whose own lines take much time."""
     walls_s = case.iterations["wall_s"]
     usual = case.iterations[walls_s <= slow_limit_s(list(walls_s))]
@@ -29,7 +29,7 @@ def find(case: WatchedCase) -> Iterator[Finding]:
             most_s = share_frac * max(case.phase_s[phase], usual[f"{phase}_s"].mean())
             saving = case.saving(0.4 * spent_s, most_s + _related_s(case, phase, group, lines))
             if saving is not None:
-                yield _of_function(group, phase, saving, f"{share(spent_s / case.iteration_s)} of a typical iteration, "
+                yield _of_function(group, phase, saving, f"{case.of_iteration(spent_s)}, "
                                                          f"in {phase}", spent_s)
     between_s = (case.program.get("between_s") or 0.0) + (case.program.get("after_s") or 0.0)
     for group in _by_function(case.all_lines("between")):
@@ -76,7 +76,7 @@ def _is_own(line: SampledLine) -> bool:
     text = line.place.text or ""
     if line.library is None and _CREATES.search(text):
         return True
-    waits = line.waiting_frac is not None and line.waiting_frac > 0.5
+    waits = line.waits
     reads = any(part in text for part in (".item()", ".tolist()", ".numpy()", "np.", "sleep(", "print("))
     return waits or reads or (line.in_loop and not _calls_layers(line))
 

@@ -1,4 +1,4 @@
-"""The program's memory grows with every iteration."""
+"""Findings about memory that grows, and memory that data hold."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -6,10 +6,46 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from charact.analysis.findings._finding import Finding, Place
+from charact.analysis.findings._finding import Finding, Place, Saving
 from charact.analysis.findings._trend import steady_growth
-from charact.analysis.findings._watched_case import WatchedCase
+from charact.analysis.findings._watched_case import WatchedCase, watched_cases
 from charact.core.units import quantity
+
+
+def inference_graph(case: WatchedCase) -> Iterator[Finding]:
+    """Yield a finding if a model ran in evaluation mode with gradients enabled and without a backward."""
+    models = [model for model in case.settings.get("models", []) if (model.get("inference_with_grad") or 0) >= 2]
+    if not models or (case.trains and not all(other.trains for other in watched_cases(case.run))):
+        return  # the inference case has the finding
+    model = max(models, key=lambda each: each["inference_with_grad"])
+    spent_s = float(case.iterations["forward_s"].fillna(0.0).sum())
+    grown, largest = _grown_bytes(case), float(case.run.program_iterations["rss_bytes"].max())
+    evidence = [f"{model['name']} was called {model['inference_with_grad']:,} times in evaluation mode with gradients "
+                "enabled, and no backward followed"]
+    if grown:
+        evidence.append(f"the process grew by {quantity(grown, 'B')} during these calls: activations stay in memory "
+                        "as long as a result of their call is kept")
+    saving = None if case.trains else Saving(0.0, 0.3 * spent_s, "modelled")
+    line = next(iter(case.lines("forward") or case.lines("other")), None)
+    yield Finding(
+        f"inference of {model['name']} records an autograd graph, although no backward follows",
+        "run inference under torch.no_grad() or torch.inference_mode(), and keep numbers (.item()) instead of tensors",
+        saving, tuple(evidence), memory_bytes=grown or None, memory_frac=grown / largest if grown else 0.2,
+        place=line and line.place, phase="forward", setting="grad mode", covers=frozenset({"memory_growth"}))
+
+
+def _grown_bytes(case: WatchedCase) -> float:
+    """Return the largest growth (bytes) of the resident set over consecutive inference iterations."""
+    rows = case.run.program_iterations.sort_values("start_s")
+    rows = rows[rows["rss_bytes"].notna()]
+    is_own = rows["case"] == case.name
+    if case.trains or is_own.sum() < 2:
+        return 0.0
+    intervals = (is_own != is_own.shift()).cumsum()
+    growths = [float(part["rss_bytes"].iloc[-1] - part["rss_bytes"].iloc[0])
+               for _, part in rows[is_own].groupby(intervals[is_own])]
+    return max(max(growths, default=0.0), 0.0)
+
 
 _LEAST_BYTES = 24 * 2**20
 _LEAST_FRAC = 0.05
@@ -26,7 +62,7 @@ _SERIES = {"allocated_bytes": "memory of the device", "rss_bytes": "memory of th
            "workers_bytes": "memory of the loader's workers"}
 
 
-def find(case: WatchedCase) -> Iterator[Finding]:
+def memory_growth(case: WatchedCase) -> Iterator[Finding]:
     """Yield a finding if memory grows steadily, with the variable that holds it if it is known."""
     rows = case.iterations.set_index("index")
     rows = rows.assign(num_passes=rows["position"] - np.arange(len(rows)))
@@ -35,7 +71,7 @@ def find(case: WatchedCase) -> Iterator[Finding]:
         series = _without_passes(rows, column)
         line = steady_growth(series, max(_LEAST_BYTES, _LEAST_FRAC * rows[column].max()), _FEWEST_SAMPLES)
         if line is not None and (column == "workers_bytes" or _lasts(series) or _holder(case, line.slope)):
-            yield _finding(case, name, line.slope, line.growth, rows[column])
+            yield _growth_finding(case, name, line.slope, line.growth, rows[column])
             return
     yield from _within_evaluations(case)
 
@@ -83,7 +119,7 @@ def _lasts(series: "pd.Series[float]") -> bool:
                 and late >= _LATE_FRAC / 4 * (series.iloc[-1] - series.iloc[0]))
 
 
-def _finding(case: WatchedCase, name: str, slope: float, growth: float, series: "pd.Series[float]") -> Finding:
+def _growth_finding(case: WatchedCase, name: str, slope: float, growth: float, series: "pd.Series[float]") -> Finding:
     largest = float(series.max())
     evidence = [f"it grows by {quantity(slope, 'B')} an iteration over {len(series)} iterations, by "
                 f"{quantity(growth, 'B')} in all, to {quantity(largest, 'B')}"]
@@ -131,3 +167,49 @@ def _holder(case: WatchedCase, slope: float) -> dict[str, Any] | None:
                             f"{held['num_nodes']:,} nodes",
                 "place": Place.of(held)}
     return None
+
+
+def overlapping_windows(case: WatchedCase) -> Iterator[Finding]:
+    """Yield a finding for tensors or arrays of overlapping windows, if they hold much of the memory."""
+    for data in case.inspection.get("held_data") or []:
+        if not data.get("overlaps"):
+            continue
+        length = data["shape"][1]
+        freed = case.freed_memory(data, 1 - 1 / length)
+        if freed is None:
+            continue
+        yield Finding(
+            f"overlapping windows in {data['variable']} hold each value of a series {length:,} times",
+            f"keep the series only, and cut windows from it: series[index:index + {length}] in __getitem__, or "
+            f"series.unfold(0, {length}, 1), which copies nothing", None,
+            (f"{data['variable']}, of shape {data['shape']}, takes {quantity(data['bytes'], 'B')}; in all rows that "
+             "were looked at, each is the one before shifted by one",), memory_bytes=freed.num_bytes,
+            memory_frac=freed.share_frac, place=Place.of(data), setting="windows")
+
+
+_SIZES = {"uint8": 1, "int8": 1, "int16": 2, "int32": 4, "float16": 2, "bfloat16": 2, "float32": 4, "float64": 8,
+          "int64": 8}
+"""Bytes of a value."""
+
+
+def wide_data(case: WatchedCase) -> Iterator[Finding]:
+    """Yield a finding for tensors or arrays whose values fit a narrower type, if they hold much of the memory."""
+    for data in case.inspection.get("held_data") or []:
+        if data.get("overlaps"):  # see `overlapping_windows`
+            continue
+        kind, narrower = data["dtype"], data.get("narrower")
+        if kind not in _SIZES or narrower not in _SIZES:
+            continue
+        freed = case.freed_memory(data, 1 - _SIZES[narrower] / _SIZES[kind])
+        if freed is None:
+            continue
+        scale = data.get("scale") or 1
+        back = f"batch.to(torch.{kind})" + (f" / {scale}" if scale > 1 else "")
+        tensors = f"{data['num_tensors']:,} of shape" if data["num_tensors"] > 1 else "of shape"
+        times = f", times {scale}," if scale > 1 else ""
+        yield Finding(
+            f"{kind} values in {data['variable']} fit {narrower}",
+            f"store it as {narrower} (dtype=torch.{narrower}), and convert each batch where it is used: {back}", None,
+            (f"{data['variable']}, {tensors} {data['shape']}, takes {quantity(data['bytes'], 'B')}; all values that "
+             f"were looked at{times} fit {narrower}",), "medium", memory_bytes=freed.num_bytes,
+            memory_frac=freed.share_frac, place=Place.of(data), setting="dtype")

@@ -1,1 +1,0 @@
-"""Findings about the code of the program and of its model."""

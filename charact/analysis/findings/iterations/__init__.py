@@ -1,1 +1,0 @@
-"""Findings about slow iterations, iterations that get longer, and evaluation."""

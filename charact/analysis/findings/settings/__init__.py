@@ -1,1 +1,0 @@
-"""Findings about settings of threads, optimizers, types and layers."""
