@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import groupby, pairwise
 from statistics import NormalDist
 
+_LARGEST_CORRELATION = 0.8
 _FEW_ORDERS = 20_000
 """Number of orders beyond which the normal approximation is within a hundredth of the exact probability."""
 
@@ -19,44 +20,46 @@ def median_interval(values: Sequence[float], confidence: float = 0.95) -> tuple[
 
     Source: H. A. David, H. N. Nagaraja, Order Statistics, 3rd ed., section 7.1.
     """
-    num_values = len(values)
-    rank = _low_rank(num_values, (1 - confidence) / 2)
+    num_values, tail = len(values), (1 - confidence) / 2
+    if num_values > 500:
+        rank = max(0, math.floor(num_values / 2 + NormalDist().inv_cdf(tail) * math.sqrt(num_values) / 2))
+    else:  # the largest rank r with P(Binomial(n, 1/2) < r) <= tail
+        probability, rank = 0.0, 0
+        while (probability := probability + math.comb(num_values, rank) / 2**num_values) <= tail:
+            rank += 1
     if rank == 0:
         return None
     ordered = sorted(values)
     return ordered[rank - 1], ordered[num_values - rank]
 
 
-def _low_rank(num_values: int, tail: float) -> int:
-    """Return the largest rank r with P(Binomial(n, 1/2) < r) <= tail; 0 if even the smallest value is too likely."""
-    if num_values > 500:
-        return max(0, math.floor(num_values / 2 + NormalDist().inv_cdf(tail) * math.sqrt(num_values) / 2))
-    probability, rank = 0.0, 0
-    while (probability := probability + math.comb(num_values, rank) / 2**num_values) <= tail:
-        rank += 1
-    return rank
+def consecutive_correlation(deviations: Sequence[float], num_levels: int = 1) -> float:
+    """Return the correlation of consecutive deviations from fitted levels, limited to 0 to 0.8.
 
+    Deviations from fitted levels are correlated too little, which is corrected to first order.
 
-_LARGEST_CORRELATION = 0.8
+    Source: F. H. C. Marriott, J. A. Pope, Bias in the estimation of autocorrelations, Biometrika 41 (1954).
+    """
+    squares = sum(value**2 for value in deviations)
+    correlation = sum(value * following for value, following in pairwise(deviations)) / squares if squares else 0.0
+    correlation += (1 + 3 * correlation) * num_levels / len(deviations) if squares else 0.0
+    return min(max(correlation, 0.0), _LARGEST_CORRELATION)
 
 
 def mean_interval_frac(values: Sequence[float]) -> float | None:
     """Return the half-width of the 95 % interval of the mean of consecutive values, as a share of the mean.
 
-    The standard error is raised by the correlation of consecutive values, corrected to first order and from 0 to 0.8.
-    None with fewer than 3 values or a mean of 0.
-
-    Source: F. H. C. Marriott, J. A. Pope, Bias in the estimation of autocorrelations, Biometrika 41 (1954).
+    The standard error is raised by the correlation of consecutive values, see `consecutive_correlation`. None with
+    fewer than 3 values or a mean of 0.
     """
     num_values = len(values)
     mean = sum(values) / max(num_values, 1)
     if num_values < 3 or not mean:
         return None
-    rest = [value - mean for value in values]
-    squares = sum(value**2 for value in rest)
-    found = sum(one * other for one, other in pairwise(rest)) / squares if squares else 0.0
-    correlation = min(max(found + (1 + 3 * found) / num_values, 0.0), _LARGEST_CORRELATION)
-    error = math.sqrt(squares / (num_values - 1) / num_values * (1 + correlation) / (1 - correlation))
+    deviations = [value - mean for value in values]
+    correlation = consecutive_correlation(deviations)
+    variance = sum(value**2 for value in deviations) / (num_values - 1)
+    error = math.sqrt(variance / num_values * (1 + correlation) / (1 - correlation))
     return student_factor(num_values - 1) * error / abs(mean)
 
 
@@ -97,31 +100,16 @@ def fitted_line(xs: Sequence[float], ys: Sequence[float]) -> Line | None:
 
 def student_factor(num_degrees: int, confidence: float = 0.95) -> float:
     """Return the half-width of a two-sided interval in standard errors: a quantile of Student's t."""
-    low, high = 0.0, math.pi / 2
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (middle, high) if _student_mass(middle, num_degrees) < confidence else (low, middle)
-    return math.sqrt(num_degrees) * math.tan(low)
+    from scipy.special import stdtrit  # takes 0.2 s to import
 
-
-def _student_mass(angle: float, num_degrees: int) -> float:
-    """Return the probability that |t| is below sqrt(num_degrees) tan(angle).
-
-    Source: M. Abramowitz, I. Stegun, Handbook of Mathematical Functions, 26.7.3 and 26.7.4.
-    """
-    power = num_degrees % 2
-    term, total = math.cos(angle) ** power, 0.0
-    while power <= num_degrees - 2:
-        total += term
-        term *= math.cos(angle) ** 2 * (power + 1) / (power + 2)
-        power += 2
-    inside = math.sin(angle) * total
-    return 2 / math.pi * (angle + inside) if num_degrees % 2 else inside
+    return float(stdtrit(num_degrees, (1 + confidence) / 2))
 
 
 def student_probability(distance: float, num_degrees: int) -> float:
     """Return the two-sided probability that Student's t exceeds a distance in standard errors."""
-    return 1 - _student_mass(math.atan(abs(distance) / math.sqrt(num_degrees)), num_degrees)
+    from scipy.special import stdtr
+
+    return float(2 * stdtr(num_degrees, -abs(distance)))
 
 
 _EFFECT_VARIANCE = 10.0

@@ -36,8 +36,8 @@ def resampled_medians(values: Values) -> Values:
     ranks = np.empty(num_values, dtype=np.int64)
     ranks[order] = np.arange(num_values)
     middles = {(num_values - 1) // 2, num_values // 2}
-    found = [values[order][_selected(ranks, starts, ends, middle)] for middle in middles]
-    return np.asarray(np.mean(found, axis=0), dtype=np.float64)
+    medians = [values[order][_selected(ranks, starts, ends, middle)] for middle in middles]
+    return np.asarray(np.mean(medians, axis=0), dtype=np.float64)
 
 
 def _selected(ranks: Places, starts: Places, ends: Places, position: int) -> Places:
@@ -46,17 +46,17 @@ def _selected(ranks: Places, starts: Places, ends: Places, position: int) -> Pla
     Each level divides the ranks stably by a bit, and maps the blocks into the half that has the position.
     """
     sequence = np.concatenate([ranks, ranks])  # blocks go on at the start
-    left, found = np.full(len(starts), position), np.zeros(len(starts), dtype=np.int64)
+    left, rank = np.full(len(starts), position), np.zeros(len(starts), dtype=np.int64)
     for bit in reversed(range((len(ranks) - 1).bit_length())):
         is_one = (sequence >> bit & 1).astype(bool)
         num_zeros = np.concatenate([[0], np.cumsum(~is_one)])
         zeros_before, zeros_until = num_zeros[starts], num_zeros[ends]
         inside = (zeros_until - zeros_before).sum(axis=1)
         goes_up = left >= inside
-        found |= goes_up.astype(np.int64) << bit
+        rank |= goes_up.astype(np.int64) << bit
         left = np.where(goes_up, left - inside, left)
         up = goes_up[:, None]
         starts = np.where(up, num_zeros[-1] + starts - zeros_before, zeros_before)
         ends = np.where(up, num_zeros[-1] + ends - zeros_until, zeros_until)
         sequence = np.concatenate([sequence[~is_one], sequence[is_one]])
-    return found
+    return rank

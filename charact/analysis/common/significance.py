@@ -42,7 +42,6 @@ MIN_TURNS = 4
 MIN_TRIMMED = 10
 """Number of turns from which the lowest and highest fifth are left out."""
 _TRIMMED_FRAC = 0.2
-_ZEROS = "0 in some of the iterations"
 _MAX_BLOCKS = 15
 _VALUES_AT_ONCE = 1_000_000
 _TAILS = 0.025, 0.975
@@ -50,8 +49,6 @@ _SIGNIFICANT = 0.05
 _ROUNDING = 1e-12
 _FEWEST_ORDERS = 2 / _SIGNIFICANT
 """Minimum number of ways to divide the values into two groups for a two-sided rank test to be significant."""
-_NUM_KEPT_DRAWS = 128
-"""Cached sets of draws (8 kB each)."""
 _NORMAL = 1000
 """Degrees of freedom from which Student's t equals the normal distribution."""
 
@@ -102,8 +99,13 @@ class Sample:
         """Return the number computed from each bootstrap resample; None if not available."""
         return None if self.draw is None else _drawn(self.draw)
 
+    @property
+    def of_each_run(self) -> tuple[float, ...]:
+        """Values of the runs."""
+        return self.repeats if self.of_runs else (self.value,)
 
-@lru_cache(maxsize=_NUM_KEPT_DRAWS)
+
+@lru_cache(maxsize=128)  # 8 kB each
 def _drawn(draw: Callable[[], Values]) -> Values:
     return draw()
 
@@ -151,13 +153,13 @@ def resampled(values: Sequence[float] | Values, statistic: Callable[..., Any]) -
 
     `statistic` must accept `axis`.
     """
-    taken = np.asarray(values, dtype=np.float64)
-    starts, length = block_starts(len(taken))
-    found = []
-    for some in np.array_split(starts, math.ceil(NUM_RESAMPLES * len(taken) / _VALUES_AT_ONCE)):
-        places = (some[:, :, None] + np.arange(length)) % len(taken)
-        found.append(statistic(taken[places.reshape(len(some), -1)[:, : len(taken)]], axis=1))
-    return np.concatenate(found)
+    array, num_values = np.asarray(values, dtype=np.float64), len(values)
+    starts, length = block_starts(num_values)
+    results = []
+    for some in np.array_split(starts, math.ceil(NUM_RESAMPLES * num_values / _VALUES_AT_ONCE)):
+        places = (some[:, :, None] + np.arange(length)) % num_values
+        results.append(statistic(array[places.reshape(len(some), -1)[:, :num_values]], axis=1))
+    return np.concatenate(results)
 
 
 class Pool:
@@ -207,13 +209,13 @@ def judged(base: Sample, new: Sample) -> Judgement:
     *Error*: one run in each group shows no variation between runs, such as clocks, memory placement and other load. On
     a busy machine, two halves of one run differ significantly in one case of six.
     """
-    if (found := _not_comparable(base, new)) is not None:
-        return found
+    if (judgement := _not_comparable(base, new)) is not None:
+        return judgement
     ratio = new.value / base.value
     if math.isclose(ratio, 1, rel_tol=_ROUNDING):  # geometric means of equal values differ in the last digit
         ratio = 1.0
     if base.of_runs or new.of_runs:
-        return _of_runs(ratio, *_runs(base, new))
+        return _judged_runs(ratio, base.of_each_run, new.of_each_run)
     if base.exact and new.exact:
         return Judgement(ratio, significant=ratio != 1, reason="a count: no variation")
     if base.error_frac is not None and new.error_frac is not None:
@@ -222,11 +224,11 @@ def judged(base: Sample, new: Sample) -> Judgement:
     if base_draws is None or new_draws is None:
         return Judgement(ratio, reason=base.reason or new.reason)
     if min(base_draws.min(), new_draws.min()) <= 0:
-        return Judgement(ratio, reason=_ZEROS)
+        return Judgement(ratio, reason="0 in some of the iterations")
     # Reversed: draws use the same random indices, which must not be paired if both samples have the same length.
     low, high = np.exp(np.quantile(np.log(new_draws) - np.log(base_draws[::-1]), _TAILS))
-    found = _judgement(ratio, float(low), float(high), rank_test(base.repeats, new.repeats))
-    return found._replace(reason=ONE_RUN_EACH)
+    judgement = _judgement(ratio, float(low), float(high), rank_test(base.repeats, new.repeats))
+    return judgement._replace(reason=ONE_RUN_EACH)
 
 
 def judged_by_turns(base: Sample, new: Sample) -> Judgement:
@@ -241,11 +243,11 @@ def judged_by_turns(base: Sample, new: Sample) -> Judgement:
 
     Source: see `sequential_factor` and `trimmed_mean`.
     """
-    before, after = _runs(base, new)
+    before, after = base.of_each_run, new.of_each_run
     if not (base.of_runs and new.of_runs) or len(before) != len(after) or min(*before, *after) <= 0:
         return judged(base, new)
-    if (found := _not_comparable(base, new)) is not None:
-        return found
+    if (judgement := _not_comparable(base, new)) is not None:
+        return judgement
     logs = [math.log(new_value / base_value) for base_value, new_value in zip(before, after, strict=True)]
     mean, error, num_values = _middle(logs)
     ratio = 1.0 if math.isclose(mean, 0, abs_tol=_ROUNDING) else math.exp(mean)
@@ -276,21 +278,32 @@ def _not_comparable(base: Sample, new: Sample) -> Judgement | None:
     return None
 
 
-def _runs(base: Sample, new: Sample) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Return the values of the runs of each group."""
-    return tuple(side.repeats if side.of_runs else (side.value,) for side in (base, new))  # type: ignore[return-value]
+def _judged_runs(ratio: float, base: tuple[float, ...], new: tuple[float, ...]) -> Judgement:
+    """Return the judgement by Welch's interval of the logarithms, and by ranks of enough runs.
 
+    A group with a single value is assumed to vary as much as the other.
 
-def _of_runs(ratio: float, base: tuple[float, ...], new: tuple[float, ...]) -> Judgement:
+    Source: B. L. Welch, The generalization of 'Student's' problem when several different population variances are
+    involved, Biometrika 34 (1947).
+    """
     if min(*base, *new) <= 0:
         return Judgement(ratio, reason="0 in some of the runs")
-    error, num_degrees = _welch([[math.log(value) for value in values] for values in (base, new)])
-    found = _around(ratio, error, num_degrees)
+    logs = [[math.log(value) for value in values] for values in (base, new)]
+    if min(len(base), len(new)) == 1:
+        several = max(logs, key=len)
+        error, num_degrees = math.sqrt(variance(several) * (1 + 1 / len(several))), len(several) - 1
+    else:
+        parts = [variance(values) / len(values) for values in logs]
+        error, num_degrees = math.sqrt(sum(parts)), len(base) + len(new) - 2
+        if error:
+            squares = sum(part**2 / (len(values) - 1) for part, values in zip(parts, logs, strict=True))
+            num_degrees = math.floor(sum(parts) ** 2 / squares)
+    judgement = _around(ratio, error, num_degrees)
     if math.comb(len(base) + len(new), len(base)) <= _FEWEST_ORDERS:
-        return found
-    assert found.low is not None  # it has an interval
-    assert found.high is not None
-    return _judgement(ratio, found.low, found.high, rank_test(base, new))
+        return judgement
+    assert judgement.low is not None  # it has an interval
+    assert judgement.high is not None
+    return _judgement(ratio, judgement.low, judgement.high, rank_test(base, new))
 
 
 def _around(ratio: float, error: float, num_degrees: int) -> Judgement:
@@ -302,22 +315,3 @@ def _around(ratio: float, error: float, num_degrees: int) -> Judgement:
 
 def _judgement(ratio: float, low: float, high: float, p_value: float) -> Judgement:
     return Judgement(ratio, low, high, p_value, p_value < _SIGNIFICANT and not low <= 1 <= high)
-
-
-def _welch(sides: Sequence[Sequence[float]]) -> tuple[float, int]:
-    """Return the standard error of the difference of means, and its degrees of freedom, rounded down.
-
-    A group with a single value is assumed to vary as much as the other.
-
-    Source: B. L. Welch, The generalization of 'Student's' problem when several different population variances are
-    involved, Biometrika 34 (1947).
-    """
-    one, other = sides
-    if min(len(one), len(other)) == 1:
-        several = max(one, other, key=len)
-        return math.sqrt(variance(several) * (1 + 1 / len(several))), len(several) - 1
-    parts = [(variance(values) / len(values), len(values) - 1) for values in (one, other)]
-    total = sum(part for part, _ in parts)
-    if not total:
-        return 0.0, len(one) + len(other) - 2
-    return math.sqrt(total), math.floor(total**2 / sum(part**2 / degrees for part, degrees in parts))

@@ -12,6 +12,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from charact.core.errors import UserError
+from charact.core.statistics import consecutive_correlation
 
 MIN_VALUES = 10
 """Minimum: with fewer, chance gives a perfect step more often than `FALSE_ALARM_FRAC`."""
@@ -22,7 +23,6 @@ MIN_SEGMENT = 3
 _CRITICAL = {10: 21.3, 12: 20.4, 14: 19.2, 16: 18.2, 20: 15.6, 25: 14.6, 30: 14.2, 40: 13.4, 60: 13.1, 500: 13.6}
 """Largest F ratio of ranks that the best split of a series reaches in 1 - FALSE_ALARM_FRAC of random orders, by the
 number of values. Ranks make it the same for every distribution of the noise."""
-_LARGEST_CORRELATION = 0.8
 
 Values = NDArray[np.float64]
 
@@ -44,12 +44,12 @@ def change_points(values: Sequence[float]) -> list[int]:
     Args:
         values: values in the order of time; fewer than `MIN_VALUES` have no change points.
     """
-    found = _of_whole(values)
-    if not found:
+    changes = _of_whole(values)
+    if not changes:
         return []
-    edges = [0, *found, len(values)]
+    edges = [0, *changes, len(values)]
     inside = [begin + position for begin, end in pairwise(edges) for position in change_points(values[begin:end])]
-    return sorted([*found, *inside])
+    return sorted([*changes, *inside])
 
 
 def levels(values: Sequence[float], changes: Sequence[int]) -> list[float]:
@@ -64,10 +64,12 @@ def _of_whole(values: Sequence[float]) -> list[int]:
     deviations = float(((ranks - ranks.mean()) ** 2).sum()) if len(ranks) else 0.0
     if len(ranks) < MIN_VALUES or deviations == 0:
         return []
-    found = _segmented(ranks, deviations * _penalty(len(ranks)))
-    if not found:
+    changes = _segmented(ranks, deviations * _penalty(len(ranks)))
+    if not changes:
         return []
-    correlation = _correlation(ranks, found)
+    segments = np.split(ranks, changes)
+    residuals = np.concatenate([segment - segment.mean() for segment in segments])
+    correlation = consecutive_correlation(residuals.tolist(), len(segments))
     return _segmented(ranks, deviations * _penalty(len(ranks), (1 + correlation) / (1 - correlation)))
 
 
@@ -92,20 +94,3 @@ def _segmented(ranks: Values, penalty: float) -> list[int]:
     found = KernelCPD(kernel="linear", min_size=MIN_SEGMENT).fit(ranks[:, None])
     # Slightly more than a tie: it would be broken by rounding.
     return [int(end) for end in found.predict(pen=penalty * (1 + 1e-9))[:-1]]
-
-
-def _correlation(ranks: Values, changes: Sequence[int]) -> float:
-    """Return the correlation of consecutive deviations from the levels, from 0 to `_LARGEST_CORRELATION`.
-
-    Deviations from fitted levels are correlated too little; the second term corrects this to first order.
-
-    Source: F. H. C. Marriott, J. A. Pope, Bias in the estimation of autocorrelations, Biometrika 41 (1954).
-    """
-    edges = [0, *changes, len(ranks)]
-    rest = np.concatenate([ranks[begin:end] - ranks[begin:end].mean() for begin, end in pairwise(edges)])
-    squares = float((rest**2).sum())
-    if squares == 0:
-        return 0.0
-    found = float((rest[1:] * rest[:-1]).sum()) / squares
-    found += (1 + 3 * found) * (len(edges) - 1) / len(ranks)
-    return min(max(found, 0.0), _LARGEST_CORRELATION)
