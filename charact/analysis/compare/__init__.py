@@ -1,9 +1,7 @@
 """Comparison of groups of runs with a baseline: the same cases on other machines, versions or repeats."""
 
-from charact.analysis.compare.matching import matched_cases, unmatched_cases
-from charact.analysis.compare.metric_ratios import metric_ratios
-from charact.analysis.compare.ratios import RATIOS_BY, ratios
-from charact.analysis.compare.run_groups import Group, Turns
+from charact.analysis.compare.matching import Group, Turns, matched_cases, unmatched_cases
+from charact.analysis.compare.ratios import RATIOS_BY, metric_ratios, ratios
 from charact.analysis.compare.speedups import GROUPS, geometric_means, speedups
 
 __all__ = [

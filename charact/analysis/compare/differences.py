@@ -2,8 +2,8 @@
 
 import pandas as pd
 
+from charact.analysis.compare.matching import Group
 from charact.analysis.compare.operator_shares import PART, Composition, compositions
-from charact.analysis.compare.run_groups import Group
 from charact.analysis.profile.breakdown import OUTSIDE_OPERATORS
 from charact.record.schema import PHASES
 

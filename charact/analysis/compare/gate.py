@@ -5,10 +5,8 @@ from typing import Any
 
 import pandas as pd
 
-from charact.analysis.compare.matching import matched_cases
-from charact.analysis.compare.metric_ratios import metric_ratios
-from charact.analysis.compare.ratios import ratios
-from charact.analysis.compare.run_groups import Group
+from charact.analysis.compare.matching import Group, matched_cases
+from charact.analysis.compare.ratios import metric_ratios, ratios
 from charact.analysis.compare.thresholds import Threshold
 from charact.core.errors import UserError
 

@@ -6,8 +6,8 @@ from typing import Any
 import pandas as pd
 
 from charact.analysis.common.machine_names import machine_name
+from charact.analysis.compare.matching import Group
 from charact.analysis.compare.operator_shares import compositions
-from charact.analysis.compare.run_groups import Group
 from charact.analysis.profile.core_use import disturbance
 
 

@@ -1,17 +1,55 @@
-"""Matching of equal cases across groups of runs; device and machine may differ."""
+"""Groups of runs to compare, and matching of their equal cases; device and machine may differ."""
 
-from collections import Counter
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from charact.analysis.compare.run_groups import Group, memoize_comparison
+from charact.analysis.common.cache import memoize
 from charact.analysis.profile.case_summary import case_kinds
-from charact.record.case_facts import pass_facts
 from charact.record.reader import Run
+
+ENDINGS = ("decided", "time", "repeat", "interrupted", "untimed")
+"""Reasons to stop: every case is decided, the time is up, the given number is reached, Ctrl-C, nothing was timed."""
+
+
+@dataclass(frozen=True)
+class Turns:
+    """The end of a measurement of two commands by turns, each of which has one run of both.
+
+    `ending` is one of `ENDINGS`. `max_minutes` is the limit of the time; None if the number of turns was given.
+    """
+
+    num_turns: int
+    ending: str
+    max_minutes: float | None = None
+
+    @property
+    def is_sequential(self) -> bool:
+        """Return whether the times decided on the number of turns, or might have."""
+        return self.ending != "repeat"
+
+
+@dataclass(frozen=True, eq=False)
+class Group:
+    """A group of runs with the same setup; several runs are repeats, pooled for each case.
+
+    An analysis takes a sequence of groups with unique labels; the first is the baseline. Columns `side` hold labels.
+    """
+
+    label: str
+    runs: tuple[Run, ...]
+    found: dict[Any, Any] = field(default_factory=dict, repr=False)
+    """Results of analyses with this group as the baseline, cached by `memoize` and `gathered`."""
+    on_run: Callable[[Run], object] = field(default=lambda run: None, repr=False)
+    """Called after each read of a run of this group."""
+    turns: Turns | None = None
+    """How the measurement by turns ended that ran all groups; None if there was none."""
+
 
 IDENTITY = {
     "workload": "workload", "kind": "kind", "mode": "mode", "variant": "variant", "data": "data",
@@ -21,16 +59,15 @@ IDENTITY = {
     "channels_last": "channels last", "hot": "inputs hot in a cache",
 }  # fmt: skip
 """Fields that identify a case, with their display names, most important first; device and machine are ignored."""
-_DEFAULTS: dict[str, Any] = {"accumulate": 1, "parallel": None, "world_size": 1, "rank": 0, "compiled": False,
-                             "channels_last": False, "hot": False}
-
+_DEFAULTS: dict[str, Any] = {"accumulate": 1, "world_size": 1, "rank": 0, "compiled": False, "channels_last": False,
+                             "hot": False}
 _WORDS = (*IDENTITY.values(), "repeat in its run")
 """Display names for the values of a key."""
 
 Key = tuple[Any, ...]
 
 
-@memoize_comparison
+@memoize
 def matched_cases(sides: Sequence[Group]) -> pd.DataFrame:
     """Return the cases that the baseline and another group have, including failed ones.
 
@@ -49,118 +86,96 @@ def matched_cases(sides: Sequence[Group]) -> pd.DataFrame:
     return rows[["case", "side", "run", "run_case", "status", "reason"]]
 
 
-@memoize_comparison
+@memoize
 def unmatched_cases(sides: Sequence[Group]) -> pd.DataFrame:
     """Return, for each other group, the cases that either it or the baseline lacks.
 
     Columns: case; side, the group that has it; missing_in, the group that lacks it; why, the differences from
     the most similar case of that group: the case's own value first.
     """
-    rows = _cases(sides)
-    keys = {side.label: list(dict.fromkeys(rows.loc[rows["side"] == side.label, "key"])) for side in sides}
-    once = rows.drop_duplicates(["side", "key"])
-    first = dict(zip(zip(once["side"], once["key"], strict=True), once["run_case"], strict=True))
+    once = _cases(sides).drop_duplicates(["side", "key"])
+    identifiers: dict[str, dict[Key, str]] = {side.label: {} for side in sides}
+    for side, key, identifier in zip(once["side"], once["key"], once["run_case"], strict=True):
+        identifiers[side][key] = identifier
     baseline = sides[0].label
-    found = []
+    rows = []
     for other in sides[1:]:
         for side, missing_in in ((baseline, other.label), (other.label, baseline)):
-            there = _Others(keys[missing_in])
-            found += [[first[side, key], side, missing_in, there.why_not(key)]
-                      for key in keys[side] if key not in there]
-    return pd.DataFrame(found, columns=["case", "side", "missing_in", "why"]).astype("str")
+            similar = _Similar(list(identifiers[missing_in]))
+            rows += [[identifier, side, missing_in, similar.differences(key)]
+                     for key, identifier in identifiers[side].items() if key not in identifiers[missing_in]]
+    return pd.DataFrame(rows, columns=["case", "side", "missing_in", "why"]).astype("str")
 
 
-@memoize_comparison
+@memoize
 def _cases(sides: Sequence[Group]) -> pd.DataFrame:
     """Return every case of every run: columns key, side, run, run_case, status, reason."""
-    found = []
-    suites: dict[str, Any] = {}
+    rows = []
+    variants: dict[str, Any] = {}
     for side in sides:
         for position, run in enumerate(side.runs):
             seen: Counter[Key] = Counter()
-            for entry, kind in zip(run.manifest["cases"], case_kinds(run), strict=True):
-                identity = _identity(run, _by_suite(entry, suites), kind)
+            options = run.manifest.get("options", {})
+            for facts, entry, kind in zip(run.manifest["cases"], run.entries, case_kinds(run), strict=True):
+                values = {name: facts.get(name, options.get(name)) for name in IDENTITY} | {"kind": kind}
+                if (digest := entry.passes.bricks.suite_digest) is not None:
+                    # Equal suites of bricks have the same variant, that of the first one.
+                    values["variant"] = variants.setdefault(digest, entry.variant)
+                identity = tuple(_DEFAULTS.get(name) if value is None else value for name, value in values.items())
                 # Equal cases of a run, as on two devices, are distinguished by their order.
-                found.append([(*identity, seen[identity]), side.label, position, entry["case"],
-                              entry.get("status"), entry.get("reason")])  # fmt: skip
+                rows.append([(*identity, seen[identity]), side.label, position, entry.case, entry.status, entry.reason])
                 seen[identity] += 1
-    return pd.DataFrame(found, columns=["key", "side", "run", "run_case", "status", "reason"])
-
-
-def _by_suite(entry: dict[str, Any], suites: dict[str, Any]) -> dict[str, Any]:
-    """Return a case's entry; give equal suites of bricks the same variant, that of the first one."""
-    digest = pass_facts(entry, "bricks").get("suite_digest")
-    return entry if digest is None else entry | {"variant": suites.setdefault(digest, entry.get("variant"))}
-
-
-def _identity(run: Run, entry: dict[str, Any], kind: str) -> Key:
-    options = run.manifest.get("options", {})
-    values = {name: entry.get(name, options.get(name)) for name in IDENTITY} | {"kind": kind}
-    return tuple(_DEFAULTS.get(name) if value is None else value for name, value in values.items())
+    return pd.DataFrame(rows, columns=["key", "side", "run", "run_case", "status", "reason"])
 
 
 def _names(baseline: pd.DataFrame, rows: pd.DataFrame) -> dict[Key, str]:
-    """Return a unique name for each key: the baseline's identifier, without its device if identifiers differ."""
+    """Return a unique name for each key: the baseline's identifier, without its device if identifiers differ.
+
+    If several cases share a name, the values in which they differ follow.
+    """
     identifiers = rows.groupby("key")["run_case"].nunique()
     names: dict[Key, str] = {}
     for key, identifier in zip(baseline["key"], baseline["run_case"], strict=True):
         bare, _, last = identifier.rpartition("-")
         on_device = last.startswith(("cpu", "cuda", "mps", "xpu"))
         names.setdefault(key, bare if on_device and identifiers[key] > 1 else identifier)
-    return _unique_names(names)
-
-
-def _unique_names(names: dict[Key, str]) -> dict[Key, str]:
-    """Return unique names: if several cases share a name, append the values in which they differ."""
-    sharing: dict[str, list[Key]] = {}
+    sharing: dict[str, list[Key]] = defaultdict(list)
     for key, name in names.items():
-        sharing.setdefault(name, []).append(key)
-    differing = {name: [len(set(values)) > 1 for values in zip(*keys, strict=True)] for name, keys in sharing.items()}
-    found = {}
+        sharing[name].append(key)
+    differs = {name: [len(set(values)) > 1 for values in zip(*keys, strict=True)] for name, keys in sharing.items()}
     for key, name in names.items():
-        parts = [_labelled(word, value)
-                for word, value, differs in zip(_WORDS, key, differing[name], strict=True) if differs]
-        found[key] = f"{name} ({', '.join(parts)})" if parts else name
-    return found
+        parts = [_text(value) if isinstance(value, str) and value else f"{word}: {_text(value)}"
+                 for word, value, is_different in zip(_WORDS, key, differs[name], strict=True) if is_different]
+        names[key] = f"{name} ({', '.join(parts)})" if parts else name
+    return names
 
 
-class _Others:
+class _Similar:
     """Cases of one group, to find the most similar one to a case of another group."""
 
     def __init__(self, keys: Sequence[Key]) -> None:
-        self._of_workload: dict[Any, list[Key]] = {}
+        self._of_workload: dict[Any, list[Key]] = defaultdict(list)
         for key in keys:
-            self._of_workload.setdefault(key[0], []).append(key)
-        self._keys = set(keys)
+            self._of_workload[key[0]].append(key)
         self._codes: dict[Any, NDArray[np.int64]] = {}
         self._code_of: dict[Any, int] = {}
 
-    def __contains__(self, key: Key) -> bool:
-        return key in self._keys
-
-    def why_not(self, key: Key) -> str:
+    def differences(self, key: Key) -> str:
         """Return, as text, how a case differs from the most similar case of the same workload."""
-        if not self._keys:
+        if not self._of_workload:
             return "it has no cases"
-        alike = self._of_workload.get(key[0])
-        if alike is None:
+        if key[0] not in self._of_workload:
             return f"it has no case of {key[0]}"
+        of_workload = self._of_workload[key[0]]
         if key[0] not in self._codes:
-            self._codes[key[0]] = np.array([self._coded(other) for other in alike])
-        nearest = alike[int((self._codes[key[0]] != self._coded(key)).sum(axis=1).argmin())]
-        return ", ".join(
-            f"{word} {_text(mine)} here, {_text(theirs)} there"
-            for word, mine, theirs in zip(_WORDS, key, nearest, strict=True) if mine != theirs
-        )  # fmt: skip
+            self._codes[key[0]] = np.array([self._coded(other) for other in of_workload])
+        nearest = of_workload[int((self._codes[key[0]] != self._coded(key)).sum(axis=1).argmin())]
+        return ", ".join(f"{word} {_text(mine)} here, {_text(theirs)} there"
+                         for word, mine, theirs in zip(_WORDS, key, nearest, strict=True) if mine != theirs)
 
     def _coded(self, key: Key) -> list[int]:
         """Return an integer code for each value of a key; equal values have equal codes."""
         return [self._code_of.setdefault(value, len(self._code_of)) for value in key]
-
-
-def _labelled(word: str, value: Any) -> str:
-    """Return a value as text; if it is no text, put the name of its field first."""
-    return _text(value) if isinstance(value, str) and value else f"{word}: {_text(value)}"
 
 
 def _text(value: Any) -> str:

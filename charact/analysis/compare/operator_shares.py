@@ -14,8 +14,8 @@ import pandas as pd
 
 from charact.analysis.common.pass_status import pass_reason
 from charact.analysis.common.significance import Pool, Sample
-from charact.analysis.compare.gathering import Fact, gathered
-from charact.analysis.compare.run_groups import Group
+from charact.analysis.compare.matching import Group
+from charact.analysis.compare.pairs import Fact, gathered
 from charact.analysis.efficiency.counters import counter_values
 from charact.analysis.efficiency.time_bounds import exposed_communication_frac
 from charact.analysis.profile.breakdown import OUTSIDE_OPERATORS, operator_times, phase_breakdown

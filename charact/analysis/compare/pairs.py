@@ -1,20 +1,114 @@
-"""Cases in both of two groups of runs, with the samples of both."""
+"""Facts of matched cases, read in one pass over the runs of all groups, and pairs of their samples."""
 
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import pandas as pd
 
+from charact.analysis.common.cache import memoize
 from charact.analysis.common.significance import Judgement, Pool, Sample, judged, judged_by_turns, value_of_turns
-from charact.analysis.compare.gathering import Fact, Place, gathered, places
-from charact.analysis.compare.run_groups import Group
+from charact.analysis.compare.matching import Group, matched_cases
 from charact.record.reader import Run
 
+MAX_HELD_RUNS = 8
+"""Runs held in memory at once; with more runs, each is released after it is read."""
 JUDGEMENT = ["ratio", "low", "high", "p_value", "significant", "reason"]
 """Columns of a ratio to the baseline, as in `significance.judged`."""
 
-_NUMBERS = ["ratio", "low", "high", "p_value"]
+Value = TypeVar("Value")
+Added = TypeVar("Added", contravariant=True)
+
+
+class Total(Protocol[Added]):
+    """Accumulator of a fact over the runs of a group that have a case."""
+
+    def add(self, value: Added, /) -> None:
+        """Add the value of one run."""
+
+
+Summed = TypeVar("Summed", bound=Total[Any])
+
+
+@dataclass(frozen=True, eq=False)
+class Fact(Generic[Value, Summed]):
+    """A fact of cases: how to read it from a run, and how to accumulate it over the runs of a group.
+
+    `of` takes a run and the identifiers of the cases to read. It may return other cases, and omits those without a
+    value.
+    """
+
+    of: Callable[[Run, Collection[str]], Mapping[str, Value]]
+    total: Callable[[], Summed]
+
+
+class Place(NamedTuple):
+    """A run with a matched case: its position in the group, and the case's identifier, status and reason there."""
+
+    run: int
+    run_case: str
+    status: str
+    reason: str | None
+
+
+Totals = dict[str, dict[str, Any]]
+"""A fact by matched case and group."""
+
+
+@memoize
+def places(sides: Sequence[Group]) -> dict[str, dict[str, list[Place]]]:
+    """Return the runs with each matched case, by its name and the group's label, as in `matched_cases`."""
+    of_cases: dict[str, dict[str, list[Place]]] = {}
+    for case, side, *place in matched_cases(sides).itertuples(index=False, name=None):
+        of_cases.setdefault(case, {}).setdefault(side, []).append(Place(*place))
+    return of_cases
+
+
+def gathered(sides: Sequence[Group], facts: Sequence[Fact[Any, Any]], cases: Collection[str] | None = None
+             ) -> list[Totals]:
+    """Return each fact by matched case and group; a group without the fact is left out.
+
+    Facts that are not known yet are read in one pass over the runs that have one of the cases.
+
+    Args:
+        sides: the baseline first.
+        facts: facts to read.
+        cases: matched cases to read; None for all.
+    """
+    wanted = [case for case in places(sides) if cases is None or case in cases]
+    cached: list[Totals] = [sides[0].found.setdefault((tuple(sides), fact), {}) for fact in facts]
+    new: list[Totals] = [{case: {} for case in wanted if case not in totals} for totals in cached]
+    if any(new):
+        _gather(sides, list(zip(facts, new, strict=True)))
+    for totals, added in zip(cached, new, strict=True):
+        totals.update(added)  # only now: an unreadable run must not leave partial results
+    return [{case: totals[case] for case in wanted} for totals in cached]
+
+
+def _gather(sides: Sequence[Group], gathering: Sequence[tuple[Fact[Any, Any], Totals]]) -> None:
+    """Fill the totals of each fact, whose cases are given, in one pass over the runs."""
+    wanted = set().union(*(totals for _, totals in gathering))
+    identifiers: dict[tuple[str, int], dict[str, str]] = {}
+    for case in wanted:
+        for label, of_side in places(sides)[case].items():
+            for place in of_side:
+                identifiers.setdefault((label, place.run), {})[case] = place.run_case
+    is_many = sum(len(side.runs) for side in sides) > MAX_HELD_RUNS
+    for side in sides:
+        for position, run in enumerate(side.runs):
+            if (side.label, position) not in identifiers:
+                continue
+            for fact, totals in gathering:
+                of_run = {case: name for case, name in identifiers[side.label, position].items() if case in totals}
+                values = fact.of(run, set(of_run.values())) if of_run else {}
+                for case, name in of_run.items():
+                    if name in values:
+                        total: Total[Any] = totals[case].setdefault(side.label, fact.total())
+                        total.add(values[name])
+            if is_many:
+                run.release()
+            side.on_run(run)
 
 
 @dataclass(frozen=True)
@@ -60,9 +154,7 @@ class Pools:
     def add(self, samples: Mapping[str, Sample]) -> None:
         """Add the samples of another run."""
         for name, sample in samples.items():
-            if name not in self._pools:
-                self._pools[sys.intern(name)] = Pool()
-            self._pools[name].add(sample)
+            self._pools.setdefault(sys.intern(name), Pool()).add(sample)
 
     def samples(self) -> dict[str, Sample]:
         """Return one sample for each name."""
@@ -75,11 +167,11 @@ Measured = Fact[Mapping[str, Sample], Pools]
 def measured(samples: Callable[[Run], dict[tuple[str, str], Sample]]) -> Measured:
     """Return the fact of a run's samples, by the case's identifier in it and the part's name."""
     def of(run: Run, cases: Collection[str]) -> dict[str, dict[str, Sample]]:
-        found: dict[str, dict[str, Sample]] = {}
+        by_case: dict[str, dict[str, Sample]] = {}
         for (case, name), sample in samples(run).items():
             if case in cases:
-                found.setdefault(case, {})[name] = sample
-        return found
+                by_case.setdefault(case, {})[name] = sample
+        return by_case
 
     return Fact(of, Pools)
 
@@ -92,33 +184,24 @@ def pairs(sides: Sequence[Group], fact: Measured, cases: Collection[str] | None 
         fact: samples to read.
         cases: matched cases to read; None for all.
     """
-    (found,) = gathered(sides, [fact], cases)
+    (totals,) = gathered(sides, [fact], cases)
     runs = {side.label: side.runs for side in sides}
     baseline, turns = sides[0].label, sides[0].turns
-    is_sequential = turns is not None and turns.is_sequential
-    for case, of_side in places(sides).items():
-        if case not in found:
+    for case, of_sides in places(sides).items():
+        if case not in totals:
             continue
-        base = _samples(found[case], baseline)
-        for side, entries in of_side.items():
+        samples = {side: pools.samples() for side, pools in totals[case].items()}
+        reasons = {side: next((place.reason or place.status for place in of_side if place.status != "ok"), None)
+                   for side, of_side in of_sides.items()}
+        for side, (first, *_) in of_sides.items():
             if side != baseline:
-                place = runs[side][entries[0].run], entries[0].run_case
-                yield Pair(case, side, base, _samples(found[case], side), _why_none(of_side[baseline]),
-                           _why_none(entries), place, is_sequential)  # fmt: skip
-
-
-def _samples(found: Mapping[str, Pools], side: str) -> dict[str, Sample]:
-    return found[side].samples() if side in found else {}
-
-
-def _why_none(entries: Sequence[Place]) -> str | None:
-    """Return why a case has no samples in one of a group's runs; None if all ended well."""
-    return next((entry.reason or entry.status for entry in entries if entry.status != "ok"), None)
+                yield Pair(case, side, samples.get(baseline, {}), samples.get(side, {}), reasons[baseline],
+                           reasons[side], (runs[side][first.run], first.run_case),
+                           turns is not None and turns.is_sequential)
 
 
 def typed(rows: Sequence[Sequence[object]], columns: list[str], numbers: list[str]) -> pd.DataFrame:
     """Return a table of `columns`, then `JUDGEMENT`, with the dtypes set; `numbers` are the numeric columns."""
     frame = pd.DataFrame(rows, columns=[*columns, *JUDGEMENT])
-    texts = [column for column in columns if column not in numbers]
-    kinds = dict.fromkeys([*texts, "reason"], "str") | dict.fromkeys([*numbers, *_NUMBERS], "float64")
-    return frame.astype(kinds | {"significant": "bool"})
+    types = dict.fromkeys([*columns, "reason"], "str") | dict.fromkeys([*numbers, *JUDGEMENT[:4]], "float64")
+    return frame.astype(types | {"significant": "bool"})

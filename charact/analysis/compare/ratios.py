@@ -1,27 +1,28 @@
-"""Ratios of times to the baseline's: by case, phase, operator, layer, kernel, problem, brick or layer type."""
+"""Ratios of times and metrics to the baseline's: by case, phase, operator, layer, kernel, problem and others."""
 
 from collections.abc import Collection, Sequence
 from functools import partial
 
 import pandas as pd
 
-from charact.analysis.common.significance import Sample
+from charact.analysis.common.cache import memoize
+from charact.analysis.common.pass_status import pass_reason
+from charact.analysis.compare.matching import Group
+from charact.analysis.compare.metrics import all_metrics
 from charact.analysis.compare.operator_shares import compositions
 from charact.analysis.compare.pairs import Pair, measured, pairs, typed
-from charact.analysis.compare.run_groups import Group, memoize_comparison
-from charact.analysis.compare.samples import CASE, time_samples
+from charact.analysis.compare.samples import CASE, Samples, time_samples
 from charact.core.errors import UserError
+from charact.record.reader import Run
 from charact.record.schema import PHASES
 
 RATIOS_BY = ("case", "phase", "operator_type", "operator", "layer", "kernel", "problem", "brick", "layer_type")
 """Parts by which times can be compared."""
-
-
 TIMES = {by: measured(partial(time_samples, by=by)) for by in RATIOS_BY}
-"""Functions that return the samples of each run by part, for each of `RATIOS_BY`."""
+"""Facts to gather from each run: samples of its times by part, for each of `RATIOS_BY`."""
 
 
-@memoize_comparison
+@memoize
 def ratios(sides: Sequence[Group], by: str, cases: frozenset[str] | None = None) -> pd.DataFrame:
     """Return ratios of times to the baseline's, for each group and matched case, or for the parts of cases.
 
@@ -50,20 +51,6 @@ def ratios(sides: Sequence[Group], by: str, cases: frozenset[str] | None = None)
     return frame.drop(columns="part") if by == "case" else frame.rename(columns={"part": by})
 
 
-def run_times(sides: Sequence[Group], case: str, side: str) -> tuple[list[float], list[float]]:
-    """Return a case's time (s) in each run of the baseline, and in each run of the group `side`, as in `ratios`.
-
-    The case must be in both.
-    """
-    pair = next(pair for pair in pairs(sides, TIMES[CASE], {case}) if pair.side == side)
-    base, new = pair.base[CASE], pair.new[CASE]
-    return _of_runs(base), _of_runs(new)
-
-
-def _of_runs(sample: Sample) -> list[float]:
-    return list(sample.repeats) if sample.of_runs else [sample.value]
-
-
 def _in_order(pair: Pair, by: str) -> list[str]:
     """Return the names of the parts that either group has, in the order of the rows."""
     names = list(dict.fromkeys([*pair.base, *pair.new]))
@@ -74,6 +61,15 @@ def _in_order(pair: Pair, by: str) -> list[str]:
     return sorted(names, key=lambda name: -max(side[name].value for side in (pair.base, pair.new) if name in side))
 
 
+def run_times(sides: Sequence[Group], case: str, side: str) -> tuple[list[float], list[float]]:
+    """Return a case's time (s) in each run of the baseline, and in each run of the group `side`, as in `ratios`.
+
+    The case must be in both.
+    """
+    pair = next(pair for pair in pairs(sides, TIMES[CASE], {case}) if pair.side == side)
+    return list(pair.base[CASE].of_each_run), list(pair.new[CASE].of_each_run)
+
+
 def phases_by_side(sides: Sequence[Group], cases: Collection[str] | None = None) -> pd.DataFrame:
     """Return the time of each phase of the median iteration, for each matched case or only for `cases`.
 
@@ -81,7 +77,34 @@ def phases_by_side(sides: Sequence[Group], cases: Collection[str] | None = None)
     """
     rows = []
     for case, of_side in compositions(sides, cases).items():
-        for side in sides:
-            times = of_side[side.label].phases if side.label in of_side else pd.Series(dtype="float64")
-            rows += [[case, side.label, phase, times[phase]] for phase in PHASES if phase in times]
+        for side in (side.label for side in sides if side.label in of_side):
+            times = of_side[side].phases
+            rows += [[case, side, phase, times[phase]] for phase in PHASES if phase in times]
     return pd.DataFrame(rows, columns=["case", "side", "phase", "time_s"])
+
+
+@memoize
+def metric_ratios(sides: Sequence[Group]) -> pd.DataFrame:
+    """Return the ratio of each metric to the baseline's, for each group and matched case.
+
+    Columns: case; side; metric, of `all_metrics`; base and value in the metric's unit; ratio, low, high, p_value,
+    significant and reason as in `ratios`.
+    """
+    rows = []
+    for pair in pairs(sides, MEASURED):
+        for name, metric in all_metrics().items():
+            judgement = pair.judged(name)
+            if not (name in pair.new or pair.base_reason or pair.new_reason or metric.measured_by is None):
+                reason = pass_reason(*pair.place, metric.measured_by) or judgement.reason
+                judgement = judgement._replace(reason=reason)
+            rows.append([pair.case, pair.side, name, *pair.values(name), *judgement])
+    return typed(rows, ["case", "side", "metric", "base", "value"], ["base", "value"])
+
+
+def metric_samples(run: Run) -> Samples:
+    """Return the samples of a run's cases, by case and metric."""
+    return {(case, metric.name): sample for metric in all_metrics().values() for case, sample in metric.samples(run)}
+
+
+MEASURED = measured(metric_samples)
+"""Fact to gather from each run: samples of its cases by metric."""

@@ -1,17 +1,14 @@
 """Selection of the cases that views show, and reading of all facts in one pass over the runs."""
 
 from collections.abc import Collection, Sequence
-from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from charact.analysis.compare.gathering import Fact, gathered
-from charact.analysis.compare.matching import matched_cases
-from charact.analysis.compare.metric_ratios import MEASURED
+from charact.analysis.compare.matching import Group, matched_cases
 from charact.analysis.compare.operator_shares import COMPOSITION
-from charact.analysis.compare.ratios import TIMES, ratios
-from charact.analysis.compare.run_groups import Group
+from charact.analysis.compare.pairs import gathered
+from charact.analysis.compare.ratios import MEASURED, TIMES, ratios
 
 Places = set[tuple[str, str]]
 """Matched cases, each with the label of a group other than the baseline."""
@@ -22,11 +19,10 @@ def most_different(sides: Sequence[Group], num_places: int) -> tuple[Places, int
 
     Significant differences come first; then larger differences, whether faster or slower.
     """
-    found = ratios(sides, "case")
-    size = np.log(found["ratio"]).abs().fillna(-1.0)
-    found = found.assign(size=size).sort_values(["significant", "size"], ascending=False, kind="stable")
-    chosen = found.head(num_places)
-    return set(zip(chosen["case"], chosen["side"], strict=True)), len(found) - len(chosen)
+    rows = ratios(sides, "case")
+    rows = rows.assign(size=np.log(rows["ratio"]).abs().fillna(-1.0))
+    chosen = rows.sort_values(["significant", "size"], ascending=False, kind="stable").head(num_places)
+    return set(zip(chosen["case"], chosen["side"], strict=True)), len(rows) - len(chosen)
 
 
 def of_places(frame: pd.DataFrame, places: Places) -> pd.DataFrame:
@@ -53,11 +49,9 @@ def in_pair(sides: Sequence[Group], side: Group, cases: Collection[str]) -> set[
 
 def read_times(sides: Sequence[Group], levels: Sequence[str]) -> None:
     """Read the times of all cases, bricks and `levels` in one pass over the runs, and cache them."""
-    facts: list[Fact[Any, Any]] = [MEASURED, *(TIMES[by] for by in dict.fromkeys(["case", "brick", *levels]))]
-    gathered(sides, facts)
+    gathered(sides, [MEASURED, *(TIMES[by] for by in dict.fromkeys(["case", "brick", *levels]))])
 
 
 def read_parts(sides: Sequence[Group], levels: Sequence[str], cases: Collection[str]) -> None:
     """Read the times of the given cases by `levels` in one pass over the runs, and cache them."""
-    facts: list[Fact[Any, Any]] = [COMPOSITION, *(TIMES[by] for by in levels)]
-    gathered(sides, facts, cases)
+    gathered(sides, [COMPOSITION, *(TIMES[by] for by in levels)], cases)

@@ -8,10 +8,9 @@ import pandas as pd
 
 from charact.analysis.common.script_attribution import is_watched
 from charact.analysis.common.significance import Judgement, Pool, Sample, judged_by_turns
-from charact.analysis.compare.matching import matched_cases
+from charact.analysis.compare.matching import Group, matched_cases
 from charact.analysis.compare.pairs import pairs
 from charact.analysis.compare.ratios import TIMES, ratios, run_times
-from charact.analysis.compare.run_groups import Group
 from charact.analysis.compare.samples import CASE
 from charact.record.reader import Run
 

@@ -177,7 +177,7 @@ def _facts(path: Path, state: tuple[int, int]) -> RunFacts:
 
 
 def _cases(run: "Run") -> dict[str, CaseFacts]:
-    from charact.analysis.compare.metric_ratios import metric_samples
+    from charact.analysis.compare.ratios import metric_samples
 
     metrics: dict[str, dict[str, Number]] = {}
     for (case, metric), sample in metric_samples(run).items():

@@ -172,7 +172,7 @@ class _Measurement:
 
 def read_turns(groups: Sequence[Path]) -> "Turns | None":
     """Return how the turns ended that measured both groups; None if they are not the directories of such turns."""
-    from charact.analysis.compare.run_groups import ENDINGS, Turns
+    from charact.analysis.compare.matching import ENDINGS, Turns
 
     parents = {path.resolve().parent for path in groups}
     if len(groups) != len(_LABELS) or len(parents) != 1 or {path.resolve().name for path in groups} != set(_LABELS):

@@ -4,9 +4,9 @@ from collections.abc import Collection, Sequence
 
 import pandas as pd
 
-from charact.analysis.compare.gathering import Fact, gathered
+from charact.analysis.compare.matching import Group
+from charact.analysis.compare.pairs import Fact, gathered
 from charact.analysis.compare.ratios import ratios
-from charact.analysis.compare.run_groups import Group
 from charact.analysis.compare.speedups import geometric_mean
 from charact.bricks.analysis.compare.times.bricks import brick_name
 from charact.bricks.analysis.tables import brick_summary

@@ -13,8 +13,8 @@ from support.compared import record, scattered, side
 from charact.analysis.common.significance import timed
 from charact.analysis.compare import Group, geometric_means, metric_ratios, ratios, unmatched_cases
 from charact.analysis.compare.differences import differences
-from charact.analysis.compare.gathering import MAX_HELD_RUNS
 from charact.analysis.compare.group_facts import context_changes
+from charact.analysis.compare.pairs import MAX_HELD_RUNS
 from charact.analysis.compare.ratios import phases_by_side
 from charact.analysis.compare.selection import in_pair, most_different, read_parts, read_times
 from charact.record.reader import Run, load_run

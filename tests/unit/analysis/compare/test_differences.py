@@ -13,7 +13,7 @@ from support.judged import counted, judged, operator
 
 from charact.analysis.compare.differences import differences, main_parts, missing_levels
 from charact.analysis.compare.group_facts import clock_changes, context_changes
-from charact.analysis.compare.run_groups import Group
+from charact.analysis.compare.matching import Group
 from charact.analysis.profile.breakdown import OUTSIDE_OPERATORS
 from charact.record.reader import Run
 from charact.record.schema import PHASES
