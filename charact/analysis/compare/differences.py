@@ -9,6 +9,8 @@ from charact.record.schema import PHASES
 
 LEVELS = ("phase", "operator", "layer", "kernel")
 """Levels of detail of a difference."""
+NUM_STEPS = 8
+"""Number of operators with a step of their own."""
 
 _COLUMNS = ["level", "phase", "operator", "layer", "name", "base_s", "new_s", "delta_s", "status", "detail"]
 
@@ -31,50 +33,25 @@ def differences(base: Group, new: Group, case: str) -> pd.DataFrame:
 
     *Error*: as of `Composition.operators`. `ratios` shows which differences are significant.
     """
-    found = compositions([base, new], {case}).get(case, {})
-    if len(found) < 2:
+    of_side = compositions([base, new], {case}).get(case, {})
+    if len(of_side) < 2:
         return pd.DataFrame(columns=_COLUMNS)
-    sides = [found[side.label] for side in (base, new)]
-    phases = [side.phases for side in sides]
-    operators = [side.operators for side in sides]
+    sides = [of_side[side.label] for side in (base, new)]
+    phases, operators = [side.phases for side in sides], [side.operators for side in sides]
     rows = _merged([parts.rename("time_s").reset_index() for parts in phases], ["phase"])
     if all(map(len, operators)):
         covered = set().union(*(parts["phase"] for parts in operators))
-        whole = [_whole(parts, covered, seen) for parts, seen in zip(phases, operators, strict=True)]
+        whole = [_whole(parts, covered, known) for parts, known in zip(phases, operators, strict=True)]
         rows = pd.concat([rows, _merged(whole, PART)], ignore_index=True)
-    rows = _with_changes(_named(rows), sides)
+    rows = rows.reindex(columns=[*PART, "base_s", "new_s", "delta_s", "status"])
+    rows = rows.astype({"operator": "str", "layer": "str", "kernel": "str"}).assign(level="phase")
+    for level in LEVELS[1:]:
+        rows["level"] = rows["level"].mask(rows[level].notna(), level)
+    rows["name"] = rows["kernel"].fillna(rows["operator"]).fillna(rows["phase"])
+    rows = _with_changes(rows, sides)
     rank = rows["level"].map(LEVELS.index)
     place = rows["phase"].map(PHASES.index).where(rank == 0, -rows["delta_s"].abs())
     return rows.assign(rank=rank, place=place).sort_values(["rank", "place"], ignore_index=True)[_COLUMNS]
-
-
-def main_parts(differences: pd.DataFrame) -> pd.DataFrame:
-    """Return, for each phase, the operator within a layer that changed most in the phase's direction.
-
-    Columns: phase; operator, `OUTSIDE_OPERATORS` for time in no operator; layer, empty for none; delta_s.
-
-    *Error*: calls of an operator within one layer vary less than all its calls together. `ratios` shows whether the
-    phase changed significantly.
-    """
-    phases = differences[differences["level"] == "phase"].set_index("phase")["delta_s"]
-    outside = (differences["level"] == "operator") & (differences["operator"] == OUTSIDE_OPERATORS)
-    parts = differences[(differences["level"] == "layer") | outside].fillna({"layer": ""})
-    parts = parts[parts["delta_s"] * parts["phase"].map(phases).astype("float64") > 0]
-    found = parts.loc[parts.groupby("phase")["delta_s"].apply(lambda deltas: deltas.abs().idxmax())]
-    place = found["phase"].map(PHASES.index)
-    return found.assign(place=place).sort_values("place")[["phase", "operator", "layer", "delta_s"]]
-
-
-def missing_levels(base: Group, new: Group, case: str) -> pd.DataFrame:
-    """Return why a difference has no finer levels. Columns: level; side, the group without that level; reason."""
-    rows = []
-    found = compositions([base, new], {case}).get(case, {})
-    for side in (base, new):
-        for level, name in (("operator", "operators"), ("kernel", "kernels")):
-            reasons = found[side.label].why_missing(name) if side.label in found else {"no iteration was timed"}
-            if reasons is not None:
-                rows.append([level, side.label, "; ".join(sorted(reasons))])
-    return pd.DataFrame(rows, columns=["level", "side", "reason"], dtype="str")
 
 
 def _whole(phases: "pd.Series[float]", covered: set[str], operators: pd.DataFrame) -> pd.DataFrame:
@@ -92,15 +69,6 @@ def _merged(sides: list[pd.DataFrame], keys: list[str]) -> pd.DataFrame:
     return rows.fillna({"base_s": 0.0, "new_s": 0.0}).assign(delta_s=lambda frame: frame["new_s"] - frame["base_s"])
 
 
-def _named(rows: pd.DataFrame) -> pd.DataFrame:
-    rows = rows.reindex(columns=[*PART, "base_s", "new_s", "delta_s", "status"])
-    rows = rows.astype({"operator": "str", "layer": "str", "kernel": "str"})
-    rows["level"] = "phase"
-    for level in LEVELS[1:]:
-        rows["level"] = rows["level"].mask(rows[level].notna(), level)
-    return rows.assign(name=rows["kernel"].fillna(rows["operator"]).fillna(rows["phase"]))
-
-
 def _with_changes(rows: pd.DataFrame, sides: list[Composition]) -> pd.DataFrame:
     """Set status and detail of operators in both groups with other kernels, shapes or numbers of calls."""
     shapes, kernels, calls = ([getattr(side, what) for side in sides] for what in ("shapes", "kernels", "calls"))
@@ -110,8 +78,8 @@ def _with_changes(rows: pd.DataFrame, sides: list[Composition]) -> pd.DataFrame:
         changes.append((row["status"], None))
         if row["level"] != "operator" or row["status"] != "both":
             continue
-        for status, seen in (("calls changed", calls), ("kernel changed", kernels), ("shapes changed", shapes)):
-            if detail := _change(*(side.get(place, {}) for side in seen)):
+        for status, of_sides in (("calls changed", calls), ("kernel changed", kernels), ("shapes changed", shapes)):
+            if detail := _change(*(of_side.get(place, {}) for of_side in of_sides)):
                 changes[-1] = (status, detail)
     rows[["status", "detail"]] = pd.DataFrame(changes, columns=["status", "detail"], dtype="str", index=rows.index)
     return rows
@@ -119,17 +87,43 @@ def _with_changes(rows: pd.DataFrame, sides: list[Composition]) -> pd.DataFrame:
 
 def _change(base: dict[str, set[str]], new: dict[str, set[str]]) -> str | None:
     """Return the change in the first layer that differs, and the number of other such layers."""
-    changed = [name for name in base if name in new and base[name] != new[name]]
+    changed = [layer for layer in base if layer in new and base[layer] != new[layer]]
     if not changed:
         return None
-    name = changed[0]
-    texts = [", ".join(sorted(seen)) or "none" for seen in (base[name] - new[name], new[name] - base[name])]
+    layer = changed[0]
+    before, after = (", ".join(sorted(values)) or "none" for values in
+                     (base[layer] - new[layer], new[layer] - base[layer]))
     more = f"; {len(changed) - 1} more" if len(changed) > 1 else ""
-    return f"{f'layer {name}: ' if name else ''}{texts[0]} → {texts[1]}{more}"
+    return f"{f'layer {layer}: ' if layer else ''}{before} → {after}{more}"
 
 
-NUM_STEPS = 8
-"""Number of operators with a step of their own."""
+def main_parts(differences: pd.DataFrame) -> pd.DataFrame:
+    """Return, for each phase, the operator within a layer that changed most in the phase's direction.
+
+    Columns: phase; operator, `OUTSIDE_OPERATORS` for time in no operator; layer, empty for none; delta_s.
+
+    *Error*: calls of an operator within one layer vary less than all its calls together. `ratios` shows whether the
+    phase changed significantly.
+    """
+    phases = differences[differences["level"] == "phase"].set_index("phase")["delta_s"]
+    outside = (differences["level"] == "operator") & (differences["operator"] == OUTSIDE_OPERATORS)
+    parts = differences[(differences["level"] == "layer") | outside].fillna({"layer": ""})
+    parts = parts[parts["delta_s"] * parts["phase"].map(phases).astype("float64") > 0]
+    largest = parts.loc[parts.groupby("phase")["delta_s"].apply(lambda deltas: deltas.abs().idxmax())]
+    order = largest["phase"].map(PHASES.index).sort_values().index
+    return largest.loc[order, ["phase", "operator", "layer", "delta_s"]]
+
+
+def missing_levels(base: Group, new: Group, case: str) -> pd.DataFrame:
+    """Return why a difference has no finer levels. Columns: level; side, the group without that level; reason."""
+    rows = []
+    of_side = compositions([base, new], {case}).get(case, {})
+    for side in (base.label, new.label):
+        for level, table in (("operator", "operators"), ("kernel", "kernels")):
+            reasons = of_side[side].why_missing(table) if side in of_side else {"no iteration was timed"}
+            if reasons is not None:
+                rows.append([level, side, "; ".join(sorted(reasons))])
+    return pd.DataFrame(rows, columns=["level", "side", "reason"], dtype="str")
 
 
 def phase_steps(differences: pd.DataFrame) -> pd.DataFrame:
@@ -162,6 +156,5 @@ def operator_steps(differences: pd.DataFrame) -> pd.DataFrame:
 def _steps(rows: pd.DataFrame, differences: pd.DataFrame) -> pd.DataFrame:
     start_s = differences.loc[differences["level"] == "phase", "base_s"].sum()
     end_s = start_s + rows["delta_s"].cumsum()
-    steps = pd.DataFrame({"name": rows["name"], "delta_s": rows["delta_s"], "start_s": end_s - rows["delta_s"],
-                          "end_s": end_s})  # fmt: skip
+    steps = rows[["name", "delta_s"]].assign(start_s=end_s - rows["delta_s"], end_s=end_s)
     return steps.reset_index(drop=True)

@@ -13,8 +13,8 @@ from charact.core.errors import UserError
 OUTCOMES = ("ok", "regression", "not significant", "n/a")
 """Outcomes of a threshold for a case; `not significant`: beyond the threshold, but within noise."""
 
-_NUMBERS = ["limit", "base", "value", "ratio", "low", "high", "p_value"]
-_COLUMNS = ["case", "side", "rule", "metric", *_NUMBERS, "outcome", "reason"]
+_FROM_RATIOS = ["base", "value", "ratio", "low", "high", "p_value"]
+_COLUMNS = ["case", "side", "rule", "metric", "limit", *_FROM_RATIOS, "outcome", "reason"]
 
 
 def judge(thresholds: Sequence[Threshold], sides: Sequence[Group]) -> pd.DataFrame:
@@ -28,10 +28,16 @@ def judge(thresholds: Sequence[Threshold], sides: Sequence[Group]) -> pd.DataFra
     rows = []
     for side in sides[1:]:
         pair = [sides[0], side]
-        found = _ratios(thresholds, pair)
-        rows += [_judged(threshold, case, side.label, found.get((case, threshold.metric)))
-                 for threshold in thresholds for case in matched_cases(pair)["case"].unique()]
-    return pd.DataFrame(rows, columns=_COLUMNS).astype(dict.fromkeys(_NUMBERS, "float64") | {"reason": "str"})
+        by_metric = _ratios(thresholds, pair)
+        for threshold in thresholds:
+            for case in matched_cases(pair)["case"].unique():
+                ratio = by_metric.get((case, threshold.metric))
+                row = {"outcome": "n/a", "reason": "neither group of runs has this phase"} if ratio is None else {
+                    name: ratio[name] for name in (*_FROM_RATIOS, "reason")} | {"outcome": _outcome(threshold, ratio)}
+                rows.append(row | {"case": case, "side": side.label, "rule": str(threshold),
+                                   "metric": threshold.metric, "limit": threshold.limit})
+    numbers = dict.fromkeys(["limit", *_FROM_RATIOS], "float64")
+    return pd.DataFrame(rows, columns=_COLUMNS).astype(numbers | {"reason": "str"})
 
 
 def has_failed(judged: pd.DataFrame) -> bool:
@@ -52,26 +58,17 @@ def _ratios(thresholds: Sequence[Threshold], sides: Sequence[Group]) -> dict[tup
     if any(threshold.phase is None for threshold in thresholds):
         frames.append(metric_ratios(sides))
     if any(threshold.phase is not None for threshold in thresholds):
-        phases = ratios(sides, "phase")
-        frames.append(phases.assign(metric="phase." + phases["phase"]).rename(
-            columns={"base_s": "base", "time_s": "value"}))
+        phases = ratios(sides, "phase").rename(columns={"base_s": "base", "time_s": "value"})
+        frames.append(phases.assign(metric="phase." + phases["phase"]))
     rows: list[dict[Any, Any]] = [row for frame in frames for row in frame.to_dict("records")]
     return {(row["case"], row["metric"]): row for row in rows}
 
 
-def _judged(threshold: Threshold, case: str, side: str, row: dict[Any, Any] | None) -> dict[str, Any]:
-    known = {"case": case, "side": side, "rule": str(threshold), "metric": threshold.metric, "limit": threshold.limit}
-    if row is None:
-        return known | {"outcome": "n/a", "reason": "neither group of runs has this phase"}
-    found = {name: row[name] for name in (*_NUMBERS, "reason") if name != "limit"}
-    return known | found | {"outcome": _outcome(threshold, row)}
-
-
-def _outcome(threshold: Threshold, row: dict[Any, Any]) -> str:
-    if pd.isna(row["ratio"]):
+def _outcome(threshold: Threshold, ratio: dict[Any, Any]) -> str:
+    if pd.isna(ratio["ratio"]):
         return "n/a"
-    if not threshold.is_exceeded_by(row["ratio"]):
+    if not threshold.is_exceeded_by(ratio["ratio"]):
         return "ok"
-    if row["significant"]:
+    if ratio["significant"]:
         return "regression"
-    return "n/a" if pd.isna(row["p_value"]) else "not significant"
+    return "n/a" if pd.isna(ratio["p_value"]) else "not significant"

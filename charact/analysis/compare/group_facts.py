@@ -1,6 +1,6 @@
 """Description of each group in a comparison, and differences of versions, options, machines and clocks."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -10,6 +10,11 @@ from charact.analysis.compare.matching import Group
 from charact.analysis.compare.operator_shares import compositions
 from charact.analysis.profile.core_use import disturbance
 
+_ARGUMENTS = "options.arguments"
+_DERIVED = {"machine.fingerprint"}
+_CHANGE_FRAC = 0.01
+_MOST_VALUES = 8
+
 
 def side_facts(sides: Sequence[Group]) -> pd.DataFrame:
     """Return one row for each group.
@@ -18,21 +23,22 @@ def side_facts(sides: Sequence[Group]) -> pd.DataFrame:
     torch, the versions of PyTorch, null if not recorded; origin, the run's identifier, the number of runs, or the
     source of a published table.
     """
-    rows = [
-        [side.label, _joined(machine_name(run) for run in side.runs), len(side.runs),
-         len({entry["case"] for run in side.runs for entry in run.manifest["cases"]}),
-         _joined(run.manifest.get("software", {}).get("torch") for run in side.runs), _origin(side)]
-        for side in sides
-    ]  # fmt: skip
+    rows = []
+    for side in sides:
+        first, num_runs = side.runs[0], len(side.runs)
+        origin = "published table" if "reference" in first.manifest else first.run_id
+        if num_runs > 1:
+            origin = f"{num_runs} runs, {min(run.run_id for run in side.runs)} and later"
+        versions = (run.manifest.get("software", {}).get("torch") for run in side.runs)
+        num_cases = len({entry.case for run in side.runs for entry in run.entries})
+        rows.append([side.label, _joined(map(machine_name, side.runs)), num_runs, num_cases, _joined(versions), origin])
     return pd.DataFrame(rows, columns=["side", "machine", "num_runs", "num_cases", "torch", "origin"])
 
 
 def failed_cases(sides: Sequence[Group]) -> pd.DataFrame:
     """Return cases that did not end well, matched or not. Columns: side; case; status; reason."""
-    rows = [
-        [side.label, entry["case"], entry["status"], entry.get("reason")]
-        for side in sides for run in side.runs for entry in run.manifest["cases"] if entry["status"] != "ok"
-    ]  # fmt: skip
+    rows = [[side.label, entry.case, entry.status, entry.reason]
+            for side in sides for run in side.runs for entry in run.entries if entry.status != "ok"]
     return pd.DataFrame(rows, columns=["side", "case", "status", "reason"])
 
 
@@ -41,49 +47,30 @@ def disturbed_cases(sides: Sequence[Group]) -> pd.DataFrame:
 
     Columns: side; case; run; disturbance, the cores that other programs held, as text.
     """
-    rows = [
-        [side.label, entry["case"], run.run_id, str(found)]
-        for side in sides for run in side.runs for entry in run.manifest["cases"]
-        if (found := disturbance(run, entry["case"])) is not None
-    ]  # fmt: skip
+    rows = [[side.label, entry.case, run.run_id, str(others)]
+            for side in sides for run in side.runs for entry in run.entries
+            if (others := disturbance(run, entry.case)) is not None]
     return pd.DataFrame(rows, columns=["side", "case", "run", "disturbance"])
 
 
 def published_notes(sides: Sequence[Group]) -> pd.DataFrame:
     """Return the notes of groups that are published tables. Columns: side; note."""
-    rows = [[side.label, _note(run.manifest["reference"])]
-            for side in sides for run in side.runs if "reference" in run.manifest]  # fmt: skip
+    rows = []
+    for side in sides:
+        for published in (run.manifest["reference"] for run in side.runs if "reference" in run.manifest):
+            rows.append([side.label, ". ".join([f"Source: {published['source']}",
+                                                f"Not stated there: {published['unstated']}", *published["notes"]])])
     return pd.DataFrame(rows, columns=["side", "note"])
-
-
-def _note(published: dict[str, Any]) -> str:
-    return ". ".join([f"Source: {published['source']}", f"Not stated there: {published['unstated']}",
-                      *published["notes"]])  # fmt: skip
-
-
-def _origin(side: Group) -> str:
-    first = side.runs[0]
-    if len(side.runs) > 1:
-        return f"{len(side.runs)} runs, {min(run.run_id for run in side.runs)} and later"
-    return "published table" if "reference" in first.manifest else first.run_id
-
-
-def _joined(names: Any) -> str | None:
-    return listed(list(dict.fromkeys(name for name in names if name))) or None
-
-
-_ARGUMENTS = "options.arguments"
-_DERIVED = {"machine.fingerprint"}
-_CHANGE_FRAC = 0.01
-
-
-_MOST_VALUES = 8
 
 
 def listed(values: Sequence[str]) -> str:
     """Return the first few values as text, with the number of the others."""
     more = len(values) - _MOST_VALUES
     return "; ".join([*values[:_MOST_VALUES], f"{more:,} more"] if more > 0 else values)
+
+
+def _joined(names: Iterable[str | None]) -> str | None:
+    return listed(list(dict.fromkeys(name for name in names if name))) or None
 
 
 def context_changes(base: Group, new: Group) -> pd.DataFrame:
@@ -94,11 +81,11 @@ def context_changes(base: Group, new: Group) -> pd.DataFrame:
     Columns: fact, such as `software.torch`; base and new, the distinct values over the group's runs; null if no run of
     the group has the fact.
     """
-    facts = [_facts(side) for side in (base, new)]
-    names = dict.fromkeys(name for of_group in facts for name in of_group)
-    rows = [[name, *(of_group.get(name, []) for of_group in facts)] for name in names if name not in _DERIVED]
-    changed = [[name, *(listed(each) or None for each in values)] for name, *values in rows if values[0] != values[1]]
-    return pd.DataFrame(changed, columns=["fact", "base", "new"], dtype="str")
+    before, after = _facts(base), _facts(new)
+    rows = [[name, *(listed(values.get(name, [])) or None for values in (before, after))]
+            for name in dict.fromkeys([*before, *after])
+            if name not in _DERIVED and before.get(name) != after.get(name)]
+    return pd.DataFrame(rows, columns=["fact", "base", "new"], dtype="str")
 
 
 def clock_changes(base: Group, new: Group, case: str) -> pd.DataFrame:
@@ -106,25 +93,24 @@ def clock_changes(base: Group, new: Group, case: str) -> pd.DataFrame:
 
     Columns: counter; source; base and new, in the unit of the counter's name, means over devices and runs.
     """
-    found = compositions([base, new], {case}).get(case, {})
-    if len(found) < 2:
+    of_side = compositions([base, new], {case}).get(case, {})
+    if len(of_side) < 2:
         return pd.DataFrame(columns=["counter", "source", "base", "new"])
-    sides = [found[side.label].clocks for side in (base, new)]
-    rows = pd.concat(sides, axis="columns", keys=["base", "new"], join="inner").reset_index()
+    clocks = [of_side[side.label].clocks for side in (base, new)]
+    rows = pd.concat(clocks, axis="columns", keys=["base", "new"], join="inner").reset_index()
     changed = (rows["new"] - rows["base"]).abs() > _CHANGE_FRAC * rows[["base", "new"]].max(axis="columns")
     return rows.loc[changed, ["counter", "source", "base", "new"]].reset_index(drop=True)
 
 
 def _facts(side: Group) -> dict[str, list[str]]:
     """Return each fact's distinct values in the group's runs, sorted; facts that are null everywhere are left out."""
-    found: dict[str, dict[str, None]] = {}
+    facts: dict[str, set[str]] = {}
     for run in side.runs:
         for part in ("software", "options", "machine"):
             for name, value in _flat(run.manifest.get(part, {}), part):
-                values = found.setdefault(name, {})
                 if value is not None:
-                    values[value] = None
-    return {name: sorted(values) for name, values in found.items() if values}
+                    facts.setdefault(name, set()).add(value)
+    return {name: sorted(values) for name, values in facts.items()}
 
 
 def _flat(facts: Any, name: str) -> Iterator[tuple[str, str | None]]:

@@ -6,7 +6,6 @@ from array import array
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median
 from typing import Any
 
 import numpy as np
@@ -50,25 +49,6 @@ class Parts:
     """Why tables have no rows of the case, by table name."""
 
 
-class _Sum:
-    """A compensated sum.
-
-    Source: W. Kahan, Further remarks on reducing truncation errors, Communications of the ACM 8 (1965).
-    """
-
-    __slots__ = ("_error", "total")
-
-    def __init__(self) -> None:
-        self.total = self._error = 0.0
-
-    def add(self, term: float) -> None:
-        """Add a term."""
-        corrected = term - self._error
-        total = self.total + corrected
-        self._error = total - self.total - corrected
-        self.total = total
-
-
 class Composition:
     """Composition of the median iteration of a case, over the runs of a group.
 
@@ -79,7 +59,7 @@ class Composition:
         self.num_repeats = 0
         self._median = Pool()
         self._phases: tuple[list[str], array[float]] = [], array("d")
-        self._shares: dict[tuple[Any, ...], _Sum] = defaultdict(_Sum)
+        self._shares: dict[tuple[Any, ...], float] = defaultdict(float)
         self._num_with_phase: Counter[str] = Counter()
         self._missing: dict[str, list[str]] = {}
         self._clocks: list[tuple[str, str, float]] = []
@@ -95,7 +75,7 @@ class Composition:
         names += map(sys.intern, parts.phases["phase"].tolist())
         shares.extend(parts.phases["share_frac"].tolist())
         for *place, share_frac in _plain(parts.operators[[*PART, "share_frac"]]):
-            self._shares[tuple(place)].add(share_frac)
+            self._shares[tuple(place)] += share_frac
         self._num_with_phase.update(set(parts.operators["phase"]))
         for phase, operator, layer, shapes, num_calls in _plain(parts.seen):
             self.shapes[phase, operator][layer or ""].add(shapes or "")
@@ -115,8 +95,8 @@ class Composition:
     def phases(self) -> "pd.Series[float]":
         """Time of each phase of the median iteration (s): its share, averaged over the runs, times the median."""
         names, shares = self._phases
-        found = pd.DataFrame({"phase": pd.Series(names, dtype="str"), "share_frac": np.asarray(shares)})
-        return found.groupby("phase")["share_frac"].sum() / self.num_repeats * self.median_s
+        rows = pd.DataFrame({"phase": pd.Series(names, dtype="str"), "share_frac": np.asarray(shares)})
+        return rows.groupby("phase")["share_frac"].sum() / self.num_repeats * self.median_s
 
     @property
     def operators(self) -> pd.DataFrame:
@@ -130,8 +110,8 @@ class Composition:
         Communication counts as far as it is exposed (not overlapped by compute).
         """
         phases = self.phases
-        sums = np.array([found.total for found in self._shares.values()], dtype=np.float64)
-        parts = pd.DataFrame(list(self._shares), columns=PART, dtype="str").assign(share_frac=sums)
+        parts = pd.DataFrame(list(self._shares), columns=PART, dtype="str")
+        parts["share_frac"] = np.array(list(self._shares.values()), dtype=np.float64)
         parts = parts[parts["phase"].isin(phases.index)].sort_values(PART, ignore_index=True)
         scale = parts["phase"].map(phases / pd.Series(self._num_with_phase)).astype("float64")
         return parts.assign(time_s=parts.pop("share_frac") * scale)
@@ -155,33 +135,29 @@ class Composition:
 
 def compositions(sides: Sequence[Group], cases: Collection[str] | None = None) -> dict[str, dict[str, Composition]]:
     """Return the composition of each matched case, or of those named, in each group that timed it."""
-    (found,) = gathered(sides, [COMPOSITION], cases)
-    return found
+    return gathered(sides, [COMPOSITION], cases)[0]
 
 
 def _parts(run: Run, cases: Collection[str]) -> dict[str, Parts]:
-    walls = iteration_times(run)
-    timed_cases = {str(case): walls_s.tolist() for case, walls_s in walls.groupby("case", sort=False)["wall_s"]}
+    medians_s = iteration_times(run).groupby("case", sort=False)["wall_s"].median()
     counters = counter_values(run)
     clocks = counters[counters["counter"].str.contains(_CLOCKS).astype(bool)]
-    phases, every_operator, every_kernel = phase_breakdown(run), operator_times(run), run.kernels
+    tables = phase_breakdown(run), operator_times(run), run.kernels, clocks
     exposed = exposed_communication_frac(run).dropna()
-    found = {}
-    for case in timed_cases.keys() & cases:
-        of_phases, operators, kernels = (_of_case(rows, case) for rows in (phases, every_operator, every_kernel))
-        profiled = run.passes(case).get("operators", {}).get("phase_s", {})
-        timed = dict(zip(of_phases["phase"], of_phases["time_s"], strict=True))
-        spans = _spans(operators, timed, profiled, exposed.get(case, 1.0))
-        found[case] = Parts(
-            Sample(median(timed_cases[case])), of_phases[["phase", "share_frac"]],
-            _shares(operators, kernels, spans),
+    parts = {}
+    for case in medians_s.index.intersection(list(cases)):
+        phases, operators, kernels, of_clocks = (rows[rows["case"] == case] for rows in tables)
+        timed_s = dict(zip(phases["phase"], phases["time_s"], strict=True))
+        spans = _spans(operators, timed_s, run.entry(case).passes.operators.phase_s, exposed.get(case, 1.0))
+        parts[case] = Parts(
+            Sample(float(medians_s[case])), phases[["phase", "share_frac"]], _shares(operators, kernels, spans),
             operators[["phase", "operator", "layer", "input_shapes", "num_calls"]],
             kernels.loc[kernels["operator"].notna(), ["phase", "operator", "kernel"]],
-            _of_case(clocks, case)[["counter", "source", "value"]],
+            of_clocks[["counter", "source", "value"]],
             {name: pass_reason(run, case, name) or "the record has no data"
              for name, rows in (("operators", operators), ("kernels", kernels)) if rows.empty},
         )  # fmt: skip
-    return found
+    return parts
 
 
 COMPOSITION = Fact(_parts, Composition)
@@ -194,16 +170,20 @@ def _plain(rows: pd.DataFrame) -> Iterator[tuple[Any, ...]]:
     return zip(*columns, strict=True)
 
 
-def _of_case(frame: pd.DataFrame, case: str) -> pd.DataFrame:
-    return frame[frame["case"] == case]
-
-
 def _shares(operators: pd.DataFrame, kernels: pd.DataFrame, spans: dict[str, tuple[float, float]]) -> pd.DataFrame:
-    """Return shares of operators, operators by layer, and kernels in the phases of one run: `PART`, share_frac."""
+    """Return shares of operators, operators by layer, and kernels in the phases of one run: `PART`, share_frac.
+
+    A share is null if the duration of the phase is unknown.
+    """
+    def share(rows: pd.DataFrame, times_s: "pd.Series[float]", exchanges: "pd.Series[bool]") -> "pd.Series[float]":
+        span_s, exposed_frac = (rows["phase"].map({phase: span[number] for phase, span in spans.items()})
+                                .astype("float64") for number in (0, 1))
+        return times_s.mask(exchanges, times_s * exposed_frac) / span_s
+
     exchanges = operators["operator_type"] == "communication"
-    operators = operators.assign(share_frac=_share(operators, operators["time_s"], exchanges, spans))
     of_exchanges = kernels["operator"].isin(operators.loc[exchanges, "operator"])
-    kernels = kernels.assign(share_frac=_share(kernels, kernels["device_s"], of_exchanges, spans))
+    operators = operators.assign(share_frac=share(operators, operators["time_s"], exchanges))
+    kernels = kernels.assign(share_frac=share(kernels, kernels["device_s"], of_exchanges))
     shares = operators.groupby("phase")["share_frac"].sum(min_count=1)
     outside = pd.DataFrame({"operator": OUTSIDE_OPERATORS, "share_frac": 1 - shares}).reset_index()
     columns = [*PART, "share_frac"]
@@ -212,9 +192,8 @@ def _shares(operators: pd.DataFrame, kernels: pd.DataFrame, spans: dict[str, tup
     return pd.concat(parts).astype({"layer": "str", "kernel": "str"}).dropna(subset=["share_frac"])
 
 
-def _spans(
-    operators: pd.DataFrame, timed_s: Mapping[str, float], profiled_s: Mapping[str, float], most_exposed_frac: float
-) -> dict[str, tuple[float, float]]:
+def _spans(operators: pd.DataFrame, timed_s: Mapping[str, float], profiled_s: Mapping[str, float],
+           most_exposed_frac: float) -> dict[str, tuple[float, float]]:
     """Return the time that the operators of each phase were measured in, as `time_limits` expects; NaN if unknown.
 
     Returns the time (s), on a CPU under the profiler, on a device of the timing pass; and the exposed share of
@@ -223,20 +202,11 @@ def _spans(
     measured_s = timed_s if operators["device_s"].notna().any() else profiled_s
     exchanges = operators["operator_type"] == "communication"
     sums: dict[Any, float] = operators["time_s"].groupby([operators["phase"], exchanges]).sum().to_dict()
-    found = {}
+    spans = {}
     for phase in dict.fromkeys(phase for phase, _ in sums):
         work_s, exchange_s = (np.float64(sums.get((phase, each), 0.0)) for each in (False, True))
         span_s = np.maximum(np.float64(measured_s.get(phase, math.nan)), work_s)
         exposed_s = np.minimum(exchange_s * most_exposed_frac, span_s - work_s)
-        found[phase] = (float(span_s) if span_s > 0 else math.nan,
+        spans[phase] = (float(span_s) if span_s > 0 else math.nan,
                         float(exposed_s / exchange_s) if exchange_s else math.nan)  # fmt: skip
-    return found
-
-
-def _share(rows: pd.DataFrame, times_s: "pd.Series[float]", exchanges: "pd.Series[bool]",
-           spans: dict[str, tuple[float, float]]) -> "pd.Series[float]":  # fmt: skip
-    """Return the share of each row in its phase; null if the duration of the phase is unknown."""
-    span_s, exposed_frac = (
-        rows["phase"].map({phase: span[number] for phase, span in spans.items()}).astype("float64") for number in (0, 1)
-    )
-    return times_s.mask(exchanges, times_s * exposed_frac) / span_s
+    return spans

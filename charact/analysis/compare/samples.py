@@ -14,7 +14,6 @@ from charact.analysis.operations.timings import call_times
 from charact.analysis.profile.breakdown import operator_times, phase_breakdown
 from charact.analysis.profile.case_summary import iteration_samples, phase_times
 from charact.analysis.training.stages import TRAINING_STAGES, stage_phase_times, stage_times
-from charact.record.case_facts import pass_facts
 from charact.record.reader import Run
 
 PUBLISHED = "published without an interval"
@@ -25,6 +24,7 @@ CASE = "case"
 
 Samples = dict[tuple[str, str], Sample]
 """By case, and by the name of its timed part."""
+_Named = Iterator[tuple[tuple[str, str], Sample]]
 
 
 @memoize
@@ -40,32 +40,36 @@ def time_samples(run: Run, by: str) -> Samples:
     """
     # Further times come last: a constructed latency, not the iteration that verified it, is compared with others.
     timers = [*([_TIMERS[by]] if by in _TIMERS else []), *further_times(by)] or [partial(_operators, column=by)]
-    found = {place: sample for timer in timers for place, sample in timer(run)}
+    samples = {place: sample for timer in timers for place, sample in timer(run)}
     if "reference" in run.manifest:
-        found = {key: Sample(sample.value, reason=PUBLISHED) for key, sample in found.items()}
-    return found
+        samples = {key: Sample(sample.value, reason=PUBLISHED) for key, sample in samples.items()}
+    return samples
 
 
-def _cases(run: Run) -> Iterator[tuple[tuple[str, str], Sample]]:
+def _cases(run: Run) -> _Named:
     for case, sample in iteration_samples(run).items():
         yield (case, CASE), sample
     for case, epochs in _epoch_phases(run):
-        walls = epochs.groupby("number")["time_s"].sum()
-        yield (case, CASE), _epochs(walls, num_epochs(run, case))
+        yield (case, CASE), _mean_epoch(run, case, epochs.groupby("number")["time_s"].sum())
     for of_case, calls in call_times(run).groupby("case", sort=False) if len(run.repetitions) else ():
         directions = [timed(times.tolist()) for _, times in calls.groupby("direction", sort=False)["time_s"]]
         yield (str(of_case), CASE), _summed(directions)
 
 
-def _phases(run: Run) -> Iterator[tuple[tuple[str, str], Sample]]:
+def _phases(run: Run) -> _Named:
     for case, rows in phase_times(run).groupby("case", sort=False):
-        wide = rows.pivot_table(index="iteration", columns="phase", values="time_s", aggfunc="sum", fill_value=0.0)
-        for phase in wide:
-            yield (str(case), str(phase)), timed(wide[phase].tolist())
+        for phase, times in _by_phase(rows, "iteration"):
+            yield (str(case), phase), timed(times.tolist())
     for of_training, epochs in _epoch_phases(run):
-        wide = epochs.pivot_table(index="number", columns="phase", values="time_s", aggfunc="sum", fill_value=0.0)
-        for phase in wide:
-            yield (of_training, str(phase)), _epochs(wide[phase], num_epochs(run, of_training))
+        for phase, times in _by_phase(epochs, "number"):
+            yield (of_training, phase), _mean_epoch(run, of_training, times)
+
+
+def _by_phase(rows: pd.DataFrame, number: str) -> Iterator[tuple[str, "pd.Series[float]"]]:
+    """Yield the times of each phase, 0 in iterations or epochs without it."""
+    wide = rows.pivot_table(index=number, columns="phase", values="time_s", aggfunc="sum", fill_value=0.0)
+    for phase in wide:
+        yield str(phase), wide[phase]
 
 
 def _epoch_phases(run: Run) -> Iterator[tuple[str, pd.DataFrame]]:
@@ -86,8 +90,7 @@ def epoch_times(run: Run) -> Iterator[tuple[str, "pd.Series[float]"]]:
 
 def num_epochs(run: Run, case: str) -> int | None:
     """Return the number of epochs that a training finished; None if not recorded."""
-    num_finished = run.passes(case).get("training", {}).get("num_epochs")
-    return None if num_finished is None else int(num_finished)
+    return run.entry(case).passes.training.num_epochs
 
 
 def epochs_sample(values: "pd.Series[float]", whole: float) -> Sample:
@@ -99,13 +102,12 @@ def epochs_sample(values: "pd.Series[float]", whole: float) -> Sample:
     return Sample(whole, tuple(values.tolist()), lambda: draw() * (whole / mean if mean else 1.0))
 
 
-def _epochs(walls: "pd.Series[float]", number: int | None) -> Sample:
-    """Return the sample of the mean time of an epoch."""
-    return epochs_sample(walls, float(walls.sum()) / (number or len(walls)))
+def _mean_epoch(run: Run, case: str, walls: "pd.Series[float]") -> Sample:
+    return epochs_sample(walls, float(walls.sum()) / (num_epochs(run, case) or len(walls)))
 
 
 def _summed(samples: list[Sample]) -> Sample:
-    """Return the sum of times measured in the same repetitions."""
+    """Return the sample of the sum of times that were measured in the same repetitions."""
     value = sum(sample.value for sample in samples)
     if reason := next((sample.reason for sample in samples if sample.reason), None):
         return Sample(value, reason=reason)
@@ -117,11 +119,11 @@ def _summed(samples: list[Sample]) -> Sample:
 
 
 def _sum_of_draws(samples: list[Sample]) -> Values:
-    draws = (sample.draws for sample in samples)
-    return np.sum([found for found in draws if found is not None], axis=0)  # type: ignore[no-any-return]
+    draws = [draws for sample in samples if (draws := sample.draws) is not None]
+    return np.sum(draws, axis=0)  # type: ignore[no-any-return]
 
 
-def _problems(run: Run) -> Iterator[tuple[tuple[str, str], Sample]]:
+def _problems(run: Run) -> _Named:
     if not len(run.repetitions):
         return
     names = run.table("problems").set_index(["case", "direction"])["problem"].to_dict()
@@ -130,7 +132,7 @@ def _problems(run: Run) -> Iterator[tuple[tuple[str, str], Sample]]:
             yield (str(case), f"{names[case, direction]} {direction}"), timed(times.tolist())
 
 
-def _operators(run: Run, column: str) -> Iterator[tuple[tuple[str, str], Sample]]:
+def _operators(run: Run, column: str) -> _Named:
     """Yield parts of the iteration as seen by the profiler, scaled to the timing pass.
 
     On a CPU the profiler and other load lengthen a phase, but hardly change an operator's share of it.
@@ -138,25 +140,23 @@ def _operators(run: Run, column: str) -> Iterator[tuple[tuple[str, str], Sample]
     rows = operator_times(run)
     on_host = rows["device_s"].isna().groupby(rows["case"]).transform("all")
     timed_s = phase_breakdown(run).set_index(["case", "phase"])["time_s"].to_dict()
-    profiled_s = {
-        (entry["case"], phase): seconds for entry in run.manifest["cases"]
-        for phase, seconds in pass_facts(entry, "operators").get("phase_s", {}).items()
-    }  # fmt: skip
+    profiled_s = {(entry.case, phase): phase_s for entry in run.entries
+                  for phase, phase_s in entry.passes.operators.phase_s.items()}
     # Iterating over Arrow-backed strings of pandas is slow.
     cases, phases = (rows[name].to_numpy("object") for name in ("case", "phase"))
     places = pd.Series(list(zip(cases, phases, strict=True)), index=rows.index, dtype="object")
     scale = places.map(timed_s).astype("float64") / places.map(profiled_s).astype("float64")
     rows["time_s"] *= scale.where(on_host & scale.notna(), 1.0)
-    yield from _sums(rows.groupby(["case", column], sort=False)["time_s"].sum())
+    yield from _sums(rows, column, "time_s")
 
 
-def _kernels(run: Run) -> Iterator[tuple[tuple[str, str], Sample]]:
-    yield from _sums(run.kernels.groupby(["case", "kernel"], sort=False)["device_s"].sum())
+def _kernels(run: Run) -> _Named:
+    yield from _sums(run.kernels, "kernel", "device_s")
 
 
-def _sums(seconds: "pd.Series[float]") -> Iterator[tuple[tuple[str, str], Sample]]:
-    places: dict[Any, float] = seconds.to_dict()
-    for (case, name), value in places.items():
+def _sums(rows: pd.DataFrame, column: str, seconds: str) -> _Named:
+    sums: dict[Any, float] = rows.groupby(["case", column], sort=False)[seconds].sum().to_dict()
+    for (case, name), value in sums.items():
         yield (case, name), Sample(value, reason=_ONE_PASS)
 
 

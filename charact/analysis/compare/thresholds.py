@@ -11,11 +11,10 @@ from charact.core.errors import UserError
 from charact.record.schema import PHASES
 
 _SIGNS: dict[str, Callable[[float, float], bool]] = {">": operator.gt, "<": operator.lt}
-_BLANKS = re.compile(r"\s*")
-_NAME = re.compile(r"\w[\w.]*")
-_SIGN = re.compile(r"[<>]")
-_NUMBER = r"(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?"
-_LIMIT = re.compile(rf"(?P<ratio>{_NUMBER})(?![\d.]|\s*%)|(?P<change>[+-]\s*{_NUMBER})\s*%", re.ASCII)
+_NAME = re.compile(r"\s*(?P<part>\w[\w.]*)")
+_SIGN = re.compile(r"\s*(?P<part>[<>])")
+_NUMBER = r"(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"
+_LIMIT = re.compile(rf"\s*(?P<part>(?P<ratio>{_NUMBER})(?![0-9.]|\s*%)|(?P<change>[+-]\s*{_NUMBER})\s*%)(?P<rest>\s*)")
 _LONGEST = 60
 
 
@@ -43,55 +42,38 @@ class Threshold:
 def parse(text: str) -> Threshold:
     """Return the threshold from a text such as `time > 1.05`, `phase.backward > +10%` or `throughput < 0.95`.
 
-    A limit is a ratio to the baseline, or a change with its sign and a percent sign.
+    A limit is a ratio to the baseline, or a change with its sign and a percent sign. It must not be exceeded by an
+    unchanged ratio, and some ratio must exceed it.
     """
-    name, end = _take(_NAME, text, 0, "a metric (" + ", ".join(all_metrics()) + " or phase.NAME)")
-    _check_metric(text, name)
-    sign, end = _take(_SIGN, text, end, "> or <")
-    limit, after = _take(_LIMIT, text, end, "a limit as in 1.05 or +5%")
-    threshold = Threshold(name[0], sign[0], _ratio(limit))
-    _check_limit(text, threshold, limit)
-    rest = _BLANKS.match(text, after)
-    assert rest is not None  # blanks may be none
-    if rest.end() < len(text):
-        raise _error(text, rest.end(), "expected the end of the threshold: write one --fail-if for each")
-    return threshold
+    metrics = all_metrics()
+    name = _match(_NAME, text, 0, "a metric (" + ", ".join(metrics) + " or phase.NAME)")
+    metric, start = name["part"], name.start("part")
+    if metric.startswith("phase."):
+        if metric.removeprefix("phase.") not in PHASES:
+            raise _error(text, start + len("phase."), f"unknown phase, choose from {', '.join(PHASES)}")
+    elif metric not in metrics:
+        raise _error(text, start, f"unknown metric, choose from {', '.join(metrics)}, phase.NAME")
+    sign = _match(_SIGN, text, name.end(), "> or <")
+    number = _match(_LIMIT, text, sign.end(), "a limit as in 1.05 or +5%")
+    limit = float(number["ratio"] or (100 + float(re.sub(r"\s", "", number["change"]))) / 100)
+    if sign["part"] == ">" and not 1 <= limit < math.inf:
+        raise _error(text, number.start("part"), "after > the limit must be 1 or more, as in 1.05 or +5%")
+    if sign["part"] == "<" and not 0 < limit <= 1:
+        raise _error(text, number.start("part"), "after < the limit must be above 0 and up to 1, as in 0.95 or -5%")
+    if number.end() < len(text):
+        raise _error(text, number.end(), "expected the end of the threshold: write one --fail-if for each")
+    return Threshold(metric, sign["part"], limit)
 
 
-def _take(pattern: re.Pattern[str], text: str, start: int, wanted: str) -> tuple[re.Match[str], int]:
-    """Return what a pattern matches after blanks, and where it ends."""
-    blanks = _BLANKS.match(text, start)
-    assert blanks is not None  # blanks may be none
-    found = pattern.match(text, blanks.end())
-    if found is None:
-        raise _error(text, blanks.end(), f"expected {wanted}")
-    return found, found.end()
-
-
-def _check_metric(text: str, name: re.Match[str]) -> None:
-    metric, dot, phase = name[0].partition(".")
-    if metric == "phase" and dot:
-        if phase not in PHASES:
-            raise _error(text, name.start() + len("phase."), f"unknown phase, choose from {', '.join(PHASES)}")
-    elif name[0] not in all_metrics():
-        raise _error(text, name.start(), f"unknown metric, choose from {', '.join(all_metrics())}, phase.NAME")
-
-
-def _ratio(limit: re.Match[str]) -> float:
-    if limit["ratio"] is not None:
-        return float(limit["ratio"])
-    return (100 + float(re.sub(r"\s", "", limit["change"]))) / 100
-
-
-def _check_limit(text: str, threshold: Threshold, limit: re.Match[str]) -> None:
-    """Reject limits that an unchanged ratio would exceed, and limits that no ratio can exceed."""
-    if threshold.sign == ">" and not 1 <= threshold.limit < math.inf:
-        raise _error(text, limit.start(), "after > the limit must be 1 or more, as in 1.05 or +5%")
-    if threshold.sign == "<" and not 0 < threshold.limit <= 1:
-        raise _error(text, limit.start(), "after < the limit must be above 0 and up to 1, as in 0.95 or -5%")
+def _match(pattern: re.Pattern[str], text: str, start: int, wanted: str) -> re.Match[str]:
+    """Return the match of a pattern, which begins with blanks."""
+    match = pattern.match(text, start)
+    if match is None:
+        raise _error(text, len(text) - len(text[start:].lstrip()), f"expected {wanted}")
+    return match
 
 
 def _error(text: str, at: int, message: str) -> UserError:
-    found = repr(text[at : at + _LONGEST]) if at < len(text) else "the end"
-    shown = repr(text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…")
-    return UserError(f"threshold {shown}, character {at + 1}, at {found}: {message}")
+    rest = repr(text[at : at + _LONGEST]) if at < len(text) else "the end"
+    whole = repr(text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…")
+    return UserError(f"threshold {whole}, character {at + 1}, at {rest}: {message}")

@@ -68,11 +68,9 @@ class TurnTimes:
 
     def is_decided(self) -> bool:
         """Return whether every timed case is decided, but for those of little time (`MINOR_FRAC`)."""
+        minor_s = MINOR_FRAC * sum(self._total_s.values())
         return self.is_timed and all(decision(judgement) != "undecided" for case, judgement in self.judgements().items()
-                                     if self._is_major(case))
-
-    def _is_major(self, case: str) -> bool:
-        return case not in self._total_s or self._total_s[case] >= MINOR_FRAC * sum(self._total_s.values())
+                                     if case not in self._total_s or self._total_s[case] >= minor_s)
 
 
 def turn_decisions(sides: Sequence[Group]) -> pd.DataFrame:
@@ -80,8 +78,7 @@ def turn_decisions(sides: Sequence[Group]) -> pd.DataFrame:
 
     Columns: case; side; decision, of `DECISIONS`; separation, as in `separation`, null without one.
     """
-    found = ratios(sides, "case")
-    timed: list[Any] = list(found[found["ratio"].notna()].itertuples(index=False))
+    timed: list[Any] = list(ratios(sides, "case").dropna(subset=["ratio"]).itertuples(index=False))
     rows = [[row.case, row.side, decision(row), separation(sides, row.case, row.side)] for row in timed]
     return pd.DataFrame(rows, columns=["case", "side", "decision", "separation"], dtype="object")
 

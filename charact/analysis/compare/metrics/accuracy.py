@@ -7,19 +7,17 @@ from charact.analysis.common.significance import ONE_VALUE, Sample
 from charact.analysis.compare.metrics._metric import Metric
 from charact.analysis.compare.samples import PUBLISHED
 from charact.analysis.training.stages import prediction_metrics
-from charact.record.case_facts import pass_facts
 from charact.record.reader import Run
 
 
 def _accuracies(run: Run) -> Iterator[tuple[str, Sample]]:
     predicted = prediction_metrics(run).query("metric == 'accuracy'").set_index("case")["value"].dropna().to_dict()
-    for entry in run.manifest["cases"]:
-        training, inference = (pass_facts(entry, name) for name in ("training", "inference"))
-        best = training.get("best") or {}
-        if best.get("metric") == "accuracy":
-            yield entry["case"], _proportion(run, best["value"], training.get("num_valid_samples"))
-        elif entry["case"] in predicted:
-            yield entry["case"], _proportion(run, predicted[entry["case"]], inference.get("num_samples"))
+    for entry in run.entries:
+        training, inference = entry.passes.training, entry.passes.inference
+        if training.best is not None and training.best.metric == "accuracy":
+            yield entry.case, _proportion(run, training.best.value, training.num_valid_samples)
+        elif entry.case in predicted:
+            yield entry.case, _proportion(run, predicted[entry.case], inference.num_samples)
 
 
 def _proportion(run: Run, value: float, num_samples: int | None) -> Sample:

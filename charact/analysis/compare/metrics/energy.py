@@ -9,10 +9,8 @@ from charact.record.reader import Run
 
 
 def _energies(run: Run) -> Iterator[tuple[str, Sample]]:
-    devices = {entry["case"]: str(entry.get("device")) for entry in run.manifest["cases"]}
-    read = energy(run).dropna(subset=["energy_per_iteration_j"])
-    for case, rows in read.groupby("case", sort=False):
-        of_device = "rapl" if devices[str(case)].startswith("cpu") else "nvml"
+    for case, rows in energy(run).dropna(subset=["energy_per_iteration_j"]).groupby("case", sort=False):
+        of_device = "rapl" if run.entry(str(case)).device.startswith("cpu") else "nvml"
         joules = rows.groupby("source", sort=False)["energy_per_iteration_j"].sum().to_dict()
         source = of_device if of_device in joules else str(next(iter(joules)))
         yield str(case), Sample(joules[source], reason=ONE_VALUE, basis=source)

@@ -1,7 +1,6 @@
 """Time of an inference on a data set."""
 
 from collections.abc import Iterator
-from typing import Any
 
 import pandas as pd
 
@@ -9,22 +8,19 @@ from charact.analysis.common.significance import ONE_VALUE, Sample
 from charact.analysis.compare.metrics._metric import Metric
 from charact.analysis.compare.samples import PUBLISHED
 from charact.analysis.training.stages import inference_summary
-from charact.record.case_facts import pass_facts
 from charact.record.reader import Run
 
 
 def _inferences(run: Run) -> Iterator[tuple[str, Sample]]:
-    published: dict[str, Any] = {
-        entry["case"]: pass_facts(entry, "inference") for entry in run.manifest["cases"]}
-    if not any(published.values()):
+    if not run.entries_with("inference"):
         return
     for row in inference_summary(run).to_dict("records"):
-        facts = published[row["case"]]
-        if "total_s" in facts:
-            yield row["case"], Sample(float(facts["total_s"]), reason=PUBLISHED)
+        inference = run.entry(row["case"]).passes.inference
+        if inference.total_s is not None:
+            yield row["case"], Sample(inference.total_s, reason=PUBLISHED)
         elif pd.notna(row["total_warm_s"]):
-            yield row["case"], Sample(float(row["total_warm_s"]), reason=ONE_VALUE,
-                                      basis=f"{facts.get('num_samples')} samples")  # fmt: skip
+            basis = f"{inference.num_samples} samples"
+            yield row["case"], Sample(float(row["total_warm_s"]), reason=ONE_VALUE, basis=basis)
 
 
 METRIC = Metric("inference_time", 80, "load and prediction", "s", "warm load of a data set and prediction of it",

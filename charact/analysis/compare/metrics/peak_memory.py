@@ -1,7 +1,6 @@
 """Peak of the memory that PyTorch allocated."""
 
 from collections.abc import Iterator
-from typing import Any
 
 import pandas as pd
 
@@ -12,12 +11,10 @@ from charact.record.reader import Run
 
 
 def _peaks(run: Run) -> Iterator[tuple[str, Sample]]:
-    peaks: list[dict[Any, Any]] = memory_peaks(run).to_dict("records")
-    for row in peaks:
-        for method in ("measured", "predicted"):
-            if pd.notna(row[f"{method}_bytes"]):
-                yield row["case"], Sample(float(row[f"{method}_bytes"]), basis=method, exact=True)
-                break
+    for row in memory_peaks(run).to_dict("records"):
+        method = "predicted" if pd.isna(row["measured_bytes"]) else "measured"
+        if pd.notna(row[f"{method}_bytes"]):
+            yield row["case"], Sample(float(row[f"{method}_bytes"]), basis=method, exact=True)
 
 
 METRIC = Metric("peak_memory", 30, "peak memory", "B", "largest sum of tensors that PyTorch allocated, measured if "

@@ -12,12 +12,12 @@ from charact.record.reader import Run
 
 
 def _rates(run: Run) -> Iterator[tuple[str, Sample]]:
-    batch_sizes = run.cases.reindex(columns=["case", "batch_size"]).set_index("case")["batch_size"].dropna().to_dict()
     in_training = {case for case, _ in epoch_times(run)}
     for (case, _), time in time_samples(run, CASE).items():
-        if case in batch_sizes and case not in in_training:
-            yield case, _rate(float(batch_sizes[case]), time)
-    if not len(run.stages):
+        batch_size = run.entry(case).batch_size
+        if batch_size is not None and case not in in_training:
+            yield case, _rate(float(batch_size), time)
+    if not in_training:
         return
     trained = stage_times(run).query("stage == 'training'").dropna(subset=["samples_per_s"])
     for of_case, epochs in trained.groupby("case", sort=False):

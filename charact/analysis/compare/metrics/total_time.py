@@ -13,11 +13,9 @@ def _totals(run: Run) -> Iterator[tuple[str, Sample]]:
     for case, walls in epoch_times(run):
         number = num_epochs(run, case) or len(walls)
         basis = f"{number} epoch{'' if number == 1 else 's'}"
-        if "reference" in run.manifest:
-            yield case, Sample(float(walls.sum()), reason=PUBLISHED, basis=basis)
-        else:
-            sample = epochs_sample(walls, float(walls.sum()))
-            yield case, replace(sample, basis=basis)
+        total_s = float(walls.sum())
+        sample = Sample(total_s, reason=PUBLISHED) if "reference" in run.manifest else epochs_sample(walls, total_s)
+        yield case, replace(sample, basis=basis)
 
 
 METRIC = Metric("total_time", 70, "total time", "s", "time of all epochs of a training, with validation", _totals)
