@@ -1,12 +1,10 @@
 """Status, reason and cost of each pass over each case, from the manifest."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import pandas as pd
 
 from charact.analysis.common.script_attribution import is_watched
-from charact.record.case_facts import pass_facts
 from charact.record.reader import Run
 
 _STOP_RULE = [
@@ -20,21 +18,18 @@ def pass_reason(run: Run, case: str, name: str) -> str | None:
 
     The passes of a watched program measure iterations of one case only; the reason of the other cases names that case.
     """
-    entry = next(entry for entry in run.manifest["cases"] if entry["case"] == case)
-    facts = entry.get("passes", {}).get(name)
-    if facts is None:
-        taken = [other["case"] for other in run.manifest["cases"] if name in other.get("passes", {})]
-        if not (is_watched(run) and taken):
-            return entry.get("reason") or "not measured"
-        return pass_reason(run, taken[0], name) or f"taken over {taken[0]} only"
-    if facts["status"] == "ok":
-        return None
-    return str(facts.get("reason") or f"pass {facts['status']}")
+    entry, measured = run.entry(case), run.entries_with(name)
+    if name in entry.passes:
+        facts = entry.passes[name]
+        return None if facts.status == "ok" else facts.reason or f"pass {facts.status}"
+    if is_watched(run) and measured:
+        return pass_reason(run, measured[0].case, name) or f"taken over {measured[0].case} only"
+    return entry.reason or "not measured"
 
 
 def passes_taken(run: Run) -> set[str]:
     """Return the passes that any case has run, with any outcome."""
-    return {name for entry in run.manifest["cases"] for name in entry.get("passes", {})}
+    return {name for entry in run.entries for name in entry.passes}
 
 
 def was_asked_for(run: Run, name: str) -> bool:
@@ -48,11 +43,8 @@ def pass_outcomes(run: Run) -> pd.DataFrame:
 
     Columns: case; pass; status (one of schema.PASS_STATUSES); reason, null if the pass ended well.
     """
-    rows = [
-        [entry["case"], name, facts["status"], facts.get("reason")]
-        for entry in run.manifest["cases"]
-        for name, facts in entry.get("passes", {}).items()
-    ]
+    rows = [[entry.case, name, facts.status, facts.reason]
+            for entry in run.entries for name, facts in entry.passes.items()]
     return pd.DataFrame(rows, columns=["case", "pass", "status", "reason"])
 
 
@@ -67,12 +59,11 @@ class MissedPrecision:
 
 def missed_precision(run: Run, case: str) -> MissedPrecision | None:
     """Return how far a case that hit a limit is from the requested precision; None if it reached that precision."""
-    entry = next(entry for entry in run.manifest["cases"] if entry["case"] == case)
-    timing = pass_facts(entry, "timing")
-    reached, target = timing.get("interval_frac"), timing.get("precision_target_frac")
+    timing = run.entry(case).passes.timing
+    reached, target = timing.interval_frac, timing.precision_target_frac
     if reached is None or target is None or reached <= target:
         return None
-    return MissedPrecision(reached, target, str(timing.get("ended_by")))
+    return MissedPrecision(reached, target, str(timing.ended_by))
 
 
 def stop_rules(run: Run) -> pd.DataFrame:
@@ -83,10 +74,6 @@ def stop_rules(run: Run) -> pd.DataFrame:
     half-width over the median; compile_s, the time to compile the model (null without compilation);
     overhead_ratio, iteration time under the profiler over that of the timing pass.
     """
-    rows: list[list[Any]] = []
-    for entry in run.manifest["cases"]:
-        passes = entry.get("passes", {})
-        timing = passes.get("timing", {})
-        overhead_ratio = passes.get("operators", {}).get("overhead_ratio")
-        rows.append([entry["case"], *(timing.get(fact) for fact in _STOP_RULE), overhead_ratio])
+    rows = [[entry.case, *(getattr(entry.passes.timing, fact) for fact in _STOP_RULE),
+             entry.passes.operators.overhead_ratio] for entry in run.entries]
     return pd.DataFrame(rows, columns=["case", *_STOP_RULE, "overhead_ratio"])

@@ -1,13 +1,15 @@
 """Phase attribution of profiled programs and imported traces, and the lines of code that took the time."""
 
 import math
+from collections import defaultdict
 from typing import Any
 
 import pandas as pd
 
 from charact.analysis.common.cache import memoize
 from charact.analysis.common.row_order import in_order
-from charact.record.case_facts import pass_facts
+from charact.record.manifest import CaseEntry
+from charact.record.manifest_passes import Frame
 from charact.record.reader import Run
 from charact.record.schema import SAMPLED_PHASES
 
@@ -15,7 +17,6 @@ _FACTS = ["num_warmup_iterations", "num_pass_iterations", "num_iterations", "att
           "compile_s"]
 _OUTSIDE = ["duration_s", "before_s", "between_s", "after_s"]
 _MUCH_FRAC = 0.1
-_FRAMES = ["place", "function", "library", "num_samples"]
 _NUM_LIBRARIES = 3
 """Maximum number of library functions that are named for a line."""
 _MOST_LINES = 3
@@ -45,8 +46,7 @@ def attribution(run: Run) -> pd.DataFrame:
     than `other`; inferred_frac, the share outside PyTorch calls that a rule assigned to a phase; compile_s, compile
     time of the whole program (null without compilation). Workloads have no rows.
     """
-    timed = [(entry["case"], pass_facts(entry, "timing")) for entry in _entries(run)]
-    rows = [[case, *(timing.get(fact) for fact in _FACTS)] for case, timing in timed]
+    rows = [[entry.case, *(getattr(entry.passes.timing, fact) for fact in _FACTS)] for entry in _entries(run)]
     return pd.DataFrame(rows, columns=["case", *_FACTS]).astype(dict.fromkeys(_FACTS, "float64") | {"case": "str"})
 
 
@@ -58,11 +58,12 @@ def time_outside(run: Run) -> pd.DataFrame:
     between_s, between iterations; after_s, from the last one. outside_s is the sum of the last three. A program that
     was not recorded to its end has no row.
     """
-    timed = [(entry["case"], pass_facts(entry, "timing").get("program") or {}) for entry in _entries(run)]
-    rows = [[case, *(facts[name] for name in _OUTSIDE)] for case, facts in timed if facts.get("duration_s")]
-    found = pd.DataFrame(rows, columns=["case", *_OUTSIDE]).astype({"case": "str"} | dict.fromkeys(_OUTSIDE, "float64"))
-    found["outside_s"] = found["before_s"] + found["between_s"] + found["after_s"]
-    return found.assign(outside_frac=found["outside_s"] / found["duration_s"])
+    programs = [(entry.case, entry.passes.timing.program) for entry in _entries(run)]
+    rows = [[case, *(getattr(program, name) for name in _OUTSIDE)]
+            for case, program in programs if program is not None and program.duration_s]
+    times = pd.DataFrame(rows, columns=["case", *_OUTSIDE]).astype({"case": "str"} | dict.fromkeys(_OUTSIDE, "float64"))
+    times["outside_s"] = times["before_s"] + times["between_s"] + times["after_s"]
+    return times.assign(outside_frac=times["outside_s"] / times["duration_s"])
 
 
 def blind_spots(run: Run) -> pd.DataFrame:
@@ -70,8 +71,7 @@ def blind_spots(run: Run) -> pd.DataFrame:
 
     Columns: case; blind_spot, a text with a remedy.
     """
-    rows = [(entry["case"], spot) for entry in _entries(run)
-            for spot in pass_facts(entry, "timing").get("blind_spots", [])]
+    rows = [(entry.case, spot) for entry in _entries(run) for spot in entry.passes.timing.blind_spots]
     return pd.DataFrame(rows, columns=["case", "blind_spot"], dtype="str")
 
 
@@ -80,8 +80,8 @@ def dropped(run: Run) -> pd.DataFrame:
 
     Columns: case; pass; what, a plural noun; num_dropped; reason.
     """
-    rows = [(entry["case"], name, one["what"], one["num_dropped"], one["reason"]) for entry in _entries(run)
-            for name, facts in entry.get("passes", {}).items() for one in facts.get("dropped", [])]
+    rows = [(entry.case, name, items.what, items.num_dropped, items.reason) for entry in _entries(run)
+            for name, facts in entry.passes.items() for items in facts.dropped]
     return pd.DataFrame(rows, columns=["case", "pass", "what", "num_dropped", "reason"])
 
 
@@ -90,45 +90,39 @@ def phase_evidence(run: Run) -> pd.DataFrame:
 
     Columns: case; phase; evidence, as text.
     """
-    rows = [(entry["case"], phase, "; ".join(evidence)) for entry in _entries(run)
-            for phase, evidence in pass_facts(entry, "timing").get("evidence", {}).items()]
+    rows = [(entry.case, phase, "; ".join(evidence)) for entry in _entries(run)
+            for phase, evidence in entry.passes.timing.evidence.items()]
     return in_order(pd.DataFrame(rows, columns=["case", "phase", "evidence"], dtype="str"), run, "case", "phase")
 
 
-def _entries(run: Run) -> list[dict[str, Any]]:
-    return list(run.manifest["cases"]) if is_watched(run) or is_imported(run) else []
+def _entries(run: Run) -> list[CaseEntry]:
+    return run.entries if is_watched(run) or is_imported(run) else []
 
 
 def has_unexplained_other(run: Run, case: str) -> bool:
     """Return whether over 10 % of a profiled program's time is `other` and no stack samples were recorded."""
-    found = attribution(run)
-    much = found.loc[found["case"] == case, "attributed_frac"] < 1 - _MUCH_FRAC
-    sampled = {entry["case"] for entry in run.manifest["cases"]
-               if "num_samples" in pass_facts(entry, "frames")}
-    return is_watched(run) and bool(much.any()) and case not in sampled
+    entry = run.entry(case)
+    attributed_frac = entry.passes.timing.attributed_frac
+    return (is_watched(run) and attributed_frac is not None and attributed_frac < 1 - _MUCH_FRAC
+            and "frames" not in entry.passes)
 
 
 def is_sparse(run: Run, case: str) -> bool:
     """Return whether the lines of a case were sampled without `--sample`."""
-    return (_samples(run, case).get("interval_s") or 0.0) >= _SPARSE_S
+    return (run.entry(case).passes.frames.interval_s or 0.0) >= _SPARSE_S
 
 
 def sample_delay_s(run: Run) -> float | None:
     """Return the median time by which samples were late (seconds), of the case with the longest; None if unknown."""
-    delays = [delay for entry in _entries(run) if (delay := _samples(run, entry["case"]).get("delay_s")) is not None]
-    return max(delays, default=None)
-
-
-def _samples(run: Run, case: str) -> dict[str, Any]:
-    """Return the facts of the pass `frames` of a case; empty if it has none."""
-    return next((pass_facts(entry, "frames") for entry in _entries(run) if entry["case"] == case), {})
+    return max((entry.passes.frames.delay_s for entry in _entries(run) if entry.passes.frames.delay_s is not None),
+               default=None)
 
 
 def too_few_samples(run: Run, case: str) -> dict[str, int]:
     """Return the phases of a case with too few samples to name lines, with their number; none with `--sample`."""
-    sampled, sparse = _samples(run, case), is_sparse(run, case)
-    return {phase: sampled[num_samples] for phase, (num_samples, frames) in SAMPLED_PHASES.items()
-            if sparse and num_samples in sampled and not sampled.get(frames)}
+    sampled, sparse = run.entry(case).passes.frames, is_sparse(run, case)
+    return {phase: getattr(sampled, num_samples) for phase, (num_samples, frames) in SAMPLED_PHASES.items()
+            if sparse and getattr(sampled, num_samples) and not getattr(sampled, frames)}
 
 
 def sampled_share(row: Any) -> str:
@@ -157,19 +151,27 @@ def sampled_frames(run: Run, phase: str = "other") -> pd.DataFrame:
     of at least sqrt(p (1 - p) / n). A call that releases the GIL, such as one of PyTorch's, has samples of up to
     `sample_delay_s` before it, too.
     """
-    num_samples, frames_name = SAMPLED_PHASES.get(phase, ("", ""))
-    rows: list[dict[str, Any]] = []
-    for entry in run.manifest["cases"]:
-        sampled = pass_facts(entry, "frames")
-        rows += [{"case": entry["case"], **frame, "share_frac": frame["num_samples"] / sampled[num_samples]}
-                 for frame in sampled.get(frames_name, [])]
-    frames = pd.DataFrame(rows, columns=["case", *_FRAMES, "share_frac"])
-    frames = _by_line(frames.astype({"case": "str", "num_samples": "float64", "share_frac": "float64"}))
+    rows: list[list[Any]] = []
+    for entry in run.entries if phase in SAMPLED_PHASES else ():
+        num_all, frames = (getattr(entry.passes.frames, name) for name in SAMPLED_PHASES[phase])
+        by_line: dict[tuple[str, str], list[Frame]] = defaultdict(list)
+        for frame in frames:
+            by_line[frame.place, frame.function].append(frame)
+        for (place, function), of_line in by_line.items():
+            libraries = [frame.library for frame in of_line if frame.library is not None]
+            num_samples = sum(frame.num_samples for frame in of_line)
+            rows.append([entry.case, place, function, ", ".join(libraries[:_NUM_LIBRARIES]) or None, num_samples,
+                         num_samples / num_all])
+    lines = pd.DataFrame(rows, columns=["case", "place", "function", "library", "num_samples", "share_frac"])
+    lines = _most_first(lines.astype({"case": "str", "num_samples": "float64", "share_frac": "float64"}), run)
     iterations = run.iterations
     phase_s = iterations[iterations["phase"] == phase].groupby("case")["host_s"].sum()
     phase_s = phase_s / iterations.groupby("case")["iteration"].nunique()
-    frames["time_s"] = frames["share_frac"] * frames["case"].map(phase_s).astype("float64")
-    return frames
+    return lines.assign(time_s=lines["share_frac"] * lines["case"].map(phase_s).astype("float64"))
+
+
+def _most_first(lines: pd.DataFrame, run: Run) -> pd.DataFrame:
+    return in_order(lines.sort_values("num_samples", ascending=False, kind="stable"), run, "case")
 
 
 @memoize
@@ -181,37 +183,13 @@ def sampled_functions(run: Run, phase: str) -> pd.DataFrame:
     Columns: as in `sampled_frames`; place has up to three lines (train.py:39, 40), or the first and the last of more
     (train.py:36–41).
     """
-    frames = sampled_frames(run, phase)
-    rows = [
-        [case, _place(lines["place"]), function, lines["library"].iloc[0], lines["num_samples"].sum(),
-         lines["share_frac"].sum(), lines["time_s"].sum(min_count=1)]
-        for (case, function, *_), lines in frames.groupby(
-            ["case", "function", frames["place"].map(lambda place: place.rpartition(":")[0]),
-             frames["library"].notna() * (frames.index + 1)], sort=False)
-    ]
-    return _most_first(pd.DataFrame(rows, columns=frames.columns).astype(frames.dtypes))
-
-
-def _place(places: "pd.Series[str]") -> str:
-    """Return the file and the lines of places in one file: train.py:39, 40."""
-    lines = sorted((place.rpartition(":")[2] for place in places), key=lambda line: (len(line), line))
-    file = places.iloc[0].rpartition(":")[0]
-    return f"{file}:{', '.join(lines) if len(lines) <= _MOST_LINES else f'{lines[0]}–{lines[-1]}'}"
-
-
-def _by_line(frames: pd.DataFrame) -> pd.DataFrame:
-    """Return one row for each line, the sum over the library functions that it called, most samples of a case first."""
-    rows = [
-        [case, place, function, ", ".join(of_line["library"].dropna().head(_NUM_LIBRARIES)) or None,
-         of_line["num_samples"].sum(), of_line["share_frac"].sum()]
-        for (case, place, function), of_line in frames.groupby(["case", "place", "function"], sort=False)
-    ]
-    return _most_first(pd.DataFrame(rows, columns=frames.columns).astype(frames.dtypes))
-
-
-def _most_first(found: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows of each case with those of most samples first; the cases stay in their order."""
-    cases = {case: number for number, case in enumerate(dict.fromkeys(found["case"]))}
-    order = found.assign(order=found["case"].map(cases)).sort_values(["order", "num_samples"], kind="stable",
-                                                                    ascending=[True, False])
-    return order.drop(columns="order").reset_index(drop=True)
+    lines = sampled_frames(run, phase)
+    file = lines["place"].map(lambda place: place.rpartition(":")[0])
+    own_row = lines["library"].notna() * (lines.index + 1)
+    rows = []
+    for (case, function, *_), group in lines.groupby(["case", "function", file, own_row], sort=False):
+        places = sorted((place.rpartition(":")[2] for place in group["place"]), key=lambda line: (len(line), line))
+        text = ", ".join(places) if len(places) <= _MOST_LINES else f"{places[0]}–{places[-1]}"
+        rows.append([case, f"{group['place'].iloc[0].rpartition(':')[0]}:{text}", function, group["library"].iloc[0],
+                     group["num_samples"].sum(), group["share_frac"].sum(), group["time_s"].sum(min_count=1)])
+    return _most_first(pd.DataFrame(rows, columns=lines.columns).astype(lines.dtypes), run)

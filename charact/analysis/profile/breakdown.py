@@ -1,14 +1,11 @@
 """Breakdown of an iteration's time: by phase (timing pass), by operator and operator type (operator pass), by model."""
 
-from typing import Any
-
 import pandas as pd
 
 from charact.analysis.common.cache import memoize
 from charact.analysis.common.row_order import in_order
 from charact.analysis.profile.case_summary import iteration_times, phase_times
 from charact.analysis.profile.slow_iterations import typical_iterations
-from charact.record.case_facts import pass_facts
 from charact.record.reader import Run
 
 OUTSIDE_OPERATORS = "outside operators"
@@ -25,7 +22,13 @@ def phase_breakdown(run: Run) -> pd.DataFrame:
     do not sum); host_s and device_s, the means of the two clocks.
     """
     keys = ["case", "phase"]
-    times = _every_phase_of_every_iteration(run)
+    of_iteration = ["case", "iteration", "phase"]
+    times = phase_times(run)
+    # Zeros if an iteration lacks a phase that others of its case have.
+    walls = times.groupby(of_iteration[:2], sort=False, as_index=False).agg(on_device=("device_s", "count"))
+    times = walls.merge(times[keys].drop_duplicates(), on="case").merge(times, on=of_iteration, how="left")
+    times["device_s"] = times["device_s"].mask(times["host_s"].isna() & (times["on_device"] > 0), 0.0)
+    times = times.fillna({"host_s": 0.0, "time_s": 0.0})
     phases = times.groupby(keys, sort=False, as_index=False).agg(
         median_s=("time_s", "median"), mean_s=("time_s", "mean"), host_s=("host_s", "mean"),
         device_s=("device_s", "mean"),
@@ -37,17 +40,6 @@ def phase_breakdown(run: Run) -> pd.DataFrame:
     phases["time_s"] = phases["share_frac"] * phases["case"].map(headline).astype(float)
     columns = ["case", "phase", "median_s", "mean_s", "share_frac", "time_s", "host_s", "device_s"]
     return in_order(phases, run, "case", "phase")[columns]
-
-
-def _every_phase_of_every_iteration(run: Run) -> pd.DataFrame:
-    """Return `phase_times`, with zeros if an iteration lacks a phase that others of its case have."""
-    times = phase_times(run)
-    keys = ["case", "iteration", "phase"]
-    walls = times.groupby(keys[:2], sort=False, as_index=False).agg(on_device=("device_s", "count"))
-    every = walls.merge(times[["case", "phase"]].drop_duplicates(), on="case").merge(times, on=keys, how="left")
-    absent = every["host_s"].isna()
-    every["device_s"] = every["device_s"].mask(absent & (every["on_device"] > 0), 0.0)
-    return every.fillna({"host_s": 0.0, "time_s": 0.0})
 
 
 @memoize
@@ -79,20 +71,13 @@ def operator_types(run: Run) -> pd.DataFrame:
 def _outside_operators(run: Run, operators: pd.DataFrame) -> pd.DataFrame:
     covered = operators.groupby(["case", "phase"])["self_host_s"].sum()
     timed_on_device = operators.groupby("case")["device_s"].count() > 0
-    rows: list[dict[str, Any]] = []
-    for case, facts in _operator_passes(run).items():
-        if case not in timed_on_device.index or timed_on_device[case]:
-            continue
-        for phase, phase_s in facts.get("phase_s", {}).items():
-            # Operators of several threads may overlap: their sum can then exceed the phase.
-            outside_s = max(phase_s - float(covered.get((case, phase), 0.0)), 0.0)
-            rows.append({"case": case, "phase": phase, "operator_type": OUTSIDE_OPERATORS, "time_s": outside_s})
+    # Operators of several threads may overlap: their sum can then exceed the phase.
+    rows = [{"case": entry.case, "phase": phase, "operator_type": OUTSIDE_OPERATORS,
+             "time_s": max(phase_s - float(covered.get((entry.case, phase), 0.0)), 0.0)}
+            for entry in run.entries if not timed_on_device.get(entry.case, True)
+            for phase, phase_s in entry.passes.operators.phase_s.items()]
     frame = pd.DataFrame(rows, columns=["case", "phase", "operator_type", "num_calls", "time_s"])
     return frame.astype({"num_calls": "float64", "time_s": "float64"})
-
-
-def _operator_passes(run: Run) -> dict[str, dict[str, Any]]:
-    return {entry["case"]: pass_facts(entry, "operators") for entry in run.manifest["cases"]}
 
 
 def top_operators(run: Run) -> pd.DataFrame:

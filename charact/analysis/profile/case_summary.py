@@ -1,14 +1,11 @@
 """Headline numbers of each case: iteration time with its interval, rates, FLOP and peak memory; over several runs."""
 
-from typing import Any
-
 import pandas as pd
 
 from charact.analysis.common.cache import memoize
 from charact.analysis.common.significance import Sample, timed
 from charact.analysis.memory.composition import is_memory_run, memory_composition
 from charact.core.statistics import median_interval
-from charact.record.case_facts import pass_facts
 from charact.record.reader import Run
 
 _PROFILE_PASSES = {"timing", "operators", "kernels", "memory", "flop", "counters", "frames", "prediction", "fit",
@@ -70,15 +67,26 @@ def case_summary(run: Run) -> pd.DataFrame:
     """
     summary = run.cases.reindex(columns=_COORDINATES).astype({"case": "str"})
     summary["kind"] = case_kinds(run)
-    summary = summary.merge(_time_statistics(run), on="case", how="left")
-    summary["samples_per_s"] = _samples_per_s(run, summary)
+    statistics, samples = [], iteration_samples(run)
+    walls = iteration_times(run).groupby("case", sort=False)["wall_s"]
+    for case, walls_s in walls:
+        ends = walls_s.quantile([0.05, 0.95]) if len(walls_s) >= MIN_SPREAD_ITERATIONS else (None, None)
+        sample = samples[str(case)]
+        statistics.append([case, len(walls_s), sample.value, *(sample.interval or (None, None)), *ends])
+    times = pd.DataFrame(statistics, columns=["case", *_TIMES])
+    times = times.astype({"case": "str"} | dict.fromkeys(_TIMES, "float64"))
+    summary = summary.merge(times, on="case", how="left")
+    num_samples = pd.Series([entry.passes.timing.num_samples for entry in run.entries], dtype="float64")
+    fetched_per_s = num_samples / summary["case"].map(walls.sum()).astype(float)
+    summary["samples_per_s"] = fetched_per_s.fillna(summary["batch_size"].astype(float) / summary["median_s"])
     flop = run.flop.groupby("case")["flop"].sum(min_count=1)
     summary["flop"] = summary["case"].map(flop).astype(float)
     summary["flop_per_s"] = summary["flop"] / summary["median_s"]
     peak = memory_composition(run).query("method == 'measured'").groupby("case")["bytes"].sum()
     summary["peak_bytes"] = summary["case"].map(peak).astype(float)
-    summary["compile_s"] = pd.Series([_compile_s(entry) for entry in run.manifest["cases"]], dtype="float64")
-    return summary
+    compile_s = [next((facts.compile_s for facts in entry.passes.values() if facts.compile_s is not None), None)
+                 for entry in run.entries]
+    return summary.assign(compile_s=pd.Series(compile_s, dtype="float64"))
 
 
 def case_kinds(run: Run) -> list[str]:
@@ -87,38 +95,10 @@ def case_kinds(run: Run) -> list[str]:
     Kinds: `profile` (measured by passes), `memory` (only memory, measured or estimated), `training`, `inference`,
     `operation`, `bricks` (a timed suite), `construction` (a latency constructed from bricks), or another pass's name.
     """
-    return [_kind(run, entry) for entry in run.manifest["cases"]]
-
-
-def _kind(run: Run, entry: dict[str, Any]) -> str:
     if is_memory_run(run):
-        return "memory"
-    passes = entry.get("passes", {})
-    own = [name for name in passes if name not in _PROFILE_PASSES]
-    return _KINDS.get(own[0], own[0]) if own else "profile"
-
-
-def _compile_s(entry: dict[str, Any]) -> float | None:
-    times = (facts.get("compile_s") for facts in entry.get("passes", {}).values())
-    return next((compile_s for compile_s in times if compile_s is not None), None)
-
-
-def _samples_per_s(run: Run, summary: pd.DataFrame) -> "pd.Series[float]":
-    samples = [pass_facts(entry, "timing").get("num_samples") for entry in run.manifest["cases"]]
-    fetched = pd.Series(samples, summary.index, dtype="float64")
-    total_s = summary["case"].map(iteration_times(run).groupby("case")["wall_s"].sum()).astype(float)
-    return (fetched / total_s).fillna(summary["batch_size"].astype(float) / summary["median_s"])
-
-
-def _time_statistics(run: Run) -> pd.DataFrame:
-    rows = []
-    samples = iteration_samples(run)
-    for case, walls in iteration_times(run).groupby("case", sort=False)["wall_s"]:
-        sample = samples[str(case)]
-        ends = walls.quantile([0.05, 0.95]) if len(walls) >= MIN_SPREAD_ITERATIONS else (None, None)
-        rows.append([case, len(walls), sample.value, *(sample.interval or (None, None)), *ends])
-    statistics = pd.DataFrame(rows, columns=["case", *_TIMES])
-    return statistics.astype({"case": "str"} | dict.fromkeys(_TIMES, "float64"))
+        return ["memory"] * len(run.entries)
+    own = [next((name for name in entry.passes if name not in _PROFILE_PASSES), "profile") for entry in run.entries]
+    return [_KINDS.get(name, name) for name in own]
 
 
 _NUMBERS = ["median_s", "low_s", "high_s", "fastest_s", "slowest_s", "flop", "flop_per_s", "peak_bytes"]
@@ -137,21 +117,19 @@ def repeated_cases(cases: pd.DataFrame) -> pd.DataFrame:
     them; verdict, the most frequent one (null without any), and num_verdict, the runs with it; flop, flop_per_s and
     peak_bytes, medians over the runs.
     """
-    rows = [{"case": case, "group": group, **_over_runs(some)}
-            for (case, group), some in cases.groupby(["case", "group"], sort=False) if len(some) > 1]
+    rows = []
+    for (case, group), runs in cases.groupby(["case", "group"], sort=False):
+        if len(runs) == 1:
+            continue
+        times, verdicts = runs["median_s"].dropna(), runs["verdict"].dropna().value_counts()
+        low_s, high_s = median_interval(times.tolist()) or (None, None)
+        rows.append({
+            "case": case, "group": group, "num_runs": len(runs), "num_ok": int((runs["status"] == "ok").sum()),
+            "num_unreliable": int(runs["unreliable"].notna().sum()),
+            "median_s": times.median(), "low_s": low_s, "high_s": high_s, "fastest_s": times.min(),
+            "slowest_s": times.max(), "verdict": verdicts.index[0] if len(verdicts) else None,
+            "num_verdict": int(verdicts.iloc[0]) if len(verdicts) else 0,
+            **{name: runs[name].median() for name in ("flop", "flop_per_s", "peak_bytes")},
+        })  # fmt: skip
     columns = ["case", "group", "num_runs", "num_ok", "num_unreliable", *_NUMBERS, "verdict", "num_verdict"]
     return pd.DataFrame(rows, columns=columns).astype(dict.fromkeys(_NUMBERS, "float64"))
-
-
-def _over_runs(runs: pd.DataFrame) -> dict[str, Any]:
-    times = runs["median_s"].dropna()
-    low_s, high_s = median_interval(times.tolist()) or (None, None)
-    verdicts = runs["verdict"].dropna().value_counts()
-    return {
-        "num_runs": len(runs), "num_ok": int((runs["status"] == "ok").sum()),
-        "num_unreliable": int(runs["unreliable"].notna().sum()),
-        "median_s": times.median(), "low_s": low_s, "high_s": high_s, "fastest_s": times.min(),
-        "slowest_s": times.max(), "verdict": verdicts.index[0] if len(verdicts) else None,
-        "num_verdict": int(verdicts.iloc[0]) if len(verdicts) else 0,
-        **{name: runs[name].median() for name in ("flop", "flop_per_s", "peak_bytes")},
-    }  # fmt: skip

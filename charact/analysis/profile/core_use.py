@@ -1,12 +1,11 @@
 """How much of the cores each case had, and whether other programs disturbed it."""
 
-from dataclasses import dataclass
-from typing import Any
+from typing import NamedTuple
 
 import pandas as pd
 
 from charact.analysis.common.cache import memoize
-from charact.record.case_facts import pass_facts
+from charact.record.manifest_passes import CoreUse
 from charact.record.reader import Run
 
 DISTURBED_FRAC = 0.05
@@ -28,25 +27,25 @@ def core_use(run: Run) -> pd.DataFrame:
     waiting. If a case has more threads than cores, its threads also wait for each other. Of the waiting, at most the
     time that other programs used therefore counts as lost.
     """
-    rows = [[entry["case"], *_row(facts)] for entry in run.manifest["cases"]
-            if (facts := pass_facts(entry, "timing").get("core_use"))]
+    rows = []
+    for entry in run.entries:
+        if (use := entry.passes.timing.core_use) is not None:
+            wanted_cores = None if use.waiting_s is None else (use.processor_s + use.waiting_s) / use.length_s
+            rows.append([entry.case, use.processor_s / use.length_s, wanted_cores,
+                         (use.others_s + (use.stolen_s or 0.0)) / use.length_s, use.num_usable_cores, _lost_frac(use)])
     return pd.DataFrame(rows, columns=["case", *_NUMBERS]).astype({"case": "str"} | dict.fromkeys(_NUMBERS, "float64"))
 
 
-def _row(facts: dict[str, Any]) -> list[float | None]:
-    length_s, used_s, others_s = facts["length_s"], facts["processor_s"], facts["others_s"]
-    waiting_s, stolen_s = facts.get("waiting_s"), facts.get("stolen_s") or 0.0
-    lost_frac = None
-    if waiting_s is not None:
-        # The host of a virtual machine steals from all programs alike.
-        lost_s = min(waiting_s, others_s) + stolen_s * used_s / max(used_s + others_s, 1e-9)
-        lost_frac = lost_s / max(used_s + lost_s, 1e-9)
-    wanted_cores = None if waiting_s is None else (used_s + waiting_s) / length_s
-    return [used_s / length_s, wanted_cores, (others_s + stolen_s) / length_s, facts["num_usable_cores"], lost_frac]
+def _lost_frac(use: CoreUse) -> float | None:
+    if use.waiting_s is None:
+        return None
+    # The host of a virtual machine steals from all programs alike.
+    stolen_s = (use.stolen_s or 0.0) * use.processor_s / max(use.processor_s + use.others_s, 1e-9)
+    lost_s = min(use.waiting_s, use.others_s) + stolen_s
+    return lost_s / max(use.processor_s + lost_s, 1e-9)
 
 
-@dataclass(frozen=True)
-class Disturbance:
+class Disturbance(NamedTuple):
     """Other programs that disturbed a case; fields as the columns of `core_use`."""
 
     others_cores: float
@@ -64,23 +63,17 @@ class Disturbance:
 
 def disturbance(run: Run, case: str) -> Disturbance | None:
     """Return what other programs took from a case if its times are too long because of it; else None."""
-    return next((disturbance_of(entry) for entry in run.manifest["cases"] if entry["case"] == case), None)
+    return _disturbance(run.entry(case).passes.timing.core_use)
 
 
-def disturbance_of(entry: dict[str, Any]) -> Disturbance | None:
-    """Return what other programs took from a case of a manifest, as `disturbance`."""
-    facts = pass_facts(entry, "timing").get("core_use")
-    if not facts:
+def _disturbance(use: CoreUse | None) -> Disturbance | None:
+    lost_frac = None if use is None else _lost_frac(use)
+    if use is None or lost_frac is None or lost_frac < DISTURBED_FRAC:
         return None
-    _, _, others_cores, num_usable_cores, lost_frac = _row(facts)
-    if lost_frac is None or lost_frac < DISTURBED_FRAC or others_cores is None or num_usable_cores is None:
-        return None
-    return Disturbance(others_cores, num_usable_cores, lost_frac)
+    return Disturbance((use.others_s + (use.stolen_s or 0.0)) / use.length_s, use.num_usable_cores, lost_frac)
 
 
-def why_unreliable(entry: dict[str, Any]) -> str | None:
-    """Return why the times of a case of a manifest may be wrong, as text; None if nothing is known against them."""
-    found = disturbance_of(entry)
-    if found is None:
-        return None
-    return f"{'unreliable' if found.is_unreliable else 'times are too long'}: {found}"
+def why_unreliable(use: CoreUse | None) -> str | None:
+    """Return why times may be wrong, from the use of the cores meanwhile; None if nothing is known against them."""
+    others = _disturbance(use)
+    return others and f"{'unreliable' if others.is_unreliable else 'times are too long'}: {others}"

@@ -62,14 +62,17 @@ def iteration_timeline(run: Run, case: str, least_frac: float) -> IterationTimel
         raise UserError("the trace has no events")
     iteration = trace.iterations[-1]
     start_ns = iteration.start_ns
-    operators = [one for one in trace.events.operators if start_ns <= one.start_ns < iteration.end_ns]
-    kernels = [one for one in trace.events.device
-               if one.launched_ns is not None and start_ns <= one.launched_ns < iteration.end_ns]
-    end_ns = max([iteration.end_ns, *(one.end_ns for one in kernels)])
+    operators = [operator for operator in trace.events.operators if start_ns <= operator.start_ns < iteration.end_ns]
+    kernels = [event for event in trace.events.device
+               if event.launched_ns is not None and start_ns <= event.launched_ns < iteration.end_ns]
+    end_ns = max([iteration.end_ns, *(event.end_ns for event in kernels)])
     if end_ns == start_ns:
         raise UserError("the trace has no events with a duration")
-    shown, num_other = _most_events(operators, kernels)
-    tracks = [*_phases(iteration), *_threads(operators, trace.outlined.main, shown), *_streams(kernels, shown)]
+    threads, streams = Counter(operator.thread for operator in operators), Counter(map(_stream, kernels))
+    shown = {key for counts in (threads, streams) for key, _ in counts.most_common(_MAX_TRACKS)}
+    phases = [("phases", 0, span.start_ns, span.end_ns - span.start_ns, span.phase, None, span.phase)
+              for span in iteration.intervals]
+    tracks = [*phases, *_threads(operators, trace.outlined.main, shown), *_streams(kernels, shown)]
     least_ns = least_frac * (end_ns - start_ns)
     wide = [row for row in tracks if row[3] >= least_ns and row[1] < _MAX_DEPTH]
     names = run.texts("operator", [row[4] for row in wide])
@@ -77,24 +80,12 @@ def iteration_timeline(run: Run, case: str, least_frac: float) -> IterationTimel
     spans = pd.DataFrame([(track, depth, (begin_ns - start_ns) / 1e9, length_ns / 1e9, name, layer or None, kind)
                           for (track, depth, begin_ns, length_ns, _, _, kind), name, layer
                           in zip(wide, names, layers, strict=True)], columns=_COLUMNS)
-    return IterationTimeline(spans, (end_ns - start_ns) / 1e9, len(tracks) - len(wide), num_other)
+    return IterationTimeline(spans, (end_ns - start_ns) / 1e9, len(tracks) - len(wide),
+                             len(threads) + len(streams) - len(shown))
 
 
 def _stream(event: DeviceEvent) -> str:
     return f"device {event.device}, stream {event.stream}"
-
-
-def _most_events(operators: Sequence[Operator], kernels: Sequence[DeviceEvent]) -> tuple[set[Thread | str], int]:
-    """Return the threads and streams to show, and the number of others."""
-    threads = Counter(one.thread for one in operators)
-    streams = Counter(_stream(one) for one in kernels)
-    shown = [key for counts in (threads, streams) for key, _ in counts.most_common(_MAX_TRACKS)]
-    return set(shown), len(threads) + len(streams) - len(shown)
-
-
-def _phases(iteration: Iteration) -> list[_Row]:
-    return [("phases", 0, span.start_ns, span.end_ns - span.start_ns, span.phase, None, span.phase)
-            for span in iteration.intervals]
 
 
 def _threads(operators: Sequence[Operator], main: Thread | None, shown: set[Thread | str]) -> Iterable[_Row]:
@@ -103,23 +94,21 @@ def _threads(operators: Sequence[Operator], main: Thread | None, shown: set[Thre
     for operator in operators:
         if operator.thread in shown:
             by_thread[operator.thread].append(operator)
-    for thread in sorted(by_thread, key=lambda one: one != main):
+    for thread in sorted(by_thread, key=lambda thread: thread != main):
         track = "main thread" if thread == main else f"process {thread[0]}, thread {thread[1]}"
         running: list[int] = []
-        for one in sorted(by_thread[thread], key=lambda span: (span.start_ns, -span.end_ns)):
-            while running and running[-1] <= one.start_ns:
+        for operator in sorted(by_thread[thread], key=lambda operator: (operator.start_ns, -operator.end_ns)):
+            while running and running[-1] <= operator.start_ns:
                 running.pop()
-            yield (track, len(running), one.start_ns, one.end_ns - one.start_ns, one.name, one.layer,
-                   one.operator_type)
-            running.append(one.end_ns)
+            yield (track, len(running), operator.start_ns, operator.end_ns - operator.start_ns, operator.name,
+                   operator.layer, operator.operator_type)
+            running.append(operator.end_ns)
 
 
 def _streams(kernels: Sequence[DeviceEvent], shown: set[Thread | str]) -> Iterable[_Row]:
     """Return kernels by stream, with layer and type of the operators that launched them."""
     for stream, events in groupby(sorted(kernels, key=_stream), _stream):
-        if stream not in shown:
-            continue
-        for one in events:
-            layer = one.operator.layer if one.operator else None
-            kind = one.operator.operator_type if one.operator else "other"
-            yield stream, 0, one.start_ns, one.end_ns - one.start_ns, one.name, layer, kind
+        for event in events if stream in shown else ():
+            layer = event.operator.layer if event.operator else None
+            kind = event.operator.operator_type if event.operator else "other"
+            yield stream, 0, event.start_ns, event.end_ns - event.start_ns, event.name, layer, kind

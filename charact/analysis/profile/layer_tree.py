@@ -76,7 +76,7 @@ def nested(rows: pd.DataFrame, group: str, value: str, least_frac: float) -> tup
         for part in layer.split(".", _MAX_DEPTH - 1) if isinstance(layer, str) else ():
             node = node.below[part]
             node.value += amount
-    found: list[tuple[int, str | None, str | None, float, float]] = []
+    intervals: list[tuple[int, str | None, str | None, float, float]] = []
     num_narrow = 0
 
     def add(node: _Node, depth: int, key: str | None, layer: str | None, start: float) -> None:
@@ -84,7 +84,7 @@ def nested(rows: pd.DataFrame, group: str, value: str, least_frac: float) -> tup
         if node.value < least_frac * root.value:
             num_narrow += 1
             return
-        found.append((depth, key, layer, start, node.value))
+        intervals.append((depth, key, layer, start, node.value))
         for name, inner in node.below.items():
             path = None if key is None else name if layer is None else f"{layer}.{name}"
             add(inner, depth + 1, name if key is None else key, path, start)
@@ -92,4 +92,4 @@ def nested(rows: pd.DataFrame, group: str, value: str, least_frac: float) -> tup
 
     if root.value > 0:
         add(root, 0, None, None, 0.0)
-    return pd.DataFrame(found, columns=["depth", "group", "layer", "start", "length"]), num_narrow
+    return pd.DataFrame(intervals, columns=["depth", "group", "layer", "start", "length"]), num_narrow

@@ -53,20 +53,16 @@ def current_speed(latest: Sequence[TimedIteration]) -> Speed:
     the largest phase.
     """
     training = latest[-1].training
-    of_mode = [one for one in latest if one.training == training]
-    total_s = sum(one.wall_s for one in of_mode) or 1.0
-    phases = dict.fromkeys(phase for one in of_mode for phase in one.phase_s)
-    shares = {phase: sum(one.phase_s.get(phase, 0.0) for one in of_mode) / total_s for phase in phases}
+    of_mode = [iteration for iteration in latest if iteration.training == training]
+    total_s = sum(iteration.wall_s for iteration in of_mode) or 1.0
+    phases = dict.fromkeys(phase for iteration in of_mode for phase in iteration.phase_s)
+    shares = {phase: sum(iteration.phase_s.get(phase, 0.0) for iteration in of_mode) / total_s for phase in phases}
     idle = max((phase for phase in shares if phase in _NO_COMPUTING), key=shares.__getitem__, default=None)
     is_bound = idle is not None and shares[idle] >= BOUND_FRAC
     bottleneck = idle if idle is not None and is_bound else max(shares, key=shares.__getitem__)
-    median_s = median(one.wall_s for one in of_mode)
-    samples_per_s = _samples_per_s(of_mode)
-    return Speed(training, len(of_mode), median_s, samples_per_s, shares, bottleneck, is_bound)
-
-
-def _samples_per_s(iterations: Sequence[TimedIteration]) -> float | None:
-    """Return the samples per time since the first known batch size; later iterations may fetch nothing."""
-    known = list(dropwhile(lambda one: one.batch_size is None, iterations))
-    wall_s = sum(one.wall_s for one in known)
-    return sum(one.batch_size or 0 for one in known) / wall_s if wall_s > 0 else None
+    # Since the first known batch size; later iterations may fetch nothing.
+    fetching = list(dropwhile(lambda iteration: iteration.batch_size is None, of_mode))
+    fetching_s = sum(iteration.wall_s for iteration in fetching)
+    samples_per_s = sum(iteration.batch_size or 0 for iteration in fetching) / fetching_s if fetching_s > 0 else None
+    return Speed(training, len(of_mode), median(iteration.wall_s for iteration in of_mode), samples_per_s, shares,
+                 bottleneck, is_bound)

@@ -180,7 +180,7 @@ def _rows(run: Run) -> pd.DataFrame:
     if cases.empty:
         return cases
     found = bottlenecks(run)[["case", "verdict", "share_frac", "reason"]]
-    reasons = {entry["case"]: why_unreliable(entry) for entry in run.manifest["cases"]}
+    reasons = {entry.case: why_unreliable(entry.passes.timing.core_use) for entry in run.entries}
     cases["unreliable"] = cases["case"].map(reasons).astype("object")
     return cases.merge(found.rename(columns={"reason": "verdict_reason"}), on="case", how="left")
 
