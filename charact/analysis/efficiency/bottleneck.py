@@ -81,15 +81,20 @@ def bottlenecks(run: Run) -> pd.DataFrame:
     medians_s = iteration_times(run).groupby("case")["wall_s"].median()
     over = case_ceilings(run).set_index("case")
     rows = []
-    for entry in run.manifest["cases"]:
-        case = entry["case"]
-        if entry["status"] == "oom":
-            found = _ran_out(entry)
+    for entry in run.entries:
+        case = entry.case
+        if entry.status == "oom":
+            limit_bytes = entry.out_of_memory and entry.out_of_memory.limit_bytes
+            limit = f" of {quantity(limit_bytes, 'B')}" if limit_bytes else ""
+            row = {"verdict": _CAPACITY, "evidence": f"the case did not fit into the memory{limit}: {entry.reason}",
+                   "advice": words.less_memory(entry)}
         elif case in parts:
-            found = _judged(Situation(run, entry, parts[case], float(medians_s[case]), over.loc[case].to_dict()))
+            row = _judged(Situation(run, entry, parts[case], float(medians_s[case]), over.loc[case].to_dict()))
+        elif entry.reason or "timing" in entry.passes:
+            row = {"reason": entry.reason or pass_reason(run, case, "timing") or "no iteration was recorded"}
         else:
-            found = {"reason": _why_no_times(run, entry)}
-        rows.append({"case": case} | found)
+            row = {"reason": "its iterations were not timed by phase: run charact profile"}
+        rows.append({"case": case} | row)
     return pd.DataFrame({
         name: pd.Series([row.get(name) for row in rows], dtype="float64" if name in _NUMBERS else "object")
         for name in _COLUMNS
@@ -98,13 +103,18 @@ def bottlenecks(run: Run) -> pd.DataFrame:
 
 def _judged(case: Situation) -> dict[str, Any]:
     """Return the columns of a case whose iterations were timed."""
-    limit, threshold_frac = _bound(case)
-    disturbed = disturbance(case.run, case.entry["case"])
+    limit, threshold_frac = next(((largest, frac) for limits, frac in _RULES
+                                  if case.share(largest := max(limits, key=case.share)) >= frac), (None, 0.0))
+    disturbed = disturbance(case.run, case.name)
     if disturbed and disturbed.is_unreliable and (case.on_cpu or limit in _ON_HOST):
         return {"reason": f"unreliable: {disturbed}", "advice": words.measure_again(case)}
-    memory = _memory(case)
-    if limit in (None, "host") and memory is not None and memory[0] >= MEMORY_FRAC * memory[1]:
-        return _full(case, *memory)
+    held, has = _memory(case)
+    if limit in (None, "host") and held is not None and has is not None and held >= MEMORY_FRAC * has:
+        evidence = (f"the peak of {quantity(held, 'B')} is {share(held / has)} of the memory’s {quantity(has, 'B')}; "
+                    f"from {share(MEMORY_FRAC)} on, a larger batch, which would help, does not fit; "
+                    f"{words.shares(case)}")
+        return {"verdict": _CAPACITY, "threshold_frac": MEMORY_FRAC, "evidence": evidence,
+                "advice": words.less_memory(case.entry)}
     if limit == "communication" and (waiting := _waiting(case, threshold_frac)) is not None:
         return waiting
     if limit is not None:
@@ -114,15 +124,6 @@ def _judged(case: Situation) -> dict[str, Any]:
     evidence = (f"a bottleneck is data, communication or host from {share(BOUND_FRAC)} of the iteration, compute or "
                 f"bandwidth from {share(WORK_FRAC)}")
     return {"reason": f"no limit takes most {words.shares(case)}", "evidence": evidence, "advice": words.largest(case)}
-
-
-def _bound(case: Situation) -> tuple[str | None, float]:
-    """Return the limit that exceeds its threshold, and that threshold."""
-    for limits, threshold_frac in _RULES:
-        largest = max(limits, key=case.share)
-        if case.share(largest) >= threshold_frac:
-            return largest, threshold_frac
-    return None, 0.0
 
 
 def _bound_by(case: Situation, limit: str, threshold_frac: float) -> dict[str, Any]:
@@ -145,14 +146,13 @@ def _bound_by(case: Situation, limit: str, threshold_frac: float) -> dict[str, A
 
 def _waiting(case: Situation, threshold_frac: float) -> dict[str, Any] | None:
     """Return the columns of a rank that mostly waits for another one; None if the exchange itself takes the time."""
-    name = case.entry["case"]
-    waited_s = late_s(case.run, name)
+    waited_s = late_s(case.run, case.name)
     if waited_s < _LATE_FRAC * case.spent_s("communication"):
         return None
     prize_frac = waited_s / case.median_s
-    program = rank_cases(case.run).set_index("case").loc[name, "program"]
-    found = stragglers(case.run).set_index("program").loc[program]
-    cause = found["evidence"] or found["reason"]
+    program: Any = rank_cases(case.run).set_index("case").loc[case.name, "program"]
+    straggler = stragglers(case.run).set_index("program").loc[program]
+    cause = straggler["evidence"] or straggler["reason"]
     evidence = (f"{words.shares(case)}; {words.from_share('communication', threshold_frac)}; "
                 f"{quantity(waited_s, 's')} of it is waiting for ranks that come later: {cause}")
     return {
@@ -160,47 +160,25 @@ def _waiting(case: Situation, threshold_frac: float) -> dict[str, Any] | None:
         "prize_s": waited_s, "prize_frac": prize_frac,
         "prize": f"ranks of equal speed could save at most {share(prize_frac)} of the iteration, "
                  f"{quantity(waited_s, 's')}",
-        "evidence": evidence, "advice": found["advice"],
+        "evidence": evidence, "advice": straggler["advice"],
     }  # fmt: skip
 
 
-def _memory(case: Situation) -> tuple[float, float] | None:
-    """Return the peak memory of the case and the memory of its device (bytes); None if either is unknown."""
-    measured, machine = case.entry["passes"].get("memory", {}), case.run.manifest.get("machine", {})
-    held = measured.get("process_peak_bytes" if case.on_cpu else "reserved_peak_bytes")
+def _memory(case: Situation) -> tuple[float | None, float | None]:
+    """Return the peak memory of the case and the memory of its device (bytes), each None if unknown."""
+    measured, machine = case.entry.passes.memory, case.run.manifest.get("machine", {})
     if case.on_cpu:
         sizes = [machine.get("memory_bytes"), machine.get("memory_limit_bytes")]
     else:
-        index = int(case.entry["device"].partition(":")[2] or 0)
+        index = int(case.entry.device.partition(":")[2] or 0)
         sizes = [gpu.get("memory_bytes") for gpu in machine.get("gpus", []) if gpu.get("index") == index]
-    has = min(filter(None, sizes), default=None)
-    return None if held is None or has is None else (held, has)
-
-
-def _full(case: Situation, held: float, has: float) -> dict[str, Any]:
-    evidence = (f"the peak of {quantity(held, 'B')} is {share(held / has)} of the memory’s {quantity(has, 'B')}; from "
-                f"{share(MEMORY_FRAC)} on, a larger batch, which would help, does not fit; {words.shares(case)}")
-    return {"verdict": _CAPACITY, "threshold_frac": MEMORY_FRAC, "evidence": evidence,
-            "advice": words.less_memory(case.entry)}
-
-
-def _ran_out(entry: dict[str, Any]) -> dict[str, Any]:
-    limit_bytes = (entry.get("out_of_memory") or {}).get("limit_bytes")
-    limit = f" of {quantity(limit_bytes, 'B')}" if limit_bytes else ""
-    return {"verdict": _CAPACITY, "evidence": f"the case did not fit into the memory{limit}: {entry['reason']}",
-            "advice": words.less_memory(entry)}
-
-
-def _why_no_times(run: Run, entry: dict[str, Any]) -> str:
-    if entry["reason"] or "timing" in entry["passes"]:
-        return str(entry["reason"] or pass_reason(run, entry["case"], "timing") or "no iteration was recorded")
-    return "its iterations were not timed by phase: run charact profile"
+    held = measured.process_peak_bytes if case.on_cpu else measured.reserved_peak_bytes
+    return held, min(filter(None, sizes), default=None)
 
 
 def _why_other(case: Situation) -> str:
     """Return why much of the time has an unknown limit, with a remedy."""
-    run, name = case.run, case.entry["case"]
-    parts = case.of("other")
+    run, name, parts = case.run, case.name, case.of("other")
     if 2 * parts.loc[parts["phase"] == "other", "time_s"].sum() >= case.spent_s("other"):
         return "most of it is in no phase" + (": charact run --sample shows where" if is_watched(run) else "")
     if parts["operator_type"].isna().all():

@@ -16,7 +16,7 @@ from charact.analysis.efficiency.time_bounds import CALLING, LIMITS
 from charact.analysis.profile.breakdown import OUTSIDE_OPERATORS, top_operators
 from charact.analysis.profile.core_use import core_use
 from charact.core.units import quantity, share
-from charact.record.case_facts import pass_facts
+from charact.record.manifest import CaseEntry
 from charact.record.reader import Run
 
 _NEAR_FRAC = 0.7
@@ -51,16 +51,21 @@ class Situation:
     """A case whose iterations were timed: the parts of `limited_parts`, its median iteration and its ceilings."""
 
     run: Run
-    entry: dict[str, Any]
+    entry: CaseEntry
     parts: pd.DataFrame
     median_s: float
-    over: dict[str, Any]
+    over: dict[Any, Any]
     """Its row of `case_ceilings`."""
+
+    @property
+    def name(self) -> str:
+        """Name of the case."""
+        return self.entry.case
 
     @property
     def on_cpu(self) -> bool:
         """Whether the case runs on the CPU."""
-        return bool(self.entry["device"] == "cpu")
+        return self.entry.device == "cpu"
 
     @property
     def is_ours(self) -> bool:
@@ -74,7 +79,7 @@ class Situation:
     @property
     def is_compiled(self) -> bool:
         """Whether the model was compiled, by an option or by the program itself."""
-        return bool(self.option("compiled") or pass_facts(self.entry, "timing").get("compile_s"))
+        return bool(self.option("compiled") or self.entry.passes.timing.compile_s)
 
     @property
     def script(self) -> list[str] | None:
@@ -85,22 +90,30 @@ class Situation:
     @property
     def num_workers(self) -> int | None:
         """Number of loader processes; None if it is not known."""
-        timing = pass_facts(self.entry, "timing")
-        number: int | None = self.option("workers") if self.is_ours else timing.get("num_loader_workers")
-        return number
+        return self.run.options.workers if self.is_ours else self.entry.passes.timing.num_loader_workers
 
     @property
     def num_cores(self) -> int | None:
         """Number of cores that the case can use; None if it is not known."""
-        number: int | None = (self.run.manifest["machine"].get("cpu") or {}).get("num_usable_cores")
-        return None if is_imported(self.run) else number
+        cpu = {} if is_imported(self.run) else self.run.manifest["machine"].get("cpu") or {}
+        return cpu.get("num_usable_cores")
 
     @property
     def wanted_cores(self) -> float | None:
         """Mean number of cores that the process and its children used or waited for; None if it is not known."""
-        uses = core_use(self.run)
-        found = uses.loc[uses["case"] == self.entry["case"], "wanted_cores"].dropna()
-        return None if found.empty else float(found.iloc[0])
+        return next((float(cores) for cores in self.rows(core_use(self.run))["wanted_cores"].dropna()), None)
+
+    def rows(self, table: pd.DataFrame) -> pd.DataFrame:
+        """Return the rows of an analysis that belong to the case."""
+        return table[table["case"] == self.name]
+
+    def functions(self, phase: str) -> pd.DataFrame:
+        """Return the rows of `sampled_functions` in a phase; empty if no line of the phase is known."""
+        return self.rows(sampled_functions(self.run, phase))
+
+    def most(self, limit: str, column: str) -> str:
+        """Return the operator type or phase that takes most of the time with a limit."""
+        return str(self.of(limit).groupby(column)["time_s"].sum().idxmax())
 
     def of(self, limit: str) -> pd.DataFrame:
         """Return the parts with this limit."""
@@ -108,12 +121,11 @@ class Situation:
 
     def spent_s(self, limit: str) -> float:
         """Return the time (s) that this limit takes of the median iteration."""
-        return self._spent_s[limit]
+        return self._spent_s.get(limit, 0.0)
 
     @cached_property
-    def _spent_s(self) -> dict[str, float]:
-        """Time (s) that each limit takes of the median iteration."""
-        return {limit: float(self.of(limit)["time_s"].sum()) for limit in LIMITS}
+    def _spent_s(self) -> dict[Any, float]:
+        return self.parts.groupby("limit")["time_s"].sum().to_dict()
 
     def share(self, limit: str) -> float:
         """Return the share of the median iteration with this limit."""
@@ -169,28 +181,17 @@ def _loading_s(case: Situation) -> float:
 def _data_evidence(case: Situation) -> str:
     workers = case.num_workers
     processes = "" if workers is None else f", with {workers} loader process{'' if workers == 1 else 'es'}"
-    frames = _functions(case, "data").head(0 if workers else 1)  # the processes are not sampled
+    frames = case.functions("data").head(0 if workers else 1)  # the processes are not sampled
     where = "".join(f"; {sampled_share(frame)} of it in {frame.place}, {frame.function}"
                     for frame in frames.itertuples())
     return f"it is the time in which the loop waited for batches{processes}{where}"
-
-
-def _functions(case: Situation, phase: str) -> pd.DataFrame:
-    """Return the rows of `sampled_functions` of the case in a phase; empty if no line of the phase is known."""
-    functions = sampled_functions(case.run, phase)
-    of_case: pd.DataFrame = functions[functions["case"] == case.entry["case"]]
-    return of_case
-
-
-def _communication_evidence(case: Situation) -> str:
-    return "it is exposed communication (not overlapped by compute)"
 
 
 def _host_evidence(case: Situation) -> str:
     if not case.on_cpu:
         return f"for {quantity(case.spent_s('host'), 's')} the device had no kernel to run"
     by_kind = case.of("host").groupby("operator_type")["time_s"].sum() / case.median_s
-    phase = _most(case, "host", "phase")
+    phase = case.most("host", "phase")
     where = "".join(f", where {function.function} takes {sampled_share(function)} ({function.place})"
                     for function in _slowest_function(case, phase).itertuples())
     return (f"Python and waiting outside of operators take {share(by_kind.get(OUTSIDE_OPERATORS, 0.0))} of the "
@@ -203,7 +204,7 @@ def _slowest_function(case: Situation, phase: str) -> pd.DataFrame:
 
     No row if it has less than `_MUCH_FRAC` of the samples, or if the phase is not sampled.
     """
-    functions = _functions(case, phase)
+    functions = case.functions(phase)
     return functions[functions["library"].isna() & (functions["share_frac"] >= _MUCH_FRAC)].head(1)
 
 
@@ -213,8 +214,8 @@ def _most_called(case: Situation, phase: str) -> str:
     It is the slowest operator of those with at least `_MANY_CALLS` calls in an iteration, and at least half as many as
     the most frequent one.
     """
-    operators = top_operators(case.run)  # the slowest first
-    of_phase = operators[(operators["case"] == case.entry["case"]) & (operators["phase"] == phase)]
+    operators = case.rows(top_operators(case.run))  # the slowest first
+    of_phase = operators[operators["phase"] == phase]
     many = of_phase["num_calls"] >= max(_MANY_CALLS, of_phase["num_calls"].max() / 2)
     return "".join(f"{row.operator} runs {row.num_calls:,.0f} times in {phase}"
                    for row in of_phase[many].head(1).itertuples())
@@ -224,33 +225,26 @@ def _compute_evidence(case: Situation) -> str:
     origin = case.over["peak_origin"]
     note = _disturbed_note(case) if origin is None else f" (reached by {origin})"
     peak = quantity(case.over["peak_flop_per_s"], "FLOP/s") + note
-    return (f"it runs at {share(case.reached_frac('compute'))} of the {product_precision(case.entry)} ceiling of {peak}"
-            f"{_above(case, 'compute')}, {_where_most(case, 'compute')}")
+    return _reached(case, "compute", f"the {product_precision(case.entry)} ceiling of {peak}")
 
 
 def _bandwidth_evidence(case: Situation) -> str:
     peak = quantity(case.over["peak_bytes_per_s"], "B/s") + _disturbed_note(case)
-    return (f"it runs at {share(case.reached_frac('bandwidth'))} of the memory’s ceiling of {peak} by the sizes of "
-            f"tensors{_above(case, 'bandwidth')}, {_where_most(case, 'bandwidth')}")
+    return _reached(case, "bandwidth", f"the memory’s ceiling of {peak} by the sizes of tensors")
 
 
-def _above(case: Situation, limit: str) -> str:
-    """Return what a share above 100 % means; empty up to 100 %."""
-    return f" ({_ABOVE[limit]})" if case.reached_frac(limit) > 1 else ""
+def _reached(case: Situation, limit: str, ceiling: str) -> str:
+    """Return the share of a ceiling that is reached, what it means, and where most of the time is spent."""
+    reached_frac = case.reached_frac(limit)
+    above = f" ({_ABOVE[limit]})" if reached_frac > 1 else ""
+    return (f"it runs at {share(reached_frac)} of {ceiling}{above}, by type most in "
+            f"{case.most(limit, 'operator_type')}, by phase in {case.most(limit, 'phase')}"
+            f"{_FAR if reached_frac < _FAR_FRAC else ''}")
 
 
 def _disturbed_note(case: Situation) -> str:
     disturbed = case.on_cpu and ceilings_disturbed_frac(case.run) is not None
     return " (too low, measured under other load)" if disturbed else ""
-
-
-def _where_most(case: Situation, limit: str) -> str:
-    where = f"by type most in {_most(case, limit, 'operator_type')}, by phase in {_most(case, limit, 'phase')}"
-    return where + (_FAR if case.reached_frac(limit) < _FAR_FRAC else "")
-
-
-def _most(case: Situation, limit: str, column: str) -> str:
-    return str(case.of(limit).groupby(column)["time_s"].sum().idxmax())
 
 
 def _load_in_parallel(case: Situation) -> str:
@@ -271,7 +265,7 @@ def _load_in_parallel(case: Situation) -> str:
                 f"processes do not help on {num_cores} cores")
     if not case.on_cpu:
         return parallel
-    places = _functions(case, "data")["place"].head(0 if workers else 1)
+    places = case.functions("data")["place"].head(0 if workers else 1)
     where = "".join(f" ({place} takes most)" for place in places)
     return (f"make samples cheaper to load{where}; or {parallel}, which take cores from the operators; check each "
             f"change with {_both_measured(case)}")
@@ -301,13 +295,8 @@ def measure_again(case: Situation) -> str:
     return f"measure again when no other program runs, or with {variables}"
 
 
-def _communicate_less(case: Situation) -> str:
-    return ("communicate less often: a larger batch on each rank, or gradients summed over several batches before the "
-            "all-reduce (DistributedDataParallel.no_sync)")
-
-
 def _larger_calls(case: Situation) -> str:
-    phase = _most(case, "host", "phase")
+    phase = case.most("host", "phase")
     for slowest in _slowest_function(case, phase).itertuples():
         takes = f"{quantity(float(str(slowest.time_s)), 's')}, {sampled_share(slowest)} of {phase}"
         calls = _most_called(case, phase)
@@ -326,38 +315,35 @@ def _compiling(case: Situation) -> str:
 
 
 def _larger_batch(case: Situation) -> str:
-    batch_size = case.entry["batch_size"]
+    batch_size = case.entry.batch_size
     return f"--batch-sizes {2 * batch_size}" if case.is_ours and batch_size else "a larger batch"
 
 
 def _compute_less(case: Situation) -> str:
     near = case.reached_frac("compute") >= _NEAR_FRAC
-    if near and case.entry["precision"] == "fp32" and (gain := _bf16_ratio(case)) > 1:
+    # Not a number if the ceiling of bf16 was not measured.
+    gain = product_ceiling(case.run, case.entry.device, "bf16") / float(case.over["peak_flop_per_s"])
+    if near and case.entry.precision == "fp32" and gain > 1:
         lower = "--precision bf16" if case.is_ours else "torch.autocast with bfloat16"
         return f"use {lower}: its ceiling is {gain:.2g} times that of fp32"
     if near:
         return ("products run near the ceiling: leave out work (layers that run twice, gradients that nothing uses, "
                 "padding), or use a faster device")
-    if _most(case, "compute", "operator_type") == "convolution" and case.option("channels_last") is False:
+    if case.most("compute", "operator_type") == "convolution" and case.option("channels_last") is False:
         return "store images as NHWC (--channels-last), with which convolutions are fastest on most devices"
     compiling = "" if case.is_compiled else f", or {_compiling(case)}"
     return f"make matrix products larger, which get closer to the ceiling: {_larger_batch(case)}{compiling}"
 
 
-def _bf16_ratio(case: Situation) -> float:
-    """Return the bf16 ceiling of products over that of the case; NaN if not measured."""
-    return product_ceiling(case.run, case.entry["device"], "bf16") / float(case.over["peak_flop_per_s"])
-
-
 def _move_less(case: Situation) -> str:
-    if _most(case, "bandwidth", "phase") == "update":
+    if case.most("bandwidth", "phase") == "update":
         return ("use an optimizer that reads and writes once (fused=True), or one update for the gradients of several "
                 "batches")
-    if _most(case, "bandwidth", "operator_type") in _WITH_WEIGHTS:
+    if case.most("bandwidth", "operator_type") in _WITH_WEIGHTS:
         return f"read each weight for more samples at once: {_larger_batch(case)}"
     if not case.is_compiled:
         return f"fuse operators ({_compiling(case)}), so that intermediate results are not written and read again"
-    if case.entry["precision"] == "fp32":
+    if case.entry.precision == "fp32":
         return "halve the bytes (--precision pure-bf16)"
     return "fuse operators by hand, or use fewer of them: nothing else moves fewer bytes"
 
@@ -369,41 +355,41 @@ def largest(case: Situation) -> str:
         return f"the limit of {share(case.share(first))} of the iteration is not known"
     where = f"{first} takes {share(case.share(first))}"
     if first in ("compute", "bandwidth"):
-        where += (f", mostly {_most(case, first, 'operator_type')} in {_most(case, first, 'phase')}, at "
+        where += (f", mostly {case.most(first, 'operator_type')} in {case.most(first, 'phase')}, at "
                   f"{share(case.reached_frac(first))} of its ceiling{_slowest_layer(case)}")
     return f"{where}; to begin with, {ADVICE[first](case)}"
 
 
 def _slowest_layer(case: Situation) -> str:
     """Return the layer with most operator time, if it has much of it; empty otherwise."""
-    layers = top_layers(case.run)
-    of_case = layers[(layers["case"] == case.entry["case"]) & (layers["share_frac"] >= _MUCH_FRAC)].head(1)
-    return "".join(f"; layer {row.layer} takes {share(row.share_frac)} of the operators’ time"
-                   for row in of_case.itertuples())
+    layers = case.rows(top_layers(case.run)).head(1)
+    return "".join(f"; layer {layer} takes {share(frac)} of the operators’ time"
+                   for layer, frac in zip(layers["layer"], layers["share_frac"], strict=True) if frac >= _MUCH_FRAC)
 
 
-def less_memory(entry: dict[str, Any]) -> str:
+def less_memory(entry: CaseEntry) -> str:
     """Return what to try if the memory is full."""
-    batch_size = entry["batch_size"]
-    fits = ((entry.get("out_of_memory") or {}).get("fits") or {}).get("batch_size")
-    smaller = fits or (batch_size // 2 if batch_size else None)
-    trains = entry["mode"] == "train"
+    batch_size, fits = entry.batch_size, entry.out_of_memory and entry.out_of_memory.fits
+    smaller = (fits.batch_size if fits else None) or (batch_size // 2 if batch_size else None)
+    trains = entry.mode == "train"
     recompute = "recompute activations (torch.utils.checkpoint)" if trains else "a lower precision (pure-bf16)"
     if not smaller:
         return f"{recompute}, or a smaller {'input' if batch_size else 'batch'}"
-    summed = (f" and --accumulate {math.ceil(batch_size / smaller)}, which makes the same update (charact memory "
-              "estimates its memory)") if trains else ""
+    summed = (f" and --accumulate {math.ceil((batch_size or 0) / smaller)}, which makes the same update (charact "
+              "memory estimates its memory)") if trains else ""
     return f"use --batch-sizes {smaller}{summed}; or {recompute}"
 
 
 EVIDENCE: dict[str, Callable[[Situation], str]] = {
-    "data": _data_evidence, "communication": _communication_evidence, "host": _host_evidence,
-    "compute": _compute_evidence, "bandwidth": _bandwidth_evidence,
+    "data": _data_evidence, "host": _host_evidence, "compute": _compute_evidence, "bandwidth": _bandwidth_evidence,
+    "communication": lambda case: "it is exposed communication (not overlapped by compute)",
 }  # fmt: skip
 """Evidence for a limit, in addition to the shares."""
 
 ADVICE: dict[str, Callable[[Situation], str]] = {
-    "data": _load_in_parallel, "communication": _communicate_less, "host": _larger_calls, "compute": _compute_less,
-    "bandwidth": _move_less,
+    "data": _load_in_parallel, "host": _larger_calls, "compute": _compute_less, "bandwidth": _move_less,
+    "communication": lambda case: (
+        "communicate less often: a larger batch on each rank, or gradients summed over several batches before the "
+        "all-reduce (DistributedDataParallel.no_sync)"),
 }  # fmt: skip
 """One thing to try for each limit."""

@@ -1,14 +1,12 @@
 """Best rates measured on the machine, and the ceilings of each case."""
 
-from typing import Any
-
 import pandas as pd
 
 from charact.analysis.common.cache import memoize
 from charact.analysis.common.script_attribution import is_imported
 from charact.analysis.profile.breakdown import operator_times
 from charact.machine.ceilings_cache import UNDISTURBED_FRAC
-from charact.record.case_facts import pass_facts
+from charact.record.manifest import CaseEntry
 from charact.record.reader import Run
 
 _TEXTS = ["device", "ceiling", "precision", "level", "unit", "datasheet_source", "origin"]
@@ -62,12 +60,30 @@ def case_ceilings(run: Run) -> pd.DataFrame:
     peak_bytes_per_s, the better of copy and triad in memory; launch_s, the fixed cost of an operator on a CPU, of a
     launch on CUDA; reason, why one of the two rates is unknown.
     """
-    measured, observed = ceilings(run), observed_ceilings(run)
-    rows = [[entry["case"], *_over(run, entry, measured, observed)] for entry in run.manifest["cases"]]
+    measured, observed, no_ceilings = ceilings(run), observed_ceilings(run), ceilings_reason(run)
+    rows = []
+    for entry in run.entries:
+        device, precision = _numbered(entry.device), product_precision(entry)
+        here = measured[measured["device"] == device]
+        products = pd.concat([here[here["ceiling"] == "gemm"], observed[observed["device"] == device]])
+        best = products[products["precision"] == precision].sort_values("value").tail(1)
+        memory = here[here["ceiling"].isin(["copy", "triad"]) & (here["level"] == "memory")]
+        reason = no_ceilings
+        if reason is None and here.empty:
+            reason = str(run.manifest.get("ceilings_reason") or f"no ceilings of {device} were measured: {_REMEDY}")
+        elif reason is None and precision == "as written":
+            reason = "the precision of the program’s products was not counted"
+        elif reason is None and best.empty:
+            reason = f"no ceiling of products in {precision} was measured on {device}, which may not support them"
+        elif reason is None and memory.empty:
+            reason = f"the memory bandwidth of {device} was not measured (needs more free memory): {_REMEDY}"
+        rows.append([entry.case, best["value"].max(), memory["value"].max(),
+                     here.loc[here["ceiling"] == "launch", "value"].max(),
+                     next(iter(best["origin"].dropna()), None), reason])
     numbers = ["peak_flop_per_s", "peak_bytes_per_s", "launch_s"]
-    found = pd.DataFrame(rows, columns=["case", *numbers, "peak_origin", "reason"])
+    table = pd.DataFrame(rows, columns=["case", *numbers, "peak_origin", "reason"])
     texts = {"case": "str", "peak_origin": "object", "reason": "object"}
-    return found.astype(texts | dict.fromkeys(numbers, "float64"))
+    return table.astype(texts | dict.fromkeys(numbers, "float64"))
 
 
 @memoize
@@ -80,7 +96,7 @@ def observed_ceilings(run: Run) -> pd.DataFrame:
     Columns: device; precision, as in `ceilings`; value (FLOP/s), FLOP over time of the operators of one type, phase and
     layer that take 1 ms or more of an iteration; origin, their type, layer and case.
     """
-    places = {entry["case"]: (_numbered(entry["device"]), product_precision(entry)) for entry in run.manifest["cases"]}
+    places = {entry.case: (_numbered(entry.device), product_precision(entry)) for entry in run.entries}
     keys = ["case", "operator_type", "layer", "phase"]
     groups = operator_times(run).groupby(keys, dropna=False, sort=False, as_index=False)
     sums = groups[["flop", "time_s"]].sum()
@@ -91,7 +107,7 @@ def observed_ceilings(run: Run) -> pd.DataFrame:
         if rate > max(product_ceiling(run, *place), best.get(place, (0.0, ""))[0]):
             layer = f" {row['layer']}" if isinstance(row["layer"], str) else ""
             best[place] = rate, f"{row['operator_type']}{layer} in {row['case']}"
-    return pd.DataFrame([[*place, *found] for place, found in best.items()],
+    return pd.DataFrame([[*place, *highest] for place, highest in best.items()],
                         columns=["device", "precision", "value", "origin"])
 
 
@@ -99,8 +115,8 @@ def product_ceiling(run: Run, device: str, precision: str) -> float:
     """Return the best rate of products (FLOP/s) in a precision on a device; NaN if not measured."""
     rows = ceilings(run)
     computed_in = _COMPUTED_IN.get(precision, precision)
-    found = (rows["ceiling"] == "gemm") & (rows["device"] == _numbered(device)) & (rows["precision"] == computed_in)
-    return float(rows.loc[found, "value"].max())
+    is_product = (rows["ceiling"] == "gemm") & (rows["precision"] == computed_in)
+    return float(rows.loc[is_product & (rows["device"] == _numbered(device)), "value"].max())
 
 
 def transfer_ceiling(run: Run, device: str, way: str) -> float:
@@ -109,36 +125,13 @@ def transfer_ceiling(run: Run, device: str, way: str) -> float:
     return float(rows.loc[(rows["ceiling"] == way) & (rows["device"] == _numbered(device)), "value"].max())
 
 
-def product_precision(entry: dict[str, Any]) -> str:
+def product_precision(entry: CaseEntry) -> str:
     """Return the precision in which a case computes products; of a watched program that of most of its FLOP."""
-    precision = str(entry["precision"])
-    if precision == "as written":
-        return str(pass_facts(entry, "flop").get("product_precision") or precision)
-    return _COMPUTED_IN.get(precision, precision)
+    if entry.precision == "as written":
+        return entry.passes.flop.product_precision or entry.precision
+    return _COMPUTED_IN.get(entry.precision, entry.precision)
 
 
 def _numbered(device: str) -> str:
     """Return a device's name with its index: programs and traces omit it for the first device."""
     return "cuda:0" if device == "cuda" else device
-
-
-def _over(run: Run, entry: dict[str, Any], measured: pd.DataFrame,
-          observed: pd.DataFrame) -> tuple[float, float, float, str | None, str | None]:
-    """Return a case's rate of products, bandwidth and launch cost, the rate's origin, and why a rate is unknown."""
-    device, precision = _numbered(entry["device"]), product_precision(entry)
-    here = measured[measured["device"] == device]
-    products = pd.concat([here[here["ceiling"] == "gemm"], observed[observed["device"] == device]])
-    best = products[products["precision"] == precision].sort_values("value").tail(1)
-    rate, origin = best["value"].max(), next(iter(best["origin"].dropna()), None)
-    memory = here[here["ceiling"].isin(["copy", "triad"]) & (here["level"] == "memory")]
-    reason = ceilings_reason(run)
-    if reason is None and here.empty:
-        reason = str(run.manifest.get("ceilings_reason") or f"no ceilings of {device} were measured: {_REMEDY}")
-    elif reason is None and precision == "as written":
-        reason = "the precision of the program’s products was not counted"
-    elif reason is None and pd.isna(rate):
-        reason = f"no ceiling of products in {precision} was measured on {device}, which may not support them"
-    elif reason is None and memory.empty:
-        reason = f"the memory bandwidth of {device} was not measured (needs more free memory): {_REMEDY}"
-    launch_s = here.loc[here["ceiling"] == "launch", "value"].max()
-    return rate, memory["value"].max(), launch_s, origin, reason

@@ -1,7 +1,5 @@
 """Counter values over a pass, by phase, by kernel and over time; and counters that were not read, with reasons."""
 
-from typing import Any
-
 import numpy as np
 import pandas as pd
 
@@ -39,8 +37,8 @@ def _read_or_mean(rows: pd.DataFrame, run: Run, keys: list[str]) -> pd.DataFrame
     """Return one row for each of `keys`: the value that was read once, else the mean of the samples."""
     rows = rows.assign(is_sample=rows["time_s"].notna())
     only_sampled = rows.groupby(keys, dropna=False)["is_sample"].transform("all").astype(bool)
-    kept = rows[~rows["is_sample"] | only_sampled].groupby(keys, dropna=False, sort=False, as_index=False)
-    values = kept.agg(value=("value", "mean"), num_samples=("is_sample", "sum"))
+    groups = rows[~rows["is_sample"] | only_sampled].groupby(keys, dropna=False, sort=False, as_index=False)
+    values = groups.agg(value=("value", "mean"), num_samples=("is_sample", "sum"))
     values["num_samples"] = values["num_samples"].astype("float64").where(values["num_samples"] > 0)
     ordered = [name for name in ("case", "phase") if name in keys]
     return in_order(values, run, *ordered)[[*keys, "value", "num_samples"]]
@@ -78,7 +76,7 @@ def counter_ranges(run: Run) -> pd.DataFrame:
 
 def counter_spans(run: Run) -> pd.DataFrame:
     """Return the phases of the first sampled iterations: columns case, start_s, end_s, phase."""
-    rows = [[case, *span] for case, facts in _counter_passes(run) for span in facts.get("spans", [])]
+    rows = [[entry.case, *span] for entry in run.entries for span in entry.passes.counters.spans]
     spans = pd.DataFrame(rows, columns=["case", "start_s", "end_s", "phase"])
     return spans.astype({"case": "str", "start_s": "float64", "end_s": "float64", "phase": "str"})
 
@@ -88,15 +86,15 @@ def counter_sources(run: Run) -> pd.DataFrame:
 
     Columns: case; source; status ('ok', 'n/a' or 'failed'); reason and remedy, null if there is none.
     """
-    rows = [[case, source, *(facts.get(name) for name in ("status", "reason", "remedy"))]
-            for case, source, facts in _outcomes(run)]
+    rows = [[entry.case, source, outcome.status, outcome.reason, outcome.remedy] for entry in run.entries
+            for source, outcome in entry.passes.counters.sources.items()]
     return pd.DataFrame(rows, columns=["case", "source", "status", "reason", "remedy"], dtype="str")
 
 
 def missing_counters(run: Run) -> pd.DataFrame:
     """Return counters that a source has, but not on the case's device: columns case, source, counter, reason."""
-    rows = [[case, source, counter, reason] for case, source, facts in _outcomes(run)
-            for counter, reason in facts.get("missing", {}).items()]
+    rows = [[entry.case, source, counter, reason] for entry in run.entries
+            for source, outcome in entry.passes.counters.sources.items() for counter, reason in outcome.missing.items()]
     return pd.DataFrame(rows, columns=["case", "source", "counter", "reason"], dtype="str")
 
 
@@ -104,14 +102,3 @@ def counter_meaning(run: Run, source: str, counter: str) -> dict[str, str]:
     """Return definition, method and scope of a counter, from its source; empty in records without them."""
     described: dict[str, dict[str, dict[str, str]]] = run.manifest.get("counters", {})
     return described.get(source, {}).get(counter, {})
-
-
-def _counter_passes(run: Run) -> list[tuple[str, dict[str, Any]]]:
-    """Return the facts of the counter pass of each case that has one."""
-    passes = ((entry["case"], entry.get("passes", {})) for entry in run.manifest["cases"])
-    return [(case, of_case["counters"]) for case, of_case in passes if "counters" in of_case]
-
-
-def _outcomes(run: Run) -> list[tuple[str, str, dict[str, Any]]]:
-    return [(case, source, outcome) for case, facts in _counter_passes(run)
-            for source, outcome in facts.get("sources", {}).items()]

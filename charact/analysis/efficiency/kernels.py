@@ -33,21 +33,16 @@ def top_kernels(run: Run) -> pd.DataFrame:
     )  # fmt: skip
     kernels["share_frac"] = kernels["device_s"] / kernels.groupby("case")["device_s"].transform("sum")
     kernels["occupancy_frac"] = kernels["weighted"] / kernels["known_s"].where(kernels["known_s"] > 0)
-    kernels = kernels.merge(_geometries(rows), on=keys, how="left")
+    groups = rows.groupby(keys, sort=False)[list(_GEOMETRY)]
+    values = groups.nunique()
+    varying = [", ".join(name for name in _GEOMETRY if counts[name] > 1) for counts in values.to_dict("records")]
+    geometries = groups.first().where(values == 1).assign(varying=varying).reset_index()
+    kernels = kernels.merge(geometries, on=keys, how="left")
     # Names of counted kernels may differ in white space only.
     counted = counted_kernels(run).drop(columns=["kernel", "kernel_s"]).drop_duplicates(["case", "name"])
     kernels = kernels.assign(name=_bare(kernels["kernel"])).merge(counted, on=["case", "name"], how="left")
     kernels = kernels.sort_values("device_s", ascending=False, kind="stable")
     return in_order(kernels, run, "case")[_COLUMNS]
-
-
-def _geometries(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the launch parameters that all launches of a kernel share, and the names of those that differ."""
-    groups = rows.groupby(["case", "kernel"], sort=False)
-    values = groups[list(_GEOMETRY)].nunique()
-    common = groups[list(_GEOMETRY)].first().where(values == 1)
-    varying = [", ".join(name for name in _GEOMETRY if counts[name] > 1) for counts in values.to_dict("records")]
-    return common.assign(varying=varying).reset_index()
 
 
 @memoize

@@ -22,22 +22,16 @@ def top_layers(run: Run) -> pd.DataFrame:
     all phases; flop_per_s = flop / time_s.
     """
     keys = ["case", "layer"]
+    rows = operator_times(run)
+    case_s = rows.groupby("case")["time_s"].sum()
+    for phase in ("forward", "backward"):
+        rows[f"{phase}_s"] = rows["time_s"].where(rows["phase"] == phase)
+    groups = rows.dropna(subset=["layer"]).groupby(keys, sort=False, as_index=False)
+    times = groups[["forward_s", "backward_s", "time_s"]].sum(min_count=1)
+    times["share_frac"] = times["time_s"] / times["case"].map(case_s).astype(float)
     work = roofline(run, "layer")[[*keys, "flop"]]
-    parts = [_times(run).set_index(keys), work.set_index(keys)]
+    parts = [times.set_index(keys), work.set_index(keys)]
     layers = pd.concat(parts, axis="columns").join(run.layers.set_index(keys)).reset_index()
     layers["flop_per_s"] = layers["flop"] / layers["time_s"].where(layers["time_s"] > 0)
     layers = layers.sort_values(["time_s", "flop"], ascending=False, kind="stable")
     return in_order(layers, run, "case")[_COLUMNS]
-
-
-def _times(run: Run) -> pd.DataFrame:
-    rows = operator_times(run)
-    case_s = rows.groupby("case")["time_s"].sum()
-    rows = rows.assign(
-        forward_s=rows["time_s"].where(rows["phase"] == "forward"),
-        backward_s=rows["time_s"].where(rows["phase"] == "backward"),
-    ).dropna(subset=["layer"])
-    groups = rows.groupby(["case", "layer"], sort=False, as_index=False)
-    times = groups[["forward_s", "backward_s", "time_s"]].sum(min_count=1)
-    times["share_frac"] = times["time_s"] / times["case"].map(case_s).astype(float)
-    return times

@@ -1,6 +1,6 @@
 """Roofline: the rate of a case, phase, operator type or layer against its ceilings."""
 
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -43,7 +43,12 @@ def roofline(run: Run, by: By) -> pd.DataFrame:
     *Source*: Williams, Waterman and Patterson, Roofline, CACM 52(4), 2009.
     """
     keys: list[str] = ["case"] if by == "case" else ["case", by]
-    rows = _work(run, by, keys).merge(_times(run, by, keys), on=keys, how="left")
+    if by == "case":
+        times = iteration_times(run).groupby("case", as_index=False).agg(time_s=("wall_s", "median"))
+    else:
+        times = phase_breakdown(run) if by == "phase" else operator_times(run)
+        times = times.groupby(keys, as_index=False)[["time_s"]].sum(min_count=1)
+    rows = _work(run, by, keys).merge(times, on=keys, how="left")
     rows["clock"] = _CLOCK[by]
     rows = rows.merge(case_ceilings(run), on="case", how="left")
     bounds = lower_bounds(rows)
@@ -52,7 +57,8 @@ def roofline(run: Run, by: By) -> pd.DataFrame:
     rows["flop_per_s"], rows["bytes_per_s"] = rows["flop"] / time_s, rows["bytes"] / time_s
     rows["attainable_flop_per_s"] = rows["flop"].where(rows["flop"] > 0) / bounds["bound_s"]
     rows["share_frac"], rows["limit"] = bounds["bound_s"] / time_s, bounds["limit"]
-    rows["reason"] = pd.Series(_reasons(run, rows), index=rows.index, dtype="object")
+    reasons = [_reason(run, row) for row in rows.to_dict("records")]
+    rows["reason"] = pd.Series(reasons, index=rows.index, dtype="object")
     if _CLOCK[by] == "profiler":
         rows = rows.sort_values("time_s", ascending=False, kind="stable")
     columns = [*keys, "flop", "bytes", "bytes_method", "flop_per_byte", "time_s", "clock", "flop_per_s", "bytes_per_s",
@@ -84,43 +90,25 @@ def _work(run: Run, by: By, keys: list[str]) -> pd.DataFrame:
     work = source.groupby(keys, sort=False, as_index=False)[["flop", "bytes"]].sum(min_count=1)
     work["bytes_method"] = pd.Series("modelled", index=work.index, dtype="object").where(work["bytes"].notna(), None)
     if by == "case":
-        cases = pd.DataFrame({"case": [entry["case"] for entry in run.manifest["cases"]]}, dtype="str")
+        cases = pd.DataFrame({"case": [entry.case for entry in run.entries]}, dtype="str")
         work = cases.merge(work, on="case", how="left")
-    if by in ("case", "phase"):
-        work = _with_measured_bytes(run, work, keys)
+    if by in ("case", "phase"):  # memory traffic from a counter, if one was read and not estimated, replaces the model
+        read = counters_by_phase(run) if by == "phase" else counter_values(run)
+        read = read[read["counter"] == "dram_bytes"]
+        methods = [counter_meaning(run, source, "dram_bytes").get("method") for source in read["source"]]
+        read = read[pd.Series(methods, index=read.index, dtype="str").isin(_COUNTED)].drop_duplicates(keys)
+        work = work.merge(read[[*keys, "value"]], on=keys, how="left")
+        work["bytes_method"] = work["bytes_method"].mask(work["value"].notna(), "measured")
+        work["bytes"] = work.pop("value").fillna(work["bytes"])
     return work if by == "case" else work[work["flop"].notna() | work["bytes"].notna()]
 
 
-def _with_measured_bytes(run: Run, work: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
-    """Replace modelled bytes by memory traffic from a counter, if one was read and not estimated."""
-    read = counters_by_phase(run) if "phase" in keys else counter_values(run)
-    read = read[read["counter"] == "dram_bytes"]
-    methods = [counter_meaning(run, source, "dram_bytes").get("method") for source in read["source"]]
-    read = read[pd.Series(methods, index=read.index, dtype="str").isin(_COUNTED)].drop_duplicates(keys)
-    work = work.merge(read[[*keys, "value"]], on=keys, how="left")
-    work["bytes_method"] = work["bytes_method"].mask(work["value"].notna(), "measured")
-    return work.assign(bytes=work["value"].fillna(work["bytes"])).drop(columns="value")
-
-
-def _times(run: Run, by: By, keys: list[str]) -> pd.DataFrame:
-    if by == "case":
-        return iteration_times(run).groupby("case", as_index=False).agg(time_s=("wall_s", "median"))
-    rows = phase_breakdown(run) if by == "phase" else operator_times(run)
-    return rows.groupby(keys, as_index=False)[["time_s"]].sum(min_count=1)
-
-
-def _reasons(run: Run, rows: pd.DataFrame) -> list[str | None]:
-    reasons: list[str | None] = []
-    for row in rows.to_dict("records"):
-        reason = None if pd.isna(row["reason"]) else row["reason"]
-        if pd.isna(row["flop"]) and pd.isna(row["bytes"]):
-            reason = work_reason(run, row["case"]) or "no FLOP or bytes were counted"
-        elif pd.isna(row["time_s"]):
-            reason = pass_reason(run, row["case"], _PASS[row["clock"]]) or "not timed"
-        elif pd.notna(row["share_frac"]):
-            reason = None
-        reasons.append(reason)
-    return reasons
+def _reason(run: Run, row: dict[Any, Any]) -> str | None:
+    if pd.isna(row["flop"]) and pd.isna(row["bytes"]):
+        return work_reason(run, row["case"]) or "no FLOP or bytes were counted"
+    if pd.isna(row["time_s"]):
+        return pass_reason(run, row["case"], _PASS[row["clock"]]) or "not timed"
+    return None if pd.notna(row["share_frac"]) or pd.isna(row["reason"]) else str(row["reason"])
 
 
 def work_reason(run: Run, case: str) -> str | None:

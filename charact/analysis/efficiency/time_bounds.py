@@ -8,7 +8,6 @@ from charact.analysis.common.row_order import in_order
 from charact.analysis.efficiency.ceilings import case_ceilings
 from charact.analysis.efficiency.roofline import lower_bounds
 from charact.analysis.profile.breakdown import OUTSIDE_OPERATORS, operator_times, phase_breakdown
-from charact.record.case_facts import pass_facts
 from charact.record.reader import Run
 
 LIMITS = ("data", "communication", "host", "compute", "bandwidth", "other")
@@ -50,23 +49,24 @@ def limited_parts(run: Run) -> pd.DataFrame:
     part at the ceilings (null if unknown); flop and bytes.
     """
     phases = phase_breakdown(run)[[*_PLACE, "time_s"]]
-    operators = _operators(run)
+    operators = operator_times(run)
+    operators["on_device"] = operators.groupby("case")["device_s"].transform("count") > 0
+    operators["exchanges"] = operators["operator_type"] == "communication"
+    operators = operators[operators["phase"].isin(_COMPUTING)]
+    operators = operators.merge(case_ceilings(run).drop(columns="reason"), on="case")
     covered = _covered(run, phases, operators)
     inside = pd.MultiIndex.from_frame(phases[_PLACE]).isin(pd.MultiIndex.from_frame(covered[_PLACE]))
     whole = phases[~inside]
     whole = whole.assign(limit=whole["phase"].where(whole["phase"].isin(["data", "communication"]), "other"))
     scaled = operators.merge(covered[[*_PLACE, "scale"]], on=_PLACE)
-    parts = pd.concat([whole, *_around_operators(covered), *_in_operators(scaled)])
+    exchange_s = covered["exchange_s"] * covered["scale"]
+    exchange = covered[_PLACE].assign(operator_type="communication", limit="communication", time_s=exchange_s)
+    idle_s = (covered["span_s"] - covered["work_s"] - covered["exchange_s"]) * covered["scale"]
+    name = covered["on_device"].map({True: WAITING, False: OUTSIDE_OPERATORS})
+    idle = covered[_PLACE].assign(operator_type=name, limit="host", time_s=idle_s)
+    parts = pd.concat([whole, idle, exchange, *_in_operators(scaled)])
     parts = parts[parts["time_s"] > 0].reset_index(drop=True)
     return in_order(parts.reindex(columns=_PARTS), run, "case", "phase")
-
-
-def _operators(run: Run) -> pd.DataFrame:
-    """Return operators of the computing phases, as measured under the profiler, with the ceilings of their case."""
-    rows = operator_times(run)
-    rows["on_device"] = rows.groupby("case")["device_s"].transform("count") > 0
-    rows["exchanges"] = rows["operator_type"] == "communication"
-    return rows[rows["phase"].isin(_COMPUTING)].merge(case_ceilings(run).drop(columns="reason"), on="case")
 
 
 def _covered(run: Run, phases: pd.DataFrame, operators: pd.DataFrame) -> pd.DataFrame:
@@ -77,28 +77,28 @@ def _covered(run: Run, phases: pd.DataFrame, operators: pd.DataFrame) -> pd.Data
     communication; scale, from there to the timing pass; on_device.
     """
     spans = pd.DataFrame(
-        [[entry["case"], phase, span_s] for entry in run.manifest["cases"]
-         for phase, span_s in pass_facts(entry, "operators").get("phase_s", {}).items()],
+        [[entry.case, phase, span_s] for entry in run.entries
+         for phase, span_s in entry.passes.operators.phase_s.items()],
         columns=[*_PLACE, "profiled_s"],
     ).astype({"case": "str", "phase": "str", "profiled_s": "float64"})  # fmt: skip
     rows = operators.assign(
         work_s=operators["time_s"].mask(operators["exchanges"], 0.0),
         exchange_s=operators["time_s"].where(operators["exchanges"], 0.0),
     )
-    found = rows.groupby(_PLACE, as_index=False).agg(
+    covered = rows.groupby(_PLACE, as_index=False).agg(
         work_s=("work_s", "sum"), exchange_s=("exchange_s", "sum"), on_device=("on_device", "first"))
-    found = found.merge(phases, on=_PLACE).merge(spans, on=_PLACE, how="left")
-    measured_in_s = found["profiled_s"].mask(found["on_device"], found["time_s"]).fillna(0.0)
-    found["span_s"] = np.maximum(measured_in_s, found["work_s"])
-    exposed_s = found["exchange_s"] * found["case"].map(exposed_communication_frac(run)).astype("float64").fillna(1.0)
-    found["exchange_s"] = np.minimum(exposed_s, found["span_s"] - found["work_s"])
+    covered = covered.merge(phases, on=_PLACE).merge(spans, on=_PLACE, how="left")
+    measured_in_s = covered["profiled_s"].mask(covered["on_device"], covered["time_s"]).fillna(0.0)
+    covered["span_s"] = np.maximum(measured_in_s, covered["work_s"])
+    exposed_frac = covered["case"].map(exposed_communication_frac(run)).astype("float64").fillna(1.0)
+    covered["exchange_s"] = np.minimum(covered["exchange_s"] * exposed_frac, covered["span_s"] - covered["work_s"])
     # A host that waits for an exchange does so in the phase communication, which the other phases do not contain.
     waits = set(phases.loc[phases["phase"] == "communication", "case"])
-    is_apart = found["case"].isin(waits) & ~found["on_device"]
-    found["span_s"] -= found["exchange_s"].where(is_apart, 0.0)
-    found["exchange_s"] = found["exchange_s"].mask(is_apart, 0.0)
-    found["scale"] = found["time_s"] / found["span_s"].where(found["span_s"] > 0)
-    return found.dropna(subset=["scale"])[[*_PLACE, "span_s", "work_s", "exchange_s", "scale", "on_device"]]
+    is_apart = covered["case"].isin(waits) & ~covered["on_device"]
+    covered["span_s"] -= covered["exchange_s"].where(is_apart, 0.0)
+    covered["exchange_s"] = covered["exchange_s"].mask(is_apart, 0.0)
+    covered["scale"] = covered["time_s"] / covered["span_s"].where(covered["span_s"] > 0)
+    return covered.dropna(subset=["scale"])[[*_PLACE, "span_s", "work_s", "exchange_s", "scale", "on_device"]]
 
 
 @memoize
@@ -108,15 +108,6 @@ def exposed_communication_frac(run: Run) -> "pd.Series[float]":
     spent = rows.pivot_table(index="case", columns="counter", values="value", aggfunc="sum")
     spent = spent.reindex(columns=["exposed_communication_s", "communication_s"])
     return spent["exposed_communication_s"] / spent["communication_s"].where(spent["communication_s"] > 0)
-
-
-def _around_operators(covered: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return the time of each phase in no operator, and its communication time."""
-    idle_s = covered["span_s"] - covered["work_s"] - covered["exchange_s"]
-    name = covered["on_device"].map({True: WAITING, False: OUTSIDE_OPERATORS})
-    idle = covered[_PLACE].assign(operator_type=name, limit="host", time_s=idle_s * covered["scale"])
-    exchange_s = covered["exchange_s"] * covered["scale"]
-    return idle, covered[_PLACE].assign(operator_type="communication", limit="communication", time_s=exchange_s)
 
 
 def _in_operators(operators: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:

@@ -11,7 +11,7 @@ from charact.analysis.efficiency.ceilings import case_ceilings
 from charact.analysis.efficiency.counters import counter_meaning, counter_sources, counter_values, missing_counters
 from charact.analysis.efficiency.roofline import work_reason
 from charact.analysis.profile.case_summary import case_summary
-from charact.record.case_facts import pass_facts
+from charact.record.manifest import CaseEntry
 from charact.record.reader import Run
 
 _WARP_METRICS = ("warp_occupancy_frac", "warp_execution_efficiency_frac", "nonpredicated_efficiency_frac")
@@ -39,7 +39,7 @@ def utilization(run: Run) -> pd.DataFrame:
     rows = [
         _metric(run, entry, metric, read, rate, peak)
         for entry, rate, peak in zip(
-            run.manifest["cases"], case_summary(run)["flop_per_s"], case_ceilings(run).itertuples(), strict=True)
+            run.entries, case_summary(run)["flop_per_s"], case_ceilings(run).itertuples(), strict=True)
         for metric in UTILIZATION_METRICS
     ]  # fmt: skip
     return pd.DataFrame(rows, columns=_COLUMNS).astype(dict.fromkeys(["value", "value_frac", "ideal"], "float64"))
@@ -60,18 +60,17 @@ def busy(run: Run) -> pd.DataFrame:
     """
     read = counter_values(run).groupby(["case", "source", "counter"], sort=False)["value"].mean().to_dict()
     rows = []
-    for entry in run.manifest["cases"]:
+    for entry in run.entries:
         for kind, candidates in _BUSY.items():
-            found = [read[entry["case"], *each] for each in candidates if (entry["case"], *each) in read]
-            rows += [[entry["case"], kind, found[0]]] if found else []
+            fracs = [read[entry.case, *each] for each in candidates if (entry.case, *each) in read]
+            rows += [[entry.case, kind, frac] for frac in fracs[:1]]
     return pd.DataFrame(rows, columns=["case", "device_kind", "busy_frac"]).astype({"busy_frac": "float64"})
 
 
-def _metric(run: Run, entry: dict[str, Any], metric: str, read: dict[Any, float], rate: float,
-            peak: Any) -> list[Any]:  # fmt: skip
-    case = entry["case"]
+def _metric(run: Run, entry: CaseEntry, metric: str, read: dict[Any, float], rate: float, peak: Any) -> list[Any]:
+    case = entry.case
     sources = [source for of_case, counter, source in read if (of_case, counter) == (case, metric)]
-    source = min(sources, key=_rank, default=None)
+    source = next((source for source in (*_PREFERRED, *sources) if source in sources), None)
     if source is not None:
         value, method = read[case, metric, source], counter_meaning(run, source, metric).get("method")
     elif metric == "flop_per_s" and pd.notna(rate):
@@ -82,34 +81,27 @@ def _metric(run: Run, entry: dict[str, Any], metric: str, read: dict[Any, float]
     return [case, metric, value, value / ideal, ideal, source, method, peak.reason if pd.isna(ideal) else None]
 
 
-def _rank(source: str) -> int:
-    return _PREFERRED.index(source) if source in _PREFERRED else len(_PREFERRED)
-
-
-def _why_not_read(run: Run, entry: dict[str, Any], metric: str) -> str:
+def _why_not_read(run: Run, entry: CaseEntry, metric: str) -> str:
     """Return why no source has a metric, in the order of preference."""
-    on_cpu = entry.get("device") == "cpu"
+    on_cpu = entry.device == "cpu"
     if metric in _WARP_METRICS and on_cpu:
         return "a CPU has no warps"
     if is_imported(run):
         return "not in the trace"
-    if metric == "flop_per_s" and (reason := work_reason(run, entry["case"])):
+    if metric == "flop_per_s" and (reason := work_reason(run, entry.case)):
         return reason
-    if reason := pass_reason(run, entry["case"], "counters"):
+    if reason := pass_reason(run, entry.case, "counters"):
         return reason
     if on_cpu:
         return "a CPU has no counter for it"
-    outcomes = entry["passes"]["counters"].get("sources", {})
+    outcomes = entry.passes.counters.sources
     able = [source for source in _PREFERRED if counter_meaning(run, source, metric)]
-    reasons = [f"{source}: {_reason_of(outcomes[source], metric)}" for source in able if source in outcomes]
+    reasons = [f"{source}: {outcome.reason or outcome.missing.get(metric) or 'no value was read'}"
+               for source in able if (outcome := outcomes.get(source)) is not None]
     unasked = [source for source in able if source not in outcomes]
     if unasked:
         reasons.append(f"not requested: --counters {' or '.join(unasked)}")
     return "; ".join(reasons) or "no source provides it"
-
-
-def _reason_of(outcome: dict[str, Any], metric: str) -> str:
-    return str(outcome["reason"] or outcome["missing"].get(metric) or "no value was read")
 
 
 def energy_reason(run: Run) -> str | None:
@@ -120,7 +112,7 @@ def energy_reason(run: Run) -> str | None:
         return "not in the trace"
     if "counters" not in passes_taken(run):
         return "not measured: " + ("run charact run --passes counters" if is_watched(run) else "use --counters auto")
-    on_cpu = all(entry.get("device") == "cpu" for entry in run.manifest["cases"])
+    on_cpu = all(entry.device == "cpu" for entry in run.entries)
     sources = counter_sources(run).set_index("source")
     sources = sources[sources.index.isin(("rapl",) if on_cpu else _METERS) & ~sources.index.duplicated()]
     lacking = missing_counters(run).query("counter == 'energy_j'").drop_duplicates("source")
@@ -140,15 +132,12 @@ def energy(run: Run) -> pd.DataFrame:
     keys = ["case", "device", "source"]
     wide = read.pivot_table(index=keys, columns="counter", values="value", sort=False)
     frame = wide.reindex(columns=["energy_j", "power_w"]).astype("float64").reset_index()
-    passes = {entry["case"]: pass_facts(entry, "counters") for entry in run.manifest["cases"]}
-    batch_sizes = {entry["case"]: entry.get("batch_size") for entry in run.manifest["cases"]}
-
-    def of_pass(fact: str) -> "pd.Series[float]":
-        return frame["case"].map({case: facts.get(fact) for case, facts in passes.items()}).astype("float64")
-
-    frame["energy_per_iteration_j"] = frame["energy_j"] / of_pass("num_iterations")
-    frame["energy_per_sample_j"] = frame["energy_per_iteration_j"] / frame["case"].map(batch_sizes).astype("float64")
-    frame["power_w"] = frame["power_w"].fillna(frame["energy_j"] / of_pass("duration_s"))
+    facts = pd.DataFrame([[entry.passes.counters.num_iterations, entry.batch_size, entry.passes.counters.duration_s]
+                          for entry in map(run.entry, frame["case"])], frame.index, dtype="float64",
+                         columns=["num_iterations", "batch_size", "duration_s"])
+    frame["energy_per_iteration_j"] = frame["energy_j"] / facts["num_iterations"]
+    frame["energy_per_sample_j"] = frame["energy_per_iteration_j"] / facts["batch_size"]
+    frame["power_w"] = frame["power_w"].fillna(frame["energy_j"] / facts["duration_s"])
     missing = missing_counters(run).query("counter == 'energy_j'").set_index(["case", "source"])["reason"].to_dict()
     reasons = [missing.get(key, "only power was read") for key in zip(frame["case"], frame["source"], strict=True)]
     frame["reason"] = pd.Series(reasons, dtype="str", index=frame.index).where(frame["energy_j"].isna())
