@@ -7,7 +7,6 @@ from charact.analysis.common.script_attribution import is_imported
 from charact.analysis.ranks.matching import matched_iterations, rank_cases
 from charact.analysis.ranks.waiting import waits
 from charact.core.bus_bandwidth import bus_factor
-from charact.record.case_facts import pass_facts
 from charact.record.reader import Run
 from charact.traces.collective_names import operation_name
 
@@ -33,7 +32,9 @@ def collective_summary(run: Run) -> pd.DataFrame:
 
     *Error*: transfers that run at the same time share the link, so the bus bandwidth is a lower bound.
     """
-    rows = run.table("collectives").merge(_iterations(run), on="case")
+    cases = pd.DataFrame([[entry.case, entry.rank, entry.passes.timing.num_iterations or 0] for entry in run.entries],
+                         columns=["case", "rank", "num_iterations"]).astype({"case": "str", "rank": "Int64"})
+    rows = run.table("collectives").merge(cases, on="case")
     if rows.empty:
         return pd.DataFrame(columns=_COLUMNS)
     sums = rows.groupby(_KEYS, sort=False).agg(
@@ -43,16 +44,8 @@ def collective_summary(run: Run) -> pd.DataFrame:
     per_iteration = ["num_calls", "bytes", "exposed_s", "device_s"]
     sums[per_iteration] = sums[per_iteration].div(sums["num_iterations"], axis=0).astype("float64")
     sums["overlapped_s"] = sums["device_s"] - sums["exposed_s"]
-    found = _of_best(run, sums.merge(_late(run), on=_KEYS, how="left"))
-    return found[_COLUMNS].sort_values(["rank", "phase", "operation"], kind="stable", ignore_index=True)
-
-
-def _iterations(run: Run) -> pd.DataFrame:
-    """Return case, rank and the number of timed iterations of every case."""
-    rows = [[entry["case"], entry.get("rank"), pass_facts(entry, "timing").get("num_iterations") or 0]
-            for entry in run.manifest["cases"]]
-    found = pd.DataFrame(rows, columns=["case", "rank", "num_iterations"])
-    return found.astype({"case": "str", "rank": "Int64"})
+    summary = _of_best(run, sums.merge(_late(run), on=_KEYS, how="left"))
+    return summary[_COLUMNS].sort_values(["rank", "phase", "operation"], kind="stable", ignore_index=True)
 
 
 def _total(values: "pd.Series[float]") -> float:
@@ -76,34 +69,29 @@ def _late(run: Run) -> pd.DataFrame:
 
 def _of_best(run: Run, rows: pd.DataFrame) -> pd.DataFrame:
     """Add of_best_frac and of_best_reason to rows with case, operation, group_size and bus_bytes_per_s."""
-    best = {(one["backend"], one["num_ranks"], one["operation"]): one["bus_bytes_per_s"]
-            for one in run.manifest.get("collective_ceilings") or []}
-    entries = {entry["case"]: entry for entry in run.manifest["cases"]}
-    hosts = {entry.get("hostname") for entry in run.manifest["cases"]}
-    found: list[tuple[float | None, str | None]] = []
+    best = {(ceiling["backend"], ceiling["num_ranks"], ceiling["operation"]): ceiling["bus_bytes_per_s"]
+            for ceiling in run.manifest.get("collective_ceilings") or []}
+    hosts = {entry.hostname for entry in run.entries}
+    fracs: list[float | None] = []
+    reasons: list[str | None] = []
     for row in rows.to_dict("records"):
-        operation = operation_name(row["operation"])
-        backend = pass_facts(entries[row["case"]], "collectives").get("backend")
+        operation, num_ranks = operation_name(row["operation"]), row["group_size"]
+        backend = run.entry(row["case"]).passes.collectives.backend
+        rate, reason = best.get((backend, num_ranks, operation)), None
         if pd.isna(row["bus_bytes_per_s"]):
-            found.append((None, _UNSEEN))
+            reason = _UNSEEN
         elif len(hosts) > 1:
-            found.append((None, "the ranks ran on several machines, the best is measured on one"))
-        elif (rate := best.get((backend, row["group_size"], operation))) is not None:
-            found.append((row["bus_bytes_per_s"] / rate, None))
-        else:
-            found.append((None, _why_no_best(run, row["group_size"], operation, any(
-                (backend, row["group_size"]) == key[:2] for key in best))))
-    return rows.assign(of_best_frac=pd.Series([frac for frac, _ in found], index=rows.index, dtype="float64"),
-                       of_best_reason=pd.Series([reason for _, reason in found], index=rows.index, dtype="object"))
-
-
-def _why_no_best(run: Run, num_ranks: float, operation: str, has_others: bool) -> str:
-    """Return why the best bandwidth of a collective is not known; `has_others`: whether that of others is."""
-    if is_imported(run):
-        return "a trace has no ceilings of its machine"
-    if has_others:
-        return f"the bandwidth of {operation} is not measured"
-    if pd.isna(num_ranks):
-        return "the number of its ranks was not recorded"
-    return str(run.manifest.get("collective_ceilings_reason")
-               or f"not measured: charact doctor --ceilings --nproc {num_ranks:.0f}, then measure again")
+            reason = "the ranks ran on several machines, the best is measured on one"
+        elif rate is None and is_imported(run):
+            reason = "a trace has no ceilings of its machine"
+        elif rate is None and any((backend, num_ranks) == key[:2] for key in best):
+            reason = f"the bandwidth of {operation} is not measured"
+        elif rate is None and pd.isna(num_ranks):
+            reason = "the number of its ranks was not recorded"
+        elif rate is None:
+            reason = str(run.manifest.get("collective_ceilings_reason")
+                         or f"not measured: charact doctor --ceilings --nproc {num_ranks:.0f}, then measure again")
+        fracs.append(row["bus_bytes_per_s"] / rate if reason is None and rate is not None else None)
+        reasons.append(reason)
+    return rows.assign(of_best_frac=pd.Series(fracs, index=rows.index, dtype="float64"),
+                       of_best_reason=pd.Series(reasons, index=rows.index, dtype="object"))

@@ -4,7 +4,6 @@ import pandas as pd
 
 from charact.analysis.common.cache import memoize
 from charact.analysis.common.pass_status import pass_reason
-from charact.record.case_facts import pass_facts
 from charact.record.reader import Run
 
 _RANKS = ["program", "case", "rank", "world_size", "hostname", "num_warmup_iterations", "num_iterations"]
@@ -19,16 +18,16 @@ def rank_cases(run: Run) -> pd.DataFrame:
     num_warmup_iterations that were left out; num_iterations. A program has cases of at least two ranks.
     """
     rows = []
-    for entry in run.manifest["cases"]:
-        rank, timing = entry.get("rank"), pass_facts(entry, "timing")
-        if rank is not None and (entry.get("world_size") or 1) > 1:
-            program = entry["case"].removesuffix(f"-rank{rank}")
-            program = program if program != entry["case"] else f"{entry['workload']}-{entry['mode']}"
-            rows.append([program, entry["case"], rank, entry["world_size"], entry.get("hostname"),
-                         timing.get("num_warmup_iterations") or 0, timing.get("num_iterations") or 0])
-    found = pd.DataFrame(rows, columns=_RANKS).astype({"program": "str", "case": "str", "hostname": "object"})
-    several = found.groupby("program")["rank"].transform("nunique") > 1
-    return found[several].reset_index(drop=True)
+    for entry in run.entries:
+        if entry.rank is not None and (entry.world_size or 1) > 1:
+            program = entry.case.removesuffix(f"-rank{entry.rank}")
+            program = program if program != entry.case else f"{entry.workload}-{entry.mode}"
+            timing = entry.passes.timing
+            rows.append([program, entry.case, entry.rank, entry.world_size, entry.hostname,
+                         timing.num_warmup_iterations or 0, timing.num_iterations or 0])
+    cases = pd.DataFrame(rows, columns=_RANKS).astype({"program": "str", "case": "str", "hostname": "object"})
+    several = cases.groupby("program")["rank"].transform("nunique") > 1
+    return cases[several].reset_index(drop=True)
 
 
 @memoize
@@ -79,8 +78,7 @@ def mismatches(run: Run) -> pd.DataFrame:
     """
     rows = []
     collectives, matched = rank_collectives(run), matched_iterations(run)
-    lossy = {entry["case"] for entry in run.manifest["cases"]
-             if pass_facts(entry, "collectives").get("num_lost")}
+    lossy = {entry.case for entry in run.entries if entry.passes.collectives.num_lost}
     for program, cases in rank_cases(run).groupby("program", sort=False):
         num_matched = matched.loc[matched["program"] == program, "iteration"].nunique()
         reason = None

@@ -22,13 +22,10 @@ def rank_presence(run: Run) -> pd.DataFrame:
     for program, cases in rank_cases(run).groupby("program", sort=False):
         present, size = sorted(set(cases["rank"])), int(cases["world_size"].max())
         missing = sorted(set(range(size)) - set(present))
-        rows.append([program, size, len(present), len(missing), _text(present, missing, size)])
+        are = "is" if len(missing) == 1 else "are"
+        text = f"{_ranges(present)} of {size}" + (f"; {_ranges(missing)} {are} missing" if missing else "")
+        rows.append([program, size, len(present), len(missing), text])
     return pd.DataFrame(rows, columns=_COLUMNS).astype({"program": "str", "text": "str"})
-
-
-def _text(present: Sequence[int], missing: Sequence[int], size: int) -> str:
-    words = f"{_ranges(present)} of {size}"
-    return words if not missing else f"{words}; {_ranges(missing)} {'is' if len(missing) == 1 else 'are'} missing"
 
 
 def _ranges(numbers: Sequence[int]) -> str:

@@ -1,7 +1,5 @@
 """What the mean rank of a program does in an iteration: compute, wait for later ranks, and exchange."""
 
-from typing import Any
-
 import pandas as pd
 
 from charact.analysis.common.cache import memoize
@@ -23,26 +21,21 @@ def rank_work(run: Run) -> pd.DataFrame:
     *Error*: an imbalance is at most the waiting in its collective, so a rank that comes late behind computation of the
     others is no imbalance. The start of an exchange on the last rank counts as exposed communication.
     """
-    times, waited = rank_phase_times(run), waits(run)
     rows = []
     for program, cases in rank_cases(run).groupby("program", sort=False):
-        reason = _why_unknown(run, str(program), cases)
-        found = {"reason": reason} if reason else _work(times[times["program"] == program],
-                                                        waited[waited["program"] == program])
-        rows.append({"program": program} | found)
+        rows.append([program, None, None, None, _why_unknown(run, str(program), cases)])
+        if rows[-1][-1] is not None:
+            continue
+        times, waited = (table[table["program"] == program] for table in (rank_phase_times(run), waits(run)))
+        is_waiting = times["phase"] == "communication"
+        per_rank = ["iteration", "rank"]
+        compute = times[~is_waiting].groupby(per_rank)["time_s"].sum()
+        waiting = times[is_waiting].groupby(per_rank)["time_s"].sum().reindex(compute.index, fill_value=0.0)
+        late = waited.assign(late_s=waited[["late_s", "exposed_s"]].min(axis=1)).groupby(per_rank)["late_s"].sum()
+        late = late.reindex(compute.index, fill_value=0.0)
+        rows[-1][1:4] = [float(values.groupby("iteration").mean().median())
+                         for values in (compute, late, waiting - late)]
     return pd.DataFrame(rows, columns=_COLUMNS).astype({"program": "str"})
-
-
-def _work(times: pd.DataFrame, waited: pd.DataFrame) -> dict[str, Any]:
-    """Return the columns of a program from its phases and its waits."""
-    is_waiting = times["phase"] == "communication"
-    per_rank = ["iteration", "rank"]
-    compute = times[~is_waiting].groupby(per_rank)["time_s"].sum()
-    waiting = times[is_waiting].groupby(per_rank)["time_s"].sum().reindex(compute.index, fill_value=0.0)
-    late = waited.assign(late_s=waited[["late_s", "exposed_s"]].min(axis=1)).groupby(per_rank)["late_s"].sum()
-    late = late.reindex(compute.index, fill_value=0.0)
-    return {f"{name}_s": float(values.groupby("iteration").mean().median()) for name, values in (
-        ("compute", compute), ("imbalance", late), ("exposed", waiting - late))}
 
 
 def _why_unknown(run: Run, program: str, cases: pd.DataFrame) -> str | None:
@@ -52,8 +45,7 @@ def _why_unknown(run: Run, program: str, cases: pd.DataFrame) -> str | None:
     unmatched = mismatches(run).set_index("program")["reason"]
     if program in unmatched.index:
         return str(unmatched[program])
-    lost = sum(run.passes(case)["collectives"].get("num_lost") or 0 for case in cases["case"])
-    if lost:
+    if lost := sum(run.entry(case).passes.collectives.num_lost for case in cases["case"]):
         return f"PyTorch’s flight recorder overwrote {lost} collectives: set TORCH_FR_BUFFER_SIZE to a larger number"
     collectives = rank_collectives(run)
     if collectives[collectives["program"] == program].empty:

@@ -9,7 +9,6 @@ from charact.analysis.common.significance import Sample, judged, timed
 from charact.analysis.profile.case_summary import iteration_times, phase_times
 from charact.analysis.ranks.matching import rank_cases
 from charact.analysis.ranks.rank_work import rank_work
-from charact.record.case_facts import pass_facts
 from charact.record.reader import Run
 
 CAUSES = ("imbalance_s", "exposed_s", "slower_compute_s", "rest_s")
@@ -49,8 +48,8 @@ def scaling(run: Run) -> pd.DataFrame:
     rows = []
     for key, group in groups.items():
         if group["num_ranks"] > 1:
-            rows += [_row(run, group, groups.get(_alone(key, group["batch_size"])), "weak"),
-                     _row(run, group, groups.get(_alone(key, group["global_batch_size"])), "strong")]
+            for kind, batch_size in (("weak", group["batch_size"]), ("strong", group["global_batch_size"])):
+                rows.append(_row(run, group, groups.get((*key[:len(_ALIKE)], None, 1, batch_size)), kind))
     return pd.DataFrame(rows, columns=_COLUMNS)
 
 
@@ -61,22 +60,18 @@ def case_scaling(run: Run) -> pd.DataFrame:
 
 def _groups(run: Run) -> dict[tuple[Any, ...], dict[str, Any]]:
     """Return the cases that belong together, the ranks of one program or a single process, by what they are."""
-    found: dict[tuple[Any, ...], dict[str, Any]] = {}
-    parallel = [entry for entry in run.manifest["cases"] if entry.get("parallel")]
-    for entry in run.manifest["cases"] if parallel else []:
-        if entry["status"] != "ok" or not pass_facts(entry, "timing").get("num_iterations"):
+    groups: dict[tuple[Any, ...], dict[str, Any]] = {}
+    has_parallel = any(entry.parallel for entry in run.entries)
+    for entry in run.entries:
+        if not has_parallel or entry.status != "ok" or not entry.passes.timing.num_iterations:
             continue
-        num_ranks = entry["world_size"] if entry.get("parallel") else 1
-        key = (*(entry.get(name) for name in _ALIKE), entry.get("parallel"), num_ranks, entry["batch_size"])
-        group = found.setdefault(key, {name: entry.get(name) for name in (*_ALIKE, "parallel", "batch_size")} | {
-            "num_ranks": num_ranks, "global_batch_size": entry["batch_size"] * num_ranks, "cases": []})
-        group["cases"].append(entry["case"])
-    return found
-
-
-def _alone(key: tuple[Any, ...], batch_size: int) -> tuple[Any, ...]:
-    """Return the key of the single process with a batch size."""
-    return (*key[:len(_ALIKE)], None, 1, batch_size)
+        num_ranks = (entry.world_size if entry.parallel else None) or 1
+        facts = {name: getattr(entry, name) for name in (*_ALIKE, "parallel")} | {
+            "num_ranks": num_ranks, "batch_size": entry.batch_size}
+        group = groups.setdefault(tuple(facts.values()), facts | {
+            "global_batch_size": (entry.batch_size or 0) * num_ranks, "cases": []})
+        group["cases"].append(entry.case)
+    return groups
 
 
 def _row(run: Run, group: dict[str, Any], base: dict[str, Any] | None, kind: str) -> dict[str, Any]:
@@ -86,8 +81,8 @@ def _row(run: Run, group: dict[str, Any], base: dict[str, Any] | None, kind: str
     if base is None:
         return row | {"reason": _NO_WEAK if kind == "weak" else _NO_STRONG}
     share = 1 if kind == "weak" else group["num_ranks"]
-    ratio = judged(_sample(run, base), sample)
-    base_s = _sample(run, base).value
+    base_sample = _sample(run, base)
+    ratio, base_s = judged(base_sample, sample), base_sample.value
     lost_s = sample.value - base_s / share
     lost = _phases(run, group).sub(_phases(run, base) / share, fill_value=0.0)
     return row | {
@@ -101,13 +96,11 @@ def _row(run: Run, group: dict[str, Any], base: dict[str, Any] | None, kind: str
 
 def _causes(run: Run, group: dict[str, Any], ideal_s: float, lost_s: float) -> dict[str, Any]:
     """Return the causes of the lost time, or why they are not known."""
-    cases = rank_cases(run)
-    programs = cases.loc[cases["case"].isin(group["cases"]), "program"]
-    found = rank_work(run)
-    found = found[found["program"].isin(programs)]
-    if found.empty:
+    cases, work = rank_cases(run), rank_work(run)
+    work = work[work["program"].isin(cases.loc[cases["case"].isin(group["cases"]), "program"])]
+    if work.empty:
         return {"cause_reason": "a rank is missing"}
-    (row,) = found.to_dict("records")
+    (row,) = work.to_dict("records")
     if isinstance(row["reason"], str):
         return {"cause_reason": row["reason"]}
     slower_s = row["compute_s"] - ideal_s

@@ -50,16 +50,16 @@ def stragglers(run: Run) -> pd.DataFrame:
     for program in rank_cases(run)["program"].unique():
         of_program = times[times["program"] == program]
         num_iterations = of_program["iteration"].nunique()
-        found: dict[str, Any] = {"num_iterations": num_iterations}
+        row: dict[str, Any] = {"program": program, "num_iterations": num_iterations}
         if program in unmatched.index:
-            found["reason"] = unmatched[program]
+            row["reason"] = unmatched[program]
         elif num_iterations < MIN_ITERATIONS:
-            found["reason"] = f"{num_iterations} iterations are too few to compare ranks: {MIN_ITERATIONS} are needed"
+            row["reason"] = f"{num_iterations} iterations are too few to compare ranks: {MIN_ITERATIONS} are needed"
         elif (of_waits := waited[waited["program"] == program]).empty:
-            found["reason"] = _why_no_waits(run, program)
+            row["reason"] = _why_no_waits(run, program)
         else:
-            found |= _judged(_Program(of_program, of_waits))
-        rows.append({"program": program} | found)
+            row |= _judged(_Program(of_program, of_waits))
+        rows.append(row)
     return pd.DataFrame({
         name: pd.Series([row.get(name) for row in rows], dtype="float64" if name in _NUMBERS else "object")
         for name in _COLUMNS
@@ -68,17 +68,11 @@ def stragglers(run: Run) -> pd.DataFrame:
 
 def _why_no_waits(run: Run, program: str) -> str:
     """Return why it is not known how long the ranks of a program wait."""
-    if _is_on_device(run, program):
+    entries = [run.entry(case) for case in rank_cases(run).query("program == @program")["case"]]
+    if any(entry.device != "cpu" for entry in entries):
         return _NO_DEVICE
-    cases = set(rank_cases(run).query("program == @program")["case"])
-    is_of_profile = any(entry.get("parallel") for entry in run.manifest["cases"] if entry["case"] in cases)
+    is_of_profile = any(entry.parallel for entry in entries)
     return (why_not_recorded(run, program) if is_of_profile else None) or _NO_EXCHANGE
-
-
-def _is_on_device(run: Run, program: str) -> bool:
-    """Return whether a program's ranks computed on a device other than the CPU."""
-    cases = set(rank_cases(run).query("program == @program")["case"])
-    return any(entry["case"] in cases and entry["device"] != "cpu" for entry in run.manifest["cases"])
 
 
 def rank_verdicts(run: Run) -> pd.DataFrame:
@@ -87,8 +81,8 @@ def rank_verdicts(run: Run) -> pd.DataFrame:
     Columns: case, its rank and world_size; straggler, the rank that the verdict names; and the other columns of
     `stragglers`.
     """
-    found = stragglers(run).rename(columns={"rank": "straggler"})
-    return rank_cases(run)[["program", "case", "rank", "world_size"]].merge(found, on="program")
+    verdicts = stragglers(run).rename(columns={"rank": "straggler"})
+    return rank_cases(run)[["program", "case", "rank", "world_size"]].merge(verdicts, on="program")
 
 
 class _Program:
@@ -122,33 +116,27 @@ class _Program:
 def _judged(program: _Program) -> dict[str, Any]:
     """Return the columns of a program whose iterations were matched."""
     waiting_s = float(program.caused_s.sum(axis=1).median())
+    waiting_frac = waiting_s / program.median_s
     of_rank = program.caused_s.median()
     worst = int(_largest(of_rank))
-    found: dict[str, Any] = {"threshold_frac": WAITING_FRAC, "wait_s": waiting_s,
-                             "share_frac": waiting_s / program.median_s}
-    if found["share_frac"] < WAITING_FRAC:
-        return found | {"verdict": BALANCED, "evidence": _balanced(found["share_frac"])}
+    row: dict[str, Any] = {"threshold_frac": WAITING_FRAC, "wait_s": waiting_s, "share_frac": waiting_frac}
+    if waiting_frac < WAITING_FRAC:
+        return row | {"verdict": BALANCED, "evidence": (
+            f"the ranks wait for each other for {share(waiting_frac)} of the iteration; from {share(WAITING_FRAC)} on, "
+            "this would be a straggler or an imbalance")}
     extra_s = float(program.work_s[worst] - program.work_s.drop(worst).median())
     is_one = (of_rank[worst] >= _ONE_RANK_FRAC * waiting_s
               and _low(program.caused_s[worst]) >= WAITING_FRAC * program.median_s)
     if is_one and extra_s >= _LASTING_FRAC * of_rank[worst]:
-        return found | _straggler(program, worst, float(of_rank[worst]))
+        return row | _straggler(program, worst, float(of_rank[worst]))
     most, least = int(_largest(program.work_s)), int(_largest(-program.work_s))
     if _low(program.works_s[most] - program.works_s[least]) >= _LASTING_FRAC * waiting_s:
-        return found | _imbalance(program, most, least, waiting_s)
-    if found["share_frac"] < ROTATING_FRAC or program.range_s.max() < _LASTING_FRAC * waiting_s:
-        return found | {"verdict": BALANCED, "evidence": _uneven(found["share_frac"])}
-    return found | {"threshold_frac": ROTATING_FRAC} | _rotating(program, waiting_s)
-
-
-def _balanced(share_frac: float) -> str:
-    return (f"the ranks wait for each other for {share(share_frac)} of the iteration; from {share(WAITING_FRAC)} on, "
-            "this would be a straggler or an imbalance")
-
-
-def _uneven(share_frac: float) -> str:
-    return (f"the ranks wait for each other for {share(share_frac)} of the iteration, but no rank and no phase "
-            f"explains half of it; rotating stragglers are reported from {share(ROTATING_FRAC)} on")
+        return row | _imbalance(program, most, least, waiting_s)
+    if waiting_frac < ROTATING_FRAC or program.range_s.max() < _LASTING_FRAC * waiting_s:
+        return row | {"verdict": BALANCED, "evidence": (
+            f"the ranks wait for each other for {share(waiting_frac)} of the iteration, but no rank and no phase "
+            f"explains half of it; rotating stragglers are reported from {share(ROTATING_FRAC)} on")}
+    return row | {"threshold_frac": ROTATING_FRAC} | _rotating(program, waiting_s)
 
 
 def _straggler(program: _Program, rank: int, wait_s: float) -> dict[str, Any]:
@@ -158,8 +146,12 @@ def _straggler(program: _Program, rank: int, wait_s: float) -> dict[str, Any]:
     evidence = (f"rank {rank}’s {_named(phase)} takes {quantity(extra[phase], 's')} longer than that of the other "
                 f"ranks; the others wait {quantity(wait_s, 's')} ({share(frac)} of the iteration) for it"
                 f"{_where(program, rank)}")
+    advice = (f"speed up loading on rank {rank}: its storage, its loader processes, and the sizes of its samples"
+              if phase == "data" else
+              f"find out what differs on rank {rank}: its machine (clock, other programs), its share of the work, and "
+              "code that only this rank runs")
     return {"verdict": STRAGGLER, "rank": rank, "phase": phase, "extra_s": float(extra[phase]), "wait_s": wait_s,
-            "share_frac": frac, "evidence": evidence, "advice": _advice(rank, phase)}
+            "share_frac": frac, "evidence": evidence, "advice": advice}
 
 
 def _imbalance(program: _Program, most: int, least: int, waiting_s: float) -> dict[str, Any]:
@@ -209,10 +201,3 @@ def _where(program: _Program, rank: int) -> str:
     phase, operation = _largest(rows.groupby(["phase", "operation"])["late_s"].sum())
     inside = "between phases" if phase == "communication" else f"in {phase}"
     return f", most at the {operation} {inside}"
-
-
-def _advice(rank: int, phase: str) -> str:
-    if phase == "data":
-        return f"speed up loading on rank {rank}: its storage, its loader processes, and the sizes of its samples"
-    return (f"find out what differs on rank {rank}: its machine (clock, other programs), its share of the work, and "
-            "code that only this rank runs")

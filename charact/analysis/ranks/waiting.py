@@ -45,19 +45,14 @@ def waits(run: Run) -> pd.DataFrame:
     cases = rank_cases(run)
     cases = cases[~cases["program"].isin(mismatches(run)["program"])]
     num_ranks = cases.groupby("program")["rank"].nunique()
-    found = rank_collectives(run).dropna(subset=["wait_s"])
-    found = found[found["program"].isin(num_ranks.index)]
-    complete = found.groupby(_CALL)["rank"].transform("nunique") == found["program"].map(num_ranks)
-    seen = found[complete]
-    rest = rank_phase_times(run).query("phase == 'communication'")
-    rest = rest[rest["program"].isin(set(num_ranks.index) - set(seen["program"]))]
-    rest = rest.rename(columns={"time_s": "wait_s"})
-    rest = rest.assign(exposed_s=rest["wait_s"], phase=None, operation="", bytes=None, group="", sequence=0)
-    everything = pd.concat([one for one in (seen, rest) if len(one)] or [seen], ignore_index=True)
-    return _with_last(everything)
-
-
-def _with_last(rows: pd.DataFrame) -> pd.DataFrame:
+    observed = rank_collectives(run).dropna(subset=["wait_s"])
+    observed = observed[observed["program"].isin(num_ranks.index)]
+    complete = observed.groupby(_CALL)["rank"].transform("nunique") == observed["program"].map(num_ranks)
+    observed = observed[complete]
+    phases = rank_phase_times(run).query("phase == 'communication'").rename(columns={"time_s": "wait_s"})
+    phases = phases[phases["program"].isin(set(num_ranks.index) - set(observed["program"]))]
+    phases = phases.assign(exposed_s=phases["wait_s"], phase=None, operation="", bytes=None, group="", sequence=0)
+    rows = pd.concat([table for table in (observed, phases) if len(table)] or [observed], ignore_index=True)
     if rows.empty:
         return rows.reindex(columns=_WAITS)
     shortest = rows.loc[rows.groupby(_CALL)["wait_s"].idxmin(), [*_CALL, "rank", "wait_s"]]
@@ -77,16 +72,16 @@ def waiting_matrix(run: Run) -> pd.DataFrame:
     rows = waits(run)
     walls = rank_phase_times(run).groupby(["program", "iteration", "rank"])["time_s"].sum()
     means = walls.groupby(["program", "rank"]).mean()
-    found = []
+    pairs = []
     for program, of_program in rows.groupby("program", sort=False):
         num_iterations = of_program["iteration"].nunique()
         sums = of_program.groupby(["rank", "last_rank"])["late_s"].sum() / num_iterations
         ranks = sorted(of_program["rank"].unique())
-        found += [[program, rank, other, float(sums.get((rank, other), 0.0)),
+        pairs += [[program, rank, other, float(sums.get((rank, other), 0.0)),
                    float(sums.get((rank, other), 0.0) / means[program, rank])]
                   for rank in ranks for other in ranks if other != rank]
     columns = ["program", "rank", "for_rank", "wait_s", "share_frac"]
-    return pd.DataFrame(found, columns=columns).astype({"wait_s": "float64", "share_frac": "float64"})
+    return pd.DataFrame(pairs, columns=columns).astype({"wait_s": "float64", "share_frac": "float64"})
 
 
 def rank_waits(run: Run) -> pd.DataFrame:
