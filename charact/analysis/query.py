@@ -16,6 +16,7 @@ from charact.analysis.profile.core_use import why_unreliable
 from charact.analysis.summary import COLUMNS
 from charact.analysis.summary import TABLE as SUMMARY
 from charact.core.errors import UserError
+from charact.record.manifest_passes import CoreUse
 from charact.record.reader import arrow_schema
 from charact.record.schema import TABLES, Column, column_names
 
@@ -84,16 +85,23 @@ def query(paths: Sequence[Path], sql: str, on_run: OnRun = lambda: None) -> pd.D
         import duckdb
     except ImportError as error:
         raise UserError("queries need DuckDB: pip install 'charact[query]'") from error
+    for path in paths:
+        if not os.path.isfile(path / "run.json"):
+            raise UserError(f"{path} holds no run.json: name a run directory, such as one below runs/")
     with duckdb.connect(":memory:") as connection:
-        _check(paths)
         # Registered frames are found by name only as long as Python has a reference.
         cases = _cases(paths if _names(sql, CASES) else ())
         connection.register(CASES, cases)
         for table in TABLES:
             _add(connection, table, paths if _names(sql, table) else ())
         uses_index = any(_names(sql, table) for table in (SUMMARY, RESULTS, *VIEWS))
-        index = _readable(read_index(paths if uses_index else (), on_run))
-        summary, results = _summary(index), _results(index)
+        index = read_index(paths if uses_index else (), on_run)
+        if problem := next((facts.problem for facts in index.runs.values() if facts.problem is not None), None):
+            raise UserError(f"{problem}: leave this run out")
+        rows_of_summary = [{"run": Path(path).name, **row} for path, facts in index.runs.items()
+                           for row in facts.summary]
+        schema = arrow_schema([Column("run", "string", "name of the run's directory"), *COLUMNS])
+        summary, results = pa.Table.from_pylist(rows_of_summary, schema=schema), _results(index)
         connection.register(SUMMARY, summary)
         connection.register("_results", results)
         columns = ", ".join(f'CAST("{name}" AS {kind}) AS "{name}"' for name, kind in _RESULT_COLUMNS.items())
@@ -114,13 +122,6 @@ def _names(sql: str, table: str) -> bool:
     return re.search(rf"(?i)\b{table}\b", sql) is not None
 
 
-def _check(paths: Sequence[Path]) -> None:
-    """Check that each path is a run."""
-    for path in paths:
-        if not os.path.isfile(path / "run.json"):
-            raise UserError(f"{path} holds no run.json: name a run directory, such as one below runs/")
-
-
 class _Manifest(msgspec.Struct):
     """The facts of run.json that the table of cases has; the others are not decoded."""
 
@@ -138,25 +139,15 @@ def _cases(paths: Sequence[Path]) -> pd.DataFrame:
         try:
             manifest = decoder.decode((path / "run.json").read_bytes())
             rows += [[path.name, *(getattr(manifest, fact) for fact in _RUN_FACTS),
-                      *(case.get(fact) for fact in _FACTS), why_unreliable(case)] for case in manifest.cases]
+                      *(case.get(fact) for fact in _FACTS), _why_unreliable(case)] for case in manifest.cases]
         except (OSError, msgspec.DecodeError, AttributeError, KeyError, TypeError) as error:
             raise UserError(f"{path / 'run.json'} is damaged ({type(error).__name__}): leave this run out") from error
     return pd.DataFrame(rows, columns=["run", *_RUN_FACTS, *_FACTS, _UNRELIABLE])
 
 
-def _readable(index: Index) -> Index:
-    """Return the index."""
-    for facts in index.runs.values():
-        if facts.problem is not None:
-            raise UserError(f"{facts.problem}: leave this run out")
-    return index
-
-
-def _summary(index: Index) -> pa.Table:
-    """Return the headline numbers of each case of each run."""
-    schema = arrow_schema([Column("run", "string", "name of the run's directory"), *COLUMNS])
-    return pa.Table.from_pylist([{"run": Path(path).name, **row} for path, facts in index.runs.items()
-                                 for row in facts.summary], schema=schema)
+def _why_unreliable(case: dict[str, Any]) -> str | None:
+    use = case.get("passes", {}).get("timing", {}).get("core_use")
+    return why_unreliable(msgspec.convert(use, CoreUse | None))
 
 
 def _results(index: Index) -> pd.DataFrame:
@@ -166,7 +157,7 @@ def _results(index: Index) -> pd.DataFrame:
         unreliable = {row["case"]: row[_UNRELIABLE] for row in facts.summary}
         rows += [[Path(path).name, facts.started, facts.commit, facts.machine, facts.torch, case, metric, number.value,
                   number.low, number.high, number.reason, unreliable.get(case)]
-                 for case, found in facts.cases.items() for metric, number in found.metrics.items()]
+                 for case, of_case in facts.cases.items() for metric, number in of_case.metrics.items()]
     return pd.DataFrame(rows, columns=list(_RESULT_COLUMNS))
 
 

@@ -5,13 +5,14 @@ from typing import Any
 import pandas as pd
 
 from charact.analysis.common.cache import memoize
-from charact.analysis.common.significance import INTERVAL_METHOD
+from charact.analysis.common.significance import INTERVAL_METHOD, Sample
 from charact.analysis.compare.samples import CASE, time_samples
 from charact.analysis.findings import findings
 from charact.analysis.memory.composition import memory_composition
 from charact.analysis.memory.growth import growth_by_case
 from charact.analysis.profile.case_summary import MIN_SPREAD_ITERATIONS, case_summary
 from charact.analysis.profile.core_use import why_unreliable
+from charact.record.manifest import CaseEntry
 from charact.record.reader import Run
 from charact.record.schema import Column
 
@@ -84,9 +85,9 @@ def summary(run: Run) -> pd.DataFrame:
     """
     cases = case_summary(run).to_dict("records")
     times, growth, findings_by_case = time_samples(run, CASE), _growth(run), _findings(run)
-    rows = [_row(run, case, entry, times.get((case["case"], CASE)))
-            | growth.get(case["case"], {}) | findings_by_case.get(case["case"], {})
-            for case, entry in zip(cases, run.manifest["cases"], strict=True)]
+    rows = [_row(run, case, entry, times.get((entry.case, CASE)))
+            | growth.get(entry.case, {}) | findings_by_case.get(entry.case, {})
+            for case, entry in zip(cases, run.entries, strict=True)]
     types = {"string": "str", "int64": "Int64", "float64": "float64"}
     frame = pd.DataFrame(rows, columns=[column.name for column in COLUMNS])
     return frame.astype({column.name: types[column.type] for column in COLUMNS})
@@ -99,33 +100,26 @@ def summary_rows(run: Run) -> list[dict[str, Any]]:
             for row in frame.where(frame.notna(), None).to_dict("records")]
 
 
-def _row(run: Run, case: dict[Any, Any], entry: dict[str, Any], time: Any) -> dict[str, Any]:
-    passes, options = entry.get("passes", {}), run.manifest.get("options", {})
-    timing, software = passes.get("timing", {}), run.manifest.get("software", {})
-    interval = None if time is None else time.interval
-    low_s, high_s = interval or (None, None)
-    return case | {
-        "time_of": None if time is None else _TIME_OF.get(case["kind"]), "time_s": None if time is None else time.value,
-        "low_s": low_s, "high_s": high_s, "interval_method": None if interval is None else _method(time),
-        "interval_reason": None if time is None or interval else time.reason or "a count: no variation",
-        "unreliable": why_unreliable(entry), "num_warmup_iterations": timing.get("num_warmup_iterations"),
-        "warmup_ended_by": timing.get("warmup_ended_by"), "num_threads": _num_threads(timing, options),
-        "seed": options.get("seed"), "charact_version": software.get("charact"),
+def _row(run: Run, case: dict[Any, Any], entry: CaseEntry, time: Sample | None) -> dict[str, Any]:
+    timing, software = entry.passes.timing, run.manifest.get("software", {})
+    settings = timing.program and timing.program.settings
+    of_program = settings and settings.threads and settings.threads.intra_op
+    row = case | {
+        "unreliable": why_unreliable(timing.core_use), "num_warmup_iterations": timing.num_warmup_iterations,
+        "warmup_ended_by": timing.warmup_ended_by,
+        "num_threads": of_program or timing.num_threads or run.options.threads,
+        "seed": run.manifest.get("options", {}).get("seed"), "charact_version": software.get("charact"),
         "python_version": software.get("python"), "torch_version": software.get("torch"),
+        "low_s": None, "high_s": None,
     }  # fmt: skip
-
-
-def _method(time: Any) -> str:
-    if time.error_frac is not None:
-        return "standard error"
-    return INTERVAL_METHOD if time.least is not None else "block bootstrap"
-
-
-def _num_threads(timing: dict[str, Any], options: dict[str, Any]) -> int | None:
-    """Return the number of threads: of a watched program, of a rank, or of the run's options."""
-    settings = (timing.get("program") or {}).get("settings") or {}
-    num_threads = (settings.get("threads") or {}).get("intra_op") or timing.get("num_threads") or options.get("threads")
-    return None if num_threads is None else int(num_threads)
+    if time is None:
+        return row
+    row |= {"time_of": _TIME_OF.get(case["kind"]), "time_s": time.value}
+    if (interval := time.interval) is None:
+        return row | {"interval_reason": time.reason or "a count: no variation"}
+    method = INTERVAL_METHOD if time.least is not None else "block bootstrap"
+    return row | {"low_s": interval[0], "high_s": interval[1],
+                  "interval_method": "standard error" if time.error_frac is not None else method}
 
 
 def _findings(run: Run) -> dict[str, dict[str, Any]]:
@@ -142,16 +136,13 @@ def _findings(run: Run) -> dict[str, dict[str, Any]]:
 
 _GROWTH = {"shape": "memory_form", "position": "memory_position", "slope_bytes": "memory_slope_bytes",
            "square_bytes": "memory_square_bytes", "fixed_bytes": "memory_fixed_bytes"}
-
-
 _MIN_SIZES = 3
 """Minimum number of sizes that show how memory grows."""
 
 
 def _growth(run: Run) -> dict[str, dict[str, Any]]:
     """Return the columns about growing memory, by case: of measured peaks if there are any, else of estimates."""
-    sizes = {entry.get("input_size") for entry in run.manifest["cases"]}
-    if len(sizes) < _MIN_SIZES:  # most runs; spares the fits
+    if len({entry.input_size for entry in run.entries}) < _MIN_SIZES:  # most runs; spares the fits
         return {str(case): {"memory_form": "none"} for case in memory_composition(run)["case"].unique()}
     rows = growth_by_case(run).sort_values("method").drop_duplicates("case")  # 'measured' before 'predicted'
     rows = rows.assign(slope_bytes=rows["slope_bytes"].fillna(rows["linear_bytes"]),

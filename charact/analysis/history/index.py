@@ -7,17 +7,13 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from charact.core.errors import UserError
 from charact.core.files import atomic_write, user_cache
 from charact.record.schema import SCHEMA_VERSION
-
-if TYPE_CHECKING:
-    from charact.analysis.common.significance import Sample
-    from charact.record.reader import Run
 
 FORMAT = 2
 _NUM_KEPT_CHANGES = 256
@@ -105,11 +101,11 @@ def read_index(paths: Sequence[Path], on_run: OnRun = lambda: None) -> Index:
     cached = _cached(place)
     index, has_changed = Index({}, cached.changes, cached.runs, place), False
     for name in map(os.path.abspath, paths):
-        kept, state = index.others.pop(name, None), _state(name)
-        if kept is None or kept.state != state:
-            kept, has_changed = _facts(Path(name), state), True
+        facts, state = index.others.pop(name, None), _state(name)
+        if facts is None or facts.state != state:
+            facts, has_changed = _facts(Path(name), state), True
             on_run()
-        index.runs[name] = kept
+        index.runs[name] = facts
     if has_changed:
         index.keep()
     return index
@@ -143,52 +139,40 @@ def _place(paths: Iterable[Path]) -> Path | None:
 def _cached(place: Path | None) -> _Cache:
     """Return the content of the index file; nothing if there is none that can be used."""
     with contextlib.suppress(OSError, msgspec.MsgspecError, UnicodeDecodeError):
-        found = msgspec.json.decode(place.read_bytes(), type=_Cache) if place is not None else None
-        if found is not None and found.made_by == _made_by():
-            return found
+        cache = _Cache("") if place is None else msgspec.json.decode(place.read_bytes(), type=_Cache)
+        if cache.made_by == _made_by():
+            return cache
     return _Cache(_made_by())
 
 
 def _state(directory: str) -> tuple[int, int]:
     try:
-        found = os.stat(os.path.join(directory, "run.json"))
+        status = os.stat(os.path.join(directory, "run.json"))
     except OSError:
         return (0, 0)
-    return found.st_mtime_ns, found.st_size
+    return status.st_mtime_ns, status.st_size
 
 
 def _facts(path: Path, state: tuple[int, int]) -> RunFacts:
     from charact.analysis.common.machine_names import machine_name
+    from charact.analysis.compare.ratios import metric_samples
     from charact.analysis.summary import summary_rows
     from charact.record.presentable import presentable
     from charact.record.reader import load_run
 
     try:
         run = presentable(load_run(path))
-        cases = _cases(run)
+        metrics: dict[str, dict[str, Number]] = {}
+        for (case, metric), sample in metric_samples(run).items():
+            low, high = sample.interval or (None, None)
+            reason = "a count: no variation" if sample.exact else sample.reason
+            metrics.setdefault(case, {})[metric] = Number(sample.value, low, high, reason if low is None else None)
     except UserError as error:
         return RunFacts(path.name, state, None, None, None, None, None, str(error), {})
     software = run.manifest.get("software") or {}
     git = software.get("git") or {}
-    found = RunFacts(run.run_id, state, run.manifest.get("started"), git.get("commit"), git.get("dirty"),
+    cases = {entry.case: CaseFacts(entry.status, entry.reason, metrics.get(entry.case, {})) for entry in run.entries}
+    facts = RunFacts(run.run_id, state, run.manifest.get("started"), git.get("commit"), git.get("dirty"),
                      machine_name(run), software.get("torch"), None, cases, summary_rows(run))
     run.release()
-    return found
-
-
-def _cases(run: "Run") -> dict[str, CaseFacts]:
-    from charact.analysis.compare.ratios import metric_samples
-
-    metrics: dict[str, dict[str, Number]] = {}
-    for (case, metric), sample in metric_samples(run).items():
-        metrics.setdefault(case, {})[metric] = _number(sample)
-    return {entry["case"]: CaseFacts(entry["status"], entry.get("reason"), metrics.get(entry["case"], {}))
-            for entry in run.manifest["cases"]}
-
-
-def _number(sample: "Sample") -> Number:
-    """Return a value with its 95 % interval."""
-    interval = sample.interval
-    if interval is None:
-        return Number(sample.value, None, None, "a count: no variation" if sample.exact else sample.reason)
-    return Number(sample.value, *interval, None)
+    return facts

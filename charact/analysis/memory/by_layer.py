@@ -21,15 +21,15 @@ def memory_by_layer(run: Run) -> pd.DataFrame:
     """
     rows = memory_timeline(run)
     rows = rows[rows["method"] == "measured"]
-    found: list[tuple[str, str, str | None, float]] = []
+    parts: list[tuple[str, str, str | None, float]] = []
     for case, of_case in rows.groupby("case", sort=False):
         totals = of_case.groupby("moment")["bytes"].sum()
         until = of_case[of_case["moment"] <= totals.idxmax()]
         for category, held in until.groupby("category", sort=False):
             layers = [layer if isinstance(layer, str) else None for layer in held["layer"]]
             by_layer = _remaining(layers, held["bytes"].tolist())
-            found += [(str(case), str(category), layer, amount) for layer, amount in by_layer.items()]
-    frame = pd.DataFrame(found, columns=["case", "category", "layer", "bytes"])
+            parts += [(str(case), str(category), layer, amount) for layer, amount in by_layer.items()]
+    frame = pd.DataFrame(parts, columns=["case", "category", "layer", "bytes"])
     return in_order(frame.astype({"case": "str", "bytes": "float64"}), run, "case", "category")
 
 

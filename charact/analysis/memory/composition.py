@@ -1,29 +1,24 @@
 """Composition of memory at the peak, in each phase and over time; weights against intermediate results."""
 
-from typing import Any
-
 import pandas as pd
 
 from charact.analysis.common.cache import memoize
 from charact.analysis.common.pass_status import pass_reason
 from charact.analysis.common.row_order import in_order
-from charact.record.case_facts import pass_facts
+from charact.record.manifest_passes import Workspaces
 from charact.record.reader import Run
 
-_INTERMEDIATE = ("activations", "temporary")
-"""Categories of intermediate results: activations and temporary memory."""
-_PREDICTED = [
-    "low_bytes", "high_bytes", "tensors_bytes", "workspaces_bytes", "rounding_bytes", "workspaces_method",
-    "workspaces_reason", "num_measured_calls", "uncertain", "duration_s",
-]  # fmt: skip
-_PARTS = ("tensors_bytes", "workspaces_bytes", "rounding_bytes")
+_PART_OF = {"weights": "weights_bytes", "activations": "intermediate_bytes", "temporary": "intermediate_bytes"}
+"""Column of `weights_and_intermediate` of a category; others belong to the rest."""
+_PREDICTED = ["low_bytes", "high_bytes", "tensors_bytes", "workspaces_bytes", "rounding_bytes", "duration_s"]
+_WORKSPACES = ["workspaces_method", "workspaces_reason", "num_measured_calls", "uncertain"]
 _MEASURED_NEEDS = ["reserved_peak_bytes", "allocator_peak_bytes", "process_before_bytes", "process_peak_bytes"]
 _PREDICTED_NEEDS = ["context_bytes", "needed_bytes", "device_memory_bytes"]
 
 
 def is_memory_run(run: Run) -> bool:
     """Return whether the run analyses memory only (`charact memory`)."""
-    return bool(run.manifest.get("options", {}).get("command") == "memory")
+    return run.options.command == "memory"
 
 
 @memoize
@@ -58,19 +53,13 @@ def weights_and_intermediate(run: Run) -> pd.DataFrame:
     rest_bytes, the other categories. The three sum to the peak.
     """
     held = memory_composition(run)
-    wide = held.assign(part=held["category"].map(_part_of)).pivot_table(
+    wide = held.assign(part=held["category"].map(_PART_OF).fillna("rest_bytes")).pivot_table(
         index=["case", "method"], columns="part", values="bytes", aggfunc="sum", fill_value=0.0, sort=False
     )
     wide = wide.reindex(columns=["weights_bytes", "intermediate_bytes", "rest_bytes"], fill_value=0.0).reset_index()
     wide["ratio"] = wide["intermediate_bytes"] / wide["weights_bytes"].where(wide["weights_bytes"] > 0)
     wide.columns.name = None
     return in_order(wide, run, "case")
-
-
-def _part_of(category: str) -> str:
-    if category == "weights":
-        return "weights_bytes"
-    return "intermediate_bytes" if category in _INTERMEDIATE else "rest_bytes"
 
 
 @memoize
@@ -86,12 +75,24 @@ def memory_peaks(run: Run) -> pd.DataFrame:
     distinct calls measured; uncertain, operators whose internal memory is modelled; duration_s of the estimation.
     """
     totals = memory_composition(run).groupby(["case", "method"])["bytes"].sum()
-    rows = [_peak(run, entry, totals) for entry in run.manifest["cases"]]
-    columns = ["case", "status", "reason", "measured_bytes", "measured_reason", "predicted_bytes", "predicted_reason",
-               *_PREDICTED]  # fmt: skip
-    numbers = ["measured_bytes", "predicted_bytes", "low_bytes", "high_bytes", *_PARTS, "num_measured_calls",
-               "duration_s"]
-    peaks = pd.DataFrame(rows, columns=columns).astype({"case": "str"} | dict.fromkeys(numbers, "float64"))
+    rows = []
+    for entry in run.entries:
+        row = [entry.case, entry.status, entry.reason]
+        for method, name in (("measured", "memory"), ("predicted", "prediction")):
+            held, reason = totals.get((entry.case, method)), None
+            if held is None and name in entry.passes:
+                reason = pass_reason(run, entry.case, name) or "the record has no data"
+            elif held is None:
+                reason = entry.reason or f"not {method}"
+            row += [held, reason]
+        facts = entry.passes.prediction
+        workspaces = facts.workspaces or facts.calibration or Workspaces()
+        rows.append([*row, *(getattr(facts, name) for name in _PREDICTED), workspaces.method, workspaces.reason,
+                     workspaces.num_measured, ", ".join(facts.uncertain or []) or None])
+    columns = ["case", "status", "reason", "measured_bytes", "measured_reason", "predicted_bytes", "predicted_reason"]
+    peaks = pd.DataFrame(rows, columns=[*columns, *_PREDICTED, *_WORKSPACES])
+    numbers = ["measured_bytes", "predicted_bytes", "num_measured_calls", *_PREDICTED]
+    peaks = peaks.astype({"case": "str"} | dict.fromkeys(numbers, "float64"))
     peaks["error_frac"] = peaks["predicted_bytes"] / peaks["measured_bytes"] - 1
     within = peaks["measured_bytes"].between(peaks["low_bytes"], peaks["high_bytes"]).astype("float64")
     known = peaks[["measured_bytes", "low_bytes", "high_bytes"]].notna().all(axis="columns")
@@ -100,28 +101,6 @@ def memory_peaks(run: Run) -> pd.DataFrame:
                         axis="columns").max(axis="columns").clip(lower=0)
     peaks["outside_bytes"] = outside.where(known)
     return peaks
-
-
-def _peak(run: Run, entry: dict[str, Any], totals: "pd.Series[float]") -> dict[str, Any]:
-    case = entry["case"]
-    found: dict[str, Any] = {name: entry.get(name) for name in ("case", "status", "reason")}
-    for method, name in (("measured", "memory"), ("predicted", "prediction")):
-        held = totals.get((case, method))
-        found[f"{method}_bytes"] = held
-        found[f"{method}_reason"] = None if held is not None else _why_none(run, entry, name, method)
-    facts = pass_facts(entry, "prediction")
-    workspaces = facts.get("workspaces") or facts.get("calibration") or {}
-    return found | {name: facts.get(name) for name in _PREDICTED} | {
-        "workspaces_method": workspaces.get("method"), "workspaces_reason": workspaces.get("reason"),
-        "num_measured_calls": workspaces.get("num_measured"),
-        "uncertain": ", ".join(facts.get("uncertain") or []) or None,
-    }  # fmt: skip
-
-
-def _why_none(run: Run, entry: dict[str, Any], name: str, method: str) -> str:
-    if name not in entry.get("passes", {}):
-        return str(entry.get("reason") or f"not {method}")
-    return pass_reason(run, entry["case"], name) or "the record has no data"
 
 
 @memoize
@@ -136,14 +115,13 @@ def memory_needs(run: Run) -> pd.DataFrame:
     that it has; margin_bytes, the difference; fits (0 or 1).
     """
     rows = []
-    for entry in run.manifest["cases"]:
-        measured = pass_facts(entry, "memory")
-        predicted = pass_facts(entry, "prediction")
-        if measured.get("peak_bytes") is not None or predicted.get("peak_bytes") is not None:
+    for entry in run.entries:
+        measured, predicted = entry.passes.memory, entry.passes.prediction
+        if measured.peak_bytes is not None or predicted.peak_bytes is not None:
             rows.append([
-                entry["case"], entry.get("device"), predicted.get("device"), measured.get("peak_bytes"),
-                *(measured.get(name) for name in _MEASURED_NEEDS), predicted.get("reserved_peak_bytes"),
-                *(predicted.get(name) for name in _PREDICTED_NEEDS), predicted.get("fits"),
+                entry.case, entry.device, predicted.device, measured.peak_bytes,
+                *(getattr(measured, name) for name in _MEASURED_NEEDS), predicted.reserved_peak_bytes,
+                *(getattr(predicted, name) for name in _PREDICTED_NEEDS), predicted.fits,
             ])  # fmt: skip
     numbers = ["allocated_bytes", *_MEASURED_NEEDS, "predicted_reserved_bytes", *_PREDICTED_NEEDS, "fits"]
     needs = pd.DataFrame(rows, columns=["case", "device_kind", "target", *numbers])

@@ -120,18 +120,27 @@ def _shape(positions: list[float], peaks: list[float]) -> dict[str, Any]:
     if line is None:
         return {"reason": "one input size only"}
     spread_frac = (max(peaks) - min(peaks)) / max(peaks) if max(peaks) > 0 else 0.0
-    residuals = [abs(peak - line.intercept - line.slope * at) for at, peak in zip(positions, peaks, strict=True)]
-    residual_frac = max(residual / peak if peak > 0 else 1.0 for residual, peak in zip(residuals, peaks, strict=True))
+    fits = [line.intercept + line.slope * at for at in positions]
     rise_bytes = line.slope * (max(positions) - min(positions))
+    residual_frac = _residual_frac(peaks, fits)
     if residual_frac > _STRAIGHT_FRAC and (square := _square(positions, peaks)):
         return {"shape": "square", "spread_frac": spread_frac} | square
-    is_line = line.errors is not None and rise_bytes > 0 and residual_frac <= _LINE_FRAC
-    if is_line and max(residuals) <= _RISE_FRAC * rise_bytes:
+    if line.errors is not None and rise_bytes > 0 and _is_on(peaks, fits, rise_bytes):
         return {"shape": "line", "spread_frac": spread_frac, "residual_frac": residual_frac} | _line_bytes(line)
     if spread_frac <= _LINE_FRAC:
         return {"shape": "constant", "spread_frac": spread_frac, "reason": "constant"}
     few = "two input sizes do not show a line" if line.errors is None else "no line"
     return {"shape": "steps", "spread_frac": spread_frac, "reason": few}
+
+
+def _residual_frac(peaks: list[float], fits: Sequence[float]) -> float:
+    return max(abs(peak - fit) / peak if peak > 0 else 1.0 for peak, fit in zip(peaks, fits, strict=True))
+
+
+def _is_on(peaks: list[float], fits: Sequence[float], rise_bytes: float) -> bool:
+    """Return whether the peaks are on a line or parabola."""
+    largest_bytes = max(abs(peak - fit) for peak, fit in zip(peaks, fits, strict=True))
+    return _residual_frac(peaks, fits) <= _LINE_FRAC and largest_bytes <= _RISE_FRAC * rise_bytes
 
 
 def _square(positions: list[float], peaks: list[float]) -> dict[str, Any] | None:
@@ -140,18 +149,17 @@ def _square(positions: list[float], peaks: list[float]) -> dict[str, Any] | None
     if num_degrees < 1:
         return None
     scale = max(positions)  # so that the columns of the fit have similar sizes
-    fit = np.polynomial.Polynomial.fit([at / scale for at in positions], peaks, 2, domain=[0, 1], window=[0, 1])
-    fixed, linear, square = (float(coefficient) for coefficient in fit.coef)
-    residuals = np.abs(np.asarray(peaks) - fit(np.asarray(positions) / scale))
     columns = np.vander(np.asarray(positions) / scale, 3, increasing=True)
-    error = math.sqrt(float((residuals**2).sum()) / num_degrees * float(np.linalg.inv(columns.T @ columns)[2, 2]))
+    coefficients = np.polynomial.polynomial.polyfit(columns[:, 1], peaks, 2)
+    fixed, linear, square = map(float, coefficients)
+    fits: list[float] = (columns @ coefficients).tolist()
+    squares = sum((peak - fit) ** 2 for peak, fit in zip(peaks, fits, strict=True))
+    error = math.sqrt(squares / num_degrees * float(np.linalg.inv(columns.T @ columns)[2, 2]))
     is_curved = square > 0 and (not error or student_probability(square / error, num_degrees) < _CURVED)
-    rise_bytes = max(peaks) - min(peaks)
-    residual_frac = max(residual / peak if peak > 0 else 1.0 for residual, peak in zip(residuals, peaks, strict=True))
-    if not is_curved or residual_frac > _LINE_FRAC or max(residuals) > _RISE_FRAC * rise_bytes:
+    if not is_curved or not _is_on(peaks, fits, max(peaks) - min(peaks)):
         return None
-    return {"square_bytes": square / scale**2, "linear_bytes": linear / scale, "residual_frac": residual_frac,
-            "fixed_bytes": fixed if fixed >= 0 else None, "reason": "grows with the square"}
+    return {"square_bytes": square / scale**2, "linear_bytes": linear / scale, "reason": "grows with the square",
+            "fixed_bytes": fixed if fixed >= 0 else None, "residual_frac": _residual_frac(peaks, fits)}
 
 
 def _line_bytes(line: Line) -> dict[str, Any]:

@@ -1,12 +1,9 @@
 """Largest cases that fit into a device's memory, and cases that ran out of memory."""
 
-from typing import Any
-
 import pandas as pd
 
 from charact.analysis.common.row_order import in_order
 from charact.analysis.memory.growth import SERIES, case_series
-from charact.record.case_facts import pass_facts
 from charact.record.reader import Run
 from charact.record.schema import MEMORY_CATEGORIES, column_names
 
@@ -36,9 +33,9 @@ def memory_room(run: Run) -> pd.DataFrame:
     """
     options = run.manifest.get("options", {})
     named = (options.get("device_memory_bytes") or options.get("device_like")) and not options.get("fit")
-    predictions = [(entry["case"], pass_facts(entry, "prediction")) for entry in run.manifest["cases"]]
-    rows = [[case, facts["device"], facts["device_memory_bytes"], facts["needed_bytes"]]
-            for case, facts in predictions if named and facts.get("fits")]
+    predictions = [(entry.case, entry.passes.prediction) for entry in run.entries]
+    rows = [[case, facts.device, facts.device_memory_bytes, facts.needed_bytes]
+            for case, facts in predictions if named and facts.fits]
     room = pd.DataFrame(rows, columns=["case", "target", "limit_bytes", "needed_bytes"])
     room = room.astype({"case": "str", "target": "str", "limit_bytes": "float64", "needed_bytes": "float64"})
     return room.assign(margin_bytes=room["limit_bytes"] - room["needed_bytes"])
@@ -65,16 +62,14 @@ def out_of_memory(run: Run) -> pd.DataFrame:
     smallest fits, or for fits_reason).
     """
     rows = []
-    for case, facts in _out_of_memory_facts(run):
-        fits = facts.get("fits") or {}
-        held = sum((facts.get("composition") or {}).values())
-        rows.append([case, *(facts.get(name) for name in _FACTS), *(facts.get(name) for name in _LIMITS), held,
-                     fits.get("batch_size"), fits.get("input_size")])  # fmt: skip
+    for entry in run.entries:
+        if (facts := entry.out_of_memory) is not None:
+            sizes = [facts.fits.batch_size, facts.fits.input_size] if facts.fits else [None, None]
+            rows.append([entry.case, *(getattr(facts, name) for name in (*_FACTS, *_LIMITS)),
+                         sum((facts.composition or {}).values()), *sizes, entry.reason])
     numbers = [*_LIMITS, "held_bytes", "fits_batch_size", "fits_input_size"]
-    found = pd.DataFrame(rows, columns=["case", *_FACTS, *numbers])
-    reasons = {entry["case"]: entry.get("reason") for entry in run.manifest["cases"]}
-    found["reason"] = found["case"].map(reasons)
-    return found.astype({"case": "str"} | dict.fromkeys(numbers, "float64"))
+    table = pd.DataFrame(rows, columns=["case", *_FACTS, *numbers, "reason"])
+    return table.astype({"case": "str"} | dict.fromkeys(numbers, "float64"))
 
 
 def out_of_memory_composition(run: Run) -> pd.DataFrame:
@@ -84,14 +79,8 @@ def out_of_memory_composition(run: Run) -> pd.DataFrame:
     the estimated peak if it is 'predicted'.
     """
     rows = [
-        [case, category, float(facts["composition"][category])]
-        for case, facts in _out_of_memory_facts(run)
-        for category in MEMORY_CATEGORIES
-        if category in (facts.get("composition") or {})
-    ]
+        [entry.case, category, entry.out_of_memory.composition[category]]
+        for entry in run.entries if entry.out_of_memory is not None and entry.out_of_memory.composition
+        for category in MEMORY_CATEGORIES if category in entry.out_of_memory.composition
+    ]  # fmt: skip
     return pd.DataFrame(rows, columns=["case", "category", "bytes"]).astype({"bytes": "float64"})
-
-
-def _out_of_memory_facts(run: Run) -> list[tuple[str, dict[str, Any]]]:
-    entries = [(entry["case"], entry.get("out_of_memory")) for entry in run.manifest["cases"]]
-    return [(case, facts) for case, facts in entries if facts]

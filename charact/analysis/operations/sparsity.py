@@ -15,7 +15,7 @@ from charact.record.reader import Run
 _SIZE = r"(\d+x\d+x\d+)"
 _PLACE = ["size", "precision", "device", "direction"]
 _SERIES = ["size", "layout", "precision", "device", "direction"]
-_KINDS = ("sparse", "dense")
+_FASTER = ("sparse", "dense")
 _CROSSOVER = ["crossover_density_frac", "from_density_frac", "to_density_frac"]
 
 
@@ -70,8 +70,12 @@ def sparse_crossover(run: Run) -> pd.DataFrame:
     it; reason, why there is none.
     """
     rows = []
-    for key, found in sparse_speeds(run).groupby(_SERIES, sort=False):
-        points = [_point(float(str(density_frac)), same) for density_frac, same in found.groupby("density_frac")]
+    for key, speeds in sparse_speeds(run).groupby(_SERIES, sort=False):
+        points = []
+        for density_frac, same in speeds.groupby("density_frac"):  # one or several cases
+            hidden = "too few repetitions hide which" if same["low"].isna().any() else "noise hides which"
+            faster = "sparse" if (same["high"] < 1).all() else "dense" if (same["low"] > 1).all() else hidden
+            points.append(_Point(float(str(density_frac)), float(same["ratio"].median()), faster))
         crossover = _crossover(points)
         rows.append([*key, len(points), points[0].density_frac, points[-1].density_frac, *(crossover or [None] * 3),
                      None if crossover else _reason(points)])  # fmt: skip
@@ -80,16 +84,9 @@ def sparse_crossover(run: Run) -> pd.DataFrame:
     return table.astype(dict.fromkeys(numbers, "float64") | {"reason": "object"})
 
 
-def _point(density_frac: float, same: pd.DataFrame) -> _Point:
-    """Return the result at one density, from one or several cases."""
-    hidden = "too few repetitions hide which" if same["low"].isna().any() else "noise hides which"
-    faster = "sparse" if (same["high"] < 1).all() else "dense" if (same["low"] > 1).all() else hidden
-    return _Point(density_frac, float(same["ratio"].median()), faster)
-
-
 def _crossover(points: list[_Point]) -> tuple[float, float, float] | None:
     """Return the density where ratios first exceed 1, and the measured densities around it; points are sorted."""
-    certain = [number for number, point in enumerate(points) if point.faster in _KINDS]
+    certain = [number for number, point in enumerate(points) if point.faster in _FASTER]
     for first, last in pairwise(certain):
         if (points[first].faster, points[last].faster) == ("sparse", "dense"):
             below, above = next((below, above) for below, above in pairwise(points[first : last + 1])
@@ -109,10 +106,7 @@ def _reason(points: list[_Point]) -> str:
     if len(points) == 1:
         return f"no crossover found: at {lowest}, the only density measured, {points[0].faster} is faster"
     numbers = Counter(point.faster for point in points)
-    names = [*_KINDS, *sorted(numbers.keys() - _KINDS)]
-    parts = [f"{name} is faster at {_of_all(numbers[name], len(points))}" for name in names if numbers[name]]
+    names = [name for name in (*_FASTER, *sorted(numbers.keys() - _FASTER)) if numbers[name]]
+    of_all = "all {}" if len(names) == 1 else f"{{}} of {len(points)}"
+    parts = [f"{name} is faster at {of_all.format(numbers[name])} densities" for name in names]
     return f"no crossover found between {lowest} and {highest}: {', '.join(parts)}"
-
-
-def _of_all(number: int, num_densities: int) -> str:
-    return f"all {number} densities" if number == num_densities else f"{number} of {num_densities} densities"

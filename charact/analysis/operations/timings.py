@@ -8,6 +8,7 @@ from charact.analysis.common.cache import memoize
 from charact.analysis.common.significance import timed
 from charact.analysis.efficiency.ceilings import case_ceilings, transfer_ceiling
 from charact.analysis.efficiency.roofline import lower_bounds
+from charact.record.manifest_passes import Direction
 from charact.record.reader import Run
 
 _TIMES = ["median_s", "low_s", "high_s", "num_repetitions"]
@@ -33,11 +34,18 @@ def operation_times(run: Run) -> pd.DataFrame:
 
     *Error*: share_frac can exceed 1 if data is read from a cache, as with --hot.
     """
-    rows = run.problems.merge(_statistics(run), on=["case", "direction"], how="left")
+    statistics = []
+    for (case, direction), times in call_times(run).groupby(["case", "direction"], sort=False)["time_s"]:
+        low, high = timed(times.tolist()).interval or (None, None)
+        statistics.append([case, direction, times.median(), low, high, len(times)])
+    of_direction = pd.DataFrame(statistics, columns=["case", "direction", *_TIMES]).astype(
+        dict.fromkeys(["case", "direction"], "str") | dict.fromkeys(_TIMES, "float64"))
+    rows = run.problems.merge(of_direction, on=["case", "direction"], how="left")
     facts = run.cases.reindex(columns=["case", "precision", "device", "status", "reason"]).astype({"case": "str"})
     over = case_ceilings(run).rename(columns={"reason": "share_reason"})
     rows = rows.merge(facts, on="case", how="left").merge(over, on="case", how="left")
-    rows["ended_by"] = [_ended_by(run, row["case"], row["direction"]) for row in rows.to_dict("records")]
+    rows["ended_by"] = [run.entry(case).passes.ops.directions.get(direction, Direction()).ended_by
+                        for case, direction in zip(rows["case"], rows["direction"], strict=True)]
     rows["peak_bytes_per_s"] = [_bandwidth(run, row) for row in rows.to_dict("records")]
     bounds = lower_bounds(rows)
     share_frac = bounds["bound_s"] / rows["median_s"].where(rows["median_s"] > 0)
@@ -67,20 +75,6 @@ def call_times(run: Run) -> pd.DataFrame:
     calls = run.repetitions.merge(run.problems[[*keys, "flop"]], on=keys, how="left")
     calls = calls.assign(time_s=calls["device_s"].fillna(calls["host_s"]))
     return calls.assign(flop_per_s=calls.pop("flop") / calls["time_s"])
-
-
-def _statistics(run: Run) -> pd.DataFrame:
-    rows = []
-    for (case, direction), times in call_times(run).groupby(["case", "direction"], sort=False)["time_s"]:
-        low, high = timed(times.tolist()).interval or (None, None)
-        rows.append([case, direction, times.median(), low, high, len(times)])
-    statistics = pd.DataFrame(rows, columns=["case", "direction", *_TIMES])
-    return statistics.astype(dict.fromkeys(["case", "direction"], "str") | dict.fromkeys(_TIMES, "float64"))
-
-
-def _ended_by(run: Run, case: str, direction: str) -> str | None:
-    ended_by = run.passes(case).get("ops", {}).get("directions", {}).get(direction, {}).get("ended_by")
-    return None if ended_by is None else str(ended_by)
 
 
 def _bandwidth(run: Run, row: dict[Any, Any]) -> float:
@@ -113,7 +107,7 @@ def operation_cases(run: Run) -> pd.DataFrame:
     bytes; status and reason of the case.
     """
     cases = run.cases.reindex(columns=["case", "workload", "precision", "device", "status", "reason"])
-    measured = [entry["case"] for entry in run.manifest["cases"] if "ops" in entry.get("passes", {})]
+    measured = [entry.case for entry in run.entries_with("ops")]
     cases = cases[cases["case"].isin([*measured, *run.problems["case"]])]
     times = operation_times(run)
     facts = ["operation", "problem", "suite", "set", "layout", "convention"]

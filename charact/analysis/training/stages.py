@@ -7,7 +7,7 @@ import pandas as pd
 from charact.analysis.common.cache import memoize
 from charact.analysis.common.row_order import in_order
 from charact.analysis.profile.case_summary import iteration_times
-from charact.record.case_facts import pass_facts
+from charact.record.manifest import CaseEntry
 from charact.record.reader import Run
 from charact.record.schema import LOAD_PHASES
 
@@ -94,10 +94,9 @@ def training_summary(run: Run) -> pd.DataFrame:
     for compiling the model (null without compilation); batch_size; num_ranks and global_batch_size, of all ranks (null
     for a single process).
     """
-    rows = [_outcome(entry) for entry in run.manifest["cases"] if "training" in entry.get("passes", {})]
-    summary = pd.DataFrame(rows, columns=list(_outcome({"case": ""}))).astype({"case": "str", "compile_s": "float64",
-                                                                                  "num_ranks": "float64",
-                                                                                  "global_batch_size": "float64"})
+    rows = [_outcome(entry) for entry in run.entries_with("training")]
+    numbers = dict.fromkeys(["compile_s", "num_ranks", "global_batch_size"], "float64")
+    summary = pd.DataFrame(rows, columns=list(_outcome(CaseEntry("", "ok")))).astype({"case": "str"} | numbers)
     times = stage_times(run).pivot_table(index="case", columns="stage", values=["wall_s", "num_samples"], aggfunc="sum")
     for stage in TRAINING_STAGES:
         summary[f"{stage}_s"] = _of_case(summary, times, ("wall_s", stage))
@@ -109,7 +108,9 @@ def training_summary(run: Run) -> pd.DataFrame:
     losses = losses.pivot_table(index="case", columns="stage", values="value")
     for stage in ("training", "validation"):
         summary[f"{stage}_loss"] = _of_case(summary, losses, stage)
-    summary["time_to_target_s"] = _times_to_target(run, summary)
+    elapsed_s = _elapsed(run).query("stage == 'validation'").set_index(["case", "epoch"])["elapsed_s"].to_dict()
+    reached = zip(summary["case"], summary["reached_epoch"], strict=True)
+    summary["time_to_target_s"] = pd.Series([elapsed_s.get(key) for key in reached], dtype="float64")
     return summary
 
 
@@ -119,30 +120,21 @@ def _of_case(summary: pd.DataFrame, table: pd.DataFrame, column: Any) -> "pd.Ser
     return summary["case"].map(values).astype("float64")
 
 
-def _outcome(entry: dict[str, Any]) -> dict[str, Any]:
+def _outcome(entry: CaseEntry) -> dict[str, Any]:
     """Return the facts about a training from its manifest entry, by column of `training_summary`."""
-    facts = pass_facts(entry, "training")
-    best, until = facts.get("best") or {}, facts.get("until") or {}
-    target_reason = None
-    if not until:
-        target_reason = "no target was given"
-    elif until["epoch"] is None:
-        num_epochs = facts.get("num_epochs") or 0
+    facts = entry.passes.training
+    best, until, num_epochs = facts.best, facts.until, facts.num_epochs or 0
+    target_reason = None if until else "no target was given"
+    if until is not None and until.epoch is None:
         target_reason = f"not reached in {num_epochs} epoch{'' if num_epochs == 1 else 's'}"
     return {
-        "case": entry["case"], "status": entry.get("status"), "reason": entry.get("reason"), "data": entry.get("data"),
-        "num_epochs_asked": facts.get("num_epochs_asked"), "num_epochs": facts.get("num_epochs"),
-        "best_metric": best.get("metric"), "best_value": best.get("value"), "best_epoch": best.get("epoch"),
-        "target_metric": until.get("metric"), "target_value": until.get("value"), "reached_epoch": until.get("epoch"),
-        "target_reason": target_reason, "compile_s": facts.get("compile_s"), "batch_size": entry.get("batch_size"),
-        "num_ranks": entry.get("world_size"), "global_batch_size": entry.get("global_batch_size"),
+        "case": entry.case, "status": entry.status, "reason": entry.reason, "data": entry.data,
+        "num_epochs_asked": facts.num_epochs_asked, "num_epochs": facts.num_epochs,
+        "best_metric": best and best.metric, "best_value": best and best.value, "best_epoch": best and best.epoch,
+        "target_metric": until and until.metric, "target_value": until and until.value,
+        "reached_epoch": until and until.epoch, "target_reason": target_reason, "compile_s": facts.compile_s,
+        "batch_size": entry.batch_size, "num_ranks": entry.world_size, "global_batch_size": entry.global_batch_size,
     }  # fmt: skip
-
-
-def _times_to_target(run: Run, summary: pd.DataFrame) -> list[float | None]:
-    elapsed = _elapsed(run).query("stage == 'validation'").set_index(["case", "epoch"])["elapsed_s"]
-    keys = zip(summary["case"], summary["reached_epoch"], strict=True)
-    return [elapsed.get(key) for key in keys]
 
 
 @memoize
@@ -155,12 +147,10 @@ def inference_summary(run: Run) -> pd.DataFrame:
     batch (null with fewer batches than `needed_batches`); compile_s, additional time to compile the model (null without
     compilation).
     """
-    entries = [entry for entry in run.manifest["cases"] if "inference" in entry.get("passes", {})]
-    summary = pd.DataFrame(
-        [[entry["case"], entry["batch_size"], entry["status"], entry["reason"], entry.get("data"),
-          *(entry["passes"]["inference"].get(fact) for fact in ("cold_reason", "compile_s"))] for entry in entries],
-        columns=["case", "batch_size", "status", "reason", "data", "cold_reason", "compile_s"],
-    ).astype({"case": "str", "compile_s": "float64"})  # fmt: skip
+    rows = [[entry.case, entry.batch_size, entry.status, entry.reason, entry.data, entry.passes.inference.cold_reason,
+             entry.passes.inference.compile_s] for entry in run.entries_with("inference")]
+    columns = ["case", "batch_size", "status", "reason", "data", "cold_reason", "compile_s"]
+    summary = pd.DataFrame(rows, columns=columns).astype({"case": "str", "compile_s": "float64"})
     times = stage_times(run)
     medians = times.pivot_table(index="case", columns="stage", values="wall_s", aggfunc="median")
     for stage in ("load_cold", "load_warm", "prediction"):
@@ -212,16 +202,16 @@ def inference_breakdown(run: Run) -> pd.DataFrame:
     total_cold_s or total_warm_s of `inference_summary`. A phase of the warm load is its share of the time of all warm
     loads, multiplied by the median warm load.
     """
-    rows = stage_phase_times(run).groupby(["case", "stage", "phase"])["time_s"].sum()
-    found: list[list[Any]] = []
+    times = stage_phase_times(run).groupby(["case", "stage", "phase"])["time_s"].sum()
+    rows: list[list[Any]] = []
     for case in inference_summary(run).to_dict("records"):
         for load in ("cold", "warm"):
             load_s = case[f"load_{load}_s"]
             if pd.notna(load_s):
-                phases = rows[case["case"], f"load_{load}"]
+                phases = times[case["case"], f"load_{load}"]
                 parts = {**(phases / phases.sum() * load_s), "prediction": case["prediction_s"]}
-                found += [[case["case"], load, part, parts[part]] for part in INFERENCE_PARTS if part in parts]
-    breakdown = pd.DataFrame(found, columns=["case", "load", "part", "time_s"])
+                rows += [[case["case"], load, part, parts[part]] for part in INFERENCE_PARTS if part in parts]
+    breakdown = pd.DataFrame(rows, columns=["case", "load", "part", "time_s"])
     breakdown = breakdown.astype({"time_s": "float64"}).dropna(subset=["time_s"])
     breakdown["share_frac"] = breakdown["time_s"] / breakdown.groupby(["case", "load"])["time_s"].transform("sum")
     return breakdown
