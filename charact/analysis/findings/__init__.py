@@ -14,6 +14,7 @@ from charact.analysis.findings._finding import Finding
 from charact.analysis.findings._watched_case import WatchedCase, watched_cases
 from charact.analysis.profile.breakdown import operator_types
 from charact.core.plugins import modules_in
+from charact.record.manifest_program import OwnTime, ProgramFacts
 from charact.record.reader import Run
 
 __all__ = ["LargestPart", "findings", "has_findings", "largest_part", "program_time"]
@@ -99,7 +100,7 @@ def largest_part(run: Run) -> LargestPart | None:
     cases = [case for case in watched_cases(run) if case.iteration_s > 0]
     if not cases:
         return None
-    case = max(cases, key=lambda one: one.iteration_s * one.num_iterations)
+    case = max(cases, key=lambda case: case.iteration_s * case.num_iterations)
     phase = max(case.phase_s, key=case.phase_s.__getitem__)
     types = operator_types(run)
     is_named = types["operator_type"] != "other"  # "other" says nothing about the operators
@@ -129,21 +130,22 @@ def program_time(run: Run) -> pd.DataFrame:
     *Error*: an iteration of a pass counts as long as a typical one; the rest of its time counts as charact's.
     """
     cases = watched_cases(run)
-    program = cases[0].program if cases else {}
-    if not program.get("duration_s"):
+    program = cases[0].program if cases else ProgramFacts()
+    if not program.duration_s:
         return pd.DataFrame({"part": [], "time_s": [], "share_frac": []})
-    parts = {"start": program["before_s"]}
+    before_s, between_s, after_s = program.before_s or 0.0, program.between_s or 0.0, program.after_s or 0.0
+    parts = {"start": before_s}
     for case in cases:
         for name, time_s in _iterations(case).items():
             parts[name] = parts.get(name, 0.0) + time_s
-    parts |= {"between iterations": program["between_s"], "end": program["after_s"]}
-    inside_s = program["duration_s"] - program["before_s"] - program["between_s"] - program["after_s"]
-    named_s = sum(time_s for name, time_s in parts.items() if name not in ("start", "between iterations", "end"))
+    named_s = sum(parts.values()) - before_s
+    parts |= {"between iterations": between_s, "end": after_s}
     if not any(case.trains for case in cases):
         parts["inference"] = parts.pop("evaluation")
     main = "training" if "training" in parts else "inference"
-    parts[main] += inside_s - named_s
-    parts["charact"] = sum((program.get("own_s") or {}).values())
+    parts[main] += program.duration_s - before_s - between_s - after_s - named_s
+    own_s = program.own_s or OwnTime()
+    parts["charact"] = (own_s.start or 0.0) + (own_s.passes or 0.0)
     rows = pd.DataFrame({"part": list(parts), "time_s": list(parts.values())})
     rows = rows[rows["time_s"] > 0].reset_index(drop=True)
     return rows.assign(share_frac=rows["time_s"] / rows["time_s"].sum())

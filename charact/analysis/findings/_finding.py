@@ -1,6 +1,5 @@
 """The type of a finding: a cause of lost time or memory, its place, what it costs and its remedy."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -22,9 +21,9 @@ class Place(NamedTuple):
         return f"{self.file}:{self.line}"
 
     @classmethod
-    def of(cls, facts: Mapping[str, Any]) -> "Place | None":
-        """Return the place in recorded facts with the keys file, line and perhaps text; None if it is not known."""
-        return cls(facts["file"], facts["line"], facts.get("text")) if facts.get("file") else None
+    def of(cls, facts: Any) -> "Place | None":
+        """Return the place in recorded facts with file, line and perhaps text; None if it is not known."""
+        return cls(facts.file, facts.line, getattr(facts, "text", None)) if facts.file else None
 
 
 @dataclass(frozen=True)

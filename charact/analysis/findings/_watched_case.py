@@ -1,19 +1,22 @@
 """A case of a watched program, with the facts that findings need."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, final
+from typing import final
 
 import pandas as pd
 
+from charact.analysis.common.script_attribution import is_watched
 from charact.analysis.findings._finding import Basis, FreedMemory, Place, Saving
 from charact.analysis.findings._slow_groups import SlowGroup, slow_groups
 from charact.analysis.profile.breakdown import operator_times, phase_breakdown
 from charact.analysis.profile.core_use import Disturbance, disturbance
 from charact.core.units import share
-from charact.record.case_facts import pass_facts
+from charact.record.manifest import CaseEntry
+from charact.record.manifest_passes import Frame, HeldData, InspectionPass
+from charact.record.manifest_program import ProgramFacts, ProgramSettings, Threads
 from charact.record.reader import Run
 from charact.record.schema import PHASES, SAMPLED_PHASES
 
@@ -60,12 +63,12 @@ class WatchedCase:
     """
 
     run: Run
-    entry: Mapping[str, Any]
+    entry: CaseEntry
 
     @property
     def name(self) -> str:
         """Name of the case."""
-        return str(self.entry["case"])
+        return self.entry.case
 
     @cached_property
     def iteration_s(self) -> float:
@@ -75,18 +78,17 @@ class WatchedCase:
     @property
     def trains(self) -> bool:
         """Whether the case is a training."""
-        return bool(self.entry["mode"] == "train")
+        return self.entry.mode == "train"
 
     @cached_property
     def trainings(self) -> set[str]:
         """Names of the program's cases that are trainings."""
-        recorded = set(self.run.program_iterations["case"])
-        return {entry["case"] for entry in self.run.manifest["cases"] if entry["mode"] == "train"} & recorded
+        return {case.name for case in watched_cases(self.run) if case.trains}
 
     @property
     def on_cpu(self) -> bool:
         """Whether the case computes on the CPU."""
-        return bool(self.entry["device"] == "cpu")
+        return self.entry.device == "cpu"
 
     @cached_property
     def disturbance(self) -> Disturbance | None:
@@ -94,31 +96,31 @@ class WatchedCase:
         return disturbance(self.run, self.name)
 
     @cached_property
-    def program(self) -> dict[str, Any]:
+    def program(self) -> ProgramFacts:
         """Facts of the whole program, which are recorded with its first case."""
-        facts = (pass_facts(entry, "timing").get("program") for entry in self.run.manifest["cases"])
-        return next((each for each in facts if each), {})
+        facts = (entry.passes.timing.program for entry in self.run.entries)
+        return next(filter(None, facts), ProgramFacts())
 
     @cached_property
-    def settings(self) -> dict[str, Any]:
+    def settings(self) -> ProgramSettings:
         """Settings read from the live program; empty if they were not recorded."""
-        return self.program.get("settings") or {}
+        return self.program.settings or ProgramSettings()
 
     @property
     def num_threads(self) -> int | None:
         """PyTorch's threads inside an operator; None if not recorded."""
-        return (self.settings.get("threads") or {}).get("intra_op")
+        return (self.settings.threads or Threads()).intra_op
 
     @property
     def num_cores(self) -> int | None:
         """Cores that the program may use; None if not recorded."""
-        return (self.settings.get("threads") or {}).get("num_usable_cores")
+        return (self.settings.threads or Threads()).num_usable_cores
 
     @cached_property
-    def inspection(self) -> dict[str, Any]:
+    def inspection(self) -> InspectionPass:
         """Facts of the pass `inspection`; empty without it."""
-        facts: dict[str, Any] = pass_facts(self.entry, "inspection")
-        return facts if facts.get("status") == "ok" else {}
+        facts = self.entry.passes.inspection
+        return facts if facts.status == "ok" else InspectionPass()
 
     @cached_property
     def iterations(self) -> pd.DataFrame:
@@ -145,14 +147,12 @@ class WatchedCase:
     @cached_property
     def program_s(self) -> float:
         """Time (s) of the whole program without charact's own; the time of all iterations if its end is not known."""
-        return float(self.program.get("duration_s") or self.run.program_iterations["wall_s"].sum())
+        return float(self.program.duration_s or self.run.program_iterations["wall_s"].sum())
 
     @cached_property
     def loop_s(self) -> float:
         """Time (s) from the program's first iteration to its last one."""
-        if "duration_s" not in self.program:
-            return self.program_s
-        return float(self.program_s - self.program["before_s"] - self.program["after_s"])
+        return self.program_s - (self.program.before_s or 0.0) - (self.program.after_s or 0.0)
 
     @cached_property
     def slow_groups(self) -> dict[str, SlowGroup]:
@@ -172,9 +172,8 @@ class WatchedCase:
         """Rows of `operators`; time_s is scaled from the profiled to the typical iteration."""
         rows = operator_times(self.run)
         rows = rows[rows["case"] == self.name].copy()
-        profiled = pass_facts(self.entry, "operators").get("phase_s") or {}
         scale = {phase: min(self.phase_s.get(phase, 0.0) / profiled_s, 1.0)
-                 for phase, profiled_s in profiled.items() if profiled_s}
+                 for phase, profiled_s in self.entry.passes.operators.phase_s.items() if profiled_s}
         rows["time_s"] *= rows["phase"].map(scale).fillna(1.0).astype(float)
         return rows
 
@@ -196,10 +195,10 @@ class WatchedCase:
             return None
         return Saving(max(low_s, 0.0), high_s, basis)
 
-    def freed_memory(self, data: Mapping[str, Any], freed_frac: float) -> FreedMemory | None:
+    def freed_memory(self, data: HeldData, freed_frac: float) -> FreedMemory | None:
         """Return the memory of a remedy that frees a share of held data; None if it is negligible."""
         resident_bytes = float(self.iterations["rss_bytes"].max())
-        freed_bytes = data["bytes"] * freed_frac
+        freed_bytes = data.bytes * freed_frac
         if not freed_bytes >= max(_LEAST_FREED_BYTES, _LEAST_FREED_FRAC * resident_bytes):
             return None
         return FreedMemory(freed_bytes, min(freed_bytes / resident_bytes, 1.0))
@@ -217,14 +216,14 @@ class WatchedCase:
 
     def all_lines(self, phase: str) -> list[SampledLine]:
         """Return the lines of one of `SAMPLED_PHASES`, also those with few samples, like `lines`."""
-        facts = pass_facts(self.entry, "frames")
-        count, frames = SAMPLED_PHASES.get(phase, ("", ""))
-        merged: dict[tuple[str, str], list[dict[str, Any]]] = {}
-        for frame in facts.get(frames, []):
-            if "importing " in (frame.get("library") or "") or not frame["place"].rpartition(":")[2].isdecimal():
-                continue
-            merged.setdefault((frame["place"], frame["function"]), []).append(frame)
-        return sorted((_line(group, facts[count]) for group in merged.values()), key=lambda line: -line.num_samples)
+        if phase not in SAMPLED_PHASES:
+            return []
+        num_samples, frames = (getattr(self.entry.passes.frames, name) for name in SAMPLED_PHASES[phase])
+        by_line: dict[tuple[str, str], list[Frame]] = {}
+        for frame in frames:
+            if "importing " not in (frame.library or "") and frame.place.rpartition(":")[2].isdecimal():
+                by_line.setdefault((frame.place, frame.function), []).append(frame)
+        return sorted((_line(group, num_samples) for group in by_line.values()), key=lambda line: -line.num_samples)
 
 
 def is_enough(lines: Sequence[SampledLine]) -> bool:
@@ -233,22 +232,18 @@ def is_enough(lines: Sequence[SampledLine]) -> bool:
     return num_samples >= _MANY_SAMPLES or (share_frac >= _LARGE_FRAC and num_samples >= _FEW_SAMPLES)
 
 
-def _line(frames: list[dict[str, Any]], num_samples: int) -> SampledLine:
+def _line(frames: list[Frame], num_samples: int) -> SampledLine:
     """Merge the frames of one line; each frame calls another library function."""
-    first = frames[0]
-    total = sum(frame["num_samples"] for frame in frames)
-    waits = [(frame["waiting_frac"], frame["num_samples"]) for frame in frames if frame.get("waiting_frac") is not None]
-    libraries = dict.fromkeys(frame["library"] for frame in frames if frame.get("library"))
-    file, _, line = first["place"].rpartition(":")
-    return SampledLine(
-        Place(file, int(line), first.get("text")), first["function"], ", ".join(list(libraries)[:2]) or None, total,
-        total / num_samples, sum(frac * count for frac, count in waits) / sum(count for _, count in waits) if waits
-        else None, bool(first.get("in_loop")))
+    first, total = frames[0], sum(frame.num_samples for frame in frames)
+    waits = [(frame.waiting_frac, frame.num_samples) for frame in frames if frame.waiting_frac is not None]
+    waiting_frac = sum(frac * count for frac, count in waits) / sum(count for _, count in waits) if waits else None
+    libraries = dict.fromkeys(frame.library for frame in frames if frame.library)
+    file, _, line = first.place.rpartition(":")
+    return SampledLine(Place(file, int(line), first.text), first.function, ", ".join(list(libraries)[:2]) or None,
+                       total, total / num_samples, waiting_frac, bool(first.in_loop))
 
 
 def watched_cases(run: Run) -> list[WatchedCase]:
     """Return the cases of a watched program whose iterations were recorded; none for other runs."""
-    if "script" not in run.manifest.get("options", {}):
-        return []
-    recorded = set(run.program_iterations["case"])
-    return [WatchedCase(run, entry) for entry in run.manifest["cases"] if entry["case"] in recorded]
+    recorded = set(run.program_iterations["case"]) if is_watched(run) else set()
+    return [WatchedCase(run, entry) for entry in run.entries if entry.case in recorded]

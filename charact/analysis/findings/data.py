@@ -2,20 +2,20 @@
 
 import math
 from collections.abc import Iterator
-from typing import Any
 
 from charact.analysis.findings._finding import Finding, Place
 from charact.analysis.findings._line_text import advice_for
 from charact.analysis.findings._watched_case import SampledLine, WatchedCase
 from charact.core.units import quantity, share
+from charact.record.manifest_program import LoaderSettings
 
 
 def data_loading(case: WatchedCase) -> Iterator[Finding]:
     """Yield a finding if a typical iteration waits for its batch."""
     data_s = case.phase_s["data"]
-    loaders = case.settings.get("loaders") or []
-    loader: dict[str, Any] = max(loaders, key=lambda each: each.get("wait_s") or 0.0, default={})
-    workers = loader.get("num_workers") or 0
+    loaders = case.settings.loaders
+    loader = max(loaders, key=lambda loader: loader.wait_s or 0.0, default=LoaderSettings())
+    workers = loader.num_workers or 0
     line = next(iter(case.lines("data")), None) if not workers else None
     low_s, high_s, remedy = _loading_remedy(case, loader, line)
     evidence = [f"data takes {quantity(data_s, 's')}, {case.of_iteration(data_s)}, with "
@@ -26,18 +26,18 @@ def data_loading(case: WatchedCase) -> Iterator[Finding]:
     yield Finding("the loop waits for batches" + (f": {line.function} {advice_for(line).does}" if line else ""),
                   remedy, case.saving(low_s, high_s, "modelled"), tuple(evidence),
                   "high" if line or workers else "medium", place=line.place if line else Place.of(loader),
-                  phase="data", setting=f"num_workers={workers}" if loader else None)
+                  phase="data", setting=f"num_workers={workers}" if loaders else None)
 
 
-def _loading_remedy(case: WatchedCase, loader: dict[str, Any], line: SampledLine | None) -> tuple[float, float, str]:
+def _loading_remedy(case: WatchedCase, loader: LoaderSettings, line: SampledLine | None) -> tuple[float, float, str]:
     """Return the minimum and maximum time (s) that a remedy saves in an iteration, and the remedy."""
     data_s = case.phase_s["data"]
     rest_s = case.iteration_s - data_s
     cores = case.num_cores or 1
-    workers, waits = loader.get("num_workers") or 0, line is not None and line.waits
+    workers, waits = loader.num_workers or 0, line is not None and line.waits
     cheaper = ("make samples cheaper to load" if line is None else f"shorten the wait at {line.place}" if waits else
                f"make samples cheaper to load at {line.place}: {advice_for(line).remedy}")
-    if loader.get("in_memory") and not workers:
+    if loader.in_memory and not workers:
         return 0.4 * data_s, 0.95 * data_s, ("index whole batches of the tensors (images[indices]) instead of "
                                              "collating single samples")
     if workers:
@@ -66,27 +66,27 @@ workers, and 2.1 ms without.
 
 def loader_workers(case: WatchedCase) -> Iterator[Finding]:
     """Yield a finding for a loader whose batches take longer to arrive than to make."""
-    for loader in case.settings.get("loaders", []):
-        num_batches, fetch_s = loader.get("num_batches") or 0, loader.get("worker_fetch_s")
-        if not loader.get("num_workers") or fetch_s is None or not num_batches:
+    for loader in case.settings.loaders:
+        num_batches, fetch_s = loader.num_batches or 0, loader.worker_fetch_s
+        if not loader.num_workers or fetch_s is None or not num_batches:
             continue
         wait_s, make_s = case.phase_s["data"], fetch_s / num_batches
         cores = case.num_cores or 1
         # Workers on all cores slow the program's own operators by their processor time.
-        slowed_s = make_s if case.on_cpu and loader["num_workers"] >= cores else 0.0
+        slowed_s = make_s if case.on_cpu and loader.num_workers >= cores else 0.0
         low_s, high_s = 0.7 * (wait_s - make_s), wait_s - _IN_PROCESS_FRAC * make_s + slowed_s
-        if loader.get("in_memory"):
+        if loader.in_memory:
             low_s, high_s = max(low_s, 0.3 * wait_s), high_s + _IN_MEMORY_FRAC * (case.iteration_s - wait_s)
         saving = case.saving(low_s, high_s, "modelled")
-        if saving is None or (make_s >= wait_s and not loader.get("in_memory")):
+        if saving is None or (make_s >= wait_s and not loader.in_memory):
             continue
-        whole = (", or index whole batches of the tensors (images[indices])" if loader.get("in_memory") else "")
+        whole = (", or index whole batches of the tensors (images[indices])" if loader.in_memory else "")
         yield Finding(
-            f"the DataLoader's {loader['num_workers']} workers cost more time than they save: the data is "
-            f"{'already in memory' if loader.get('in_memory') else 'cheap to make'}",
+            f"the DataLoader's {loader.num_workers} workers cost more time than they save: the data is "
+            f"{'already in memory' if loader.in_memory else 'cheap to make'}",
             f"pass num_workers=0 to the DataLoader{whole}", saving,
             (f"the loop waits {quantity(wait_s, 's')} for each batch, which a worker makes in "
              f"{quantity(make_s, 's')}; passing it between processes takes the rest",),
             place=Place.of(loader), phase="data",
-            setting=f"num_workers={loader['num_workers']}", covers=frozenset({"data_loading"}))
+            setting=f"num_workers={loader.num_workers}", covers=frozenset({"data_loading"}))
         return

@@ -14,21 +14,21 @@ from charact.analysis.findings._slow_groups import num_elements
 from charact.analysis.findings._trend import Trend, steady_growth
 from charact.analysis.findings._watched_case import LEAST_FRAC, WatchedCase
 from charact.core.units import quantity, share
+from charact.record.manifest_program import CompileSettings
 from charact.record.schema import PHASES
 
 
 def compilation(case: WatchedCase) -> Iterator[Finding]:
     """Yield a finding if compilation takes much of the program."""
-    facts = case.settings.get("compile") or {}
+    facts = case.settings.compile or CompileSettings()
     spent_s = float(case.iterations["compile_s"].fillna(0.0).sum())
-    recompiled = facts.get("num_recompilations") or 0
-    breaks = facts.get("num_graph_breaks") or 0
-    repeated_frac = recompiled / max(recompiled + (facts.get("num_graphs") or 1), 1)
-    reasons = facts.get("reasons") or []
+    recompiled = facts.num_recompilations or 0
+    breaks = facts.num_graph_breaks or 0
+    repeated_frac = recompiled / max(recompiled + (facts.num_graphs or 1), 1)
     saving = case.saving_in_all(0.5 * repeated_frac * spent_s, spent_s)
-    evidence = [f"compilation takes {quantity(spent_s, 's')}; {facts.get('num_graphs') or 0} graphs, {breaks} graph "
-                f"breaks, {recompiled} recompilations", *(" ".join(each.split()) for each in reasons[:2])]
-    changed = next((each for reason in reasons if (each := _changed_attribute(reason))), None)
+    evidence = [f"compilation takes {quantity(spent_s, 's')}; {facts.num_graphs or 0} graphs, {breaks} graph "
+                f"breaks, {recompiled} recompilations", *(" ".join(each.split()) for each in facts.reasons[:2])]
+    changed = next((each for reason in facts.reasons if (each := _changed_attribute(reason))), None)
     again = "" if not recompiled else f": it recompiles when {changed.name} changes" if changed else ": it recompiles"
     yield Finding(
         f"torch.compile takes much of the program's time{again}", _compile_remedy(changed, recompiled, breaks), saving,
@@ -71,12 +71,12 @@ def epoch_start(case: WatchedCase) -> Iterator[Finding]:
     saving = case.saving_in_all(group.extra_s * (count - 1) / count * 0.8, group.extra_s)
     evidence = (f"the first iterations of {count} epochs take {quantity(group.slow_s, 's')}, the others "
                 f"{quantity(group.typical_s, 's')}; most of the difference is in {group.phase}")
-    loader = next((each for each in case.settings.get("loaders", [])
-                   if each.get("num_workers") and not each.get("persistent_workers")
-                   and (each.get("num_iterators") or 0) > 1), None)
+    loader = next((each for each in case.settings.loaders
+                   if each.num_workers and not each.persistent_workers
+                   and (each.num_iterators or 0) > 1), None)
     if loader is not None and group.phase == "data":
         yield Finding(
-            f"the DataLoader starts its {loader['num_workers']} worker processes again in every epoch",
+            f"the DataLoader starts its {loader.num_workers} worker processes again in every epoch",
             "pass persistent_workers=True to the DataLoader, or make epochs longer", saving, (evidence,),
             place=Place.of(loader), phase="data", setting="persistent_workers=False")
         return
@@ -360,10 +360,11 @@ def _trend_finding(case: WatchedCase, phase: str, saving: Saving | None, evidenc
 def _grown(case: WatchedCase, what: str, evidence: list[str]) -> str | None:
     """Return the name of the model with many more hooks or modules than at its first call, and add the evidence."""
     first, last = f"num_{what}_first", f"num_{what}_last"
-    grown = [model for model in case.settings.get("models", [])
-             if (model.get(last) or 0) > (model.get(first) or 0) + 10]
+    grown = [model for model in case.settings.models
+             if (getattr(model, last) or 0) > (getattr(model, first) or 0) + 10]
     if not grown:
         return None
-    model = max(grown, key=lambda each: each[last])
-    evidence.append(f"{model['name']} had {model[first]} {what} at its first call and has {model[last]} at the end")
-    return str(model["name"])
+    model = max(grown, key=lambda model: getattr(model, last))
+    evidence.append(f"{model.name} had {getattr(model, first)} {what} at its first call and has "
+                    f"{getattr(model, last)} at the end")
+    return str(model.name)

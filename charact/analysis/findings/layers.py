@@ -10,7 +10,6 @@ import pandas as pd
 from charact.analysis.findings._finding import Finding
 from charact.analysis.findings._watched_case import WatchedCase
 from charact.core.units import quantity, share
-from charact.record.case_facts import pass_facts
 
 _SAVED_WITHOUT_WEIGHTS = (0.1, 0.7)
 """Minimum and maximum share of a layer's time that is saved without weights.
@@ -22,23 +21,23 @@ _SAVED_WITHOUT_WEIGHTS = (0.1, 0.7)
 
 def attention_weights(case: WatchedCase) -> Iterator[Finding]:
     """Yield a finding if `nn.MultiheadAttention` returns weights of long sequences."""
-    layers = case.inspection.get("attention_weights") or []
+    layers = case.inspection.attention_weights
     forward_s = case.phase_s["forward"]
     if not layers or not forward_s:
         return
-    part = min(sum(each["time_s"] for each in layers) / forward_s, 1.0)
+    part = min(sum(each.time_s for each in layers) / forward_s, 1.0)
     spent_s = part * (forward_s + case.phase_s["backward"])
     low_s, high_s = (frac * spent_s for frac in _SAVED_WITHOUT_WEIGHTS)
     saving = case.saving(low_s, high_s, "modelled")
     line = next((line for line in case.lines("forward") if "MultiheadAttention.forward" in (line.library or "")), None)
     others = f" and {len(layers) - 1} more layers" if len(layers) > 1 else ""
     yield Finding(
-        f"the attention of {layers[0]['layer']}{others} returns its weights, and so computes the whole matrix of them",
+        f"the attention of {layers[0].layer}{others} returns its weights, and so computes the whole matrix of them",
         "pass need_weights=False in the call of nn.MultiheadAttention, unless the program uses the weights: then it "
         "computes by scaled_dot_product_attention", saving,
         (f"forwards of these layers take {quantity(part * forward_s, 's')}; with their backward, "
          f"{case.of_iteration(spent_s)}",), "medium",
-        place=line and line.place, phase="forward", layer=layers[0]["layer"], setting="need_weights=True")
+        place=line and line.place, phase="forward", layer=layers[0].layer, setting="need_weights=True")
 
 
 _FROZEN_FRAC = 0.3
@@ -53,12 +52,12 @@ def frozen_outputs(case: WatchedCase) -> Iterator[Finding]:
     rows = rows[rows["case"] == case.name]
     num_iterations = rows["iteration"].nunique()
     forwards = rows[(rows["phase"] == "forward") & rows["part"].notna()]
-    for facts in case.settings.get("models") or []:
-        name, num_rows = facts.get("name"), facts.get("num_frozen_rows")
-        repeated_frac = (facts.get("num_repeated_rows") or 0) / num_rows if num_rows else 0.0
+    for facts in case.settings.models:
+        name, num_rows = facts.name or "", facts.num_frozen_rows
+        repeated_frac = (facts.num_repeated_rows or 0) / num_rows if num_rows else 0.0
         if repeated_frac < _FROZEN_FRAC:
             continue
-        spent_s = float(forwards.loc[_is_inside(forwards["part"], name), "host_s"].sum()) / num_iterations
+        spent_s = float(forwards[_is_inside(forwards["part"], name)]["host_s"].sum()) / num_iterations
         saving = case.saving(0.7 * repeated_frac * spent_s, repeated_frac * spent_s)
         line = next((line for line in case.all_lines("forward") if f"{name}(" in (line.place.text or "")), None)
         yield Finding(
@@ -79,15 +78,15 @@ _PADDED_FRAC = 0.3
 
 def padding(case: WatchedCase) -> Iterator[Finding]:
     """Yield a finding if a large share of an input is padding."""
-    padded = max(case.inspection.get("padding") or [], key=lambda each: each["padding_frac"], default=None)
-    if padded is None or padded["padding_frac"] < _PADDED_FRAC:
+    padded = max(case.inspection.padding, key=lambda each: each.padding_frac, default=None)
+    if padded is None or padded.padding_frac < _PADDED_FRAC:
         return
     computing_s = case.time_s("forward", "loss", "backward")
-    saving = case.saving(0.4 * padded["padding_frac"] * computing_s, padded["padding_frac"] * computing_s, "modelled")
+    saving = case.saving(0.4 * padded.padding_frac * computing_s, padded.padding_frac * computing_s, "modelled")
     yield Finding(
-        f"{share(padded['padding_frac'])} of {padded['name']} is padding, and the model computes padding like data",
+        f"{share(padded.padding_frac)} of {padded.name} is padding, and the model computes padding like data",
         "batch samples of similar length (sort or bucket them), and pad each batch only to its longest sample",
-        saving, (f"{share(padded['padding_frac'])} of the elements of {padded['name']} in one iteration are padding",),
+        saving, (f"{share(padded.padding_frac)} of the elements of {padded.name} in one iteration are padding",),
         "medium", phase="forward", setting="padding", covers=frozenset({"unused_outputs"}))
 
 
@@ -97,12 +96,12 @@ _FULL_FRAC = 0.7
 
 def recomputation(case: WatchedCase) -> Iterator[Finding]:
     """Yield a finding if backward runs the forward of layers; its confidence is low if memory is nearly full."""
-    facts = case.inspection.get("recompute") or {}
-    if not facts.get("time_s") or not facts.get("backward_s"):
+    facts = case.inspection.recompute
+    if facts is None or not facts.time_s or not facts.backward_s:
         return
-    spent_s = case.phase_s["backward"] * min(facts["time_s"] / facts["backward_s"], 1.0)
+    spent_s = case.phase_s["backward"] * min(facts.time_s / facts.backward_s, 1.0)
     saving = case.saving(0.6 * spent_s, 1.15 * spent_s)
-    peak_bytes = pass_facts(case.entry, "memory").get("process_peak_bytes")
+    peak_bytes = case.entry.passes.memory.process_peak_bytes
     memory_bytes = min(filter(None, (case.run.manifest.get("machine", {}).get(name)
                                      for name in ("memory_bytes", "memory_limit_bytes"))), default=None)
     evidence = [f"forwards inside of backward take {quantity(spent_s, 's')}, {case.of_iteration(spent_s)}"]
@@ -110,7 +109,7 @@ def recomputation(case: WatchedCase) -> Iterator[Finding]:
     if case.on_cpu and peak_bytes is not None and memory_bytes is not None:
         is_full = peak_bytes > _FULL_FRAC * memory_bytes
         evidence.append(f"the process uses at most {quantity(peak_bytes, 'B')} of {quantity(memory_bytes, 'B')} memory")
-    layers = facts.get("layers") or []
+    layers = facts.layers
     named = f" of {', '.join(layers[:3])}" if layers else ""
     yield Finding(
         f"backward computes the forward{named} a second time (activation checkpointing)",
@@ -127,9 +126,9 @@ def repeated_rows(case: WatchedCase) -> Iterator[Finding]:
     """Yield a finding for the layer that loses the most time with repeated rows of its inputs."""
     rows = case.operators
     found = []
-    for facts in case.inspection.get("repeated_rows") or []:
-        repeated_frac = facts["num_repeated"] / facts["num_rows"]
-        is_inside = _is_inside(rows["layer"].fillna(""), facts["layer"])
+    for facts in case.inspection.repeated_rows:
+        repeated_frac = facts.num_repeated / facts.num_rows
+        is_inside = _is_inside(rows["layer"].fillna(""), facts.layer)
         if repeated_frac > _REPEATED_FRAC:
             layer_s = float(rows.loc[is_inside, "time_s"].sum()) if is_inside.any() else case.phase_s["forward"]
             found.append((repeated_frac * layer_s, repeated_frac, facts))
@@ -138,11 +137,11 @@ def repeated_rows(case: WatchedCase) -> Iterator[Finding]:
     spent_s, repeated_frac, facts = max(found, key=lambda one: one[0])
     saving = case.saving(0.5 * spent_s, spent_s)
     yield Finding(
-        f"the layer {facts['layer']} computes the same rows several times",
-        f"call {facts['layer']} once for the different rows, and repeat its output: "
+        f"the layer {facts.layer} computes the same rows several times",
+        f"call {facts.layer} once for the different rows, and repeat its output: "
         "output.repeat_interleave(n, 0) or output.expand(...)", saving,
-        (f"{share(repeated_frac)} of the {facts['num_rows']:,} rows of its inputs in one iteration repeat an earlier "
-         "row, and it has no dropout now",), "medium", phase="forward", layer=facts["layer"])
+        (f"{share(repeated_frac)} of the {facts.num_rows:,} rows of its inputs in one iteration repeat an earlier "
+         "row, and it has no dropout now",), "medium", phase="forward", layer=facts.layer)
 
 
 _CELLS = {"LSTMCell": "nn.LSTM", "GRUCell": "nn.GRU", "RNNCell": "nn.RNN"}
@@ -160,32 +159,32 @@ def small_calls(case: WatchedCase) -> Iterator[Finding]:
     """Yield a finding for the layers that are called most often, if their calls take much of the time."""
     yield from _backwards(case)
     forward_s = case.phase_s["forward"]
-    for facts in case.inspection.get("layer_calls") or []:
-        whole = _CELLS.get(facts["layer_type"])
-        if facts["num_calls"] < 20 or (whole is None and facts["time_s"] / facts["num_calls"] > _SMALL_S):
+    for facts in case.inspection.layer_calls:
+        whole = _CELLS.get(facts.layer_type)
+        if facts.num_calls < 20 or (whole is None and facts.time_s / facts.num_calls > _SMALL_S):
             continue
-        part = min(facts["time_s"] / forward_s, 1.0) if forward_s else 0.0
+        part = min(facts.time_s / forward_s, 1.0) if forward_s else 0.0
         spent_s = part * (forward_s + case.phase_s["backward"])
         saving = case.saving(0.4 * spent_s, 0.95 * spent_s, "modelled")
         if saving is None:
             continue
-        remedy = (_CACHED if facts["layer_type"] == "ParametrizationList" else
+        remedy = (_CACHED if facts.layer_type == "ParametrizationList" else
                   f"use {whole}, which computes all time steps in one call" if whole else
                   "call it once with all inputs stacked into one tensor (torch.stack, reshape); for time steps of a "
                   "recurrence, use nn.LSTM or nn.GRU, which compute the whole sequence in one call")
         yield Finding(
-            f"the layer {facts['layer']} ({facts['layer_type']}) is called {facts['num_calls']:,} times in "
+            f"the layer {facts.layer} ({facts.layer_type}) is called {facts.num_calls:,} times in "
             "an iteration", remedy, saving,
-            (f"its calls take {quantity(facts['time_s'], 's')} of forward, "
-             f"{quantity(facts['time_s'] / facts['num_calls'], 's')} each; with their backward, "
+            (f"its calls take {quantity(facts.time_s, 's')} of forward, "
+             f"{quantity(facts.time_s / facts.num_calls, 's')} each; with their backward, "
              f"{case.of_iteration(spent_s)}",),
-            "high" if whole else "medium", phase="forward", layer=facts["layer"])
+            "high" if whole else "medium", phase="forward", layer=facts.layer)
         return
 
 
 def _backwards(case: WatchedCase) -> Iterator[Finding]:
     """Yield a finding if an iteration has many backwards, such as one for each sample."""
-    num_calls = (case.settings.get("num_backwards") or 0) / max(case.num_iterations, 1)
+    num_calls = (case.settings.num_backwards or 0) / max(case.num_iterations, 1)
     backward_s = case.phase_s["backward"]
     if not case.trains or num_calls < _MANY_BACKWARDS or backward_s / num_calls > _LONG_BACKWARD_S:
         return
@@ -200,19 +199,19 @@ def _backwards(case: WatchedCase) -> Iterator[Finding]:
 
 def unused_gradients(case: WatchedCase) -> Iterator[Finding]:
     """Yield a finding for each model whose gradients a backward for another optimizer computes, and nothing uses."""
-    for facts in case.inspection.get("unused_gradients") or []:
-        if not facts.get("time_s"):
+    for facts in case.inspection.unused_gradients:
+        if not facts.time_s:
             continue
-        scale = min(case.phase_s["backward"] / facts["backward_s"], 1.0) if facts.get("backward_s") else 1.0
-        spent_s = facts["time_s"] * scale
+        scale = min(case.phase_s["backward"] / facts.backward_s, 1.0) if facts.backward_s else 1.0
+        spent_s = facts.time_s * scale
         saving = case.saving(0.5 * spent_s, 1.5 * spent_s)
         yield Finding(
-            f"the backward for {facts['optimizer']} also computes gradients of {facts['model']}, which are never used",
-            f"detach the output of {facts['model']} in that step: pass output.detach(), or compute it under "
+            f"the backward for {facts.optimizer} also computes gradients of {facts.model}, which are never used",
+            f"detach the output of {facts.model} in that step: pass output.detach(), or compute it under "
             "torch.no_grad()", saving,
             (f"these gradients take {quantity(spent_s, 's')}, {case.of_iteration(spent_s)}, and are deleted before an "
              "optimizer uses them",),
-            phase="backward", layer=facts["model"])
+            phase="backward", layer=facts.model)
 
 
 _UNUSED_FRAC = 0.3
@@ -265,10 +264,10 @@ def unused_outputs(case: WatchedCase) -> Iterator[Finding]:
 def _without_gradient(case: WatchedCase) -> Iterator[_Unused]:
     """Yield the layers with outputs whose gradient is zero."""
     times: dict[Any, float] = case.operators.groupby("layer")["time_s"].sum().to_dict()
-    for facts in case.inspection.get("unused_outputs") or []:
-        unused_frac = 1 - facts["num_used_rows"] / facts["num_rows"]
-        if facts["layer"] in times:
-            yield _Unused(facts["layer"], facts["num_rows"], unused_frac, unused_frac * times[facts["layer"]])
+    for facts in case.inspection.unused_outputs:
+        unused_frac = 1 - facts.num_used_rows / facts.num_rows
+        if facts.layer in times:
+            yield _Unused(facts.layer, facts.num_rows, unused_frac, unused_frac * times[facts.layer])
 
 
 def _never_read(case: WatchedCase) -> Iterator[_Unused]:

@@ -31,7 +31,7 @@ def line(case: WatchedCase) -> Iterator[Finding]:
             if saving is not None:
                 yield _of_function(group, phase, saving, f"{case.of_iteration(spent_s)}, "
                                                          f"in {phase}", spent_s)
-    between_s = (case.program.get("between_s") or 0.0) + (case.program.get("after_s") or 0.0)
+    between_s = (case.program.between_s or 0.0) + (case.program.after_s or 0.0)
     for group in _by_function(case.all_lines("between")):
         spent_s = sum(line.share_frac for line in group) * between_s
         saving = case.saving_in_all(0.4 * spent_s, spent_s)

@@ -1,7 +1,7 @@
 """Findings about memory that grows, and memory that data hold."""
 
 from collections.abc import Iterator
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -14,13 +14,13 @@ from charact.core.units import quantity
 
 def inference_graph(case: WatchedCase) -> Iterator[Finding]:
     """Yield a finding if a model ran in evaluation mode with gradients enabled and without a backward."""
-    models = [model for model in case.settings.get("models", []) if (model.get("inference_with_grad") or 0) >= 2]
+    models = [model for model in case.settings.models if (model.inference_with_grad or 0) >= 2]
     if not models or (case.trains and not all(other.trains for other in watched_cases(case.run))):
         return  # the inference case has the finding
-    model = max(models, key=lambda each: each["inference_with_grad"])
+    model = max(models, key=lambda model: model.inference_with_grad or 0)
     spent_s = float(case.iterations["forward_s"].fillna(0.0).sum())
     grown, largest = _grown_bytes(case), float(case.run.program_iterations["rss_bytes"].max())
-    evidence = [f"{model['name']} was called {model['inference_with_grad']:,} times in evaluation mode with gradients "
+    evidence = [f"{model.name} was called {model.inference_with_grad:,} times in evaluation mode with gradients "
                 "enabled, and no backward followed"]
     if grown:
         evidence.append(f"the process grew by {quantity(grown, 'B')} during these calls: activations stay in memory "
@@ -28,7 +28,7 @@ def inference_graph(case: WatchedCase) -> Iterator[Finding]:
     saving = None if case.trains else Saving(0.0, 0.3 * spent_s, "modelled")
     line = next(iter(case.lines("forward") or case.lines("other")), None)
     yield Finding(
-        f"inference of {model['name']} records an autograd graph, although no backward follows",
+        f"inference of {model.name} records an autograd graph, although no backward follows",
         "run inference under torch.no_grad() or torch.inference_mode(), and keep numbers (.item()) instead of tensors",
         saving, tuple(evidence), memory_bytes=grown or None, memory_frac=grown / largest if grown else 0.2,
         place=line and line.place, phase="forward", setting="grad mode", covers=frozenset({"memory_growth"}))
@@ -131,58 +131,65 @@ def _growth_finding(case: WatchedCase, name: str, slope: float, growth: float, s
     if name == _SERIES["workers_bytes"]:
         remedy = ("keep the data set's items in one NumPy array or tensor: reading many Python objects "
                   "changes their reference counts, which copies the shared memory into each worker")
-        loaders = [each for each in case.settings.get("loaders") or [] if each.get("num_workers")]
+        loaders = [each for each in case.settings.loaders if each.num_workers]
         place = Place.of(loaders[0]) if loaders else None
-    elif created := case.settings.get("create_graph"):
+    elif created := case.settings.create_graph:
         cause += ": backward(create_graph=True) makes parameters and gradients refer to each other"
         remedy = ("compute the inner gradient by torch.autograd.grad(loss, inputs, create_graph=True); or set "
                   "parameter.grad = None after each iteration, which breaks the cycle")
         place = Place.of(created)
     elif (holder := _holder(case, slope)) is not None:
-        cause += f": {holder['cause']}"
-        evidence.append(holder["evidence"])
-        place = holder["place"]
+        cause += f": {holder.cause}"
+        evidence.append(holder.evidence)
+        place = holder.place
     return Finding(cause, remedy, None, tuple(evidence), "high" if place else "medium", memory_bytes=growth,
                    place=place, memory_frac=min(growth / largest, 1.0))
 
 
-def _holder(case: WatchedCase, slope: float) -> dict[str, Any] | None:
-    """Return cause, evidence and place of memory held by many tensors of one shape or by a large graph, or None."""
-    num_before = max(case.inspection.get("iterations") or [0]) + 1
-    tensors = [each for each in case.inspection.get("held_tensors") or []
-               if each["bytes"] > slope * num_before / 4 and each["num_tensors"] >= num_before / 4]
-    tensors.sort(key=lambda each: (each.get("variable") is None, -each["bytes"]))
+class _Holder(NamedTuple):
+    """Cause and evidence of growth, and the line that adds to what holds the memory."""
+
+    cause: str
+    evidence: str
+    place: Place | None
+
+
+def _holder(case: WatchedCase, slope: float) -> _Holder | None:
+    """Return what holds memory by many tensors of one shape or by a large graph, or None."""
+    num_before = max(case.inspection.iterations, default=0) + 1
+    tensors = [each for each in case.inspection.held_tensors
+               if each.bytes > slope * num_before / 4 and each.num_tensors >= num_before / 4]
+    tensors.sort(key=lambda each: (each.variable is None, -each.bytes))
     for held in tensors[:1]:
-        variable = f" in {held['variable']}" if held.get("variable") else ""
-        graph = ", with their autograd graphs" if held.get("has_graph") else ""
-        function = f" (grad_fn {held['function']})" if held.get("function") else ""
-        return {"cause": f"tensors of shape {held['shape']} accumulate{variable}{graph}",
-                "evidence": f"after {num_before} iterations, {held['num_tensors']:,} tensors of shape {held['shape']} "
-                            f"held {quantity(held['bytes'], 'B')}{function}", "place": Place.of(held)}
-    graphs = [each for each in case.inspection.get("held_graphs") or [] if each["num_nodes"] > 10 * num_before]
-    for held in graphs[:1]:
-        variable = held.get("variable") or "a tensor"
-        return {"cause": f"{variable} keeps the autograd graph of earlier iterations",
-                "evidence": f"after {num_before} iterations, the autograd graph of {variable} had "
-                            f"{held['num_nodes']:,} nodes",
-                "place": Place.of(held)}
-    return None
+        variable = f" in {held.variable}" if held.variable else ""
+        graphs = ", with their autograd graphs" if held.has_graph else ""
+        function = f" (grad_fn {held.function})" if held.function else ""
+        return _Holder(f"tensors of shape {held.shape} accumulate{variable}{graphs}",
+                       f"after {num_before} iterations, {held.num_tensors:,} tensors of shape {held.shape} held "
+                       f"{quantity(held.bytes, 'B')}{function}", Place.of(held))
+    graph = next((each for each in case.inspection.held_graphs if each.num_nodes > 10 * num_before), None)
+    if graph is None:
+        return None
+    variable = graph.variable or "a tensor"
+    return _Holder(f"{variable} keeps the autograd graph of earlier iterations",
+                   f"after {num_before} iterations, the autograd graph of {variable} had {graph.num_nodes:,} nodes",
+                   Place.of(graph))
 
 
 def overlapping_windows(case: WatchedCase) -> Iterator[Finding]:
     """Yield a finding for tensors or arrays of overlapping windows, if they hold much of the memory."""
-    for data in case.inspection.get("held_data") or []:
-        if not data.get("overlaps"):
+    for data in case.inspection.held_data:
+        if not data.overlaps:
             continue
-        length = data["shape"][1]
+        length = data.shape[1]
         freed = case.freed_memory(data, 1 - 1 / length)
         if freed is None:
             continue
         yield Finding(
-            f"overlapping windows in {data['variable']} hold each value of a series {length:,} times",
+            f"overlapping windows in {data.variable} hold each value of a series {length:,} times",
             f"keep the series only, and cut windows from it: series[index:index + {length}] in __getitem__, or "
             f"series.unfold(0, {length}, 1), which copies nothing", None,
-            (f"{data['variable']}, of shape {data['shape']}, takes {quantity(data['bytes'], 'B')}; in all rows that "
+            (f"{data.variable}, of shape {data.shape}, takes {quantity(data.bytes, 'B')}; in all rows that "
              "were looked at, each is the one before shifted by one",), memory_bytes=freed.num_bytes,
             memory_frac=freed.share_frac, place=Place.of(data), setting="windows")
 
@@ -194,22 +201,22 @@ _SIZES = {"uint8": 1, "int8": 1, "int16": 2, "int32": 4, "float16": 2, "bfloat16
 
 def wide_data(case: WatchedCase) -> Iterator[Finding]:
     """Yield a finding for tensors or arrays whose values fit a narrower type, if they hold much of the memory."""
-    for data in case.inspection.get("held_data") or []:
-        if data.get("overlaps"):  # see `overlapping_windows`
+    for data in case.inspection.held_data:
+        if data.overlaps:  # see `overlapping_windows`
             continue
-        kind, narrower = data["dtype"], data.get("narrower")
+        kind, narrower = data.dtype, data.narrower
         if kind not in _SIZES or narrower not in _SIZES:
             continue
         freed = case.freed_memory(data, 1 - _SIZES[narrower] / _SIZES[kind])
         if freed is None:
             continue
-        scale = data.get("scale") or 1
+        scale = data.scale or 1
         back = f"batch.to(torch.{kind})" + (f" / {scale}" if scale > 1 else "")
-        tensors = f"{data['num_tensors']:,} of shape" if data["num_tensors"] > 1 else "of shape"
+        tensors = f"{data.num_tensors:,} of shape" if data.num_tensors > 1 else "of shape"
         times = f", times {scale}," if scale > 1 else ""
         yield Finding(
-            f"{kind} values in {data['variable']} fit {narrower}",
+            f"{kind} values in {data.variable} fit {narrower}",
             f"store it as {narrower} (dtype=torch.{narrower}), and convert each batch where it is used: {back}", None,
-            (f"{data['variable']}, {tensors} {data['shape']}, takes {quantity(data['bytes'], 'B')}; all values that "
+            (f"{data.variable}, {tensors} {data.shape}, takes {quantity(data.bytes, 'B')}; all values that "
              f"were looked at{times} fit {narrower}",), "medium", memory_bytes=freed.num_bytes,
             memory_frac=freed.share_frac, place=Place.of(data), setting="dtype")

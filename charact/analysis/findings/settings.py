@@ -13,7 +13,7 @@ _TRACE_S = 150e-6
 
 def anomaly_detection(case: WatchedCase) -> Iterator[Finding]:
     """Yield a finding if backwards ran under anomaly detection."""
-    on_frac = case.settings.get("anomaly_frac") or 0.0
+    on_frac = case.settings.anomaly_frac or 0.0
     if on_frac < 0.05:
         return
     operators = case.operators
@@ -67,18 +67,17 @@ def denormals(case: WatchedCase) -> Iterator[Finding]:
     """Yield a finding for the optimizer state with most denormal numbers, and one for layers of such weights."""
     if not case.on_cpu:
         return
-    rows = sorted(case.inspection.get("denormals") or [],
-                  key=lambda each: -each["denormal_frac"] * each["num_elements"])
-    states = [each for each in rows if each.get("state") and each["denormal_frac"] >= _DENORMAL_FRAC]
-    layers = [each for each in rows if each.get("layer")]
+    rows = sorted(case.inspection.denormals, key=lambda each: -each.denormal_frac * each.num_elements)
+    states = [each for each in rows if each.state and each.denormal_frac >= _DENORMAL_FRAC]
+    layers = [each for each in rows if each.layer]
     others = f" and {len(layers) - 1} more layers" if len(layers) > 1 else ""
     for facts in states[:1] + layers[:1]:
-        layer = None if facts in states else facts["layer"]
-        what = f"{facts['optimizer']}'s {facts['state']}" if layer is None else f"the weights of {layer}{others}"
+        layer = None if facts in states else facts.layer
+        what = f"{facts.optimizer}'s {facts.state}" if layer is None else f"the weights of {layer}{others}"
         phases = ("update",) if layer is None else ("forward", "backward")
         spent_s = case.time_s(*phases)
         yield Finding(
-            f"{share(facts['denormal_frac'])} of {what} are denormal numbers (below 1.2e-38), with which processors "
+            f"{share(facts.denormal_frac)} of {what} are denormal numbers (below 1.2e-38), with which processors "
             "compute many times slower",
             "call torch.set_flush_denormal(True) before the loop"
             + ("; or pass fused=True to the optimizer" if layer is None else ""),
@@ -98,22 +97,22 @@ _BYTES_PER_S = (2e9, 20e9)
 
 def dense_embedding(case: WatchedCase) -> Iterator[Finding]:
     """Yield a finding for each embedding with a dense gradient of which an iteration uses few rows."""
-    for facts in case.inspection.get("embeddings") or []:
-        if facts.get("sparse") or facts["num_used_rows"] > _USED_FRAC * facts["num_rows"]:
+    for facts in case.inspection.embeddings:
+        if facts.sparse or facts.num_used_rows > _USED_FRAC * facts.num_rows:
             continue
         spent_s = case.phase_s["update"] + case.phase_s["backward"]
-        size = facts["gradient_bytes"]
+        size = facts.gradient_bytes
         low_s = min(size * _PASSES[0] / _BYTES_PER_S[1], 0.5 * spent_s)
-        share_of_parameters = min(size / 4 / max(case.entry.get("num_parameters") or 0, size / 4, 1), 1.0)
+        share_of_parameters = min(size / 4 / max(case.entry.num_parameters or 0, size / 4, 1), 1.0)
         high_s = max(share_of_parameters * spent_s, min(size * _PASSES[1] / _BYTES_PER_S[0], spent_s))
         saving = case.saving(max(low_s, 0.5 * share_of_parameters * spent_s), high_s, "modelled")
         yield Finding(
-            f"the gradient of the embedding {facts['layer']} is dense, but nearly all of it is zero",
+            f"the gradient of the embedding {facts.layer} is dense, but nearly all of it is zero",
             "pass sparse=True to nn.Embedding, and use an optimizer for sparse gradients (torch.optim.SparseAdam, or "
             "SGD without momentum)", saving,
-            (f"an iteration uses {facts['num_used_rows']:,} of {facts['num_rows']:,} rows "
-             f"({share(facts['num_used_rows'] / facts['num_rows'])}); zero_grad, backward and the update go through "
-             f"all {quantity(size, 'B')}",), phase="backward", layer=facts["layer"], setting="sparse=False")
+            (f"an iteration uses {facts.num_used_rows:,} of {facts.num_rows:,} rows "
+             f"({share(facts.num_used_rows / facts.num_rows)}); zero_grad, backward and the update go through "
+             f"all {quantity(size, 'B')}",), phase="backward", layer=facts.layer, setting="sparse=False")
 
 
 def float64(case: WatchedCase) -> Iterator[Finding]:
@@ -130,8 +129,8 @@ def float64(case: WatchedCase) -> Iterator[Finding]:
     layer = longest["layer"] if isinstance(longest["layer"], str) else None
     evidence = [f"operators with float64 inputs take {quantity(spent_s, 's')}, {case.of_iteration(spent_s)}; the "
                 f"longest is {longest['operator']}" + (f" in {layer}" if layer else "")]
-    evidence += [f"{model['name']} has {model['dtypes']['float64']:,} float64 values among its parameters and buffers"
-                 for model in case.settings.get("models", []) if (model.get("dtypes") or {}).get("float64")]
+    evidence += [f"{model.name} has {model.dtypes['float64']:,} float64 values among its parameters and buffers"
+                 for model in case.settings.models if (model.dtypes or {}).get("float64")]
     yield Finding(
         "part of the model computes in float64: with one float64 input, an operator's result is float64",
         "convert the float64 tensor to float32 where it is created: .float() or dtype=torch.float32 (NumPy's default "
@@ -142,15 +141,15 @@ def float64(case: WatchedCase) -> Iterator[Finding]:
 
 def hooks(case: WatchedCase) -> Iterator[Finding]:
     """Yield a finding if a model has many more hooks at the end than at its first call."""
-    for model in case.settings.get("models", []):
-        first, last = model.get("num_hooks_first") or 0, model.get("num_hooks_last") or 0
+    for model in case.settings.models:
+        first, last = model.num_hooks_first or 0, model.num_hooks_last or 0
         if last < first + max(20, case.num_iterations // 4):
             continue
         saving = case.saving(0.0, 0.5 * case.phase_s["forward"], "bound")
-        yield Finding(f"hooks accumulate on {model['name']}: the loop registers more and removes none",
+        yield Finding(f"hooks accumulate on {model.name}: the loop registers more and removes none",
                       "register each hook once, before the loop, or remove it: handle.remove()", saving,
                       (f"{first} hooks at its first call, {last} at the end",), "medium", phase="forward",
-                      layer=model["name"], setting="hooks")
+                      layer=model.name, setting="hooks")
 
 
 _SAVED_BY_FUSING = {"Adam": (0.4, 0.93), "AdamW": (0.4, 0.93), "Adagrad": (0.3, 0.9)}
@@ -165,33 +164,35 @@ _SAVED_S = (2e-6, 12e-6)
 def optimizer_loop(case: WatchedCase) -> Iterator[Finding]:
     """Yield a finding for an optimizer that updates its tensors one by one, if its update takes much time."""
     yield from _group_by_group(case)
-    loops = [each for each in case.settings.get("optimizers", [])
-             if each.get("implementation") == "for-loop" and each.get("class") in ("SGD", *_SAVED_BY_FUSING)]
+    loops = [each for each in case.settings.optimizers
+             if each.implementation == "for-loop" and each.class_ in ("SGD", *_SAVED_BY_FUSING)]
     if not loops or not case.trains:
         return
-    optimizer = max(loops, key=lambda each: each.get("num_tensors") or 0)
+    optimizer = max(loops, key=lambda each: each.num_tensors or 0)
     update_s = case.phase_s["update"]
-    num_tensors = optimizer.get("num_tensors") or 0
-    low_s, high_s = ((min(each * num_tensors, 0.8 * update_s) for each in _SAVED_S) if optimizer["class"] == "SGD" else
-                     (frac * update_s for frac in _SAVED_BY_FUSING[optimizer["class"]]))
+    num_tensors = optimizer.num_tensors or 0
+    if fracs := _SAVED_BY_FUSING.get(optimizer.class_ or ""):
+        low_s, high_s = (frac * update_s for frac in fracs)
+    else:
+        low_s, high_s = (min(saved_s * num_tensors, 0.8 * update_s) for saved_s in _SAVED_S)
     saving = case.saving(low_s, high_s, "modelled")
     yield Finding(
-        f"{optimizer['class']} updates its {num_tensors:,} tensors one by one (for-loop implementation)",
-        f"pass fused=True to {optimizer['class']} (foreach=True where a parameter group cannot be fused)", saving,
+        f"{optimizer.class_} updates its {num_tensors:,} tensors one by one (for-loop implementation)",
+        f"pass fused=True to {optimizer.class_} (foreach=True where a parameter group cannot be fused)", saving,
         (f"update takes {quantity(update_s, 's')}, {case.of_iteration(update_s)}, for "
-         f"{optimizer['num_parameters']:,} parameters in {num_tensors:,} tensors",),
-        place=Place.of(optimizer), phase="update", setting=f"{optimizer['class']}(fused=False)")
+         f"{optimizer.num_parameters:,} parameters in {num_tensors:,} tensors",),
+        place=Place.of(optimizer), phase="update", setting=f"{optimizer.class_}(fused=False)")
 
 
 def _group_by_group(case: WatchedCase) -> Iterator[Finding]:
     """Yield a finding for an optimizer with nearly as many parameter groups as tensors."""
-    for optimizer in case.settings.get("optimizers", []):
-        num_groups, num_tensors = optimizer.get("num_groups") or 0, optimizer.get("num_tensors") or 0
-        if num_groups < 16 or num_groups < num_tensors / 4 or optimizer.get("implementation") == "for-loop":
+    for optimizer in case.settings.optimizers:
+        num_groups, num_tensors = optimizer.num_groups or 0, optimizer.num_tensors or 0
+        if num_groups < 16 or num_groups < num_tensors / 4 or optimizer.implementation == "for-loop":
             continue
         update_s = case.phase_s["update"]
         yield Finding(
-            f"{optimizer['class']} has {num_groups:,} parameter groups for {num_tensors:,} tensors, and updates "
+            f"{optimizer.class_} has {num_groups:,} parameter groups for {num_tensors:,} tensors, and updates "
             "them group by group",
             "put parameters with equal settings into one group: a step updates all tensors of a group at once",
             case.saving(0.25 * update_s, 0.9 * update_s, "modelled"),
