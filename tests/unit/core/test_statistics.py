@@ -4,16 +4,20 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
+from scipy.stats import binom
 
 from charact.core.statistics import (
     Line,
+    consecutive_correlation,
     fitted_line,
     mean_interval_frac,
+    median_interval,
     sequential_factor,
     sequential_probability,
     student_factor,
+    student_probability,
     trimmed_mean,
 )
 
@@ -36,8 +40,32 @@ def test_factors_are_those_of_printed_tables(num_degrees: int, factor: float) ->
     assert student_factor(num_degrees) == pytest.approx(factor, abs=6e-4)
 
 
-def test_a_wider_interval_takes_more_errors() -> None:
-    assert student_factor(10, 0.99) == pytest.approx(3.169, abs=6e-4)
+@given(st.floats(0.01, 0.999), st.integers(1, 500))
+def test_factor_and_probability_are_inverse(confidence: float, num_degrees: int) -> None:
+    factor = student_factor(num_degrees, confidence)
+    assert student_probability(factor, num_degrees) == pytest.approx(1 - confidence)
+    assert student_probability(-factor, num_degrees) == pytest.approx(1 - confidence)
+
+
+@given(st.integers(1, 700), st.floats(0.5, 0.99))
+def test_the_interval_of_a_median_covers_it_with_at_least_the_confidence(num_values: int, confidence: float) -> None:
+    interval = median_interval(range(num_values), confidence)
+    below = 0 if interval is None else interval[0] + 1  # values up to the lower end
+    miss_frac = 2 * binom.cdf(below - 1, num_values, 0.5)
+    assert miss_frac <= 1 - confidence or interval is None or num_values > 500
+    assert 2 * binom.cdf(below, num_values, 0.5) > (1 - confidence) * (1 if num_values <= 500 else 0.9)
+    assert interval is None or sum(interval) == num_values - 1
+
+
+@given(st.lists(st.floats(-1, 1), min_size=2, max_size=50), st.integers(1, 3))
+def test_a_correlation_is_that_of_consecutive_values_corrected(deviations: list[float], num_levels: int) -> None:
+    values = np.array(deviations)
+    squares = float(values @ values)
+    assume(squares > 1e-9)
+    lagged = float(values[1:] @ values[:-1]) / squares
+    expected = lagged + (1 + 3 * lagged) * num_levels / len(values)
+    assert consecutive_correlation(deviations, num_levels) == pytest.approx(min(max(expected, 0), 0.8))
+    assert consecutive_correlation([0.0] * 3) == 0
 
 
 @given(slope=WHOLE, intercept=WHOLE, xs=st.lists(st.integers(0, 1000), min_size=3, max_size=20, unique=True))

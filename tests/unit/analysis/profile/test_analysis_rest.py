@@ -1,16 +1,20 @@
 """Memory, passes, and what every analysis makes of a record that lacks things."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support import records
+from support.compared import record as record_of
 
 from charact.analysis.common.pass_status import (
     MissedPrecision,
     missed_precision,
     pass_outcomes,
     pass_reason,
+    passes_taken,
     stop_rules,
+    was_asked_for,
 )
 from charact.analysis.memory.composition import memory_by_phase, memory_composition
 from charact.analysis.memory.growth import memory_by_size
@@ -56,6 +60,28 @@ def test_reasons_come_from_the_manifest(tmp_path: Path) -> None:
     assert outcomes["status"].to_dict() == {
         "timing": "ok", "operators": "ok", "kernels": "skipped", "memory": "ok", "flop": "ok",
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(("first", "second", "options", "reason"), [
+    ({}, {}, {}, "not measured"),
+    ({"reason": "killed"}, {}, {}, "killed"),
+    ({"passes": {"memory": {"status": "ok"}}}, {}, {}, None),
+    ({"passes": {"memory": {"status": "failed", "reason": "busy"}}}, {}, {}, "busy"),
+    ({"passes": {"memory": {"status": "skipped"}}}, {}, {}, "pass skipped"),
+    ({}, {"passes": {"memory": {"status": "ok"}}}, {}, "not measured"),
+    ({}, {"passes": {"memory": {"status": "ok"}}}, {"script": "a.py"}, "taken over second only"),
+    ({}, {"passes": {"memory": {"status": "failed", "reason": "busy"}}}, {"script": "a.py"}, "busy"),
+])
+def test_why_a_case_has_no_data_of_a_pass(tmp_path: Path, first: dict[str, Any], second: dict[str, Any],
+                                          options: dict[str, Any], reason: str | None) -> None:
+    entries = ({"case": name, "status": "ok", "passes": {}, **facts} for name, facts in
+               (("first", first), ("second", second)))
+    run = record_of(tmp_path, *entries, options=options)
+    assert pass_reason(run, "first", "memory") == reason
+    taken = {"memory"} if "passes" in first | second else set()
+    assert passes_taken(run) == taken
+    assert was_asked_for(run, "memory")
+    assert was_asked_for(run, "flop") == (not taken)
 
 
 def test_stop_rules(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Scaling efficiency of known times."""
 
 import io
+import random
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,8 @@ import pytest
 from rich.console import Console
 from support import records
 
+from charact.analysis.common.significance import judged, timed
+from charact.analysis.profile.case_summary import iteration_times
 from charact.analysis.ranks.scaling import CAUSES, scaling
 from charact.record.reader import Run, load_run
 from charact.record.writer import RunWriter
@@ -23,14 +26,16 @@ def entry(case: str, batch_size: int, num_ranks: int, rank: int, num_iterations:
         "passes": {"timing": {"status": "ok", "reason": None, "num_iterations": num_iterations}}}
 
 
-def run_of(out: Path, *cases: tuple[int, int, list[float]], num_iterations: int = 10) -> Run:
+def run_of(out: Path, *cases: tuple[int, int, list[float]], num_iterations: int = 10, noise_frac: float = 0.0) -> Run:
     """A record of (batch size, number of ranks, time of the backward of each rank)."""
+    generator = random.Random(0)
     writer = RunWriter(out, "net", records.manifest("profile"))
     for batch_size, num_ranks, times_s in cases:
         for rank, time_s in enumerate(times_s):
             rows = [{"iteration": number, "phase": phase, "part": None, "host_s": host_s, "device_s": None}
                     for number in range(num_iterations)
-                    for phase, host_s in (("forward", 0.01), ("backward", time_s + 1e-5 * (number % 2)))]
+                    for phase, host_s in (("forward", 0.01), ("backward", time_s + 1e-5 * (number % 2)
+                                                              + noise_frac * time_s * generator.random()))]
             writer.add_case(entry(f"b{batch_size}x{num_ranks}-rank{rank}", batch_size, num_ranks, rank, num_iterations),
                             {"iterations": rows})
     writer.close("complete")
@@ -42,13 +47,25 @@ def test_weak_and_strong(tmp_path: Path) -> None:
     weak, strong = scaling(run).to_dict("records")
     assert (weak["kind"], weak["num_ranks"], weak["batch_size"], weak["global_batch_size"]) == ("weak", 2, 4, 8)
     assert weak["efficiency"] == pytest.approx(0.04 / 0.05, rel=1e-3)  # the slowest rank counts
-    assert weak["low"] <= weak["efficiency"] <= weak["high"]
-    assert weak["high"] - weak["low"] < 0.01
     assert (weak["lost_s"], weak["phase"], weak["phase_lost_s"]) == (
         pytest.approx(0.01, rel=1e-2), "backward", pytest.approx(0.01, rel=1e-2))
     assert weak["samples_per_s"] == pytest.approx(8 / 0.05, rel=1e-3)
     assert strong["efficiency"] == pytest.approx(0.06 / 2 / 0.05, rel=1e-3)
     assert strong["lost_s"] == pytest.approx(0.05 - 0.03, rel=1e-2)
+
+
+def test_the_interval_is_that_of_the_ratio_of_times(tmp_path: Path) -> None:
+    run = run_of(tmp_path, (4, 1, [0.03]), (8, 1, [0.05]), (4, 2, [0.04, 0.035]), noise_frac=0.1)
+    walls = iteration_times(run).pivot_table("wall_s", "iteration", "case")
+    ranks = walls[["b4x2-rank0", "b4x2-rank1"]].max(axis=1).tolist()  # the slowest of each iteration
+    for scaled, alone, num_ranks in zip(scaling(run).to_dict("records"), ("b4x1-rank0", "b8x1-rank0"), (1, 2),
+                                        strict=True):
+        ratio = judged(timed(walls[alone].tolist()), timed(ranks))
+        assert ratio.low is not None
+        assert ratio.high is not None
+        assert [scaled[name] * num_ranks for name in ("efficiency", "low", "high")] == pytest.approx(
+            [1 / ratio.ratio, 1 / ratio.high, 1 / ratio.low])
+        assert scaled["high"] > 1.01 * scaled["low"]
 
 
 def test_without_a_single_process_the_remedy_is_named(tmp_path: Path) -> None:
