@@ -76,10 +76,7 @@ def query(paths: Sequence[Path], sql: str, on_run: OnRun = lambda: None) -> pd.D
       is_outside_intervals: the intervals of the two runs do not overlap (null without intervals). Runs of the same code
       may differ as much: `charact compare` judges by repeated runs.
 
-    Args:
-        paths: directories of runs.
-        sql: a query in DuckDB's dialect.
-        on_run: called for each run whose metrics had to be read; later queries find them in the user's cache.
+    `on_run` is called for each run whose metrics had to be read; later queries find them in the user's cache.
     """
     try:
         import duckdb

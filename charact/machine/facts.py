@@ -52,8 +52,7 @@ def torch_facts() -> dict[str, Any]:
 def machine_facts(of_torch: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Return facts about the machine; `fingerprint` is equal if everything that affects speed is.
 
-    Args:
-        of_torch: result of `torch_facts`, if another process has called it: then PyTorch is not imported.
+    `of_torch` is the result of `torch_facts`, if another process has called it: then PyTorch is not imported.
     """
     import psutil
 
@@ -168,8 +167,7 @@ def driver_version() -> str | None:
 def software_facts(of_torch: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Return versions, the git state of the working directory, and the environment variables that affect speed.
 
-    Args:
-        of_torch: result of `torch_facts`, if another process has called it: then PyTorch is not imported.
+    `of_torch` is as in `machine_facts`.
     """
     known = torch_facts() if of_torch is None else of_torch
     return {
@@ -228,11 +226,9 @@ def _git_environment(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def find_program(name: str, path: str | None = None) -> str | None:
-    """Return the path of a program on PATH; relative folders are skipped, because they depend on the working directory.
+    """Return the path of a program in the folders of `path`, or of PATH.
 
-    Args:
-        name: name of the program.
-        path: folders to search, instead of PATH.
+    Relative folders are skipped, because they depend on the working directory.
     """
     folders = (os.environ.get("PATH", os.defpath) if path is None else path).split(os.pathsep)
     absolute = [folder for folder in folders if os.path.isabs(folder)]

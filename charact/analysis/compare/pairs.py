@@ -67,14 +67,9 @@ def places(sides: Sequence[Group]) -> dict[str, dict[str, list[Place]]]:
 
 def gathered(sides: Sequence[Group], facts: Sequence[Fact[Any, Any]], cases: Collection[str] | None = None
              ) -> list[Totals]:
-    """Return each fact by matched case and group; a group without the fact is left out.
+    """Return each fact by matched case, or by those named, and group; a group without the fact is left out.
 
     Facts that are not known yet are read in one pass over the runs that have one of the cases.
-
-    Args:
-        sides: the baseline first.
-        facts: facts to read.
-        cases: matched cases to read; None for all.
     """
     wanted = [case for case in places(sides) if cases is None or case in cases]
     cached: list[Totals] = [sides[0].found.setdefault((tuple(sides), fact), {}) for fact in facts]
@@ -177,13 +172,7 @@ def measured(samples: Callable[[Run], dict[tuple[str, str], Sample]]) -> Measure
 
 
 def pairs(sides: Sequence[Group], fact: Measured, cases: Collection[str] | None = None) -> Iterator[Pair]:
-    """Yield matched cases of each group except the baseline, in the order of `matched_cases`.
-
-    Args:
-        sides: the baseline first.
-        fact: samples to read.
-        cases: matched cases to read; None for all.
-    """
+    """Yield matched cases, or those named, of each group except the baseline, in the order of `matched_cases`."""
     (totals,) = gathered(sides, [fact], cases)
     runs = {side.label: side.runs for side in sides}
     baseline, turns = sides[0].label, sides[0].turns

@@ -29,14 +29,10 @@ _Named = Iterator[tuple[tuple[str, str], Sample]]
 
 @memoize
 def time_samples(run: Run, by: str) -> Samples:
-    """Return the time of an iteration of each case (s), or of its parts, by name.
+    """Return the time of an iteration of each case (s), or of its parts by one of `RATIOS_BY`, by name.
 
     For a training it is the time of an epoch, for an operation of a call in each direction, for a suite of every brick
     once, for a constructed model its latency.
-
-    Args:
-        run: the measured run.
-        by: 'case', 'phase', 'operator_type', 'operator', 'layer', 'kernel', 'problem', 'brick' or 'layer_type'.
     """
     # Further times come last: a constructed latency, not the iteration that verified it, is compared with others.
     timers = [*([_TIMERS[by]] if by in _TIMERS else []), *further_times(by)] or [partial(_operators, column=by)]

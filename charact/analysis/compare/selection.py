@@ -34,12 +34,7 @@ def of_places(frame: pd.DataFrame, places: Places) -> pd.DataFrame:
 def in_pair(sides: Sequence[Group], side: Group, cases: Collection[str]) -> set[str]:
     """Return the names that cases have when only one group is compared with the baseline.
 
-    Names depend on the groups compared, see `matched_cases`.
-
-    Args:
-        sides: all groups.
-        side: the group to compare.
-        cases: names in the comparison of all groups.
+    `cases` are names in the comparison of all groups: names depend on the groups compared, see `matched_cases`.
     """
     whole, pair = ({(run, of_run): case for case, label, run, of_run in
                     matched_cases(some)[["case", "side", "run", "run_case"]].itertuples(index=False, name=None)

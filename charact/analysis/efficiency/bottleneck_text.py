@@ -132,11 +132,7 @@ class Situation:
         return self.spent_s(limit) / self.median_s
 
     def reached_frac(self, limit: str) -> float:
-        """Return the share of its ceiling that work with this limit reaches; above 1 if the ceiling is too low.
-
-        Raises:
-            ZeroDivisionError: no part of the iteration has this limit.
-        """
+        """Return the share of its ceiling that work with this limit reaches; above 1 if the ceiling is too low."""
         return float(self.of(limit)["bound_s"].sum()) / self.spent_s(limit)
 
 

@@ -69,11 +69,9 @@ def roofline(run: Run, by: By) -> pd.DataFrame:
 def lower_bounds(rows: pd.DataFrame) -> pd.DataFrame:
     """Return the least time that work takes at the ceilings, and the tighter of them.
 
-    Args:
-        rows: columns flop, bytes, peak_flop_per_s and peak_bytes_per_s. Null work counts as none.
+    It reads the columns flop, bytes, peak_flop_per_s and peak_bytes_per_s; null work counts as none.
 
-    Returns:
-        Columns bound_s and limit ('compute' or 'bandwidth'), null without work or without a known ceiling.
+    Columns: bound_s and limit ('compute' or 'bandwidth'), null without work or without a known ceiling.
     """
     flop, num_bytes = rows["flop"].fillna(0.0), rows["bytes"].fillna(0.0)
     compute_s = (flop / rows["peak_flop_per_s"]).mask(flop == 0, 0.0)

@@ -50,10 +50,7 @@ class SlowGroup:
 
 
 def slow_groups(rows: pd.DataFrame) -> dict[str, SlowGroup]:
-    """Return the groups of slow iterations by reason: each iteration is in the first group that claims it.
-
-    Args:
-        rows: rows of `program_iterations` of one case, in order.
+    """Return the groups of slow iterations of a case by reason: each is in the first group that claims it.
 
     Reasons: 'compilation', 'garbage_collection', 'epoch_start', 'new_input_shapes', 'long_inputs', 'periodic_work',
     'slow_iterations' (no pattern).

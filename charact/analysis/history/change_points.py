@@ -28,21 +28,18 @@ Values = NDArray[np.float64]
 
 
 def change_points(values: Sequence[float]) -> list[int]:
-    """Return the positions at which a new level begins, by PELT on rank-transformed values.
+    """Return the positions at which a new level begins in values in order of time, by PELT on their ranks.
 
     A change point is accepted if it reduces the squared deviations of the ranks by more than a penalty, which random
     orders exceed with a probability of `FALSE_ALARM_FRAC`. The penalty grows with the correlation of consecutive
     values around their levels, since correlated noise wanders. The values between two change points are searched in
-    the same way.
+    the same way. Fewer than `MIN_VALUES` have no change points.
 
     *Error*: noise with a correlation of consecutive values of 0.3 gives a change point in 2 to 4 % of the series, of
     0.5 in 3 to 6 %, of 0.7 in 6 to 10 %. A new level of a few runs at the end is not found: at 30 values it needs 4.
 
     *Source*: R. Killick, P. Fearnhead, I. A. Eckley, Optimal detection of changepoints with a linear computational
     cost (2012); the library `ruptures`.
-
-    Args:
-        values: values in the order of time; fewer than `MIN_VALUES` have no change points.
     """
     changes = _of_whole(values)
     if not changes:
@@ -76,9 +73,7 @@ def _of_whole(values: Sequence[float]) -> list[int]:
 def _penalty(num_values: int, factor: float = 1.0) -> float:
     """Return the share of the squared deviations that a change point must explain.
 
-    Args:
-        num_values: number of values.
-        factor: factor by which correlation raises the critical F ratio.
+    Correlation raises the critical F ratio by `factor`.
     """
     sizes = [math.log(size) for size in _CRITICAL]
     critical = factor * float(np.interp(math.log(num_values), sizes, list(_CRITICAL.values())))

@@ -91,11 +91,7 @@ def read_index(paths: Sequence[Path], on_run: OnRun = lambda: None) -> Index:
     """Return the index of these runs; runs that are new or have changed are read, and the index is kept.
 
     A cache that is missing, damaged or of another version is made again. If it cannot be written, the index is still
-    returned.
-
-    Args:
-        paths: directories of finished runs.
-        on_run: called after each run that was read.
+    returned. `on_run` is called after each run that was read.
     """
     place = _place(paths)
     cached = _cached(place)

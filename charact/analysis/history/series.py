@@ -55,11 +55,6 @@ def history(index: Index, case: str, metric: str) -> pd.DataFrame:
     the run before with a value, as text (null at the first).
 
     *Error*: see `change_points.change_points`. Fewer than 10 values have one level.
-
-    Args:
-        index: the runs.
-        case: name of a case.
-        metric: name of a metric.
     """
     runs = sorted((run for run in index.runs.values() if case in run.cases),
                   key=lambda run: (started(run.started), run.run))

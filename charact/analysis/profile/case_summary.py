@@ -107,15 +107,13 @@ _NUMBERS = ["median_s", "low_s", "high_s", "fastest_s", "slowest_s", "flop", "fl
 def repeated_cases(cases: pd.DataFrame) -> pd.DataFrame:
     """Return one row for each case that several runs of a group have.
 
-    Args:
-        cases: rows of `case_summary` of all runs, with the column verdict of `bottlenecks`, unreliable as in the table
-            `summary`, and group, a text.
+    It takes rows of `case_summary` of all runs, with the column verdict of `bottlenecks`, unreliable as in the table
+    `summary`, and group, a text.
 
     Columns: case; group; num_runs with the case; num_ok, those in which it ended well; num_unreliable, those whose
-    times may be wrong; median_s, the median over these
-    of the median iterations, with its 95 % interval low_s to high_s (null below 6 runs); fastest_s and slowest_s of
-    them; verdict, the most frequent one (null without any), and num_verdict, the runs with it; flop, flop_per_s and
-    peak_bytes, medians over the runs.
+    times may be wrong; median_s, the median of the median iterations, with its 95 % interval low_s to high_s (null
+    below 6 runs); fastest_s and slowest_s of them; verdict, the most frequent one (null without any), and num_verdict,
+    the runs with it; flop, flop_per_s and peak_bytes, medians over the runs.
     """
     rows = []
     for (case, group), runs in cases.groupby(["case", "group"], sort=False):

@@ -43,14 +43,9 @@ class IterationTimeline:
 
 
 def iteration_timeline(run: Run, case: str, least_frac: float) -> IterationTimeline:
-    """Return the last iteration of a case's trace.
+    """Return the last iteration of a case's trace, without operators and kernels below a share of the iteration.
 
     *Error*: the profiler lengthens short operators, and the time between operators.
-
-    Args:
-        run: the run.
-        case: a case that has a trace.
-        least_frac: smallest share of the iteration that an operator or kernel has.
     """
     path = run.trace(case)
     if path is None:

@@ -56,15 +56,11 @@ def nested(rows: pd.DataFrame, group: str, value: str, least_frac: float) -> tup
     A layer's interval contains those of its nested layers, from its start; the rest is of its own operators. All layers
     of a group are within the group's interval, and all groups within the first interval, which is the whole.
 
-    Args:
-        rows: values of one case, each of one group and layer; null layers are outside any.
-        group: column of the outermost intervals, such as the phase.
-        value: column of the lengths; rows without a value are left out.
-        least_frac: smallest share of the whole that an interval has.
+    The rows have values of one case, each of one group (such as the phase) and layer, null outside any; rows without a
+    value are left out. An interval has at least `least_frac` of the whole.
 
-    Returns:
-        Columns depth, 0 for the whole; group, null for the whole; layer, null for the whole and groups; start and
-        length in the unit of the values. An interval is before those within it.
+    Columns: depth, 0 for the whole; group, null for the whole; layer, null for the whole and groups; start and length
+    in the unit of the values. An interval is before those within it.
     """
     root = _Node()
     for key, layer, amount in zip(rows[group], rows["layer"], rows[value], strict=True):
