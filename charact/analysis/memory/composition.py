@@ -10,8 +10,8 @@ from charact.record.reader import Run
 
 _PART_OF = {"weights": "weights_bytes", "activations": "intermediate_bytes", "temporary": "intermediate_bytes"}
 """Column of `weights_and_intermediate` of a category; others belong to the rest."""
-_PREDICTED = ["low_bytes", "high_bytes", "tensors_bytes", "workspaces_bytes", "rounding_bytes", "duration_s"]
-_WORKSPACES = ["workspaces_method", "workspaces_reason", "num_measured_calls", "uncertain"]
+_PREDICTED = ["low_bytes", "high_bytes", "tensors_bytes", "workspaces_bytes", "rounding_bytes"]
+_WORKSPACES = ["workspaces_method", "workspaces_reason", "num_measured_calls", "uncertain", "duration_s"]
 _MEASURED_NEEDS = ["reserved_peak_bytes", "allocator_peak_bytes", "process_before_bytes", "process_peak_bytes"]
 _PREDICTED_NEEDS = ["context_bytes", "needed_bytes", "device_memory_bytes"]
 
@@ -88,10 +88,10 @@ def memory_peaks(run: Run) -> pd.DataFrame:
         facts = entry.passes.prediction
         workspaces = facts.workspaces or facts.calibration or Workspaces()
         rows.append([*row, *(getattr(facts, name) for name in _PREDICTED), workspaces.method, workspaces.reason,
-                     workspaces.num_measured, ", ".join(facts.uncertain or []) or None])
+                     workspaces.num_measured, ", ".join(facts.uncertain or []) or None, facts.duration_s])
     columns = ["case", "status", "reason", "measured_bytes", "measured_reason", "predicted_bytes", "predicted_reason"]
     peaks = pd.DataFrame(rows, columns=[*columns, *_PREDICTED, *_WORKSPACES])
-    numbers = ["measured_bytes", "predicted_bytes", "num_measured_calls", *_PREDICTED]
+    numbers = ["measured_bytes", "predicted_bytes", "num_measured_calls", "duration_s", *_PREDICTED]
     peaks = peaks.astype({"case": "str"} | dict.fromkeys(numbers, "float64"))
     peaks["error_frac"] = peaks["predicted_bytes"] / peaks["measured_bytes"] - 1
     within = peaks["measured_bytes"].between(peaks["low_bytes"], peaks["high_bytes"]).astype("float64")
