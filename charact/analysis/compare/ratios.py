@@ -52,7 +52,6 @@ def ratios(sides: Sequence[Group], by: str, cases: frozenset[str] | None = None)
 
 
 def _in_order(pair: Pair, by: str) -> list[str]:
-    """Return the names of the parts that either group has, in the order of the rows."""
     names = list(dict.fromkeys([*pair.base, *pair.new]))
     if by == "phase":
         return sorted(names, key=PHASES.index)

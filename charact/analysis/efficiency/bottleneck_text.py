@@ -230,7 +230,6 @@ def _bandwidth_evidence(case: Situation) -> str:
 
 
 def _reached(case: Situation, limit: str, ceiling: str) -> str:
-    """Return the share of a ceiling that is reached, what it means, and where most of the time is spent."""
     reached_frac = case.reached_frac(limit)
     above = f" ({_ABOVE[limit]})" if reached_frac > 1 else ""
     return (f"it runs at {share(reached_frac)} of {ceiling}{above}, by type most in "

@@ -120,7 +120,6 @@ def num_elements(shapes: str | None) -> float:
 
 
 def _is_slow(walls: npt.NDArray[np.float64], left: _Mask) -> _Mask:
-    """Return which of the unclaimed iterations are slow by the rule of `core.slow_iterations`."""
     is_slow: _Mask = left & (walls > slow_limit_s(walls[left].tolist()))
     return is_slow
 
@@ -149,7 +148,6 @@ def _periodic(positions: npt.NDArray[np.intp], walls: npt.NDArray[np.float64], l
 
 
 def _is_regular(in_class: _Mask, is_slow: _Mask, left: _Mask) -> bool:
-    """Return whether a class of iterations has three or more, nearly all of them slow."""
     members = in_class & left
     return bool(members.sum() >= 3 and is_slow[members].mean() >= _REGULAR_FRAC)
 

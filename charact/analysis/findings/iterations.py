@@ -118,7 +118,6 @@ def evaluation(case: WatchedCase) -> Iterator[Finding]:
 
 
 def _alternates(rows: pd.DataFrame, name: str, trainings: set[str]) -> bool:
-    """Return whether iterations of a case come directly before many of those of the trainings."""
     ordered = rows.sort_values("index")
     trains = ordered["case"].isin(trainings)
     return bool((ordered["case"].shift() == name)[trains].mean() > _OFTEN_FRAC)
@@ -241,7 +240,6 @@ def repeated_inputs(case: WatchedCase) -> Iterator[Finding]:
 
 
 def _is_longer_by_one(before: list[Any], after: list[Any]) -> bool:
-    """Return whether two lists of shapes differ in one or more dimensions, each longer by one."""
     if [len(shape) for shape in before] != [len(shape) for shape in after]:
         return False
     changes = {new - old for old_shape, new_shape in zip(before, after, strict=True)
@@ -324,7 +322,6 @@ def _grows_most(rows: pd.DataFrame, phase: str) -> bool:
 
 
 def _inputs_grow(case: WatchedCase) -> bool:
-    """Return whether later inputs are larger: then later iterations have more to do."""
     numels = case.iterations["input_shapes"].map(num_elements).dropna()
     halves = numels.iloc[:len(numels) // 2], numels.iloc[len(numels) // 2:]
     return len(numels) > 1 and halves[1].median() > 1.2 * halves[0].median()

@@ -69,7 +69,6 @@ def frozen_outputs(case: WatchedCase) -> Iterator[Finding]:
 
 
 def _is_inside(layers: "pd.Series[str]", layer: str) -> "pd.Series[bool]":
-    """Return which layers are a layer or in it."""
     return (layers == layer) | layers.str.startswith(f"{layer}.")
 
 
@@ -297,7 +296,6 @@ def _num_rows_read(reads: list[tuple[str, list[int]]], num_rows: int, width: int
 
 
 def _is_read_inside(rows: pd.DataFrame, layer: str, num_rows: int, width: int) -> bool:
-    """Return whether an operator of another layer takes a tensor of the output's shape."""
     others = rows[rows["layer"].notna() & (rows["layer"] != layer) & ~rows["operator"].isin(_VIEWS)]
     return any(shape and shape[-1] == width and math.prod(shape[:-1]) == num_rows
                for shapes in others["input_shapes"] for shape in json.loads(shapes))

@@ -112,7 +112,6 @@ def _without_passes(rows: pd.DataFrame, column: str) -> "pd.Series[float]":
 
 
 def _lasts(series: "pd.Series[float]") -> bool:
-    """Return whether a series grows until its end, and hardly falls."""
     changes = series.diff()
     late = series.iloc[-1] - series.iloc[len(series) * 3 // 4]
     return bool(-changes[changes < 0].sum() <= _DROPS_FRAC * changes[changes > 0].sum()

@@ -138,7 +138,6 @@ def _residual_frac(peaks: list[float], fits: Sequence[float]) -> float:
 
 
 def _is_on(peaks: list[float], fits: Sequence[float], rise_bytes: float) -> bool:
-    """Return whether the peaks are on a line or parabola."""
     largest_bytes = max(abs(peak - fit) for peak, fit in zip(peaks, fits, strict=True))
     return _residual_frac(peaks, fits) <= _LINE_FRAC and largest_bytes <= _RISE_FRAC * rise_bytes
 

@@ -101,7 +101,6 @@ def _threads(operators: Sequence[Operator], main: Thread | None, shown: set[Thre
 
 
 def _streams(kernels: Sequence[DeviceEvent], shown: set[Thread | str]) -> Iterable[_Row]:
-    """Return kernels by stream, with layer and type of the operators that launched them."""
     for stream, events in groupby(sorted(kernels, key=_stream), _stream):
         for event in events if stream in shown else ():
             layer = event.operator.layer if event.operator else None

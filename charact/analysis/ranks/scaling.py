@@ -109,7 +109,6 @@ def _causes(run: Run, group: dict[str, Any], ideal_s: float, lost_s: float) -> d
 
 
 def _sample(run: Run, group: dict[str, Any]) -> Sample:
-    """Return the iteration times of the slowest rank, by iteration."""
     walls = iteration_times(run)
     slowest = walls[walls["case"].isin(group["cases"])].groupby("iteration")["wall_s"].max()
     return timed(slowest.tolist())

@@ -67,7 +67,6 @@ def stragglers(run: Run) -> pd.DataFrame:
 
 
 def _why_no_waits(run: Run, program: str) -> str:
-    """Return why it is not known how long the ranks of a program wait."""
     entries = [run.entry(case) for case in rank_cases(run).query("program == @program")["case"]]
     if any(entry.device != "cpu" for entry in entries):
         return _NO_DEVICE
@@ -179,7 +178,6 @@ def _rotating(program: _Program, waiting_s: float) -> dict[str, Any]:
 
 
 def _largest(values: Any) -> Any:
-    """Return the label of the largest value."""
     return values.idxmax()
 
 

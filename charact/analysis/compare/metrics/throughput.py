@@ -26,7 +26,6 @@ def _rates(run: Run) -> Iterator[tuple[str, Sample]]:
 
 
 def _rate(amount: float, time: Sample) -> Sample:
-    """Return an amount divided by a time, with its uncertainty."""
     if time.draw is None:
         return replace(time, value=amount / time.value)
     least = None if time.least is None else (amount / time.least[1], amount / time.least[0])
