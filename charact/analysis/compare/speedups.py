@@ -27,13 +27,17 @@ def speedups(sides: Sequence[Group]) -> pd.DataFrame:
     time_s; speedup = base_s / time_s, with low to high, its 95 % interval; p_value, significant and reason as in
     `ratios`.
     """
-    found = metric_ratios(sides)
-    found = found[found["metric"].isin(_TIMES)]
-    found["rank"] = found["metric"].map(_TIMES.index).astype("int64") + len(_TIMES) * found["ratio"].isna()
-    best = found.loc[found.groupby(["case", "side"], sort=False)["rank"].idxmin()]
+    rows = metric_ratios(sides)
+    rows = rows[rows["metric"].isin(_TIMES)]
+    rows["rank"] = rows["metric"].map(_TIMES.index).astype("int64") + len(_TIMES) * rows["ratio"].isna()
+    best = rows.loc[rows.groupby(["case", "side"], sort=False)["rank"].idxmin()]
     best = best.rename(columns={"base": "base_s", "value": "time_s"}).assign(
         speedup=1 / best["ratio"], low=1 / best["high"], high=1 / best["low"])
-    groups = pd.DataFrame(_groups(sides), columns=["case", *GROUPS])
+    cases = matched_cases(sides)
+    cases = cases[cases["side"] == sides[0].label].drop_duplicates("case")
+    entries = [sides[0].runs[run].entry(case) for run, case in zip(cases["run"], cases["run_case"], strict=True)]
+    groups = pd.DataFrame([[getattr(entry, name) for name in GROUPS] for entry in entries], columns=GROUPS)
+    groups["case"] = cases["case"].to_numpy()
     columns = ["case", *GROUPS, "side", "metric", "base_s", "time_s", "speedup", "low", "high", "p_value",
                "significant", "reason"]  # fmt: skip
     return best.merge(groups, on="case", how="left")[columns]
@@ -50,23 +54,10 @@ def geometric_means(sides: Sequence[Group], by: str | None = None) -> pd.DataFra
     if by is not None and by not in GROUPS:
         raise UserError(f"cannot group by '{by}': choose from {', '.join(GROUPS)}")
     keys = [*([by] if by else []), "side"]
-    found = speedups(sides)
-    rows = [
-        [*key, *geometric_mean(cases.dropna(subset=["speedup"]))]
-        for key, cases in found.groupby(keys, sort=False, dropna=False)
-    ]  # fmt: skip
+    rows = [[*key, *geometric_mean(cases.dropna(subset=["speedup"]))]
+            for key, cases in speedups(sides).groupby(keys, sort=False, dropna=False)]
     means = pd.DataFrame(rows, columns=[*keys, "num_cases", "speedup", "low", "high", "reason"])
     return means.astype(dict.fromkeys(["speedup", "low", "high"], "float64") | {"num_cases": "int64", "reason": "str"})
-
-
-def _groups(sides: Sequence[Group]) -> list[list[Any]]:
-    """Return the `GROUPS` of each matched case, from the baseline's manifest."""
-    cases = matched_cases(sides)
-    cases = cases[cases["side"] == sides[0].label].drop_duplicates("case")
-    entries = {
-        (number, entry["case"]): entry for number, run in enumerate(sides[0].runs) for entry in run.manifest["cases"]}
-    places = zip(cases["case"], cases["run"], cases["run_case"], strict=True)
-    return [[case, *(entries[run, run_case].get(name) for name in GROUPS)] for case, run, run_case in places]
 
 
 def geometric_mean(cases: pd.DataFrame) -> list[Any]:

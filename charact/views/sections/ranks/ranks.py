@@ -3,8 +3,7 @@
 import pandas as pd
 
 from charact.analysis.profile.breakdown import phase_breakdown
-from charact.analysis.ranks.matching import rank_cases
-from charact.analysis.ranks.presence import rank_presence
+from charact.analysis.ranks.matching import rank_cases, rank_presence
 from charact.analysis.ranks.stragglers import stragglers
 from charact.analysis.ranks.waiting import waiting_matrix
 from charact.record.reader import Run

@@ -7,7 +7,7 @@ import pytest
 from support import records
 
 from charact.analysis.ranks.collectives import collective_summary
-from charact.analysis.ranks.presence import rank_presence
+from charact.analysis.ranks.matching import rank_presence
 from charact.record.reader import Run, load_run
 from charact.record.writer import RunWriter
 from charact.views.html.report import report
