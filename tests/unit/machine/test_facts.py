@@ -2,6 +2,7 @@ import json
 import os
 import shutil
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -53,21 +54,15 @@ def test_usable_cores_keep_to_affinity_and_quota(monkeypatch: pytest.MonkeyPatch
     assert hardware.usable_cores() == expected
 
 
-def test_machine_facts_hold_what_the_record_promises() -> None:
-    facts = hardware.machine_facts()
-    assert facts.keys() >= MACHINE.keys()
-    assert facts["cpu"].keys() >= MACHINE["cpu"].keys()
+def test_facts_hold_what_the_record_promises() -> None:
+    facts, software = hardware.machine_facts(), hardware.software_facts()
+    for recorded, promised in ((facts, MACHINE), (facts["cpu"], MACHINE["cpu"]), (software, SOFTWARE)):
+        assert recorded.keys() >= promised.keys()
+        assert json.loads(json.dumps(recorded)) == recorded
     assert 1 <= facts["cpu"]["num_usable_cores"] <= facts["cpu"]["num_logical_cores"]
     assert facts["memory_bytes"] > 2**28
     assert (facts["no_gpu_reason"] is None) == bool(facts["gpus"])
-    assert json.loads(json.dumps(facts)) == facts
-
-
-def test_software_facts_hold_what_the_record_promises() -> None:
-    facts = hardware.software_facts()
-    assert facts.keys() >= SOFTWARE.keys()
-    assert facts["torch"] == torch.__version__
-    assert json.loads(json.dumps(facts)) == facts
+    assert software["torch"] == torch.__version__
 
 
 def facts_with(**changes: object) -> dict:
@@ -76,19 +71,13 @@ def facts_with(**changes: object) -> dict:
             "memory_bytes": 25_276_510_208, "gpus": [gpu | changes.pop("gpu", {})], **changes}  # type: ignore[operator]
 
 
-@pytest.mark.parametrize("changes", [
-    {"hostname": "b"}, {"gpu": {"uuid": "GPU-2"}}, {"gpu": {"index": 3}}, {"memory_bytes": 25_276_510_208 + 4096},
+@pytest.mark.parametrize(("changes", "is_same"), [
+    ({"hostname": "b"}, True), ({"gpu": {"uuid": "GPU-2"}}, True), ({"gpu": {"index": 3}}, True),
+    ({"memory_bytes": 25_276_510_208 + 4096}, True), ({"cpu": {"model": "X", "num_usable_cores": 1}}, False),
+    ({"gpus": []}, False), ({"gpu": {"driver": "590.1"}}, False), ({"memory_bytes": 50_000_000_000}, False),
 ])
-def test_fingerprint_leaves_out_what_does_not_determine_speed(changes: dict) -> None:
-    assert hardware.fingerprint(facts_with(**changes)) == hardware.fingerprint(facts_with())
-
-
-@pytest.mark.parametrize("changes", [
-    {"cpu": {"model": "X", "num_usable_cores": 1}}, {"gpus": []}, {"gpu": {"driver": "590.1"}},
-    {"memory_bytes": 50_000_000_000},
-])
-def test_fingerprint_tells_machines_apart(changes: dict) -> None:
-    assert hardware.fingerprint(facts_with(**changes)) != hardware.fingerprint(facts_with())
+def test_a_fingerprint_has_what_determines_speed(changes: dict, is_same: bool) -> None:
+    assert (hardware.fingerprint(facts_with(**changes)) == hardware.fingerprint(facts_with())) == is_same
 
 
 def test_a_limit_of_onednn_makes_another_machine(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,14 +91,11 @@ def test_a_limit_of_onednn_makes_another_machine(monkeypatch: pytest.MonkeyPatch
     assert limited["fingerprint"] != own["fingerprint"]
 
 
-def test_cpu_model_is_what_the_system_tells(tmp_path: Path) -> None:
-    (tmp_path / "cpuinfo").write_text("processor\t: 0\nmodel\t\t: 2\nmodel name\t: AMD EPYC 9654\n")
-    assert hardware.cpu_model(tmp_path / "cpuinfo") == "AMD EPYC 9654"
-
-
-def test_cpu_model_falls_back_on_the_architecture(tmp_path: Path) -> None:
-    (tmp_path / "cpuinfo").write_text("processor\t: 0\nBogoMIPS\t: 50.00\n")
-    assert hardware.cpu_model(tmp_path / "cpuinfo") == hardware.cpu_model(tmp_path / "absent") != ""
+def test_the_processors_model_is_its_name_or_architecture(tmp_path: Path) -> None:
+    (tmp_path / "named").write_text("processor\t: 0\nmodel\t\t: 2\nmodel name\t: AMD EPYC 9654\n")
+    (tmp_path / "unnamed").write_text("processor\t: 0\nBogoMIPS\t: 50.00\n")
+    assert hardware.cpu_model(tmp_path / "named") == "AMD EPYC 9654"
+    assert hardware.cpu_model(tmp_path / "unnamed") == hardware.cpu_model(tmp_path / "absent") != ""
 
 
 def test_variables_that_change_speed_carry_no_secret_and_no_name() -> None:
@@ -341,45 +327,32 @@ def test_devices_that_are_not(monkeypatch: pytest.MonkeyPatch, text: str, num_gp
     assert str(refused.value) == said
 
 
-def test_a_gpu_that_does_not_start_is_a_reason_and_no_exception(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail() -> int:
-        raise RuntimeError("CUDA driver initialization failed\nmore")
+def broken() -> int:
+    raise RuntimeError("CUDA driver initialization failed\nmore")
 
+
+@pytest.mark.parametrize(("device_count", "reason"), [
+    (broken, "CUDA does not start: CUDA driver initialization failed"), (lambda: 0, "torch finds no CUDA device")])
+def test_without_a_gpu_there_is_a_reason(monkeypatch: pytest.MonkeyPatch, device_count: Callable[[], int],
+                                         reason: str) -> None:
     monkeypatch.setattr(torch.version, "cuda", "13.0")
-    monkeypatch.setattr(torch.cuda, "device_count", fail)
-    assert hardware.gpu_facts() == ([], "CUDA does not start: CUDA driver initialization failed")
+    monkeypatch.setattr(torch.cuda, "device_count", device_count)
+    assert hardware.gpu_facts() == ([], reason)
 
 
-def test_a_cuda_build_without_a_device_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.version, "cuda", "13.0")
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
-    assert hardware.gpu_facts() == ([], "torch finds no CUDA device")
-
-
-def test_facts_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("platform", "capability"), [("cuda", "9.0"), ("hip", "gfx942")])
+def test_facts_of_a_gpu(monkeypatch: pytest.MonkeyPatch, platform: str, capability: str) -> None:
     class Properties:
         name, uuid, total_memory, major, minor, multi_processor_count = "NVIDIA H100", "ab-cd", 85 * 10**9, 9, 0, 132
+        gcnArchName = "gfx942:sramecc+:xnack-"  # of AMD: no compute capability
 
-    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(torch.version, platform, "13.0")
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: Properties)
     monkeypatch.setattr(hardware, "driver_version", lambda: "580.1")
     assert hardware.gpu_facts() == ([{
         "index": 0, "name": "NVIDIA H100", "uuid": "GPU-ab-cd", "memory_bytes": 85 * 10**9,
-        "compute_capability": "9.0", "num_multiprocessors": 132, "driver": "580.1"}], None)
-
-
-def test_the_architecture_of_an_amd_gpu_is_no_compute_capability(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Properties:
-        name, uuid, total_memory, major, minor, multi_processor_count = "MI300X", "ab-cd", 192 * 10**9, 9, 4, 304
-        gcnArchName = "gfx942:sramecc+:xnack-"
-
-    monkeypatch.setattr(torch.version, "hip", "6.2")
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: Properties)
-    monkeypatch.setattr(hardware, "driver_version", lambda: None)
-    ((gpu,), _) = hardware.gpu_facts()
-    assert gpu["compute_capability"] == "gfx942"
+        "compute_capability": capability, "num_multiprocessors": 132, "driver": "580.1"}], None)
 
 
 def test_name_of_the_processor() -> None:
