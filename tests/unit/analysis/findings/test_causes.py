@@ -145,33 +145,25 @@ def test_workers_that_start_in_every_epoch(tmp_path: Path) -> None:
     assert holds(finding, 4 * 0.398)
 
 
-def test_a_phase_that_grows_and_its_hooks(tmp_path: Path) -> None:
-    run = watched_program(tmp_path, TYPICAL | {"forward": list(np.linspace(0.005, 0.013, 400))}, num=400,
-                          settings={"models": [MODEL | {"num_hooks_first": 1, "num_hooks_last": 400}]})
-    finding = first(run)
-    assert (finding["finding"], finding["phase"]) == ("time_trend", "forward")
-    assert "once" in finding["remedy"]
+GROWING = TYPICAL | {"forward": list(np.linspace(0.005, 0.013, 400))}
+
+
+@pytest.mark.parametrize(("what", "remedy"), [("hooks", "once"), ("modules", "replace")])
+def test_a_phase_that_grows_with_hooks_or_modules(tmp_path: Path, what: str, remedy: str) -> None:
+    model = MODEL | {f"num_{what}_first": 1, f"num_{what}_last": 400}
+    finding = first(watched_program(tmp_path, GROWING, num=400, settings={"models": [model]}))
+    assert (finding["finding"], finding["phase"], finding["layer"]) == ("time_trend", "forward", "model")
+    assert remedy in finding["remedy"]
     assert holds(finding, 400 * 0.004)
 
 
-def test_a_phase_that_grows_with_the_number_of_modules(tmp_path: Path) -> None:
-    run = watched_program(tmp_path, TYPICAL | {"forward": list(np.linspace(0.005, 0.013, 400))}, num=400,
-                          settings={"models": [MODEL | {"num_modules_first": 10, "num_modules_last": 410}]})
-    finding = first(run)
-    assert (finding["finding"], finding["phase"], finding["layer"]) == ("time_trend", "forward", "model")
-    assert "replace" in finding["remedy"]
-
-
-def test_a_machine_that_gets_slower_is_no_trend(tmp_path: Path) -> None:
+def test_a_slower_machine_and_larger_inputs_are_no_trend(tmp_path: Path) -> None:
     slower = np.where(np.arange(400) < 250, 1.0, 1.8)
-    run = watched_program(tmp_path, {phase: list(time_s * slower) for phase, time_s in TYPICAL.items()}, num=400)
-    assert "time_trend" not in list(findings(run)["finding"])
-
-
-def test_inputs_that_grow_are_no_trend(tmp_path: Path) -> None:
-    run = watched_program(tmp_path, TYPICAL | {"forward": list(np.linspace(0.005, 0.013, 400))}, num=400,
-                          columns={"input_shapes": [f"[[8,{100 + number}]]" for number in range(400)]})
-    assert "time_trend" not in list(findings(run)["finding"])
+    runs = [watched_program(tmp_path / "a", {name: list(time_s * slower) for name, time_s in TYPICAL.items()}, num=400),
+            watched_program(tmp_path / "b", GROWING, num=400,
+                            columns={"input_shapes": [f"[[8,{100 + number}]]" for number in range(400)]})]
+    for run in runs:
+        assert "time_trend" not in list(findings(run)["finding"])
 
 
 def test_generation_without_a_cache(tmp_path: Path) -> None:
