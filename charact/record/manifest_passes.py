@@ -219,8 +219,6 @@ class InspectionPass(Pass):
     """Facts of the pass `inspection`: gradients, optimizer state, inputs and module calls of an iteration."""
 
     num_iterations: Count | None = None
-    iterations: list[Count] = []
-    """Their indices."""
     embeddings: list[EmbeddingGradient] = []
     denormals: list[DenormalState] = []
     """Of the optimizers' state and the layers' parameters in a CPU's memory; layers with few are left out."""
