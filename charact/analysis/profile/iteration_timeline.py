@@ -8,7 +8,6 @@ from itertools import groupby
 import pandas as pd
 
 from charact.core.errors import UserError
-from charact.core.timeline import Iteration
 from charact.record.reader import Run
 from charact.traces.events import DeviceEvent, Operator, Thread
 from charact.traces.files import read_trace
