@@ -7,12 +7,12 @@ from dataclasses import replace
 
 from rich.cells import cell_len
 from rich.console import Group, RenderableType
-from rich.table import Table as RichTable
 from rich.text import Text
 
 from charact.core.console import Console
 from charact.core.output import show
 from charact.views.tables.model import Column, Row, Table
+from charact.views.terminal.renderer import rich_table
 
 _STYLES = {"slower": "red", "faster": "green"}
 """Colors of verdicts. Others have none: whether they are good depends on the metric."""
@@ -41,7 +41,7 @@ def _parts(table: Table, width: int, num_rows: int) -> list[RenderableType]:
         drawn = [part for case in cases
                  for part in _of_case(table.columns, [row for row in shown if row.case == case], names.index("case"))]
     else:
-        drawn = [_drawn(table.columns, shown)]
+        drawn = [rich_table(table.columns, shown, _STYLES)]
     return [Text(table.caption, style="bold"), *drawn, *_notes(table, len(shown), num_rows), Text()]
 
 
@@ -54,7 +54,8 @@ def _width(columns: Sequence[Column], rows: Sequence[Row]) -> int:
 def _of_case(columns: Sequence[Column], rows: Sequence[Row], place: int) -> list[RenderableType]:
     """Render the rows of one case below its name; `place` is the index of the case column."""
     without = [replace(row, cells=[*row.cells[:place], *row.cells[place + 1 :]]) for row in rows]
-    return [Text(str(rows[0].case), style="underline"), _drawn([*columns[:place], *columns[place + 1 :]], without)]
+    return [Text(str(rows[0].case), style="underline"),
+            rich_table([*columns[:place], *columns[place + 1 :]], without, _STYLES)]
 
 
 def _first(rows: Sequence[Row], num_rows: int) -> list[Row]:
@@ -65,15 +66,6 @@ def _first(rows: Sequence[Row], num_rows: int) -> list[Row]:
         if seen[row.case, row.side] <= num_rows:
             first.append(row)
     return first[:_MOST_IN_ALL]
-
-
-def _drawn(columns: Sequence[Column], rows: Sequence[Row]) -> RichTable:
-    drawn = RichTable(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="dim")
-    for column in columns:
-        drawn.add_column(Text(column.title), justify="right" if column.to_text else "left", overflow="fold")
-    for row in rows:
-        drawn.add_row(*(Text(cell.text, style=_STYLES.get(cell.text, "")) for cell in row.cells))
-    return drawn
 
 
 def _notes(table: Table, num_shown: int, num_rows: int) -> list[RenderableType]:
