@@ -178,7 +178,7 @@ def test_a_damaged_suite_is_refused(there: Path, refused: Here, change: Callable
 
 
 @pytest.mark.parametrize(("arguments", "said"), [
-    (["generate"], "missing argument 'MODEL...'"),
+    (["generate"], "missing argument 'MODEL"),
     (["generate", "mpl"], "unknown workload 'mpl'"),
     (["generate", "mlp", "-g", "0"], "-g: '0' is not allowed"),
     (["generate", "mlp", "--cut", "rows"], "--cut: 'rows' is not one of chains, paper, heavy"),

@@ -8,6 +8,7 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -58,12 +59,13 @@ def test_says_that_there_are_no_runs_yet(tmp_path: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of TensorBoard
-def test_no_directory_and_a_port_that_is_taken_are_refused(record: Path, tmp_path: Path, refused: Callable[..., None]
-                                                           ) -> None:
+def test_no_directory_and_a_port_that_is_taken_are_refused(
+        record: Path, tmp_path: Path, refused: Callable[..., None], here: Callable[..., Any]) -> None:
     (tmp_path / "file").touch()
     refused("tensorboard", tmp_path / "absent", said=f"error: {tmp_path / 'absent'} does not exist: ")
     refused("tensorboard", tmp_path / "file", said=f"error: {tmp_path / 'file'} is a file: ")
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        refused("tensorboard", record, "--port", port,
-                said=f"error: port {port} is in use: choose another with --port, or any free one with --port 0")
+        done = here("tensorboard", record, "--port", port, cwd=tmp_path, status=2)
+        assert done.stderr.splitlines()[-1] == (
+            f"error: port {port} is in use: choose another with --port, or any free one with --port 0")
