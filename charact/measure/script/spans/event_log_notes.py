@@ -47,10 +47,10 @@ _OWNERS = {
 _WORK = _fields({"uncounted": list[str], "product_precision": str | None, "unplaced_flop": float,
                  "unplaced_bytes": float, "status": Literal["failed"], "reason": str})
 _FACTS = {
-    "operators": _fields({"flop": _WORK | None}, num_iterations=_Count, num_counted_iterations=_Count,
-                         iteration_s=_Seconds, phase_s=dict[str, float | None]),
-    "memory": _fields(num_iterations=_Count, peak_bytes=float, allocator_peak_bytes=float | None,
-                      reserved_peak_bytes=float | None, process_peak_bytes=float | None),
+    "operators": _fields({"flop": _WORK | None, "phase_s": dict[str, float | None]}, num_iterations=_Count,
+                         num_counted_iterations=_Count, iteration_s=_Seconds),
+    "memory": _fields({"allocator_peak_bytes": float | None, "reserved_peak_bytes": float | None,
+                       "process_peak_bytes": float | None}, num_iterations=_Count, peak_bytes=float),
     "inspection": InspectionPass,
     "counters": _fields(num_iterations=_Count, duration_s=_Seconds, spans=list[tuple[float, float, str]],
                         sources=dict[str, SourceOutcome]),
