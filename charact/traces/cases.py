@@ -27,13 +27,7 @@ _NO_PHASES = ("the trace has no information on phases: annotate them in the prog
 
 
 def trace_case(trace: Trace, name: str, *, by_rank: bool = False) -> tuple[dict[str, Any], dict[str, Rows]]:
-    """Return a trace's case and its tables by name.
-
-    Args:
-        trace: the trace; it is completed here.
-        name: name of the case's workload; the case is named after it and its mode.
-        by_rank: whether the trace's rank is part of the case's name.
-    """
+    """Return a trace's case and its tables by name."""
     events = trace.events
     if not events.operators and not events.device:
         raise UserError(f"{trace.path} has neither operators nor kernels: record them with torch.profiler")

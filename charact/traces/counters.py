@@ -54,10 +54,6 @@ def counter_rows(traces: Sequence[TraceEvents], rank: int | None) -> Rows:
     """Return rows of the table `counters`: use of each device, over consecutive traces of one program.
 
     Counters without events are left out.
-
-    Args:
-        traces: traces with their launches found.
-        rank: rank of the program.
     """
     by_device: dict[str, list[list[DeviceEvent]]] = defaultdict(list)
     delays_ns: dict[str, list[int]] = defaultdict(list)

@@ -81,13 +81,7 @@ def stem(path: Path) -> str:
 
 @contextlib.contextmanager
 def open_trace(path: Path, wanted: frozenset[str], progress: Progress | None = None) -> Iterator[JsonStream]:
-    """Yield the JSON of a trace file, compressed or not.
-
-    Args:
-        path: the file.
-        wanted: names of the wanted values outside the events.
-        progress: called about once per MiB.
-    """
+    """Yield the JSON of a trace file, compressed or not."""
     with open_text(path, progress) as text:
         yield JsonStream(text, path, wanted)
 

@@ -54,13 +54,7 @@ class Readable(Protocol):
 
 
 class JsonStream:
-    """The JSON of a trace file: its events as lists, block by block, and the values outside them.
-
-    Args:
-        file: the unpacked text.
-        path: path for messages.
-        wanted: names of the wanted values outside the events.
-    """
+    """The JSON of a trace file: its events as lists, block by block, and the values outside them."""
 
     def __init__(self, file: Readable, path: Path, wanted: frozenset[str]) -> None:
         self._file, self._path, self._wanted = file, path, wanted

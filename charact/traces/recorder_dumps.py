@@ -36,11 +36,6 @@ def dump_case(path: Path, name: str, *, by_rank: bool) -> tuple[dict[str, Any], 
 
     The rank is that of the file's name; a dump has none. Times are those of the calls. How long a collective took is
     known only from GPUs of which the recorder timed it.
-
-    Args:
-        path: the dump.
-        name: name of the case's workload.
-        by_rank: whether the rank is part of the case's name.
     """
     dump = _read(path)
     entries = sorted(dump.entries, key=lambda entry: entry.time_created_ns)

@@ -20,11 +20,7 @@ assert set(_KINDS) == set(PHASES)
 
 
 class Annotations:
-    """Records the program's annotations in the thread that is recorded.
-
-    Args:
-        session: records the program; annotations after its end have no effect.
-    """
+    """Records the program's annotations in the thread that is recorded."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -70,11 +66,7 @@ class Annotations:
             yield batch
 
     def end_iteration(self, action: Callable[[], None] = lambda: None) -> None:
-        """End an iteration; from the first call on, iterations end nowhere else.
-
-        Args:
-            action: called between this iteration and the next.
-        """
+        """End an iteration; from the first call on, iterations end nowhere else."""
         self._check_thread()
 
         def pause() -> None:

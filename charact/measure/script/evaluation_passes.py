@@ -14,14 +14,7 @@ _ENDS = frozenset({Kind.FETCH, Kind.BACKWARD, Kind.STEP, Kind.UPDATE})
 
 
 class EvaluationPasses:
-    """Runs the passes "operators" and "memory" on evaluations, after those of the training.
-
-    Args:
-        scheduler: of the passes; those of the training have ended.
-        recorder: of the program's spans.
-        note: writes a note to the event log.
-        passes: names of the passes of the training.
-    """
+    """Runs the passes "operators" and "memory" on evaluations, after those of the training."""
 
     def __init__(self, scheduler: PassScheduler, recorder: SpanRecorder, note: Callable[[dict[str, Any]], None],
                  passes: Sequence[str]) -> None:

@@ -290,8 +290,7 @@ class PassScheduler:
 class PassStart:
     """Counts iterations until the passes begin; more are timed after the passes.
 
-    Args:
-        in_step: whether other ranks decide, too: then always `_NUM_TIMED` are timed, so that all decide alike.
+    `in_step`: other ranks decide, too: then always 13 are timed, so that all decide alike.
     """
 
     def __init__(self, *, in_step: bool = False) -> None:

@@ -83,7 +83,7 @@ class Session:
         self._on_problem = on_problem
         self._event_log = EventLogWriter(directory)
         self._patches = Patches(self.recorder, self._on_owner, self._on_span_end)
-        self._events = self._patches.events
+        self._events = self._patches.context.events
         self._sampler = (None if sample_interval_s is None
                          else FrameSampler(self.recorder, self._event_log, sample_interval_s,
                                            self._events.memory.sample_workers))
@@ -145,12 +145,7 @@ class Session:
         self._notes.append({"note": "started", "own_ns": perf_counter_ns() - begin_ns})
 
     def close(self, ending: str, traceback: str | None = None) -> None:
-        """Remove the patches and write the rest of the event log.
-
-        Args:
-            ending: how the program ended, in a few words.
-            traceback: of the error that ended the program, if one did.
-        """
+        """Remove the patches and write the rest of the event log."""
         self._closed = True
         watched_to_the_end = self.recorder.on
         if self._evaluation is not None:
@@ -199,7 +194,7 @@ class Session:
         return {"note": "settings", "settings": process_settings()}
 
     def _facts(self, number: int) -> dict[str, Any]:
-        facts = owner_facts(number, self._objects, self._variables[number], self._patches.places)
+        facts = owner_facts(number, self._objects, self._variables[number], self._patches.context.places)
         return facts | {"methods": self._patches.methods_of(number)} if facts["kind"] == "model" else facts
 
     def _names(self) -> dict[str, Any]:
@@ -282,7 +277,7 @@ class Session:
         else:
             self._pass_start = None
             self.note({"note": "timing resumed", "time_ns": perf_counter_ns()})
-            if self._patches.optimizer_created and self._flight_recorder is None:
+            if self._events.any_optimizer and self._flight_recorder is None:
                 self._evaluation = EvaluationPasses(self._pass_scheduler, self.recorder, self.note, self._plan.passes)
 
     def _stop_if_measured(self) -> None:
@@ -366,7 +361,7 @@ class Session:
             reason = f"{type(error).__name__}: {error}"
         self.recorder.new_event = self._device_clock.new_event if self._device_clock else None
         if device.type == "cuda":
-            self._patches.events.memory.allocated_bytes = partial(sys.modules["torch"].cuda.memory_allocated, device)
+            self._events.memory.allocated_bytes = partial(sys.modules["torch"].cuda.memory_allocated, device)
         self._device = {"note": "device", "device": str(device), "name": device_name(device), "reason": reason}
         self._notes.append(self._device)
 
@@ -378,8 +373,8 @@ class Session:
         facts = [self._facts(number) for number in list(self._objects)]
         peak_bytes = self._pass_scheduler.program_peak_bytes()
         end = {"note": "end", "time_s": time.time(), "process_peak_bytes": peak_bytes, **end}
-        unwatched = {"note": "unwatched", "children": self._patches.num_children,
-                     "threads": self._patches.num_training_threads}
+        unwatched = {"note": "unwatched", "children": self._patches.children.num_with_torch,
+                     "threads": len(self._patches.context.training_threads)}
         problem = None if self._flight_recorder is None else self._flight_recorder.problem
         facts += [self._settings()] if self.started else []
         self._event_log.notes([*facts, *([self._device] if self._device else []), self._names(), *self._torch_facts(),

@@ -16,9 +16,6 @@ def deferred_signals(on_second: Callable[[], None]) -> Iterator[list[int]]:
     """Yield a list that collects the signals that would end the process; a second one ends it at once.
 
     Outside of the main thread, signals act as before.
-
-    Args:
-        on_second: called before a second signal ends the process.
     """
     received: list[int] = []
     handlers: dict[int, signal._HANDLER] = {}
@@ -46,9 +43,6 @@ class TerminationHandler:
     """Calls back when a signal ends the process, before it ends; again for a second signal during the call.
 
     It leaves alone signals that the program handles or ignores, and all signals outside of the main thread.
-
-    Args:
-        act: called with a short description of the end; forked children end without a call.
     """
 
     def __init__(self, act: Callable[[str], None]) -> None:

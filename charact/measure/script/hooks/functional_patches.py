@@ -12,12 +12,7 @@ _SHORTEST_NS = 20_000
 
 
 class FunctionalPatches:
-    """Patches of `torch.func` and `torch.no_grad`.
-
-    Args:
-        context: opens spans.
-        has_optimizer: returns whether the program has created an optimizer; then no update happens outside of it.
-    """
+    """Patches of `torch.func` and `torch.no_grad`."""
 
     def __init__(self, context: PatchContext, has_optimizer: Callable[[], bool]) -> None:
         self._context, self._has_optimizer = context, has_optimizer

@@ -20,8 +20,7 @@ from charact.measure.script.hooks.loader_patches import LoaderPatches
 from charact.measure.script.hooks.method_patches import MethodPatches
 from charact.measure.script.hooks.optimizer_patches import OptimizerPatches
 from charact.measure.script.hooks.patch_context import PatchContext, subclasses
-from charact.measure.script.program.events import ProgramEvents
-from charact.measure.script.program.frames import CreationPlaces, calling_place
+from charact.measure.script.program.frames import calling_place
 from charact.measure.script.spans.recorder import ZEROED, Kind, SpanRecorder
 
 COLLECTIVES = (
@@ -36,54 +35,23 @@ _FUNCTIONAL_COLLECTIVES = "torch.distributed._functional_collectives"
 
 
 class Patches:
-    """All patches, which can be removed again.
-
-    Args:
-        recorder: records the spans.
-        on_owner: called with each module, optimizer and loader iterator, and its owner ID, when its first span opens.
-        on_span_end: called with kind and owner ID after a step, forward, backward or fetch, when no span is open.
-    """
+    """All patches, which can be removed again."""
 
     def __init__(self, recorder: SpanRecorder, on_owner: Callable[[Any, int], None],
                  on_span_end: Callable[[Kind, int], None]) -> None:
-        self._context = PatchContext(recorder, on_owner, on_span_end)
-        self._loaders = LoaderPatches(self._context)
-        self._optimizers = OptimizerPatches(self._context)
-        self._compiling = CompilePatches(self._context)
-        self._children = ChildPatches(self._context)
-        self._methods = MethodPatches(self._context)
-        self._functional = FunctionalPatches(self._context, lambda: self.optimizer_created)
+        self.context = PatchContext(recorder, on_owner, on_span_end)
+        self._loaders = LoaderPatches(self.context)
+        self._optimizers = OptimizerPatches(self.context)
+        self._compiling = CompilePatches(self.context)
+        self.children = ChildPatches(self.context)
+        self._methods = MethodPatches(self.context)
+        self._functional = FunctionalPatches(self.context, lambda: self.context.events.any_optimizer)
         self._stop_waiting: Callable[[], None] = lambda: None
         """Cancels the patches of a module that is not imported yet."""
-
-    @property
-    def events(self) -> ProgramEvents:
-        """Events that the patches record besides spans."""
-        return self._context.events
-
-    @property
-    def places(self) -> CreationPlaces:
-        """Lines that created the program's optimizers and loaders."""
-        return self._context.places
-
-    @property
-    def num_training_threads(self) -> int:
-        """Number of other threads that trained."""
-        return len(self._context.training_threads)
-
-    @property
-    def num_children(self) -> int:
-        """Number of child processes, not forked ones, that imported PyTorch."""
-        return self._children.num_with_torch
 
     def methods_of(self, owner: int) -> list[str]:
         """Return the names of a model's methods, other than `forward`, that are recorded as forwards."""
         return sorted(self._methods.names[owner])
-
-    @property
-    def optimizer_created(self) -> bool:
-        """Whether the program has created an optimizer."""
-        return self._context.events.any_optimizer
 
     def install(self) -> None:
         """Install the patches; functions that the program has already imported by name are not recorded.
@@ -94,31 +62,32 @@ class Patches:
         from torch.nn import functional
         from torch.nn.modules.loss import _Loss
 
-        self._context.is_compiling = torch.compiler.is_dynamo_compiling
+        self.context.is_compiling = torch.compiler.is_dynamo_compiling
         self._is_grad_enabled, self._is_anomaly_enabled = torch.is_grad_enabled, torch.is_anomaly_enabled
         self._loss_class, self._tensor_class = _Loss, torch.Tensor
-        replace = self._context.replacements.wrap
+        replace = self.context.replacements.wrap
         replace(torch.nn.Module, "__call__", self._module_call)
         self._patch_own_calls(torch.nn.Module)
         for name in dir(functional):
             if (name.endswith("_loss") or "cross_entropy" in name or name == "kl_div") and not name.startswith("_"):
-                replace(functional, name, self._context.span(Kind.LOSS))
-        replace(torch.autograd, "backward", self._context.span(Kind.BACKWARD, notify=True, on_open=self._note_backward))
-        replace(torch.autograd, "grad", self._context.span(Kind.BACKWARD, notify=True, on_open=self._count_backward))
-        replace(torch.nn.Module, "zero_grad", self._context.span(Kind.UPDATE, ZEROED))
+                replace(functional, name, self.context.span(Kind.LOSS))
+        replace(torch.autograd, "backward", self.context.span(Kind.BACKWARD, notify=True, on_open=self._note_backward))
+        replace(torch.autograd, "grad", self.context.span(Kind.BACKWARD, notify=True, on_open=self._count_backward))
+        replace(torch.nn.Module, "zero_grad", self.context.span(Kind.UPDATE, ZEROED))
         for name in ("to", "cuda"):
             replace(torch.Tensor, name, self._copy)
         if torch.distributed.is_available():
             for name in filter(partial(hasattr, torch.distributed), COLLECTIVES):
-                replace(torch.distributed, name, self._context.span(Kind.COMMUNICATION))
-            replace(torch.distributed.Work, "wait", self._context.span(Kind.COMMUNICATION))
-            self._stop_waiting = when_imported(_FUNCTIONAL_COLLECTIVES, self._patch_functional_collectives)
-        self._context.events.tensor_class = torch.Tensor
-        gc.callbacks.append(self.events.collection)
+                replace(torch.distributed, name, self.context.span(Kind.COMMUNICATION))
+            replace(torch.distributed.Work, "wait", self.context.span(Kind.COMMUNICATION))
+            self._stop_waiting = when_imported(_FUNCTIONAL_COLLECTIVES, lambda: replace(
+                sys.modules[_FUNCTIONAL_COLLECTIVES], "wait_tensor", self.context.span(Kind.COMMUNICATION)))
+        self.context.events.tensor_class = torch.Tensor
+        gc.callbacks.append(self.context.events.collection)
         self._loaders.install()
         self._methods.install()
         self._functional.install()
-        self._children.install()
+        self.children.install()
         self._optimizers.install()
         self._compiling.install()
 
@@ -126,7 +95,7 @@ class Patches:
         """Restore all functions, except those that the program has replaced since."""
         self._stop_waiting()
         self._forget_collections()
-        self._context.replacements.undo()
+        self.context.replacements.undo()
         self._compiling.remove()
 
     def stop_in_child(self) -> None:
@@ -136,21 +105,17 @@ class Patches:
 
     def notes(self, *, last: bool = False) -> list[dict[str, Any]]:
         """Return notes of the events besides spans since the last call; `last` if watching has ended."""
-        return [*self.events.notes(last=last), *self._loaders.notes()]
+        return [*self.context.events.notes(last=last), *self._loaders.notes()]
 
     def _forget_collections(self) -> None:
-        if self.events.collection in gc.callbacks:
-            gc.callbacks.remove(self.events.collection)
-
-    def _patch_functional_collectives(self) -> None:
-        self._context.replacements.wrap(sys.modules[_FUNCTIONAL_COLLECTIVES], "wait_tensor",
-                                        self._context.span(Kind.COMMUNICATION))
+        if self.context.events.collection in gc.callbacks:
+            gc.callbacks.remove(self.context.events.collection)
 
     def _module_call(self, original: Any) -> Any:
         """Wrap a module's call: a forward or a loss. It is the most frequent call, so the cheapest checks are first."""
         recorder, is_compiling, grad_enabled, thread = (
-            self._context.recorder, self._context.is_compiling, self._is_grad_enabled, self._context.thread)
-        methods, note_inputs = self._methods, self._context.events.inputs
+            self.context.recorder, self.context.is_compiling, self._is_grad_enabled, self.context.thread)
+        methods, note_inputs = self._methods, self.context.events.inputs
         forward = Kind.FORWARD  # a variable takes a fifth of the time of an attribute of an enumeration
 
         def wrapper(module: Any, *args: Any, **kwargs: Any) -> Any:
@@ -159,7 +124,7 @@ class Patches:
             if isinstance(module, self._loss_class):
                 kind, owner = Kind.LOSS, 0
             else:
-                kind, owner = forward, self._context.owner_id(module)
+                kind, owner = forward, self.context.owner_id(module)
                 if recorder.idle and (caller := sys._getframe(1).f_code) not in methods.seen:
                     methods.find(caller, module)
                 note_inputs(owner, module, args, kwargs)
@@ -173,17 +138,17 @@ class Patches:
                 else:
                     recorder.leave()
             if kind is forward and recorder.idle:
-                self._context.on_span_end(kind, owner)
+                self.context.on_span_end(kind, owner)
             return outputs
 
         return wrapper
 
     def _count_backward(self, *_: Any) -> None:
-        self._context.events.backward(self._is_anomaly_enabled())
+        self.context.events.backward(self._is_anomaly_enabled())
 
     def _note_backward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._count_backward()
-        events = self._context.events
+        events = self.context.events
         if events.graph_place is None and (kwargs.get("create_graph") or args[3:4] == (True,)):
             events.graph_place = calling_place()
 
@@ -192,7 +157,7 @@ class Patches:
         def watch_own(kind: Any) -> None:
             own = inspect.getattr_static(kind, "__call__")
             if inspect.isfunction(own) and not kind.__module__.startswith("torch."):
-                self._context.replacements.wrap(kind, "__call__", self._module_call)
+                self.context.replacements.wrap(kind, "__call__", self._module_call)
 
         def made(kind: Any, /, **options: Any) -> None:
             super(base, kind).__init_subclass__(**options)
@@ -200,7 +165,7 @@ class Patches:
 
         for kind in subclasses(base):
             watch_own(kind)
-        self._context.replacements.put(base, "__init_subclass__", classmethod(made))
+        self.context.replacements.put(base, "__init_subclass__", classmethod(made))
 
     def _is_criterion(self, module: Any, outputs: Any) -> bool:
         return isinstance(outputs, self._tensor_class) and outputs.dim() == 0 and not any(
@@ -208,10 +173,10 @@ class Patches:
 
     def _copy(self, original: Any) -> Any:
         """Wrap the conversion of a tensor, and record only copies from the host to a device."""
-        recorder = self._context.recorder
+        recorder = self.context.recorder
 
         def wrapper(tensor: Any, *args: Any, **kwargs: Any) -> Any:
-            if not self._context.may_open(Kind.COPY) or tensor.device.type != "cpu":
+            if not self.context.may_open(Kind.COPY) or tensor.device.type != "cpu":
                 return original(tensor, *args, **kwargs)
             recorder.enter(Kind.COPY)
             moved = tensor

@@ -18,11 +18,7 @@ class Moment:
 
 
 class Clock:
-    """Records moments, and computes the time between them.
-
-    Args:
-        device: the device on which the program computes.
-    """
+    """Records moments, and computes the time between them."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device

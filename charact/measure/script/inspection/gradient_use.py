@@ -53,11 +53,6 @@ class GradientUse:
 
     *Error*: only the time after a backward's last used gradient counts, because earlier work may be needed for used
     gradients, too.
-
-    Args:
-        models: the models by the prefix of their layers' names.
-        optimizers: the optimizers by name.
-        clock: the clock that times gradients.
     """
 
     def __init__(self, models: Mapping[str, nn.Module], optimizers: Mapping[str, torch.optim.Optimizer],

@@ -142,14 +142,7 @@ def _found() -> Iterator[_Held]:
 
 
 def _alike(variable: str, owner: Any, items: list[Any], count: int) -> Iterator[_Held]:
-    """Yield the tensors of many objects of one type, such as samples: each attribute or item of all of them together.
-
-    Args:
-        variable: name of one of the objects.
-        owner: owner of the attribute that has them.
-        items: some of the objects.
-        count: number of all of them.
-    """
+    """Yield the tensors of `count` objects of one type, of which `items` are some: an attribute or item of all together."""
     tensors = [each for each in map(_as_tensor, items) if each is not None]
     if len(tensors) == len(items):
         yield _Held(variable, owner, tensors, count)

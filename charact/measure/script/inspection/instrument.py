@@ -138,11 +138,7 @@ class InspectionInstrument:
         return None
 
     def _changed(self, kind: Kind | None) -> None:
-        """Record starts and ends of backwards, and read gradients when an optimizer steps.
-
-        Args:
-            kind: kind of the innermost span, which has just changed; None without a span.
-        """
+        """Record starts and ends of backwards, and read gradients when an optimizer steps."""
         if kind is Kind.BACKWARD and self._backward is None:
             self._attempt("unused_gradients", self._gradients.backward_begins)
             self._backward = self._clock.now()

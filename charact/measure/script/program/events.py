@@ -85,16 +85,7 @@ class ProgramEvents:
             self._loaders.append({"note": "loader", "loader": number, "settings": settings})
 
     def epoch(self, loader: int, begin_ns: int, ready_ns: int, owner: int, fetch_ns: int, end_ns: int) -> None:
-        """Record the start of a loader.
-
-        Args:
-            loader: ID of the loader.
-            begin_ns: time at which the program asked for its iterator.
-            ready_ns: time at which the program got it.
-            owner: owner ID of the iterator.
-            fetch_ns: start of the first fetch.
-            end_ns: end of the first fetch.
-        """
+        """Record the start of a loader."""
         if self._num_epochs < MAX_EVENTS:
             self._num_epochs += 1
             self._epochs.append((loader, begin_ns, ready_ns, owner, fetch_ns, end_ns))

@@ -1,14 +1,17 @@
-"""Times and settings of a whole watched program, for run.json. No torch in here."""
+"""Times, settings and all iterations of a whole watched program. No torch in here."""
 
+import json
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 from typing import Any
 
-from charact.core.timeline import Iteration
+from charact.core.timeline import Iteration, iteration_rows
 from charact.measure.script.program.notes import ProgramNotes
 from charact.measure.script.spans.pass_results import Passes
 from charact.measure.script.spans.recorder import Kind, Slice
+from charact.record.schema import PHASES, Rows
 
 _MOST = 20
 """Largest number of models, optimizers and loaders that are recorded, each."""
@@ -60,12 +63,6 @@ def program_times(notes: ProgramNotes, span_ns: tuple[int, int] | None, iteratio
 
     Charact's own time is that of its start, and that of its passes less a median iteration for each of theirs. Other
     times do not contain it.
-
-    Args:
-        notes: notes of the program's event log.
-        span_ns: start and end of the program; None if not known.
-        iterations: all iterations.
-        passes: results of the passes.
     """
     own_ns = {"start": notes.own_start_ns, "passes": 0.0}
     times: dict[str, float] = {}
@@ -99,20 +96,14 @@ def _typical_ns(timed: Sequence[Iteration], every: Sequence[Iteration]) -> float
 
 def settings_facts(notes: ProgramNotes, owners: Mapping[int, dict[str, Any]], names: Mapping[int, str],
                    totals: SliceTotals) -> dict[str, Any] | None:
-    """Return the settings of a program, see `ProgramSettings`; None if its log has none.
-
-    Args:
-        notes: notes of the program's event log.
-        owners: facts of its models and optimizers, by owner ID.
-        names: names of the owners, by owner ID.
-        totals: totals of its spans.
-    """
+    """Return the settings of a program, see `ProgramSettings`; None if its log has none."""
     if notes.process is None:
         return None
     inner = {part for one in owners.values() if one["kind"] == "model" for part in one.get("parts", ())}
     models = [_model(notes, owner, facts, names[owner], totals) for owner, facts in owners.items()
               if facts["kind"] == "model" and "settings" in facts and totals.calls[owner] and owner not in inner]
-    optimizers = [_optimizer(facts, names[owner], [names[model] for model in facts["models"] if model in names])
+    optimizers = [{"name": names[owner], "class": facts["class"], **facts["settings"],
+                   "models": [names[model] for model in facts["models"] if model in names]}
                   for owner, facts in owners.items() if facts["kind"] == "optimizer" and "settings" in facts]
     anomaly_frac = min(1.0, notes.num_anomalous / notes.num_backwards) if notes.num_backwards else None
     return {**notes.process, "anomaly_frac": anomaly_frac, "num_backwards": notes.num_backwards or None,
@@ -132,12 +123,8 @@ def _model(notes: ProgramNotes, owner: int, facts: dict[str, Any], name: str, to
             "num_frozen_rows": num_rows, "num_repeated_rows": num_repeated}
 
 
-def _optimizer(facts: dict[str, Any], name: str, models: list[str]) -> dict[str, Any]:
-    return {"name": name, "class": facts["class"], **facts["settings"], "models": models}
-
-
 def _loaders(notes: ProgramNotes, totals: SliceTotals) -> list[dict[str, Any]]:
-    """Return the settings of the loaders; loaders with equal settings from the same line are one entry."""
+    """Return settings and use of the loaders; loaders with equal settings from the same line are one entry."""
     groups: list[tuple[dict[str, Any], set[int]]] = []
     for number, settings in notes.loaders.items():
         group = next((group for known, group in groups if known == settings), None)
@@ -145,15 +132,100 @@ def _loaders(notes: ProgramNotes, totals: SliceTotals) -> list[dict[str, Any]]:
             groups.append((settings, {number}))
         else:
             group.add(number)
-    return [settings | _use(notes, numbers, totals) for settings, numbers in groups]
+    entries = []
+    for settings, numbers in groups:
+        starts = [start for start in notes.starts if start.loader in numbers]
+        iterators = {start.owner for start in starts}
+        wait_ns = sum(start.ready_ns - start.begin_ns for start in starts) + sum(
+            totals.fetch_ns[owner] for owner in iterators)
+        fetch_ns = sum(notes.worker_fetch_ns.get(number, 0) for number in numbers)
+        entries.append(settings | {
+            "num_iterators": len(starts), "num_batches": sum(totals.fetches[owner] for owner in iterators),
+            "start_s": [max(0, start.end_ns - start.begin_ns) / 1e9 for start in starts[:_MOST_STARTS]],
+            "wait_s": max(0, wait_ns) / 1e9, "worker_fetch_s": fetch_ns / 1e9 if fetch_ns else None})
+    return entries
 
 
-def _use(notes: ProgramNotes, loaders: set[int], totals: SliceTotals) -> dict[str, Any]:
-    """Return how often loaders were started, and how long the program waited for them."""
-    starts = [one for one in notes.starts if one.loader in loaders]
-    iterators = {one.owner for one in starts}
-    wait_ns = sum(one.ready_ns - one.begin_ns for one in starts) + sum(totals.fetch_ns[one] for one in iterators)
-    fetch_ns = sum(notes.worker_fetch_ns.get(loader, 0) for loader in loaders)
-    return {"num_iterators": len(starts), "num_batches": sum(totals.fetches[one] for one in iterators),
-            "start_s": [max(0, one.end_ns - one.begin_ns) / 1e9 for one in starts[:_MOST_STARTS]],
-            "wait_s": max(0, wait_ns) / 1e9, "worker_fetch_s": fetch_ns / 1e9 if fetch_ns else None}
+def program_iteration_rows(notes: ProgramNotes, every: Sequence[Iteration], of_case: Sequence[Iteration],
+                           timed: Sequence[Iteration], undisturbed: Sequence[Iteration]) -> Rows:
+    """Return rows of the table `program_iterations` for a case.
+
+    Args:
+        notes: notes of the program's event log.
+        every: all iterations of the program, in order.
+        of_case: the iterations of the case.
+        timed: the case's iterations in the table `iterations`; at least one.
+        undisturbed: the case's iterations in which no other pass measured.
+    """
+    began_ns = every[0].start_ns if notes.began_ns is None else notes.began_ns
+    indices = {id(iteration): index for index, iteration in enumerate(every)}
+    numbers = {id(iteration): number for number, iteration in enumerate(timed)}
+    without_passes = set(map(id, undisturbed))
+    firsts = _firsts_of_epochs(notes, every)
+    rows: Rows = []
+    for iteration in of_case:
+        index, is_timed = indices[id(iteration)], id(iteration) in numbers
+        is_warmup = not is_timed and iteration.start_ns < timed[0].start_ns
+        seconds = {row["phase"]: row["host_s"] for row in iteration_rows([iteration])}
+        compile_ns = sum(each.host_ns for each in iteration.intervals if each.compiling)
+        memory, workers = _last_in(notes.memory, iteration), _last_in(notes.workers_memory, iteration)
+        rows.append({
+            "index": index, "iteration": numbers.get(id(iteration)),
+            "kind": "pass" if id(iteration) not in without_passes else "warm-up" if is_warmup else "timed",
+            "start_s": (iteration.start_ns - began_ns) / 1e9, "first_of_epoch": int(index in firsts),
+            "input_shapes": _input_shapes(notes, iteration),
+            "wall_s": iteration.host_ns / 1e9, "compile_s": compile_ns / 1e9 if compile_ns else None,
+            **{f"{phase}_s": seconds.get(phase) for phase in PHASES},
+            "rss_bytes": memory and memory[1], "allocated_bytes": memory and memory[2],
+            "workers_bytes": workers and workers[1], "gc_s": _collections_s(notes, iteration),
+        })
+    return rows
+
+
+def _firsts_of_epochs(notes: ProgramNotes, every: Sequence[Iteration]) -> set[int]:
+    """Return the indices of the iterations whose first batch is the first since its loader was started.
+
+    Logs of older versions, and those of `Profiler.iterate`, have no starts of loaders: there, the first batch of each
+    iterator counts.
+    """
+    starts = {(start.owner, start.fetch_ns) for start in notes.starts}
+    firsts: set[int] = set()
+    seen_owners: set[int] = set()
+    for index, iteration in enumerate(every):
+        fetches = [one for one in iteration.intervals if one.phase == "data" and one.owner]
+        for first in fetches[:1]:
+            has_starts = first.owner > 0 and bool(starts)
+            if (first.owner, first.start_ns) in starts if has_starts else first.owner not in seen_owners:
+                firsts.add(index)
+        seen_owners |= {one.owner for one in fetches}
+    return firsts
+
+
+def _input_shapes(notes: ProgramNotes, iteration: Iteration) -> str | None:
+    """Return the shapes of the inputs of each model's first call in an iteration, as JSON; None if not known."""
+    first_ns: dict[int, int] = {}
+    for one in iteration.intervals:
+        if one.phase == "forward" and one.owner:
+            first_ns.setdefault(one.owner, one.start_ns)
+    shapes: list[Any] = []
+    for owner, start_ns in first_ns.items():
+        changes = notes.shapes.get(owner, [])
+        index = bisect_right(changes, start_ns, key=lambda change: change[0]) - 1
+        shapes += changes[index][1] if index >= 0 else []
+    return json.dumps(shapes, separators=(",", ":")) if shapes else None
+
+
+def _last_in(samples: Sequence[Any], iteration: Iteration) -> Any:
+    index = bisect_right(samples, iteration.end_ns, key=lambda sample: sample[0]) - 1
+    return samples[index] if index >= 0 and samples[index][0] > iteration.start_ns else None
+
+
+def _collections_s(notes: ProgramNotes, iteration: Iteration) -> float | None:
+    """Return the time of the garbage collections in an iteration; None without any."""
+    begin = bisect_right(notes.collections, iteration.start_ns, key=lambda collection: collection[1])
+    total_ns = 0
+    for begin_ns, end_ns in notes.collections[begin:]:
+        if begin_ns >= iteration.end_ns:
+            break
+        total_ns += min(end_ns, iteration.end_ns) - max(begin_ns, iteration.start_ns)
+    return total_ns / 1e9 if total_ns > 0 else None

@@ -113,12 +113,7 @@ def _in_packages(path: str) -> str:
 
 
 def line_of_program(pattern: str, files: Sequence[str] = ()) -> dict[str, Any]:
-    """Return file, number and text of the first line that contains a pattern; None each if no line does.
-
-    Args:
-        pattern: regular expression.
-        files: source files to search before those of the running functions of the program.
-    """
+    """Return file, number and text of the first line that contains a pattern; None each if no line does."""
     running = dict.fromkeys(frame.f_code.co_filename for frame in program_frames())
     for file in (*files, *running):
         for number, text in enumerate(linecache.getlines(file), 1):

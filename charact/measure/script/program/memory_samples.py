@@ -36,11 +36,7 @@ class MemorySamples:
         self._workers_due_ns = self._num_workers_samples = 0
 
     def sample(self, now_ns: int) -> None:
-        """Sample the program's memory, unless it was sampled shortly before.
-
-        Args:
-            now_ns: the current time (ns) on the clock of the spans.
-        """
+        """Sample the program's memory, unless it was sampled shortly before."""
         if now_ns < self._due_ns:
             return
         self._num_samples += 1

@@ -8,14 +8,7 @@ from charact.measure.script.program.frames import CreationPlaces
 
 def owner_facts(number: int, objects: Mapping[int, Any], variable: str | None, places: CreationPlaces
                 ) -> dict[str, Any]:
-    """Return a note with the current facts of an owner.
-
-    Args:
-        number: owner ID.
-        objects: all live owners, by owner ID.
-        variable: name of the variable that holds the owner.
-        places: lines that created the optimizers.
-    """
+    """Return a note with the current facts of an owner."""
     from charact.measure.script.program.settings import model_settings, optimizer_settings
 
     obj = objects[number]

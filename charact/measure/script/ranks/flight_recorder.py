@@ -45,11 +45,7 @@ class FlightRecorder:
         return _TOO_OLD if self._is_missing else _OFF if os.environ.get(_SIZE_VARIABLE) == "0" else _EMPTY
 
     def note_if_due(self, num_iterations: int) -> dict[str, Any] | None:
-        """Return a note with the new collectives; None if there are none, or not yet enough.
-
-        Args:
-            num_iterations: number of iterations so far.
-        """
+        """Return a note with the new collectives; None if there are none, or not yet enough."""
         self._iterations_at_read = min(self._iterations_at_read, num_iterations)  # the count may have begun again
         since = num_iterations - self._iterations_at_read
         if not since or (self._most_per_iteration and since * self._most_per_iteration < self._capacity / 3):

@@ -26,10 +26,6 @@ def launch(num_ranks: int, arguments: Sequence[str]) -> int:
     """Run a command of charact in each rank, wait for all of them, and return the exit status.
 
     The agent ends the other ranks if one fails, and chooses a free port. If the agent is killed, the ranks end, too.
-
-    Args:
-        num_ranks: number of ranks.
-        arguments: what follows `charact`, with the option that names the number of ranks.
     """
     identity = rank_identity(os.environ)
     if identity is not None:

@@ -92,13 +92,7 @@ def unwatched(num_children: int, num_threads: int) -> list[str]:
 
 
 def _gaps_without_phase(iterations: Sequence[Iteration], samples: Samples | None, *, any_reason: bool) -> list[str]:
-    """Return messages about gaps that are long in a typical iteration, and about all others if they take long.
-
-    Args:
-        iterations: all of the case.
-        samples: stack samples.
-        any_reason: whether other messages explain why time counts as other.
-    """
+    """Return messages about gaps that are long in a typical iteration, and about all others if they take long."""
     messages: list[str] = []
     typical_ns = median(each.duration_ns for each in iterations)
     rest: list[Interval] = []

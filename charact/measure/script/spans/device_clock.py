@@ -51,10 +51,6 @@ class DeviceClock:
     The clock sums the times from each event to the next, because PyTorch returns elapsed times as 32-bit floats, which
     lose precision over long times. Events are used again once their times have been read.
 
-    Args:
-        device: an accelerator that is initialized.
-        base_ns: time of the clock's creation.
-
     Raises:
         RuntimeError: PyTorch has no timed events for the device.
     """
@@ -90,12 +86,7 @@ class DeviceClock:
         return event
 
     def done(self, slices: list[Slice], *, wait: bool) -> tuple[list[Slice], list[Slice]]:
-        """Return the slices that the device has finished, and the others.
-
-        Args:
-            slices: in order of time.
-            wait: whether to wait for the end of the last slice first.
-        """
+        """Return the slices that the device has finished, and the others."""
         events = [one.end_event for one in slices if one.end_event is not None] if wait else []
         if events:
             events[-1].synchronize()

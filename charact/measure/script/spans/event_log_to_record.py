@@ -12,8 +12,7 @@ from msgspec import Meta
 
 from charact.core.errors import UserError
 from charact.core.timeline import Iteration, Mode, iteration_rows
-from charact.measure.script.program.facts import SliceTotals, program_times, settings_facts
-from charact.measure.script.program.iterations import program_iteration_rows
+from charact.measure.script.program.facts import SliceTotals, program_iteration_rows, program_times, settings_facts
 from charact.measure.script.program.notes import ProgramNotes
 from charact.measure.script.spans.blind_spots import NO_DEVICE_TIMES, blind_spots, is_compiled_whole, unwatched
 from charact.measure.script.spans.collectives import Arrival, Arrivals, collective_rows, with_waiting

@@ -101,9 +101,6 @@ class Samples:
         """Return the line with most samples in given intervals, as text: `train.py:39 in load`.
 
         None if there are fewer than 5 samples in them.
-
-        Args:
-            spans: the intervals, in order and without overlap.
         """
         counts: Counter[tuple[str, str]] = Counter()
         for time_ns, number in self._samples:

@@ -61,14 +61,7 @@ class Passes:
 
     def add_to(self, entry: dict[str, Any], tables: dict[str, Rows], asked_for: Sequence[str],
                iterations: Sequence[Iteration]) -> None:
-        """Add each pass's status, iterations and tables to a case.
-
-        Args:
-            entry: of the case.
-            tables: of the case.
-            asked_for: names of the requested passes.
-            iterations: all of the case, timed or not.
-        """
+        """Add each pass's status, iterations and tables to a case."""
         passes = entry["passes"]
         for name in asked_for:
             note = self.notes.get(name)

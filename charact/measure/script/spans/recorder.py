@@ -125,11 +125,7 @@ class _Span:
 
 
 class SpanRecorder:
-    """Stack of open spans, and the slices that have ended.
-
-    Args:
-        clock: returns nanoseconds; the host's monotonic clock by default.
-    """
+    """Stack of open spans, and the slices that have ended."""
 
     def __init__(self, clock: Callable[[], int] = perf_counter_ns) -> None:
         self.slices: list[Slice] = []

@@ -35,11 +35,7 @@ _FEWEST, _LONGER = 64, 8
 
 
 class Segmenter:
-    """Groups slices into iterations as they arrive.
-
-    Args:
-        ends_marked: whether the program marks the ends of iterations; by default known from the first mark on.
-    """
+    """Groups slices into iterations as they arrive."""
 
     def __init__(self, ends_marked: bool = False) -> None:
         self._ends_marked = ends_marked

@@ -190,7 +190,7 @@ def test_backwards_alone_are_written_as_they_come_and_counted(
 
     session = Session(tmp_path, Plan(skip=1, iterations=3, stop=True))
     session.start()
-    monkeypatch.setattr(session._patches.events, "any_optimizer", False)  # other tests have made some
+    monkeypatch.setattr(session._patches.context.events, "any_optimizer", False)  # other tests have made some
     weight = torch.ones(3, requires_grad=True)
 
     def loop() -> None:

@@ -35,7 +35,7 @@ def memory_pass(directory: Path, step: Callable[[Any], Any]) -> dict[str, dict[s
     loader = DataLoader(TensorDataset(torch.zeros(20 * BATCH, FEATURES)), batch_size=BATCH)
     session = Session(directory, Plan(iterations=2, stop=True, passes=("memory",)))
     session.start()
-    session._patches.events.any_optimizer = False  # other tests have made some
+    session._patches.context.events.any_optimizer = False  # other tests have made some
 
     def train() -> None:
         for (batch,) in loader:

@@ -86,7 +86,7 @@ def test_blocks_without_gradients_are_recorded_if_nothing_runs_in_them_and_no_op
 
     model = nn.Linear(2, 2)
     watched.recorder.take()
-    watched.patches.events.any_optimizer = False  # other tests may have created some
+    watched.patches.context.events.any_optimizer = False  # other tests may have created some
     assert block() == [Kind.UNTRACKED]
     assert block(lambda: model(torch.ones(1, 2))) == [Kind.FORWARD]
     with monkeypatch.context() as patch:
@@ -331,7 +331,7 @@ class TestWhatIsSeen:
         scheduled = torch.optim.SGD([nn.Parameter(torch.ones(1))])
         scheduler = torch.optim.lr_scheduler.StepLR(scheduled, 1)
         watched = Watched()
-        assert watched.patches.optimizer_created
+        assert watched.patches.context.events.any_optimizer
         for one in (optimizer, scheduled):
             one.step()
         scheduler.step()
