@@ -12,6 +12,7 @@ from charact.core.errors import UserError
 
 if TYPE_CHECKING:
     from charact.execution.interrupt import Interrupt
+    from charact.record.manifest import CaseEntry
     from charact.record.schema import Rows
     from charact.record.writer import RunWriter
     from charact.traces.files import Trace
@@ -87,22 +88,22 @@ def _add_cases(writer: "RunWriter", label: str, files: list[Path], interrupt: "I
         try:
             with interrupt.allowed():
                 trace, entry, tables = _case(path, label, alone=len(files) == 1, named=named, quiet=quiet)
-            if entry["case"] in origins:
-                raise UserError(f"{origins[entry['case']]} and {path} both become the case {entry['case']}: import "
+            if entry.case in origins:
+                raise UserError(f"{origins[entry.case]} and {path} both become the case {entry.case}: import "
                                 "them separately")
         except KeyboardInterrupt:
             return
         except UserError:  # a mistake of the user: trying again does not help
             writer.discard()
             raise
-        origins[entry["case"]] = path
+        origins[entry.case] = path
         if len(origins) == 1 and trace is not None:
             _describe(writer, trace)
         writer.add_case(entry, tables)
 
 
 def _case(path: Path, label: str, *, alone: bool, named: bool,
-          quiet: bool) -> "tuple[Trace | None, dict[str, Any], dict[str, Rows]]":
+          quiet: bool) -> "tuple[Trace | None, CaseEntry, dict[str, Rows]]":
     """Return a trace, and the case's entry and rows from it; no trace for a dump of the flight recorder."""
     from charact.core.console import Console
     from charact.traces.cases import trace_case

@@ -3,10 +3,22 @@
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from statistics import median
-from typing import Any
+
+import msgspec
 
 from charact.core.errors import UserError
 from charact.core.timeline import Iteration, sums
+from charact.record.manifest import CaseEntry
+from charact.record.manifest_passes import (
+    CollectivesPass,
+    CountersPass,
+    DroppedItems,
+    MemoryPass,
+    OperatorsPass,
+    Pass,
+    SourceOutcome,
+    TimingPass,
+)
 from charact.record.schema import Rows
 from charact.traces.collectives import collective_rows
 from charact.traces.counters import NO_KERNELS, SOURCE, counter_rows, outcome
@@ -26,7 +38,7 @@ _NO_PHASES = ("the trace has no information on phases: annotate them in the prog
               "torch.profiler.record_function('charact.phase:forward')")
 
 
-def trace_case(trace: Trace, name: str, *, by_rank: bool = False) -> tuple[dict[str, Any], dict[str, Rows]]:
+def trace_case(trace: Trace, name: str, *, by_rank: bool = False) -> tuple[CaseEntry, dict[str, Rows]]:
     """Return a trace's case and its tables by name."""
     events = trace.events
     if not events.operators and not events.device:
@@ -43,12 +55,12 @@ def trace_case(trace: Trace, name: str, *, by_rank: bool = False) -> tuple[dict[
     }  # fmt: skip
     entry = _entry(trace, name, attributed.outlined)
     if by_rank:
-        entry["case"] += f"-rank{trace.rank}"
-    entry["passes"] = {"timing": _timing(trace, attributed, tables["iterations"]),
-                       **_passes(events, iterations, tables)}
+        entry.case += f"-rank{trace.rank}"
+    entry.passes["timing"] = _timing(trace, attributed, tables["iterations"])
+    entry.passes.update(_passes(events, iterations, tables))
     for dropped, number in (events.dropped + _outside(attributed)).items():
-        facts = entry["passes"].get(dropped.of_pass, entry["passes"]["timing"])
-        facts.setdefault("dropped", []).append({"what": dropped.what, "reason": dropped.reason, "num_dropped": number})
+        facts = entry.passes.get(dropped.of_pass, entry.passes.timing)
+        facts.dropped = [*facts.dropped, DroppedItems(dropped.what, dropped.reason, number)]
     return entry, tables
 
 
@@ -62,28 +74,19 @@ def _outside(trace: AttributedTrace) -> Counter[Dropped]:
         Dropped("kernels", "kernels", "launched outside of all iterations"): len(launches) - launches.count(None)})
 
 
-def _entry(trace: Trace, name: str, outlined: Outline) -> dict[str, Any]:
+def _entry(trace: Trace, name: str, outlined: Outline) -> CaseEntry:
     events = trace.events
     trains = bool(outlined.nodes or events.backwards or any(mark.name.startswith(OPTIMIZER) for mark in events.marks))
     mode = "train" if trains else "infer"
-    device_name = _device_name(trace)
-    return {
-        "case": f"{name}-{mode}", "workload": name, "variant": "", "input_kind": None, "input_size": None,
-        "batch_size": None, "mode": mode, "precision": "as written", "device": "cuda" if events.device else "cpu",
-        "device_name": device_name, "data": "as written", "num_parameters": None, "source": readable(trace.path),
-        "status": "ok", "reason": None, "requested_bytes": None, "rank": trace.rank, "world_size": trace.world_size,
-    }  # fmt: skip
+    devices = Counter(event.device for event in events.device)
+    most_used = max(devices, key=lambda device: devices[device], default=None)
+    return CaseEntry(
+        f"{name}-{mode}", "ok", name, mode=mode, precision="as written", device="cuda" if events.device else "cpu",
+        device_name=next((device["name"] for device in trace.devices if str(device["index"]) == most_used), None),
+        data="as written", source=readable(trace.path), rank=trace.rank, world_size=trace.world_size)
 
 
-def _device_name(trace: Trace) -> str | None:
-    """Return the name of the device with most events."""
-    devices = Counter(event.device for event in trace.events.device)
-    used = max(devices, key=lambda device: devices[device], default=None)
-    return next((one["name"] for one in trace.devices if str(one["index"]) == used), None)
-
-
-def _timing(trace: Trace, attributed: AttributedTrace, rows: Rows) -> dict[str, Any]:
-    """Return the facts of the timing pass."""
+def _timing(trace: Trace, attributed: AttributedTrace, rows: Rows) -> TimingPass:
     iterations = attributed.iterations
     clock = "host_s" if rows[0]["device_s"] is None else "device_s"
     walls_s: dict[int, float] = defaultdict(float)
@@ -101,35 +104,33 @@ def _timing(trace: Trace, attributed: AttributedTrace, rows: Rows) -> dict[str, 
     blind = [_NO_HOST] if not trace.events.operators else [] if intervals else [_NO_PHASES]
     blind += [] if attributed.marked else [_NO_STEPS]
     blind += [_NO_DEVICE_TIMES] if trace.events.device and clock == "host_s" else []
-    return {
-        "status": "ok", "reason": None, "num_warmup_iterations": 0, "warmup_ended_by": "number",
-        "num_iterations": len(iterations), "ended_by": "trace", "precision_target_frac": None, "interval_frac": None,
-        "median_s": median(walls_s.values()), "attributed_frac": attributed_frac,
-        "inferred_frac": attributed_frac * (by_rule_ns / attributed_ns if attributed_ns else 0.0), "compile_s": None,
-        "blind_spots": blind, "own_marks": attributed.own_marks, "evidence": dict(evidence),
-    }  # fmt: skip
+    return TimingPass(
+        "ok", num_warmup_iterations=0, warmup_ended_by="number", num_iterations=len(iterations), ended_by="trace",
+        median_s=median(walls_s.values()), attributed_frac=attributed_frac,
+        inferred_frac=attributed_frac * (by_rule_ns / attributed_ns if attributed_ns else 0.0), blind_spots=blind,
+        own_marks=attributed.own_marks, evidence=dict(evidence))
 
 
-def _passes(events: TraceEvents, iterations: Sequence[Iteration], tables: dict[str, Rows]) -> dict[str, dict[str, Any]]:
-    """Return the facts of the other passes of a trace."""
+def _passes(events: TraceEvents, iterations: Sequence[Iteration], tables: dict[str, Rows]) -> dict[str, Pass]:
+    """Return the other passes of a trace."""
+    num_iterations = len(iterations)
     phase_ns = sums((each.start_ns, each.end_ns, each.phase)
                     for iteration in iterations for each in iteration.intervals)
-    reason = _NO_OPERATORS_INSIDE if events.operators else _NO_HOST
-    operators = {**_outcome(bool(tables["operators"]), reason), "num_iterations": len(iterations),
-                 "phase_s": {phase: spent / 1e9 / len(iterations) for phase, spent in phase_ns.items()}}
-    sources = {SOURCE: outcome(tables["counters"])}
-    kernels = _outcome(bool(tables["kernels"]), _NO_KERNELS_INSIDE if events.device else NO_KERNELS, status="skipped")
-    passes = {"operators": operators, "kernels": kernels,
-              "counters": {**_outcome(bool(events.device), NO_KERNELS, status="skipped"),
-                           "num_iterations": len(iterations), "sources": sources}}
+    operators = OperatorsPass("ok", num_iterations=num_iterations,
+                              phase_s={phase: spent / 1e9 / num_iterations for phase, spent in phase_ns.items()})
+    if not tables["operators"]:
+        operators.update(status="failed", reason=_NO_OPERATORS_INSIDE if events.operators else _NO_HOST)
+    counters = CountersPass("ok", num_iterations=num_iterations,
+                            sources={SOURCE: msgspec.convert(outcome(tables["counters"]), SourceOutcome)})
+    if not events.device:
+        counters.update(status="skipped", reason=NO_KERNELS)
+    passes: dict[str, Pass] = {
+        "operators": operators, "counters": counters,
+        "kernels": Pass("ok") if tables["kernels"] else Pass(
+            "skipped", _NO_KERNELS_INSIDE if events.device else NO_KERNELS)}
     if tables["collectives"]:
-        passes["collectives"] = _outcome(True, "")
+        passes["collectives"] = CollectivesPass("ok")
     if tables["memory"]:
         peak = next(row["bytes"] for row in tables["memory"] if row["kind"] == "peak")
-        passes["memory"] = {**_outcome(True, ""), "peak_bytes": peak, "reserved_peak_bytes": None,
-                            "process_peak_bytes": None}
+        passes["memory"] = MemoryPass("ok", peak_bytes=peak)
     return passes
-
-
-def _outcome(found: bool, reason: str, status: str = "failed") -> dict[str, Any]:
-    return {"status": "ok", "reason": None} if found else {"status": status, "reason": reason}

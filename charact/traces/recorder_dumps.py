@@ -2,12 +2,13 @@
 
 import re
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
 from charact.core.bounded_reading import read_all
 from charact.core.errors import UserError
+from charact.record.manifest import CaseEntry
+from charact.record.manifest_passes import CollectivesPass, TimingPass
 from charact.record.schema import Rows
 from charact.traces.collective_names import Dump, RecordedCollective
 from charact.traces.events import clean, readable
@@ -31,7 +32,7 @@ def is_dump(path: Path) -> bool:
         return bool(_FIRST_KEY.match(text.read(_HEAD_BYTES)))
 
 
-def dump_case(path: Path, name: str, *, by_rank: bool) -> tuple[dict[str, Any], dict[str, Rows]]:
+def dump_case(path: Path, name: str, *, by_rank: bool) -> tuple[CaseEntry, dict[str, Rows]]:
     """Return the case of a dump and its tables `iterations` and `collectives`.
 
     The rank is that of the file's name; a dump has none. Times are those of the calls. How long a collective took is
@@ -54,20 +55,14 @@ def dump_case(path: Path, name: str, *, by_rank: bool) -> tuple[dict[str, Any], 
     } for entry in entries]  # fmt: skip
     unfinished = [entry for entry in entries if not entry.retired]
     case = name if not by_rank or rank is None else f"{name}-rank{rank}"
-    timing: dict[str, Any] = {
-        "status": "ok", "reason": None, "num_warmup_iterations": 0, "warmup_ended_by": "number", "num_iterations": 1,
-        "ended_by": "trace", "precision_target_frac": None, "interval_frac": None, "median_s": span_s,
-        "attributed_frac": 0.0, "inferred_frac": 0.0, "compile_s": None, "own_marks": False, "evidence": {},
-        "blind_spots": [_NO_ITERATIONS, *_not_completed(unfinished)],
-    }  # fmt: skip
-    entry = {
-        "case": case, "workload": name, "variant": "", "input_kind": None, "input_size": None, "batch_size": None,
-        "mode": "n/a", "precision": "as written", "device": "cuda" if "nccl:" in entries[0].profiling_name else "cpu",
-        "device_name": None, "data": "as written", "num_parameters": None, "source": readable(path), "status": "ok",
-        "reason": None, "requested_bytes": None, "rank": rank, "world_size": dump.size_of("", "0"),
-        "passes": {"timing": timing, "collectives": {"status": "ok", "reason": None,
-                                                     "num_not_completed": len(unfinished)}},
-    }  # fmt: skip
+    entry = CaseEntry(case, "ok", name, precision="as written",
+                      device="cuda" if "nccl:" in entries[0].profiling_name else "cpu", data="as written",
+                      source=readable(path), rank=rank, world_size=dump.size_of("", "0"))
+    entry.passes["timing"] = TimingPass(
+        "ok", num_warmup_iterations=0, warmup_ended_by="number", num_iterations=1, ended_by="trace", median_s=span_s,
+        attributed_frac=0.0, inferred_frac=0.0, own_marks=False,
+        blind_spots=[_NO_ITERATIONS, *_not_completed(unfinished)])
+    entry.passes["collectives"] = CollectivesPass("ok", num_not_completed=len(unfinished))
     wall = {"iteration": 0, "phase": "other", "part": None, "host_s": span_s, "device_s": None}
     return entry, {"iterations": [wall], "collectives": rows}
 

@@ -41,7 +41,7 @@ def check(server: Server, cwd: Path, command: list[str], full_from: int) -> bool
     assert (done.status, done.error.count("\n")) == (2, 1), done
     assert re.match("error: no space left while writing ", done.error)
     finished = {case: one for case, one in flushed.items()
-                if one.entry["status"] == "ok" or one.entry["passes"].get("training", {}).get("num_epochs")}
+                if one.entry["status"] == "ok" or one.entry.passes.get("training", {}).get("num_epochs")}
     assert published(out) == []
     left = hidden(out)
     if not finished:
@@ -108,7 +108,7 @@ def test_a_disk_that_fills_while_a_run_is_recovered(server: Server, tmp_path: Pa
         assert_clean(path)
         ((entry, tables),) = script_cases(read_event_log(made), "program", "program.py", None, None)
         run = load_run(path)
-        assert num_iterations(run) == entry["passes"]["timing"]["num_iterations"]
+        assert num_iterations(run) == entry.passes.timing.num_iterations
         assert len(run.iterations) == len(tables["iterations"])
         number, failed = number + 8, failed + 1
     assert failed >= 2

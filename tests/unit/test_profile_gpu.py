@@ -29,11 +29,11 @@ def test_the_time_of_a_call_is_the_device_s(
     gpu.slow_until_s = 0.3
     charact.profile(lambda: gpu.launch(PRODUCT_S, LAUNCH_S), out=tmp_path, name="product")
     ((case, tables),) = script_cases(logs[0], "product", "-", 0, None)
-    facts = case["passes"]["timing"]
-    assert facts["median_s"] == pytest.approx(PRODUCT_S)
-    assert facts["ended_by"] == "precision"
-    assert facts["num_iterations"] < 100
+    facts = case.passes.timing
+    assert facts.median_s == pytest.approx(PRODUCT_S)
+    assert facts.ended_by == "precision"
+    assert facts.num_iterations < 100
     # The first call finds an idle device, and waits for its launch.
     times_s = [row["device_s"] for row in tables["iterations"]]
     assert times_s == pytest.approx([PRODUCT_S + LAUNCH_S] + [PRODUCT_S] * (len(times_s) - 1))
-    assert case["device"] == "cuda"
+    assert case.device == "cuda"

@@ -76,8 +76,8 @@ def _cases(profiler: charact.Profiler) -> Cases:
         phases: dict[str, list[float]] = defaultdict(list)
         for row in tables["iterations"]:
             phases[row["phase"]].append(row["host_s"])
-        found[entry["mode"]] = {
-            "phases": phases, "entry": entry, "num_iterations": entry["passes"]["timing"]["num_iterations"]}
+        found[entry.mode] = {
+            "phases": phases, "entry": entry, "num_iterations": entry.passes.timing.num_iterations}
     return found
 
 
@@ -112,7 +112,7 @@ class TestFound:
                 optimizer.zero_grad()
         case = cases()["train"]
         assert case["num_iterations"] == 6
-        assert case["entry"]["batch_size"] == 2
+        assert case["entry"].batch_size == 2
         assert close(case["phases"], clock.seconds)
 
     def test_a_scheduler_that_is_made_in_one_block_does_not_hide_the_steps_of_the_next(self, measured: Any) -> None:
@@ -295,7 +295,7 @@ class TestTold:
                         model(x)
         found = cases()
         assert {mode: case["num_iterations"] for mode, case in found.items()} == {"train": 12, "infer": 6}
-        assert found["train"]["entry"]["num_parameters"] == 15
+        assert found["train"]["entry"].num_parameters == 15
 
 
 class TestTheBlock:

@@ -71,7 +71,7 @@ def add_cases_of_program(writer: RunWriter, options: ScriptOptions, nothing: str
         ranks = {(writer.manifest["rank"]["world_size"], backend)} if "rank" in writer.manifest and backend else set()
         writer.manifest |= {"ending": ending,
                             "event_log_damage": [damage._asdict() for damage in watched.damage],
-                            **_facts(writer.manifest["hostname"], [entry["device"] for entry, _ in cases],
+                            **_facts(writer.manifest["hostname"], [entry.device for entry, _ in cases],
                                      watched.torch_facts, ranks)}
         if "counters" in options.passes or any(tables.get("counters") for _, tables in cases):
             from charact.measure.counters import described  # imports PyTorch
@@ -80,7 +80,7 @@ def add_cases_of_program(writer: RunWriter, options: ScriptOptions, nothing: str
         for entry, tables in cases:
             writer.add_case(entry, tables)
         if (trace := writer.directory / TRACE).exists():
-            trace.rename(writer.trace_path(cases[0][0]["case"]))
+            trace.rename(writer.trace_path(cases[0][0].case))
     if watched.ending is None:
         return "interrupted", nothing
     if watched.iterations:

@@ -128,6 +128,8 @@ def read_run(path: Path, *, partial: bool) -> "Run":
 
     The parts of a job's ranks that have all ended, but were not merged, are merged first.
     """
+    import msgspec
+
     from charact.measure.script.spans.event_log_to_record import read_event_log, script_cases, script_options
     from charact.record.rank_parts import is_job
     from charact.record.reader import Run, frame_of, load_run
@@ -146,6 +148,7 @@ def read_run(path: Path, *, partial: bool) -> "Run":
     rows: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
     for entry, tables in cases:
         for table, some in tables.items():
-            rows[table] += [{"case": entry["case"], **row} for row in some]
+            rows[table] += [{"case": entry.case, **row} for row in some]
     frames = {table: frame_of(table, all_of_it) for table, all_of_it in rows.items()}
-    return Run(path, run.manifest | {"cases": [entry for entry, _ in cases]}, partial=True, _tables=frames)
+    entries = [msgspec.to_builtins(entry) for entry, _ in cases]
+    return Run(path, run.manifest | {"cases": entries}, partial=True, _tables=frames)

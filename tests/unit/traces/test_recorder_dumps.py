@@ -28,7 +28,7 @@ def test_all_facts_of_a_collective(tmp_path: Path) -> None:
     later = CALL | {"time_created_ns": 1_500_000_000, "collective_seq_id": 8}
     path = written(tmp_path / "dump_rank3.json", later, CALL)
     entry, tables = dump_case(path, "job", by_rank=True)
-    assert (entry["case"], entry["rank"], entry["world_size"], entry["device"]) == ("job-rank3", 3, 2, "cuda")
+    assert (entry.case, entry.rank, entry.world_size, entry.device) == ("job-rank3", 3, 2, "cuda")
     assert [row["host_s"] for row in tables["iterations"]] == [0.5]
     first, second = tables["collectives"]
     assert first == {"iteration": 0, "phase": "communication", "group": "default", "group_size": 2, "sequence": 7,
@@ -41,7 +41,7 @@ def test_what_had_not_completed_is_named(tmp_path: Path) -> None:
     waiting = [CALL | {"retired": False, "collective_seq_id": number, "profiling_name": "gloo:all_reduce"}
                for number in range(10, 15)]
     entry, _ = dump_case(written(tmp_path / "a.json", CALL, *waiting), "job", by_rank=False)
-    assert entry["passes"]["timing"]["blind_spots"][-1] == (
+    assert entry.passes.timing.blind_spots[-1] == (
         "5 collectives had not completed: all_reduce 10 of group default, all_reduce 11 of group default, "
         "all_reduce 12 of group default and 2 more")
 

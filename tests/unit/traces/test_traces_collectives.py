@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.traces import ENGINE, TraceMaker, training
 
+from charact.record.manifest_passes import CollectivesPass
 from charact.traces.cases import trace_case
 from charact.traces.collective_names import kernel_operation, operation_name
 from charact.traces.collectives import _exposed
@@ -46,7 +47,7 @@ class TestOnADevice:
 
     def test_all_facts_of_one(self, tmp_path: Path) -> None:
         rows, entry = collectives(with_kernels((600, 300, ALL_REDUCE)), tmp_path)
-        assert entry["passes"]["collectives"] == {"status": "ok", "reason": None}
+        assert entry.passes.collectives == CollectivesPass("ok")
         assert rows.to_dict("records") == [{
             "iteration": 0, "phase": "backward", "group": "default", "group_size": 8, "sequence": 41,
             "operation": "all_reduce", "bytes": 4000, "start_s": pytest.approx(470e-6), "wait_s": None,

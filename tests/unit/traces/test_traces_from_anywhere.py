@@ -16,6 +16,7 @@ from charact.core import bounded_reading
 from charact.core.errors import UserError
 from charact.core.timeline import Interval, Iteration
 from charact.core.trace_marks import PHASE_PREFIX
+from charact.record.manifest import CaseEntry
 from charact.traces import event_filter, json_stream
 from charact.traces.cases import trace_case
 from charact.traces.events import Mark, Operator, TraceEvents
@@ -24,7 +25,7 @@ from charact.traces.json_stream import mended
 from charact.traces.phases import find_phases, outline, within
 
 _REPLACED = re.compile("[\ud800-\udfff]")
-Case = tuple[dict[str, Any], dict[str, pd.DataFrame]]
+Case = tuple[CaseEntry, dict[str, pd.DataFrame]]
 
 
 def case_of(made: TraceMaker | str, tmp_path: Path) -> Case:
@@ -35,8 +36,7 @@ def case_of(made: TraceMaker | str, tmp_path: Path) -> Case:
 
 
 def dropped(case: Case) -> list[tuple[str, int, str]]:
-    return [(one["what"], one["num_dropped"], one["reason"]) for facts in case[0]["passes"].values()
-            for one in facts.get("dropped", [])]
+    return [(one.what, one.num_dropped, one.reason) for facts in case[0].passes.values() for one in facts.dropped]
 
 
 def changed(made: TraceMaker, **arguments: Any) -> TraceMaker:
@@ -56,7 +56,7 @@ class TestKernels:
         assert case[1]["iterations"]["device_s"].sum() == pytest.approx(2e-3)
         assert len(case[1]["kernels"]) > 0
         assert case[1]["kernels"]["operator"].isna().all()
-        assert case[0]["passes"]["timing"]["attributed_frac"] > 0
+        assert case[0].passes.timing.attributed_frac > 0
         assert dropped(case) == [("kernels", 3, "launched outside of all iterations")]  # they start after the second
 
     def test_alone_they_are_an_iteration(self, tmp_path: Path) -> None:
@@ -78,8 +78,8 @@ class TestKernels:
         for event in made.events:
             event["ts"] += 0 if event["name"].startswith("ProfilerStep") else 1e6
         case = case_of(made, tmp_path)
-        assert case[0]["passes"]["kernels"]["status"] == "skipped"
-        assert "outside of its iterations" in case[0]["passes"]["kernels"]["reason"]
+        assert case[0].passes.kernels.status == "skipped"
+        assert "outside of its iterations" in case[0].passes.kernels.reason
         assert ("kernels", 5, "launched outside of all iterations") in dropped(case)
         assert ("operators", 7, "outside of all iterations") in dropped(case)
 
@@ -91,8 +91,8 @@ class TestKernels:
         made.kernel("later", 6000, 6010, 10)
         case = case_of(made, tmp_path)
         assert case[1]["iterations"]["device_s"].isna().all()
-        assert case[0]["passes"]["timing"]["median_s"] == pytest.approx(1e-3)
-        assert any("those of the host" in spot for spot in case[0]["passes"]["timing"]["blind_spots"])
+        assert case[0].passes.timing.median_s == pytest.approx(1e-3)
+        assert any("those of the host" in spot for spot in case[0].passes.timing.blind_spots)
         assert ("kernels", 1, "launched before the trace began") in dropped(case)
 
     def test_times_before_zero_are_times(self, tmp_path: Path) -> None:
@@ -159,7 +159,7 @@ class TestText:
         made.kernel("\udc00k\x07", 135, 5000, 5)
         made.module("\ud83d_0", 125, 20)
         entry, tables = case_of(made, tmp_path)
-        assert entry["device_name"] == "H\ufffd␛[31m"
+        assert entry.device_name == "H\ufffd␛[31m"
         assert "aten::\ufffd\U0001d54f\ufffd" in set(tables["operators"]["operator"])
         assert "\ufffdk␇" in set(tables["kernels"]["kernel"])
         assert "\ufffd_0" in set(tables["layers"]["layer"])

@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from support.traces import ENGINE, TraceMaker, training
 
 from charact.core.errors import UserError
+from charact.record.manifest import CaseEntry
+from charact.record.manifest_passes import DroppedItems
 from charact.record.schema import PHASES
 from charact.traces.cases import trace_case
 from charact.traces.event_filter import EventFilter
@@ -19,7 +21,7 @@ from charact.traces.events import Event
 from charact.traces.files import Trace, read_trace
 from charact.traces.phases import find_iterations
 
-Case = tuple[dict[str, Any], dict[str, pd.DataFrame]]
+Case = tuple[CaseEntry, dict[str, pd.DataFrame]]
 
 
 def case_of(made: TraceMaker, tmp_path: Path) -> Case:
@@ -54,13 +56,13 @@ class TestTraining:
         assert walls["device_s"].tolist() == pytest.approx([1.7e-3, 1.2e-3, 1.2e-3])
 
     def test_all_is_inferred_and_says_by_what(self, case: Case) -> None:
-        timing = case[0]["passes"]["timing"]
-        assert timing["inferred_frac"] == timing["attributed_frac"] == 1
-        assert timing["evidence"] == {
+        timing = case[0].passes.timing
+        assert timing.inferred_frac == timing.attributed_frac == 1
+        assert timing.evidence == {
             "data": ["DataLoader’s mark"], "forward": ["calls of modules"], "loss": ["between forward and backward"],
             "backward": ["autograd’s nodes"], "update": ["optimizer’s mark"],
         }
-        assert timing["blind_spots"] == []
+        assert timing.blind_spots == []
 
     def test_the_device_was_used(self, case: Case) -> None:
         used = case[1]["counters"].set_index("counter")["value"]
@@ -97,7 +99,7 @@ class TestTraining:
                                                                                  ["Linear_0", "Linear"]]
 
     def test_it_is_a_training_on_a_device(self, case: Case) -> None:
-        assert (case[0]["case"], case[0]["mode"], case[0]["device"]) == ("made-train", "train", "cuda")
+        assert (case[0].case, case[0].mode, case[0].device) == ("made-train", "train", "cuda")
 
 
 def forward_backward(made: TraceMaker, at: float, *, zero_grad: bool = False) -> None:
@@ -172,9 +174,9 @@ class TestRules:
         made.operator("aten::relu", 120, 80)
         entry, tables = case = case_of(made, tmp_path)
         assert phase_us(case, "host_s") == {"forward": 200, "other": 100}
-        assert (entry["mode"], entry["device"]) == ("infer", "cpu")
+        assert (entry.mode, entry.device) == ("infer", "cpu")
         assert tables["iterations"]["device_s"].isna().all()
-        assert entry["passes"]["kernels"]["status"] == "skipped"
+        assert entry.passes.kernels.status == "skipped"
 
     def test_characts_marks_are_taken_as_they_are(self, tmp_path: Path) -> None:
         made = TraceMaker()
@@ -189,9 +191,9 @@ class TestRules:
                                             "other": 160}
         assert tables["operators"]["layer"].tolist() == ["body.0"]
         assert len(tables["layers"]) == 0
-        timing = entry["passes"]["timing"]
-        assert timing["inferred_frac"] == pytest.approx(40 / 500)  # the loss by hand
-        assert timing["own_marks"] is True
+        timing = entry.passes.timing
+        assert timing.inferred_frac == pytest.approx(40 / 500)  # the loss by hand
+        assert timing.own_marks is True
 
     def test_without_steps_all_is_one_iteration_and_said_so(self, tmp_path: Path) -> None:
         made = TraceMaker()
@@ -200,14 +202,14 @@ class TestRules:
         entry, tables = case = case_of(made, tmp_path)
         assert sum(phase_us(case, "host_s").values()) == 300
         assert tables["operators"]["num_calls"].tolist() == [2]
-        assert "marks no iterations" in entry["passes"]["timing"]["blind_spots"][0]
+        assert "marks no iterations" in entry.passes.timing.blind_spots[0]
 
     def test_kernels_without_operators_still_tell_the_devices_use(self, tmp_path: Path) -> None:
         made = TraceMaker()
         made.kernel("gemm", 0, 10, 90)
         entry, tables = case_of(made, tmp_path)
-        assert entry["passes"]["operators"]["status"] == "failed"
-        assert any("no operators" in spot for spot in entry["passes"]["timing"]["blind_spots"])
+        assert entry.passes.operators.status == "failed"
+        assert any("no operators" in spot for spot in entry.passes.timing.blind_spots)
         assert tables["kernels"][["kernel", "operator"]].to_numpy().tolist() == [["gemm", None]]
 
     def test_what_was_launched_before_the_trace_belongs_to_no_iteration(self, tmp_path: Path) -> None:
@@ -317,6 +319,5 @@ class TestNothing:
         made.event("cpu_op", "aten::broken", 10, 5).update(broken)
         entry, tables = case_of(made, tmp_path)
         assert "aten::broken" not in tables["operators"]["operator"].tolist()
-        assert entry["passes"]["timing"]["dropped"] == [
-            {"what": "events", "num_dropped": 1,
-             "reason": "no end, an end before the start, or an impossible time"}]
+        assert entry.passes.timing.dropped == [
+            DroppedItems("events", "no end, an end before the start, or an impossible time", 1)]

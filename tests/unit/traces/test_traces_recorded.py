@@ -87,8 +87,8 @@ class TestDataParallelTraining:
 
     def test_the_case_is_one_rank_of_a_training(self) -> None:
         entry, _ = case_of(self.NAME)
-        assert (entry["rank"], entry["world_size"], entry["mode"]) == (0, 8, "train")
-        assert entry["device_name"] == "AMD Instinct MI300X"
+        assert (entry.rank, entry.world_size, entry.mode) == (0, 8, "train")
+        assert entry.device_name == "AMD Instinct MI300X"
 
     def test_backward_operators_have_the_layer_of_their_forward(self) -> None:
         operators = case_of(self.NAME)[1]["operators"]

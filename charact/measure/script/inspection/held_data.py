@@ -142,7 +142,7 @@ def _found() -> Iterator[_Held]:
 
 
 def _alike(variable: str, owner: Any, items: list[Any], count: int) -> Iterator[_Held]:
-    """Yield the tensors of `count` objects of one type, of which `items` are some: an attribute or item of all together."""
+    """Yield the tensors of `count` objects of one type, of which `items` are some: by attribute or item of all."""
     tensors = [each for each in map(_as_tensor, items) if each is not None]
     if len(tensors) == len(items):
         yield _Held(variable, owner, tensors, count)

@@ -7,10 +7,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 from typing import Any
 
+import msgspec
+
 from charact.core.timeline import Iteration, iteration_rows
 from charact.measure.script.program.notes import ProgramNotes
-from charact.measure.script.spans.pass_results import Passes
+from charact.measure.script.spans.pass_results import PassNotes
 from charact.measure.script.spans.recorder import Kind, Slice
+from charact.record.manifest_program import OwnTime, ProgramFacts, ProgramSettings
 from charact.record.schema import PHASES, Rows
 
 _MOST = 20
@@ -57,31 +60,32 @@ class SliceTotals:
                 self._undecided[one.owner] += 1
 
 
-def program_times(notes: ProgramNotes, span_ns: tuple[int, int] | None, iterations: Sequence[Iteration], passes: Passes
-                  ) -> dict[str, Any]:
+def program_times(notes: ProgramNotes, span_ns: tuple[int, int] | None, iterations: Sequence[Iteration],
+                  passes: PassNotes) -> ProgramFacts:
     """Return the times (s) of a program, see `ProgramFacts`; only charact's own time if its end was not recorded.
 
     Charact's own time is that of its start, and that of its passes less a median iteration for each of theirs. Other
     times do not contain it.
     """
-    own_ns = {"start": notes.own_start_ns, "passes": 0.0}
-    times: dict[str, float] = {}
-    if span_ns is not None and iterations:
-        begin_ns, first = span_ns[0] + notes.own_start_ns, iterations[0]
-        end_ns: float = span_ns[1]
-        last_ns: float = iterations[-1].end_ns
-        inside_ns: float = sum(each.host_ns for each in iterations)
-        if spans := passes.spans_ns:
-            timed = passes.timed(iterations)
-            typical_ns = _typical_ns(timed, iterations)
-            # Without charact, all that follows the passes would have happened earlier, by their own time.
-            passes_own_ns = sum(end - begin for begin, end in spans) - typical_ns
-            own_ns["passes"] = max(0, passes_own_ns)
-            last_ns, end_ns = max(last_ns, *(end for _, end in spans)) - passes_own_ns, end_ns - passes_own_ns
-            inside_ns = sum(each.host_ns for each in timed) + typical_ns
-        times = {"duration_s": end_ns - begin_ns, "before_s": max(first.start_ns - begin_ns, 0),
-                 "between_s": max(last_ns - first.start_ns - inside_ns, 0), "after_s": max(end_ns - last_ns, 0)}
-    return {"own_s": {name: ns / 1e9 for name, ns in own_ns.items()}, **{name: ns / 1e9 for name, ns in times.items()}}
+    facts = ProgramFacts(own_s=OwnTime(notes.own_start_ns / 1e9, 0.0))
+    if span_ns is None or not iterations:
+        return facts
+    begin_ns, first_ns = span_ns[0] + notes.own_start_ns, iterations[0].start_ns
+    end_ns: float = span_ns[1]
+    last_ns: float = iterations[-1].end_ns
+    inside_ns: float = sum(each.host_ns for each in iterations)
+    if spans := passes.spans_ns:
+        timed = passes.timed(iterations)
+        typical_ns = _typical_ns(timed, iterations)
+        # Without charact, all that follows the passes would have happened earlier, by their own time.
+        passes_own_ns = sum(end - begin for begin, end in spans) - typical_ns
+        facts.own_s = OwnTime(notes.own_start_ns / 1e9, max(0, passes_own_ns) / 1e9)
+        last_ns, end_ns = max(last_ns, *(end for _, end in spans)) - passes_own_ns, end_ns - passes_own_ns
+        inside_ns = sum(each.host_ns for each in timed) + typical_ns
+    facts.duration_s, facts.before_s = (end_ns - begin_ns) / 1e9, max(first_ns - begin_ns, 0) / 1e9
+    facts.between_s = max(last_ns - first_ns - inside_ns, 0) / 1e9
+    facts.after_s = max(end_ns - last_ns, 0) / 1e9
+    return facts
 
 
 def _typical_ns(timed: Sequence[Iteration], every: Sequence[Iteration]) -> float:
@@ -95,7 +99,7 @@ def _typical_ns(timed: Sequence[Iteration], every: Sequence[Iteration]) -> float
 
 
 def settings_facts(notes: ProgramNotes, owners: Mapping[int, dict[str, Any]], names: Mapping[int, str],
-                   totals: SliceTotals) -> dict[str, Any] | None:
+                   totals: SliceTotals) -> ProgramSettings | None:
     """Return the settings of a program, see `ProgramSettings`; None if its log has none."""
     if notes.process is None:
         return None
@@ -106,9 +110,10 @@ def settings_facts(notes: ProgramNotes, owners: Mapping[int, dict[str, Any]], na
                    "models": [names[model] for model in facts["models"] if model in names]}
                   for owner, facts in owners.items() if facts["kind"] == "optimizer" and "settings" in facts]
     anomaly_frac = min(1.0, notes.num_anomalous / notes.num_backwards) if notes.num_backwards else None
-    return {**notes.process, "anomaly_frac": anomaly_frac, "num_backwards": notes.num_backwards or None,
-            "create_graph": notes.create_graph, "models": models[:_MOST], "optimizers": optimizers[:_MOST],
-            "loaders": _loaders(notes, totals)[:_MOST]}
+    return msgspec.convert({
+        **notes.process, "anomaly_frac": anomaly_frac, "num_backwards": notes.num_backwards or None,
+        "create_graph": notes.create_graph, "models": models[:_MOST], "optimizers": optimizers[:_MOST],
+        "loaders": _loaders(notes, totals)[:_MOST]}, ProgramSettings)
 
 
 def _model(notes: ProgramNotes, owner: int, facts: dict[str, Any], name: str, totals: SliceTotals) -> dict[str, Any]:

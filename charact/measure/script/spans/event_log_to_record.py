@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Meta
 
 from charact.core.errors import UserError
-from charact.core.timeline import Iteration, Mode, iteration_rows
+from charact.core.timeline import Iteration, Mode, iteration_rows, total_s
 from charact.measure.script.program.facts import SliceTotals, program_iteration_rows, program_times, settings_facts
 from charact.measure.script.program.notes import ProgramNotes
 from charact.measure.script.spans.blind_spots import NO_DEVICE_TIMES, blind_spots, is_compiled_whole, unwatched
@@ -19,10 +19,13 @@ from charact.measure.script.spans.collectives import Arrival, Arrivals, collecti
 from charact.measure.script.spans.event_log import Damage, EventLogReader, num_slices
 from charact.measure.script.spans.frame_samples import Samples
 from charact.measure.script.spans.iterations import join_cycles
-from charact.measure.script.spans.pass_results import Passes
+from charact.measure.script.spans.pass_results import PassNotes
 from charact.measure.script.spans.recorder import Kind, Slice
 from charact.measure.script.spans.segmenter import Segmenter
 from charact.record.in_progress import NOTES, SLICES
+from charact.record.manifest import CaseEntry
+from charact.record.manifest_passes import CollectivesPass, CoreUse, FramesPass, TimingPass
+from charact.record.manifest_program import ProgramFacts
 from charact.record.schema import PHASES, SAMPLED_PHASES, Rows
 
 MAX_WARMUP_ITERATIONS = 3
@@ -68,7 +71,7 @@ class EventLog:
     """Number of other threads that trained; they are not recorded."""
     torch_facts: dict[str, Any] | None = None
     """Facts that only PyTorch knows, see `charact.machine.facts.torch_facts`, and its default number of threads."""
-    passes: Passes = field(default_factory=Passes)
+    passes: PassNotes = field(default_factory=PassNotes)
     """Results of the passes after the timing."""
     program_notes: ProgramNotes = field(default_factory=ProgramNotes)
     """The program's settings, and what happened besides spans."""
@@ -163,7 +166,7 @@ def _add_collectives(log: EventLog, notes: Sequence[Mapping[str, Any]]) -> None:
 
 
 def script_cases(log: EventLog, name: str, source: str, skip: int | None, limit: int | None,
-                 passes: Sequence[str] = ()) -> list[tuple[dict[str, Any], dict[str, Rows]]]:
+                 passes: Sequence[str] = ()) -> list[tuple[CaseEntry, dict[str, Rows]]]:
     """Return the cases of a profiled program, training and inference, each with its tables.
 
     Args:
@@ -174,7 +177,7 @@ def script_cases(log: EventLog, name: str, source: str, skip: int | None, limit:
         limit: maximum number of iterations; None for all.
         passes: requested passes after the timing; the first case has all of them.
     """
-    cases: list[tuple[dict[str, Any], dict[str, Rows]]] = []
+    cases: list[tuple[CaseEntry, dict[str, Rows]]] = []
     for training in (True, False):
         of_mode = [one for one in log.iterations if one.training == training]
         undisturbed = iterations = log.passes.timed(of_mode)
@@ -184,26 +187,29 @@ def script_cases(log: EventLog, name: str, source: str, skip: int | None, limit:
         else:
             num_skipped = 0
         if iterations:
-            ended_by = "max_iterations" if len(iterations) == limit else "program"
             program = None if cases else _program(log)
-            case = _case(log, name, source, training, iterations, num_skipped, ended_by, program)
-            case[0]["passes"]["timing"]["num_pass_iterations"] = len(of_mode) - len(undisturbed)
-            case[1]["program_iterations"] = program_iteration_rows(
+            entry, tables = _case(log, name, source, iterations, undisturbed, program)
+            timing = entry.passes.timing
+            timing.update(num_warmup_iterations=num_skipped, num_pass_iterations=len(of_mode) - len(undisturbed),
+                          ended_by="max_iterations" if len(iterations) == limit else "program")
+            timing.update(**log.rule)
+            tables["program_iterations"] = program_iteration_rows(
                 log.program_notes, log.iterations, of_mode, iterations, undisturbed)
             if cases:
-                log.passes.add_to_evaluation(*case, of_mode)
+                log.passes.add_to_evaluation(entry, tables, of_mode)
             else:
-                log.passes.add_to(*case, passes, of_mode)
-            cases.append(case)
+                log.passes.add_to(entry, tables, passes, of_mode)
+            cases.append((entry, tables))
     return cases
 
 
-def _program(log: EventLog) -> dict[str, Any]:
+def _program(log: EventLog) -> ProgramFacts:
     """Return facts of the whole program: its times, its settings and its peak memory."""
     names = {owner: _name(log, facts) for owner, facts in log.owners.items()}
-    return {"process_peak_bytes": log.process_peak_bytes,
-            "settings": settings_facts(log.program_notes, log.owners, names, log.totals),
-            **program_times(log.program_notes, log.span_ns, log.iterations, log.passes)}
+    program = program_times(log.program_notes, log.span_ns, log.iterations, log.passes)
+    program.process_peak_bytes = log.process_peak_bytes
+    program.settings = settings_facts(log.program_notes, log.owners, names, log.totals)
+    return program
 
 
 def _num_warmup(num_iterations: int, limit: int | None) -> int:
@@ -211,64 +217,65 @@ def _num_warmup(num_iterations: int, limit: int | None) -> int:
     return min(MAX_WARMUP_ITERATIONS, max(num_iterations // 4, beyond))
 
 
-def _case(log: EventLog, name: str, source: str, training: bool, iterations: list[Iteration], num_skipped: int,
-          ended_by: str, program: dict[str, Any] | None) -> tuple[dict[str, Any], dict[str, Rows]]:
+def _case(log: EventLog, name: str, source: str, iterations: list[Iteration], undisturbed: Sequence[Iteration],
+          program: ProgramFacts | None) -> tuple[CaseEntry, dict[str, Rows]]:
+    """Return a case from its timed iterations, with the tables `iterations` and `collectives`."""
     parts = _parts(log, iterations)
     rows = iteration_rows(iterations, lambda each: parts.get((each.owner, each.phase, each.mode)))
-    on_device = any(row["device_s"] is not None for row in rows)
-    mode = "train" if training else "infer"
-    models = {interval.owner for one in iterations for interval in one.intervals if interval.phase == "forward"} - {0}
-    walls_s = [each.host_ns / 1e9 for each in iterations]
-    inferred = sum(interval.duration_ns for one in iterations for interval in one.intervals if interval.inferred)
-    compiling = sum(interval.host_ns for one in log.iterations if one.training == training
-                    for interval in one.intervals if interval.compiling)
+    intervals = [interval for iteration in iterations for interval in iteration.intervals]
     clock = "device_s" if all(row["device_s"] is not None for row in rows) else "host_s"
-    other_s, iterations_s = sum(row[clock] for row in rows if row["phase"] == "other"), sum(row[clock] for row in rows)
-    entry: dict[str, Any] = {
-        "case": name if name == mode else f"{name}-{mode}", "workload": name, "variant": "", "input_kind": None,
-        "input_size": None,
-        "batch_size": loaders_batch_size(log.owners, iterations), "mode": mode, "precision": "as written",
-        "device": _device(log, on_device=on_device),
-        "device_name": log.device["name"] if log.device else None, "data": "as written",
-        "num_parameters": _num_parameters(log, models),
-        "source": source, "status": "ok", "reason": None, "requested_bytes": None,
-        "passes": {"timing": {
-            "status": "ok", "reason": None, "num_warmup_iterations": num_skipped, "warmup_ended_by": "number",
-            "num_iterations": len(iterations), "ended_by": ended_by, "precision_target_frac": None,
-            "interval_frac": None, "median_s": median(walls_s), "attributed_frac": 1 - other_s / iterations_s,
-            "inferred_frac": inferred / 1e9 / iterations_s, "compile_s": compiling / 1e9 if compiling else None,
-            "blind_spots": [*(f"the event log was damaged: {one}" for one in log.damage),
-                            *([NO_DEVICE_TIMES.format(log.device["device"], log.device["reason"])]
-                              if log.device and log.device["reason"] else []),
-                            *unwatched(log.num_children, log.num_threads),
-                            *blind_spots(iterations, compiled_whole=log.compiled_whole, full=log.full,
-                                         any_loader=any(one["kind"] == "loader" for one in log.owners.values()),
-                                         inferences=[one for one in log.iterations if not one.training],
-                                         samples=log.samples)],
-            "num_samples": num_samples(log.owners, iterations),
-            "num_loader_workers": _num_loader_workers(log.owners, iterations), "core_use": log.core_use, **log.rule,
-        }},
-    }
-    shares = {phase: sum(row["host_s"] for row in rows if row["phase"] == phase) / sum(walls_s)
-              for phase in SAMPLED_PHASES if phase in PHASES}
-    if program is not None:
-        entry["passes"]["timing"]["program"] = program
-        if "duration_s" in program:
-            outside_s = program["before_s"] + program["between_s"] + program["after_s"]
-            shares["outside"] = outside_s / program["duration_s"]
-    of_mode = [one for one in log.passes.timed(log.iterations) if one.training == training]
-    frames = log.samples.facts(iterations, log.iterations, shares, of_mode, log.passes.spans_ns)
-    if frames is not None:
-        entry["passes"]["frames"] = frames
+    other_s, wall_s = sum(row[clock] for row in rows if row["phase"] == "other"), sum(row[clock] for row in rows)
+    training = iterations[0].training
+    compiling_ns = sum(interval.host_ns for iteration in log.iterations if iteration.training == training
+                       for interval in iteration.intervals if interval.compiling)
+    mode = "train" if training else "infer"
+    entry = CaseEntry(
+        name if name == mode else f"{name}-{mode}", "ok", name, mode=mode, precision="as written",
+        device=_device(log, on_device=any(row["device_s"] is not None for row in rows)),
+        device_name=log.device["name"] if log.device else None, data="as written", source=source,
+        batch_size=loaders_batch_size(log.owners, iterations),
+        num_parameters=_num_parameters(log, {each.owner for each in intervals if each.phase == "forward"} - {0}))
+    entry.passes["timing"] = TimingPass(
+        "ok", program=program, num_iterations=len(iterations), warmup_ended_by="number",
+        median_s=median(iteration.host_ns / 1e9 for iteration in iterations), attributed_frac=1 - other_s / wall_s,
+        inferred_frac=sum(each.duration_ns for each in intervals if each.inferred) / 1e9 / wall_s,
+        compile_s=compiling_ns / 1e9 if compiling_ns else None, blind_spots=_blind_spots(log, iterations),
+        num_samples=num_samples(log.owners, iterations),
+        num_loader_workers=_num_loader_workers(log.owners, iterations),
+        core_use=None if log.core_use is None else msgspec.convert(log.core_use, CoreUse))
+    if (frames := _frames(log, iterations, undisturbed, program)) is not None:
+        entry.passes["frames"] = frames
     tables = {"iterations": rows}
     if len(log.arrivals):
-        tables["collectives"] = [row for number, one in enumerate(iterations)
-                                 for row in collective_rows(number, one, log.arrivals)]
-        entry["passes"]["collectives"] = {"status": "ok", "reason": None, "num_lost": log.num_lost_collectives,
-                                          "backend": log.arrivals.backend}
+        tables["collectives"] = [row for number, iteration in enumerate(iterations)
+                                 for row in collective_rows(number, iteration, log.arrivals)]
+        entry.passes["collectives"] = CollectivesPass("ok", num_lost=log.num_lost_collectives,
+                                                      backend=log.arrivals.backend)
     elif log.no_collectives is not None:
-        entry["passes"]["collectives"] = {"status": "skipped", "reason": log.no_collectives}
+        entry.passes["collectives"] = CollectivesPass("skipped", log.no_collectives)
     return entry, tables
+
+
+def _blind_spots(log: EventLog, iterations: Sequence[Iteration]) -> list[str]:
+    spots = [f"the event log was damaged: {damage}" for damage in log.damage]
+    if log.device and log.device["reason"]:
+        spots.append(NO_DEVICE_TIMES.format(log.device["device"], log.device["reason"]))
+    return [*spots, *unwatched(log.num_children, log.num_threads), *blind_spots(
+        iterations, compiled_whole=log.compiled_whole, full=log.full,
+        any_loader=any(facts["kind"] == "loader" for facts in log.owners.values()),
+        inferences=[each for each in log.iterations if not each.training], samples=log.samples)]
+
+
+def _frames(log: EventLog, iterations: Sequence[Iteration], undisturbed: Sequence[Iteration],
+            program: ProgramFacts | None) -> FramesPass | None:
+    """Return the lines that a case's iterations ran most, and with the program's facts those outside of iterations."""
+    host_s, _ = total_s(iterations)
+    wall_s = sum(host_s.values())
+    shares = {phase: host_s.get(phase, 0.0) / wall_s for phase in SAMPLED_PHASES if phase in PHASES}
+    if program is not None and program.duration_s:
+        outside_s = (program.before_s or 0.0) + (program.between_s or 0.0) + (program.after_s or 0.0)
+        shares["outside"] = outside_s / program.duration_s
+    return log.samples.facts(iterations, log.iterations, shares, undisturbed, log.passes.spans_ns)
 
 
 def _device(log: EventLog, *, on_device: bool) -> str:

@@ -9,6 +9,7 @@ from charact.core.slow_iterations import slow_limit_s
 from charact.core.timeline import Interval, Iteration, at
 from charact.measure.script.program.frames import CodeLocation
 from charact.measure.script.spans.stack_sampler import INTERVAL_S
+from charact.record.manifest_passes import Frame, FramesPass
 from charact.record.schema import PHASES_IN_PYTORCH, SAMPLED_PHASES
 
 NUM_KEPT = 20
@@ -45,7 +46,7 @@ class Samples:
 
     def facts(self, iterations: Sequence[Iteration], every: Sequence[Iteration], phase_fracs: Mapping[str, float],
               undisturbed: Sequence[Iteration] = (), passes_ns: Sequence[tuple[int, int]] = ()
-              ) -> dict[str, Any] | None:
+              ) -> FramesPass | None:
         """Return the facts of the pass `frames` of a case: for each phase, the lines with most samples.
 
         Each of `SAMPLED_PHASES` with a known share has its number of samples and at most `NUM_KEPT` lines. Without
@@ -86,13 +87,13 @@ class Samples:
                 chosen.pop(phase, None)
         if not chosen:
             return None
-        facts: dict[str, Any] = {"status": "ok", "reason": None, "interval_s": self.interval_s,
-                                 "delay_s": median(self._delays_s) if self._delays_s else None}
+        facts: dict[str, Any] = {}
         for phase, samples in chosen.items():
             num_samples, frames = SAMPLED_PHASES[phase]
             few = sparse and len(samples) < _MIN_SPARSE
             facts |= {num_samples: len(samples), frames: [] if few else self._most(samples)}
-        return facts
+        return FramesPass("ok", interval_s=self.interval_s,
+                          delay_s=median(self._delays_s) if self._delays_s else None, **facts)
 
     def _is_own(self, number: int) -> bool:
         return not (self._locations[number][2] or "").startswith("torch.")
@@ -111,20 +112,18 @@ class Samples:
         place, function = counts.most_common(1)[0][0]
         return f"{place} in {function}"
 
-    def _most(self, samples: Sequence[int]) -> list[dict[str, Any]]:
+    def _most(self, samples: Sequence[int]) -> list[Frame]:
         """Return the lines with most of the samples with given indices."""
         by_line: dict[int, list[int]] = defaultdict(list)
         for index in samples:
             by_line[self._samples[index][1]].append(index)
-        most = sorted(by_line.items(), key=lambda line: -len(line[1]))[:NUM_KEPT]
-        return [
-            dict(zip(("place", "function", "library"), self._locations[number], strict=True)) | {
-                "num_samples": len(indices), "text": self._texts[number],
-                "in_loop": self._loops[number],
-                "waiting_frac": mean(known) if (known := [share for index in indices
-                                                          if (share := self._waiting[index]) is not None]) else None}
-            for number, indices in most
-        ]
+        frames = []
+        for number, indices in sorted(by_line.items(), key=lambda line: -len(line[1]))[:NUM_KEPT]:
+            place, function, library = self._locations[number]
+            waiting = [share for index in indices if (share := self._waiting[index]) is not None]
+            frames.append(Frame(place, function, len(indices), library, mean(waiting) if waiting else None,
+                                self._texts[number], self._loops[number]))
+        return frames
 
 
 def _is_in(time_ns: int, spans: Sequence[tuple[int, int]]) -> bool:

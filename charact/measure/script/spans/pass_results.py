@@ -4,7 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+
 from charact.core.timeline import Iteration
+from charact.record.manifest import CaseEntry
+from charact.record.manifest_passes import PASSES, FlopPass, Pass, SourceOutcome
 from charact.record.schema import Rows
 from charact.traces.counters import SOURCE, outcome
 
@@ -13,7 +17,7 @@ _COMPILED = "compiled code has no operators to count: run charact profile --comp
 
 
 @dataclass
-class Passes:
+class PassNotes:
     """Notes of the passes that followed the timing."""
 
     timing_ended_ns: int | None = None
@@ -54,73 +58,61 @@ class Passes:
         """Return the iterations in which no pass measured."""
         if self.timing_ended_ns is None:
             return list(iterations)
-        return [one for one in iterations if (one.end_ns <= self.timing_ended_ns
-                or (self.timing_resumed_ns is not None and one.start_ns >= self.timing_resumed_ns))
-                and not any(one.start_ns < end_ns and begin_ns < one.end_ns
+        return [each for each in iterations if (each.end_ns <= self.timing_ended_ns
+                or (self.timing_resumed_ns is not None and each.start_ns >= self.timing_resumed_ns))
+                and not any(each.start_ns < end_ns and begin_ns < each.end_ns
                             for begin_ns, end_ns in self.evaluation_spans_ns)]
 
-    def add_to(self, entry: dict[str, Any], tables: dict[str, Rows], asked_for: Sequence[str],
+    def add_to(self, entry: CaseEntry, tables: dict[str, Rows], asked_for: Sequence[str],
                iterations: Sequence[Iteration]) -> None:
-        """Add each pass's status, iterations and tables to a case."""
-        passes = entry["passes"]
+        """Add the requested passes, with their tables and iterations, to a case with these iterations, timed or not."""
         for name in asked_for:
             note = self.notes.get(name)
             if note is None:
                 reason = "its event log is damaged" if self.damaged else "the program was killed"
-                passes[name] = {"status": "failed", "reason": f"{reason} before this pass had ended"}
+                entry.passes[name] = PASSES[name]("failed", f"{reason} before this pass had ended")
             else:
                 _add(note, entry, tables, iterations)
         if "operators" in asked_for:
-            _add_to_operators(entry)
-        if "counters" in asked_for and passes["counters"]["status"] == "ok":
-            _add_to_counters(entry, tables)
+            _add_to_operators(self.notes.get("operators", {}), entry)
+        if "counters" in asked_for and entry.passes.counters.status == "ok":
+            rows = [row for row in tables["counters"] if row["source"] == SOURCE]
+            if entry.device == "cpu":
+                ended = outcome(rows, _NO_GPU)
+            elif "operators" in entry.passes:
+                ended = outcome(rows, entry.passes.operators.reason)
+            else:
+                ended = outcome(rows, "read from the operator pass's trace", "--passes operators,counters")
+            entry.passes.counters.sources[SOURCE] = msgspec.convert(ended, SourceOutcome)
 
-    def add_to_evaluation(self, entry: dict[str, Any], tables: dict[str, Rows],
-                          iterations: Sequence[Iteration]) -> None:
+    def add_to_evaluation(self, entry: CaseEntry, tables: dict[str, Rows], iterations: Sequence[Iteration]) -> None:
         """Add the results of the passes on an evaluation to its case; see `add_to`."""
         for note in self.evaluation_notes.values():
             _add(note, entry, tables, iterations)
         if "operators" in self.evaluation_notes:
-            _add_to_operators(entry)
+            _add_to_operators(self.evaluation_notes["operators"], entry)
 
 
-def _add(note: dict[str, Any], entry: dict[str, Any], tables: dict[str, Rows], iterations: Sequence[Iteration]) -> None:
-    """Add a pass's status, iterations and tables to a case."""
-    entry["passes"][note["pass"]] = {"status": note["status"], "reason": note["reason"],
-                                     "iterations": _served(note["windows"], iterations), **note.get("facts", {})}
+def _add(note: dict[str, Any], entry: CaseEntry, tables: dict[str, Rows], iterations: Sequence[Iteration]) -> None:
+    """Add a pass to a case, with its tables, and with the indices of the iterations that began in its windows."""
+    indices = [number for number, each in enumerate(iterations)
+               if any(start_ns <= each.start_ns < end_ns for start_ns, end_ns in note["windows"])]
+    name = note["pass"]
+    entry.passes[name] = msgspec.convert({"status": note["status"], "reason": note["reason"], "iterations": indices,
+                                          **note.get("facts", {})}, PASSES[name])
     for table, rows in note.get("tables", {}).items():
         tables[table] = [*tables.get(table, []), *rows]
 
 
-def _add_to_operators(entry: dict[str, Any]) -> None:
-    passes = entry["passes"]
-    operators = passes["operators"]
-    work = operators.pop("flop", None)
-    if operators["status"] != "ok":
-        passes["flop"] = {key: operators[key] for key in ("status", "reason")}
-    elif work is None:
-        passes["flop"] = {"status": "skipped", "reason": _COMPILED}
+def _add_to_operators(note: dict[str, Any], entry: CaseEntry) -> None:
+    """Add the passes that come from that of the operators."""
+    passes, operators, work = entry.passes, entry.passes.operators, note.get("facts", {}).get("flop")
+    if operators.status != "ok":
+        passes["flop"] = FlopPass(operators.status, operators.reason)
     else:
-        passes["flop"] = {"status": "ok", "reason": None, **work}
-    if operators["status"] == "ok":
-        operators["overhead_ratio"] = operators["iteration_s"] / passes["timing"]["median_s"]
-    passes["kernels"] = ({"status": "skipped", "reason": _NO_GPU} if entry["device"] == "cpu"
-                         else {key: operators[key] for key in ("status", "reason")})
-
-
-def _add_to_counters(entry: dict[str, Any], tables: dict[str, Rows]) -> None:
-    """Add the outcome of the counters that come from the operator pass's trace."""
-    passes = entry["passes"]
-    rows = [row for row in tables["counters"] if row["source"] == SOURCE]
-    if entry["device"] == "cpu":
-        ended = outcome(rows, _NO_GPU)
-    elif "operators" in passes:
-        ended = outcome(rows, passes["operators"]["reason"])
-    else:
-        ended = outcome(rows, "read from the operator pass's trace", "--passes operators,counters")
-    passes["counters"]["sources"] |= {SOURCE: ended}
-
-
-def _served(windows: Sequence[tuple[int, int]], iterations: Sequence[Iteration]) -> list[int]:
-    return [number for number, one in enumerate(iterations)
-            if any(start_ns <= one.start_ns < end_ns for start_ns, end_ns in windows)]
+        passes["flop"] = FlopPass("skipped", _COMPILED) if work is None else msgspec.convert(
+            {"status": "ok", **work}, FlopPass)
+        if operators.iteration_s is not None and passes.timing.median_s:
+            operators.overhead_ratio = operators.iteration_s / passes.timing.median_s
+    passes["kernels"] = (Pass("skipped", _NO_GPU) if entry.device == "cpu"
+                         else Pass(operators.status, operators.reason))

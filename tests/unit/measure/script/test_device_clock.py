@@ -1,7 +1,6 @@
 """Events of a watched program on CUDA, with a stand-in for `torch.cuda` that refuses what a real device refuses."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -13,6 +12,8 @@ from charact.measure.script.spans.device_clock import program_device
 from charact.measure.script.spans.event_log import EventLogReader
 from charact.measure.script.spans.event_log_to_record import read_event_log, script_cases
 from charact.measure.script.spans.recorder import Kind
+from charact.record.manifest import CaseEntry
+from charact.record.schema import Rows
 
 
 class Device:
@@ -108,7 +109,7 @@ def train(session: Session, num_iterations: int) -> None:
         optimizer.step()
 
 
-def trained(directory: Path, num_iterations: int = 6) -> dict[str, Any]:
+def trained(directory: Path, num_iterations: int = 6) -> tuple[CaseEntry, Rows]:
     """The case of a program that trains."""
     session = Session(directory, Plan())
     session.start()
@@ -116,16 +117,16 @@ def trained(directory: Path, num_iterations: int = 6) -> dict[str, Any]:
     session.close("to its end")
     assert session.problem is None
     (entry, tables), = script_cases(read_event_log(directory), "program", "program.py", 0, None)
-    return entry | {"rows": tables["iterations"]}
+    return entry, tables["iterations"]
 
 
 def test_times_are_those_of_the_device_that_holds_the_tensors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     device = Device(monkeypatch)
     device.held_bytes = [0, 4096]
-    case = trained(tmp_path)
+    case, rows = trained(tmp_path)
     assert device.streams == {"stream of cuda:1"}
-    assert (case["device"], case["device_name"]) == ("cuda:1", "GPU cuda:1")
-    assert all(row["device_s"] is not None for row in case["rows"])
+    assert (case.device, case.device_name) == ("cuda:1", "GPU cuda:1")
+    assert all(row["device_s"] is not None for row in rows)
     assert compute_device() == torch.device("cuda", 1)
 
 
@@ -150,9 +151,9 @@ def test_events_are_dropped_if_the_model_lies_on_another_device_than_earlier_ten
 def test_events_are_used_again_and_times_stay_right(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     device = Device(monkeypatch)
     monkeypatch.setattr("charact.measure.script.session.FLUSH_S", 0)  # after every span
-    case = trained(tmp_path, 50)
+    _, rows = trained(tmp_path, 50)
     assert device.num_events < 20
-    per_iteration_s = [sum(row["device_s"] for row in case["rows"] if row["iteration"] == number)
+    per_iteration_s = [sum(row["device_s"] for row in rows if row["iteration"] == number)
                        for number in range(1, 49)]
     assert per_iteration_s == pytest.approx([0.006] * 48)  # an event each millisecond
 
@@ -163,10 +164,10 @@ def test_apple_s_device_has_times_too(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
     monkeypatch.setattr(torch.mps, "current_allocated_memory", lambda: 4096)
     monkeypatch.setattr(torch.mps, "Event", device.event_class, raising=False)
-    case = trained(tmp_path)
-    assert case["device"] == "mps"
+    case, rows = trained(tmp_path)
+    assert case.device == "mps"
     assert device.streams == {None}  # its events know no streams
-    assert all(row["device_s"] is not None for row in case["rows"])
+    assert all(row["device_s"] is not None for row in rows)
     with pytest.raises(UserError, match="the program uses mps"):
         compute_device()
 
@@ -182,10 +183,10 @@ def test_a_device_without_timed_events_is_named_with_the_reason(
     monkeypatch.setattr(torch.xpu, "get_device_name", lambda device: "Intel GPU")
     monkeypatch.setattr(torch.xpu, "Event", no_event)
     monkeypatch.setattr(torch.xpu, "is_current_stream_capturing", lambda: False, raising=False)
-    case = trained(tmp_path)
-    assert (case["device"], case["device_name"]) == ("xpu:1", "Intel GPU")
-    assert all(row["device_s"] is None for row in case["rows"])
-    (spot,) = [spot for spot in case["passes"]["timing"]["blind_spots"] if "xpu:1" in spot]
+    case, rows = trained(tmp_path)
+    assert (case.device, case.device_name) == ("xpu:1", "Intel GPU")
+    assert all(row["device_s"] is None for row in rows)
+    (spot,) = [spot for spot in case.passes.timing.blind_spots if "xpu:1" in spot]
     assert "n/a" in spot
     assert "the compiler does not support timing" in spot
 

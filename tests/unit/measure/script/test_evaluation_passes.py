@@ -24,7 +24,7 @@ def recorded(directory: Path, program: Callable[[], None], passes: tuple[str, ..
     session.close("to its end")
     log = read_event_log(directory)
     cases = script_cases(log, "mine", "mine.py", None, None, passes)
-    return log, {entry["mode"]: (entry, tables) for entry, tables in cases}
+    return log, {entry.mode: (entry, tables) for entry, tables in cases}
 
 
 def training(*, num_epochs: int, num_batches: int, with_target: bool = False) -> Callable[[], None]:
@@ -55,8 +55,8 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[EventLog, Cases]
 
 def test_an_evaluation_has_operators_and_memory_of_its_own(measured: tuple[EventLog, Cases]) -> None:
     entry, tables = measured[1]["infer"]
-    assert {entry["passes"][name]["status"] for name in ("operators", "memory", "flop")} == {"ok"}
-    assert len(entry["passes"]["operators"]["iterations"]) == 3
+    assert {entry.passes[name].status for name in ("operators", "memory", "flop")} == {"ok"}
+    assert len(entry.passes.operators.iterations) == 3
     phases = {row["phase"] for row in tables["operators"]}
     assert "forward" in phases
     assert not phases & {"backward", "update"}
@@ -66,7 +66,7 @@ def test_an_evaluation_has_operators_and_memory_of_its_own(measured: tuple[Event
 
 def test_the_training_keeps_its_own_passes(measured: tuple[EventLog, Cases]) -> None:
     entry, tables = measured[1]["train"]
-    assert {entry["passes"][name]["status"] for name in ("operators", "memory")} == {"ok"}
+    assert {entry.passes[name].status for name in ("operators", "memory")} == {"ok"}
     assert {"backward", "update"} <= {row["phase"] for row in tables["operators"]}
 
 
@@ -82,18 +82,18 @@ def test_iterations_that_passes_measured_are_not_timed(measured: tuple[EventLog,
 
 def test_the_time_of_the_passes_is_charact_s_own(measured: tuple[EventLog, Cases]) -> None:
     log, cases = measured
-    program = cases["train"][0]["passes"]["timing"]["program"]
+    program = cases["train"][0].passes.timing.program
     in_evaluations_s = sum(end - begin for begin, end in log.passes.evaluation_spans_ns) / 1e9
-    assert program["own_s"]["passes"] > in_evaluations_s > 0
+    assert program.own_s.passes > in_evaluations_s > 0
     assert log.span_ns is not None
     whole_s = (log.span_ns[1] - log.span_ns[0]) / 1e9
-    assert program["duration_s"] + sum(program["own_s"].values()) == pytest.approx(whole_s)
+    assert program.duration_s + program.own_s.start + program.own_s.passes == pytest.approx(whole_s)
 
 
 def test_evaluations_that_are_too_short_say_so(tmp_path: Path) -> None:
     _, cases = recorded(tmp_path, training(num_epochs=4, num_batches=3))
-    reasons = [facts["reason"] for name, facts in cases["infer"][0]["passes"].items()
-               if name in ("operators", "memory") and facts["status"] != "ok"]
+    reasons = [facts.reason for name, facts in cases["infer"][0].passes.items()
+               if name in ("operators", "memory") and facts.status != "ok"]
     assert reasons
     assert all(reason.startswith("the program ended before") for reason in reasons)
 
@@ -101,10 +101,10 @@ def test_evaluations_that_are_too_short_say_so(tmp_path: Path) -> None:
 def test_an_inference_in_each_step_is_no_evaluation(tmp_path: Path) -> None:
     log, cases = recorded(tmp_path, training(num_epochs=2, num_batches=2, with_target=True))
     assert not log.passes.evaluation_spans_ns
-    assert cases["train"][0]["passes"]["operators"]["status"] == "ok"
+    assert cases["train"][0].passes.operators.status == "ok"
 
 
 def test_only_the_passes_of_the_training_run(tmp_path: Path) -> None:
     _, cases = recorded(tmp_path, training(num_epochs=4, num_batches=12), ("memory",))
-    assert "operators" not in cases["infer"][0]["passes"]
-    assert cases["infer"][0]["passes"]["memory"]["status"] == "ok"
+    assert "operators" not in cases["infer"][0].passes
+    assert cases["infer"][0].passes.memory.status == "ok"

@@ -236,8 +236,8 @@ def test_zeros_at_the_end_leave_what_is_before_them_and_are_reported(tmp_path: P
     watched = read_event_log(tmp_path)
     assert [(one.at_byte, one.lost_bytes) for one in watched.damage] == [(22 * record, size - 22 * record)]
     ((entry, _),) = script_cases(watched, "net", "net.py", 0, None)
-    assert entry["passes"]["timing"]["num_iterations"] == 5
-    assert entry["passes"]["timing"]["blind_spots"][0].startswith(
+    assert entry.passes.timing.num_iterations == 5
+    assert entry.passes.timing.blind_spots[0].startswith(
         "the event log was damaged: slices.bin is damaged from byte 946 on: its last 774 bytes (45%) are lost")
 
 

@@ -19,6 +19,8 @@ from charact.measure.script.spans.event_log_to_record import (
     script_cases,
     script_options,
 )
+from charact.record.manifest import CaseEntry
+from charact.record.manifest_program import OwnTime, ProgramFacts
 
 TRAINING, VALIDATION, UNKNOWN = 11, 12, 13
 OWNERS = {TRAINING: {"batch_size": 8}, VALIDATION: {"batch_size": 100}, UNKNOWN: {"batch_size": None}}
@@ -125,12 +127,10 @@ def test_time_outside_of_iterations_and_of_other_passes_is_recorded() -> None:
     log = EventLog(iterations, span_ns=(7 * 10**9, 25 * 10**9), process_peak_bytes=9)
     log.passes.timing_ended_ns = 20 * 10**9
     (train, _), (infer, _) = script_cases(log, "train", "train.py", 0, None)
-    assert [train["case"], infer["case"]] == ["train", "train-infer"]
-    assert train["passes"]["timing"]["program"] == {
-        "duration_s": 18.0, "before_s": 3.0, "between_s": 7.0, "after_s": 3.0, "process_peak_bytes": 9,
-        "own_s": {"start": 0.0, "passes": 0.0}, "settings": None}
-    assert "program" not in infer["passes"]["timing"]
-    assert [case["passes"]["timing"]["num_pass_iterations"] for case in (train, infer)] == [2, 0]
+    assert [train.case, infer.case] == ["train", "train-infer"]
+    assert train.passes.timing.program == ProgramFacts(18.0, 3.0, 7.0, 3.0, 9, OwnTime(0.0, 0.0))
+    assert infer.passes.timing.program is None
+    assert [case.passes.timing.num_pass_iterations for case in (train, infer)] == [2, 0]
 
 
 def test_the_time_of_passes_is_not_the_program_s() -> None:
@@ -140,21 +140,19 @@ def test_the_time_of_passes_is_not_the_program_s() -> None:
                     for begin, end in begins], span_ns=(0, 23 * 10**9))
     log.passes.timing_ended_ns, log.passes.timing_resumed_ns = 7 * 10**9, 15 * 10**9
     ((train, _),) = script_cases(log, "train", "train.py", 0, None)
-    program = train["passes"]["timing"]["program"]
-    assert {name: program[name] for name in ("duration_s", "before_s", "between_s", "after_s")} == {
-        "duration_s": 17.0, "before_s": 4.0, "between_s": 1.0, "after_s": 5.0}
-    assert program["own_s"] == {"start": 0.0, "passes": 6.0}
+    program = train.passes.timing.program
+    assert program == ProgramFacts(17.0, 4.0, 1.0, 5.0, None, OwnTime(0.0, 6.0))
 
 
 def test_the_time_of_charact_s_start_is_not_the_program_s() -> None:
     log = EventLog([Iteration(4 * 10**9, 5 * 10**9, [])], span_ns=(0, 6 * 10**9))
     log.program_notes.add({"note": "started", "own_ns": 10**9})
     ((train, _),) = script_cases(log, "train", "train.py", 0, None)
-    program = train["passes"]["timing"]["program"]
-    assert (program["own_s"]["start"], program["duration_s"], program["before_s"]) == (1.0, 5.0, 3.0)
+    program = train.passes.timing.program
+    assert program == ProgramFacts(5.0, 3.0, 0.0, 1.0, None, OwnTime(1.0, 0.0))
 
 
-def cases_of(directory: Path, step: Callable[[], Any]) -> list[dict[str, Any]]:
+def cases_of(directory: Path, step: Callable[[], Any]) -> list[CaseEntry]:
     """Entries of the cases of a program of eight steps."""
     session = Session(directory, Plan())
     session.start()
@@ -178,14 +176,14 @@ def test_parameters_are_those_of_the_trained_model(tmp_path: Path) -> None:
             average(torch.ones(1, 4))
 
     training, *_ = cases_of(tmp_path, step)
-    assert training["num_parameters"] == 40
+    assert training.num_parameters == 40
 
 
 def test_parameters_of_an_inference_are_those_of_all_models(tmp_path: Path) -> None:
     encoder, decoder = torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)
     with torch.no_grad():
         (case,) = cases_of(tmp_path, lambda: decoder(encoder(torch.ones(1, 4))))
-    assert case["num_parameters"] == 40
+    assert case.num_parameters == 40
 
 
 def test_options_of_a_program_are_read_or_refused_in_a_line() -> None:

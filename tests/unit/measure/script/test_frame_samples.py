@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from msgspec import convert
 
 from charact.core.timeline import Interval, Iteration
 from charact.measure.script.spans.event_log import EventLogReader, EventLogWriter
@@ -21,10 +20,9 @@ def iterations_of(walls_ns: list[int]) -> list[Iteration]:
             for wall, end in zip(walls_ns, ends, strict=True)]
 
 
-def facts_of(samples: Samples, iterations: list[Iteration], **fracs: float) -> dict[str, Any]:
+def facts_of(samples: Samples, iterations: list[Iteration], **fracs: float) -> FramesPass:
     facts = samples.facts(iterations, iterations, fracs, iterations)
     assert facts is not None
-    convert(facts, FramesPass)
     return facts
 
 
@@ -35,9 +33,9 @@ def test_slow_iterations_have_lines_of_all_phases() -> None:
                  "interval_s": 0.1})
     iterations = iterations_of([10] * 6 + [50] + [10] * 6)
     facts = facts_of(samples, iterations, forward=1.0)
-    assert facts["num_slow_samples"] == 9  # from 60 to 110
-    assert [(frame["place"], frame["num_samples"]) for frame in facts["slow_frames"]] == [("a.py:2", 9)]
-    assert "slow_frames" not in facts_of(samples, iterations_of([10] * 13), forward=1.0)
+    assert facts.num_slow_samples == 9  # from 60 to 110
+    assert [(frame.place, frame.num_samples) for frame in facts.slow_frames] == [("a.py:2", 9)]
+    assert not facts_of(samples, iterations_of([10] * 13), forward=1.0).slow_frames
 
 
 def test_lines_between_iterations_begin_with_the_first_and_are_of_no_pass() -> None:
@@ -48,9 +46,8 @@ def test_lines_between_iterations_begin_with_the_first_and_are_of_no_pass() -> N
     every = [Iteration(start, start + 10, []) for start in (10, 20, 50)]
     facts = samples.facts(every, every, {"other": 1.0, "outside": 0.5}, every, [(44, 49)])
     assert facts is not None
-    convert(facts, FramesPass)
-    assert facts["num_outside_samples"] == 16
-    assert [(frame["place"], frame["num_samples"]) for frame in facts["between_frames"]] == [("a.py:2", 8)]
+    assert facts.num_outside_samples == 16
+    assert [(frame.place, frame.num_samples) for frame in facts.between_frames] == [("a.py:2", 8)]
 
 
 def test_waiting_is_the_mean_of_the_known_shares_and_texts_belong_to_the_lines() -> None:
@@ -59,7 +56,7 @@ def test_waiting_is_the_mean_of_the_known_shares_and_texts_belong_to_the_lines()
     samples.add({"places": [["a.py:2", "g", None]], "samples": [[3, 1], [4, 1], [5, 1]],
                  "texts": ["save()"], "waiting": [1.0, None, 0.5]})
     facts = facts_of(samples, iterations_of([10]), forward=1.0)
-    assert [(frame["place"], frame["text"], frame["waiting_frac"]) for frame in facts["forward_frames"]] == [
+    assert [(frame.place, frame.text, frame.waiting_frac) for frame in facts.forward_frames] == [
         ("a.py:2", "save()", 0.75), ("a.py:1", None, None)]
 
 
@@ -95,6 +92,6 @@ def test_a_line_that_sleeps_waits_and_one_that_computes_does_not(tmp_path: Path,
     whole = [Iteration(0, 2**62, [])]
     facts = samples.facts(whole, whole, {"other": 1.0})
     assert facts is not None
-    shares = {frame["text"]: frame["waiting_frac"] for frame in facts["frames"]}
+    shares = {frame.text: frame.waiting_frac for frame in facts.frames}
     assert shares[waits] > 0.6
     assert shares[computes] < 0.3

@@ -22,9 +22,20 @@ from charact.measure.script.pass_instruments import (
 )
 from charact.measure.script.pass_scheduler import MAX_DISCARDED, PassScheduler
 from charact.measure.script.program_state import PhaseMarks, ProgramState
-from charact.measure.script.spans.pass_results import Passes
+from charact.measure.script.spans.pass_results import PassNotes
 from charact.measure.script.spans.recorder import Kind, SpanRecorder
 from charact.record.in_progress import TRACE
+from charact.record.manifest import CaseEntry
+from charact.record.manifest_passes import (
+    CountersPass,
+    FlopPass,
+    MemoryPass,
+    OperatorsPass,
+    Pass,
+    Passes,
+    SourceOutcome,
+    TimingPass,
+)
 
 pytestmark = pytest.mark.clock
 
@@ -232,8 +243,8 @@ class TestWhichIterationsServed:
     def iterations(self) -> list[Iteration]:
         return [Iteration(start, start + 10, []) for start in range(0, 80, 10)]
 
-    def passes(self, *notes: dict[str, Any]) -> Passes:
-        passes = Passes()
+    def passes(self, *notes: dict[str, Any]) -> PassNotes:
+        passes = PassNotes()
         for note in notes:
             passes.add(note)
         return passes
@@ -249,17 +260,15 @@ class TestWhichIterationsServed:
             {"note": "pass", "pass": "operators", "status": "ok", "reason": None, "windows": [[48, 58], [59, 68]],
              "facts": {"iteration_s": 3.0, "flop": {"uncounted": []}}, "tables": {"operators": [{"phase": "forward"}]}},
             {"note": "pass", "pass": "memory", "status": "failed", "reason": "why", "windows": []})
-        entry: dict[str, Any] = {"device": "cpu", "passes": {"timing": {"median_s": 2.0}}}
+        entry = CaseEntry("a", "ok", device="cpu", passes=Passes(timing=TimingPass(median_s=2.0)))
         tables: dict[str, Any] = {"iterations": []}
         passes.add_to(entry, tables, ["operators", "memory", "counters"], self.iterations())
-        assert entry["passes"] == {
-            "timing": {"median_s": 2.0},
-            "operators": {"status": "ok", "reason": None, "iterations": [5, 6], "iteration_s": 3.0,
-                          "overhead_ratio": 1.5},
-            "memory": {"status": "failed", "reason": "why", "iterations": []},
-            "counters": {"status": "failed", "reason": "the program was killed before this pass had ended"},
-            "flop": {"status": "ok", "reason": None, "uncounted": []},
-            "kernels": {"status": "skipped", "reason": "kernels run on GPUs only"}}
+        assert entry.passes == {
+            "timing": TimingPass(median_s=2.0),
+            "operators": OperatorsPass("ok", iterations=[5, 6], iteration_s=3.0, overhead_ratio=1.5),
+            "memory": MemoryPass("failed", "why"),
+            "counters": CountersPass("failed", "the program was killed before this pass had ended"),
+            "flop": FlopPass("ok"), "kernels": Pass("skipped", "kernels run on GPUs only")}
         assert tables == {"iterations": [], "operators": [{"phase": "forward"}]}
 
 
@@ -267,23 +276,23 @@ class TestCountersOfTheTrace:
     ROW: ClassVar[dict[str, Any]] = {"source": "kineto", "counter": "busy_s", "value": 1.0}
 
     def sources(self, device: str, asked_for: list[str], rows: list[dict[str, Any]], operators: str | None
-                ) -> tuple[dict[str, Any], dict[str, Any]]:
-        passes = Passes()
+                ) -> tuple[SourceOutcome, dict[str, Any]]:
+        passes = PassNotes()
         if "operators" in asked_for:
             passes.add({"note": "pass", "pass": "operators", "status": "failed" if operators else "ok",
                         "reason": operators, "windows": [], "facts": {"iteration_s": 1.0},
                         "tables": {"counters": rows}})
         passes.add({"note": "pass", "pass": "counters", "status": "ok", "reason": None, "windows": [],
-                    "facts": {"sources": {"host": {}}}, "tables": {"counters": [{"source": "host"}]}})
-        entry: dict[str, Any] = {"device": device, "passes": {"timing": {"median_s": 2.0}}}
+                    "facts": {"sources": {"host": {"status": "ok"}}}, "tables": {"counters": [{"source": "host"}]}})
+        entry = CaseEntry("a", "ok", device=device, passes=Passes(timing=TimingPass(median_s=2.0)))
         tables: dict[str, Any] = {}
         passes.add_to(entry, tables, asked_for, [])
-        assert set(entry["passes"]["counters"]["sources"]) == {"host", "kineto"}
-        return entry["passes"]["counters"]["sources"]["kineto"], tables
+        assert set(entry.passes.counters.sources) == {"host", "kineto"}
+        return entry.passes.counters.sources["kineto"], tables
 
     def test_they_stand_beside_those_that_were_sampled(self) -> None:
         ended, tables = self.sources("cuda:0", ["operators", "counters"], [self.ROW], None)
-        assert ended["status"] == "ok"
+        assert ended.status == "ok"
         assert tables["counters"] == [self.ROW, {"source": "host"}]
 
     @pytest.mark.parametrize(("device", "asked_for", "operators", "reason"), [
@@ -296,7 +305,7 @@ class TestCountersOfTheTrace:
     def test_where_there_are_none_the_reason_is_told(self, device: str, asked_for: list[str], operators: str | None,
                                                      reason: str) -> None:
         ended, _ = self.sources(device, asked_for, [], operators)
-        assert (ended["status"], ended["reason"]) == ("n/a", reason)
+        assert (ended.status, ended.reason) == ("n/a", reason)
 
 
 class TestWhatWasSeen:

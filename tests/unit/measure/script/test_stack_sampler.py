@@ -24,6 +24,7 @@ from charact.measure.script.spans.event_log import EventLogReader, EventLogWrite
 from charact.measure.script.spans.frame_samples import NUM_KEPT, Samples
 from charact.measure.script.spans.recorder import Kind, SpanRecorder
 from charact.measure.script.spans.stack_sampler import INTERVAL_S, SPARSE_INTERVAL_S, FrameSampler
+from charact.record.manifest_passes import Frame
 
 pytestmark = pytest.mark.clock
 
@@ -310,32 +311,28 @@ def test_only_what_lies_in_an_iteration_and_in_no_phase_is_other() -> None:
     facts = samples(50, 100, 101, 110, 149, 151, 199, 200, 250, 310, 321, 400).facts(
         iterations, [iteration(0, 60), *iterations], {"other": 0.01, "data": 0.0, "outside": 0.0})
     assert facts is not None
-    assert facts["interval_s"] == INTERVAL_S
-    assert facts["num_samples"] == 5  # 100, 101, 151, 199 and 321
-    unknown = {"text": None, "in_loop": None, "waiting_frac": None}
-    assert facts["frames"] == [
-        {"place": "a.py:2", "function": "f", "library": "library.g", "num_samples": 4, **unknown},
-        {"place": "a.py:1", "function": "f", "library": None, "num_samples": 1, **unknown},
-    ]
-    assert facts["num_data_samples"] == 0
-    assert facts["num_outside_samples"] == 3  # 200, 250 and 400: an iteration of another case has 50
+    assert facts.interval_s == INTERVAL_S
+    assert facts.num_samples == 5  # 100, 101, 151, 199 and 321
+    assert facts.frames == [Frame("a.py:2", "f", 4, "library.g"), Frame("a.py:1", "f", 1)]
+    assert facts.num_data_samples == 0
+    assert facts.num_outside_samples == 3  # 200, 250 and 400: an iteration of another case has 50
 
 
 def test_what_lies_in_a_fetch_is_data() -> None:
     iterations = [iteration(100, 200, ("data", 110, 150), ("forward", 150, 180))]
     facts = samples(101, 111, 130, 149, 150, 181).facts(iterations, iterations, {"other": 0.0, "data": 0.0})
     assert facts is not None
-    assert (facts["num_samples"], facts["num_data_samples"]) == (2, 3)  # 101 and 181; 111, 130 and 149
-    assert [frame["num_samples"] for frame in facts["data_frames"]] == [2, 1]
-    assert "num_outside_samples" not in facts
+    assert (facts.num_samples, facts.num_data_samples) == (2, 3)  # 101 and 181; 111, 130 and 149
+    assert [frame.num_samples for frame in facts.data_frames] == [2, 1]
+    assert not facts.num_outside_samples
 
 
 def test_forward_and_loss_have_lines_of_their_own() -> None:
     iterations = [iteration(100, 200, ("forward", 110, 150), ("loss", 150, 180))]
     facts = samples(111, 130, 150, 151, 153, 181).facts(iterations, iterations, {"forward": 0.0, "loss": 0.0})
     assert facts is not None
-    assert (facts["num_forward_samples"], facts["num_loss_samples"]) == (2, 3)
-    assert [frame["place"] for frame in facts["loss_frames"]] == ["a.py:2", "a.py:1"]
+    assert (facts.num_forward_samples, facts.num_loss_samples) == (2, 3)
+    assert [frame.place for frame in facts.loss_frames] == ["a.py:2", "a.py:1"]
 
 
 def test_places_beyond_the_most_frequent_are_counted_only() -> None:
@@ -344,7 +341,7 @@ def test_places_beyond_the_most_frequent_are_counted_only() -> None:
                "samples": [[time_ns, time_ns % 30] for time_ns in range(900)]})
     facts = found.facts([iteration(0, 900)], [], {"other": 1.0})
     assert facts is not None
-    assert (facts["num_samples"], len(facts["frames"])) == (900, NUM_KEPT)
+    assert (facts.num_samples, len(facts.frames)) == (900, NUM_KEPT)
 
 
 def test_the_delay_of_samples_is_that_of_the_median_note() -> None:
@@ -353,7 +350,7 @@ def test_the_delay_of_samples_is_that_of_the_median_note() -> None:
         found.add({"places": [["a.py:1", "f", None]], "samples": [[1, 0]], "delay_s": delay_s})
     facts = found.facts([iteration(0, 9)], [], {"other": 1.0})
     assert facts is not None
-    assert facts["delay_s"] == 3e-5
+    assert facts.delay_s == 3e-5
 
 
 def test_places_of_several_notes_are_numbered_through() -> None:
@@ -363,7 +360,7 @@ def test_places_of_several_notes_are_numbered_through() -> None:
     found.add({"places": [["b.py:1", "g", None]], "samples": [[2, 1], [3, 1]]})
     facts = found.facts([iteration(0, 9)], [], {"other": 1.0})
     assert facts is not None
-    assert [frame["function"] for frame in facts["frames"]] == ["g", "f"]
+    assert [frame.function for frame in facts.frames] == ["g", "f"]
 
 
 @pytest.mark.parametrize(("libraries", "num_own"), [
@@ -376,8 +373,8 @@ def test_an_update_has_lines_if_the_program_s_own_code_runs_in_it(libraries: lis
                "samples": [[number, number] for number in range(len(libraries))]})
     facts = found.facts([iteration(0, 50, ("update", 0, 40))], [iteration(0, 50)], {"update": 0.8, "other": 0.0})
     assert facts is not None
-    assert facts.get("num_update_samples") == num_own
-    assert ("update_frames" in facts) is (num_own is not None)
+    assert facts.num_update_samples == (num_own or 0)
+    assert bool(facts.update_frames) is (num_own is not None)
 
 
 @pytest.mark.parametrize(("num_samples", "other_frac", "is_shown"), [
@@ -389,6 +386,6 @@ def test_samples_that_nobody_asked_for_are_shown_where_other_is_large(
                "interval_s": SPARSE_INTERVAL_S})
     facts = found.facts([iteration(0, 9)], [], {"other": other_frac, "data": 0.9})
     assert facts is not None
-    assert (facts["interval_s"], facts["num_data_samples"]) == (SPARSE_INTERVAL_S, 0)
-    assert bool(facts.get("frames")) == is_shown
-    assert facts.get("num_samples") == (num_samples if other_frac > 0.1 else None)
+    assert (facts.interval_s, facts.num_data_samples) == (SPARSE_INTERVAL_S, 0)
+    assert bool(facts.frames) == is_shown
+    assert facts.num_samples == (num_samples if other_frac > 0.1 else 0)

@@ -64,7 +64,7 @@ def test_forked_children_that_train_are_counted_once_each(tmp_path: Path) -> Non
     assert (log.num_children, log.num_threads) == (2, 0)
     assert sum(one.training for one in log.iterations) == 4  # nothing of the children
     ((entry, _),) = script_cases(log, "mine", "mine.py", 0, None)
-    assert unwatched(2, 0)[0] in entry["passes"]["timing"]["blind_spots"]
+    assert unwatched(2, 0)[0] in entry.passes.timing.blind_spots
 
 
 def test_threads_that_train_are_counted(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from msgspec import to_builtins
 from torch.utils.data import DataLoader, Dataset
 
 from charact.core.timeline import Iteration
@@ -37,7 +38,7 @@ def recorded(directory: Path, program: Callable[[], Any]) -> tuple[dict[str, Any
     session.close("to its end")
     del alive
     (entry, tables), *_ = script_cases(read_event_log(directory), "mine", "mine.py", 0, None)
-    facts: dict[str, Any] = entry["passes"]["timing"]["program"]
+    facts: dict[str, Any] = to_builtins(entry.passes.timing.program)
     return facts, tables["program_iterations"]
 
 

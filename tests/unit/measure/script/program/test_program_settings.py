@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from msgspec import convert
+from msgspec import to_builtins
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset, TensorDataset
 
 from charact.measure.script.program.settings import (
@@ -20,7 +20,6 @@ from charact.measure.script.program.settings import (
 )
 from charact.measure.script.session import Plan, Session
 from charact.measure.script.spans.event_log_to_record import read_event_log, script_cases
-from charact.record.manifest_program import ProgramFacts
 
 
 class Own(torch.optim.Optimizer):
@@ -144,8 +143,7 @@ def facts_of(directory: Path, program: Callable[[], Any]) -> dict[str, Any]:
     session.close("to its end")
     del alive
     (entry, _), *_ = script_cases(read_event_log(directory), "mine", "mine.py", 0, None)
-    facts: dict[str, Any] = entry["passes"]["timing"]["program"]
-    convert(facts, ProgramFacts)
+    facts: dict[str, Any] = to_builtins(entry.passes.timing.program)
     return facts
 
 
