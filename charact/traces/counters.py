@@ -63,14 +63,17 @@ def counter_rows(traces: Sequence[TraceEvents], rank: int | None) -> Rows:
             of_trace[event.device].append(event)
         for device, events in of_trace.items():
             by_device[device].append(events)
-            delays_ns[device] += _delays_ns(trace, events)
-    return [
-        {"phase": None, "time_s": None, "rank": rank, "device": f"cuda:{device}", "source": SOURCE, "kernel": None,
-         "counter": counter, "value": value}
-        for device, traces_of_device in sorted(by_device.items())
-        for counter, value in (_times(traces_of_device) | _gaps(traces_of_device) | _shares(traces_of_device)
-                               | _delay(delays_ns[device])).items()
-    ]
+            delays_ns[device] += [event.start_ns - trace.launches[event.correlation].start_ns
+                                  for event in _kernels(events)
+                                  if event.correlation is not None and event.correlation in trace.launches]
+    rows: Rows = []
+    for device, of_device in sorted(by_device.items()):
+        values = _times(of_device) | _gaps(of_device) | _shares(of_device)
+        if delays_ns[device]:
+            values["launch_delay_s"] = median(delays_ns[device]) / 1e9
+        rows += [{"phase": None, "time_s": None, "rank": rank, "device": f"cuda:{device}", "source": SOURCE,
+                  "kernel": None, "counter": counter, "value": value} for counter, value in values.items()]
+    return rows
 
 
 def outcome(rows: Rows, reason: str | None = None, remedy: str | None = None) -> dict[str, Any]:
@@ -125,15 +128,6 @@ def _shares(traces: Sequence[Sequence[DeviceEvent]]) -> dict[str, float]:
         shares["warp_occupancy_frac"] = sum(
             (event.end_ns - event.start_ns) * (event.geometry[4] or 0.0) for event in known) / known_ns
     return shares
-
-
-def _delays_ns(trace: TraceEvents, events: Iterable[DeviceEvent]) -> list[int]:
-    return [event.start_ns - trace.launches[event.correlation].start_ns for event in _kernels(events)
-            if event.correlation is not None and event.correlation in trace.launches]
-
-
-def _delay(delays_ns: Sequence[int]) -> dict[str, float]:
-    return {"launch_delay_s": median(delays_ns) / 1e9} if delays_ns else {}
 
 
 def _kernels(events: Iterable[DeviceEvent]) -> list[DeviceEvent]:

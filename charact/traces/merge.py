@@ -4,9 +4,10 @@ import gzip
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, cast
 
 import msgspec
 
@@ -53,7 +54,8 @@ def merge_traces(rows: Sequence[Row], target: Path) -> int:
     outlines = [_outline(row.path) for row in rows]
     first = min(outlines, key=lambda one: one.base_ns / 1e3 + one.first_us)
     num_events = 0
-    with atomic_write(target) as temporary, _opened(temporary, packed=target.name.endswith(".gz")) as file:
+    opened = partial(gzip.open, compresslevel=5) if target.name.endswith(".gz") else open
+    with atomic_write(target) as temporary, cast(IO[bytes], opened(temporary, "wb")) as file:
         file.write(b'{"schemaVersion":1,"displayTimeUnit":"ms","traceEvents":[\n')
         encoder = msgspec.json.Encoder()
         for number, (row, outline) in enumerate(zip(rows, outlines, strict=True)):
@@ -64,10 +66,6 @@ def merge_traces(rows: Sequence[Row], target: Path) -> int:
                 num_events += 1
         file.write(b"\n]}\n")
     return num_events
-
-
-def _opened(path: Path, *, packed: bool) -> IO[bytes]:
-    return gzip.open(path, "wb", compresslevel=5) if packed else path.open("wb")  # type: ignore[return-value]
 
 
 def _outline(path: Path) -> _Outline:

@@ -150,7 +150,9 @@ class ExitHandler:
 
     def _make_record(self, ending: str, with_views: bool) -> None:
         """Write the record in a separate process: the program may have changed anything in this one."""
-        self._session.close(ending, self._recorded_traceback())
+        # Only several ranks need the traceback, to name the one that failed first.
+        traceback = self.traceback[-_MOST_TRACEBACK:] if self.traceback and self._job is not None else None
+        self._session.close(ending, traceback)
         directory = self._run.directory
         self._error.write(end_panel(directory))
         if not self._session.started and self._job is None:
@@ -164,9 +166,6 @@ class ExitHandler:
             reason = error.strerror or str(error)
         if reason is not None:
             self._error.print_line(f"the record is not finished ({reason.lower()}): run charact recover {directory}")
-
-    def _recorded_traceback(self) -> str | None:
-        return self.traceback[-_MOST_TRACEBACK:] if self.traceback and self._job is not None else None
 
     def _print_in_background(self) -> None:
         path = (self._run.directory.parent / self._run.manifest["run_id"] if self._job is None

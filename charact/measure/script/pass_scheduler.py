@@ -253,7 +253,11 @@ class PassScheduler:
     def _attempt(self, act: Callable[[], None]) -> None:
         self._acting_s = time.thread_time()
         try:
-            self._guarded(act)
+            act()
+        except UserError as error:
+            self._fail(str(error))
+        except Exception as error:
+            self._fail(f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}")
         finally:
             self._spend()
 
@@ -263,14 +267,6 @@ class PassScheduler:
         self._spent_s += now_s - self._acting_s
         self._acting_s = now_s
         return self._spent_s
-
-    def _guarded(self, act: Callable[[], None]) -> None:
-        try:
-            act()
-        except UserError as error:
-            self._fail(str(error))
-        except Exception as error:
-            self._fail(f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}")
 
     def _fail(self, reason: str) -> None:
         """Clean up the running pass and record it as failed."""

@@ -82,7 +82,8 @@ class Session:
         self._plan = plan
         self._on_problem = on_problem
         self._event_log = EventLogWriter(directory)
-        self._patches = Patches(self.recorder, self._on_owner, self._on_span_end)
+        self._patches = Patches(
+            self.recorder, lambda obj, number: self._try(lambda: self._add(obj, number)), self._on_span_end)
         self._events = self._patches.context.events
         self._sampler = (None if sample_interval_s is None
                          else FrameSampler(self.recorder, self._event_log, sample_interval_s,
@@ -174,9 +175,6 @@ class Session:
     def _note_training_child(self, *_: Any) -> None:
         with contextlib.suppress(UserError):  # the parent has ended
             self._event_log.notes([{"note": "unwatched", "children": 1, "threads": 0}])
-
-    def _on_owner(self, obj: Any, number: int) -> None:
-        self._try(lambda: self._add(obj, number))
 
     def _add(self, obj: Any, number: int) -> None:
         self._objects[number] = obj
@@ -323,12 +321,14 @@ class Session:
         if self._device_clock is not None:
             slices, self.recorder.slices = self._device_clock.done(slices, wait=wait)
         if self._flight_recorder is not None:
-            self._note_collectives(self._flight_recorder, all_of_them=wait)
+            read = self._flight_recorder.note if wait else self._flight_recorder.note_if_due
+            if (note := read(self._num_iterations)) is not None:
+                self._notes.append(note)
         notes, self._notes = self._notes, []
         events = self._patches.notes(last=wait)
         if notes or events:
             self._event_log.notes([*notes, *events, *([self._names()] if notes else [])])
-        self._event_log.slices(slices, self._device_ns)
+        self._event_log.slices(slices, self._device_clock.ns if self._device_clock is not None else int)
         if self._device is None:
             self._look_for_device()
         self._flushed = monotonic()
@@ -339,11 +339,6 @@ class Session:
             self._event_log.notes([{"note": "hung", "text": text}])
         if self._on_hang is not None:
             self._on_hang(text)
-
-    def _note_collectives(self, flight_recorder: FlightRecorder, *, all_of_them: bool) -> None:
-        read = flight_recorder.note if all_of_them else flight_recorder.note_if_due
-        if (note := read(self._num_iterations)) is not None:
-            self._notes.append(note)
 
     def _look_for_device(self) -> None:
         """Record device times as soon as a device holds the program's tensors."""
@@ -395,10 +390,6 @@ class Session:
             return [{"note": "torch", "facts": torch_facts() | {"num_threads": self._num_threads}}]
         except Exception:  # the program may have changed anything; the other process then asks PyTorch itself
             return []
-
-    def _device_ns(self, event: Any) -> int:
-        assert self._device_clock is not None
-        return self._device_clock.ns(event)
 
     def _try(self, act: Callable[[], None]) -> None:
         """Run a part of the recording; an error ends the recording and never reaches the program."""

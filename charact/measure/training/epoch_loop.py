@@ -85,7 +85,10 @@ class Trainer:
     def train(self, number: int) -> Stage:
         """Train for an epoch; on several ranks, all have the same order of samples, and each its random numbers."""
         order = _seed(self.loop.case.data.seed, number)
-        _reseed(_seed(self.loop.case.data.seed, number, self._rank) if self._rank else order)
+        own = _seed(self.loop.case.data.seed, number, self._rank) if self._rank else order
+        random.seed(own)
+        np.random.seed(own)
+        torch.manual_seed(own)
         metrics = [metric for metric in self._metrics() if not metric.validation_only]
         return self._stage("training", number, order, metrics)
 
@@ -126,10 +129,3 @@ class Trainer:
 def _seed(*numbers: int) -> int:
     """Derive a seed from a training's seed, an epoch and a rank, so that checkpoints need no generator state."""
     return int(np.random.SeedSequence(numbers).generate_state(1)[0])
-
-
-def _reseed(seed: int) -> None:
-    """Seed all random number generators."""
-    random.seed(seed)
-    np.random.seed(seed)
-    torch.manual_seed(seed)

@@ -65,12 +65,10 @@ class OptimizerPatches:
         for obj in gc.get_objects() if wrapped else []:
             if issubclass(type(obj), base) and "step" in vars(obj):
                 own = obj.step
-                step = functools.wraps(own)(hidden_from_warnings(self._own_step(own)))
+                call = hidden_from_warnings(lambda _, *args, _own=own, **kwargs: _own(*args, **kwargs))
+                step = functools.wraps(own)(hidden_from_warnings(self._optimizer_step(call)))
                 self._context.replacements.put(obj, "step", MethodType(step, obj))
         self._context.events.any_optimizer |= bool(wrapped)
-
-    def _own_step(self, own: Any) -> Any:
-        return self._optimizer_step(hidden_from_warnings(lambda _, *args, **kwargs: own(*args, **kwargs)))
 
     def _optimizer_step(self, original: Any) -> Any:
         watch_closure = self._context.span(Kind.CLOSURE)

@@ -59,7 +59,9 @@ def location_of(frame: FrameType) -> CodeLocation | None:
         if code.co_filename == _IMPORTS:
             imported = str(current.f_locals.get("name")) if code.co_name == "_find_and_load" else imported
             is_import, importer = True, None
-        elif name == "__main__" or not _is_library(code.co_filename):
+        elif name == "__main__" or not (
+                code.co_filename.startswith((*_LIBRARIES, _CHARACT, "<"))
+                or any(folder in code.co_filename for folder in _PACKAGES)):
             called = "" if library is None else f"{module}.{library.co_qualname}"
             calls = ", ".join(filter(None, [called, imported and f"importing {imported}"]))
             place = f"{short_path(code.co_filename)}:{_line_number(current)}"
@@ -94,10 +96,6 @@ def line_of(frame: FrameType, location: CodeLocation) -> tuple[str | None, tuple
             return linecache.getline(path, line).strip()[:_MAX_TEXT] or None, (current.f_code, line)
         current = current.f_back
     return None, None
-
-
-def _is_library(path: str) -> bool:
-    return path.startswith((*_LIBRARIES, _CHARACT, "<")) or any(folder in path for folder in _PACKAGES)
 
 
 def short_path(path: str) -> str:

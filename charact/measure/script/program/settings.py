@@ -31,7 +31,8 @@ def model_settings(model: Any) -> dict[str, Any]:
     weights = [module.weight for module in model.modules() if isinstance(module, torch.nn.modules.conv._ConvNd)]
     inner, parallel = _unwrapped(model)
     return {"class": inner, "dtypes": dict(dtypes), "num_convolutions": len(weights),
-            "channels_last": _are_channels_last(weights), "num_hooks": _num_hooks(model),
+            "channels_last": _are_channels_last(weights), "num_hooks": sum(
+                len(getattr(module, hooks, ())) for module in model.modules() for hooks in _HOOKS),
             "num_modules": sum(1 for _ in model.modules()), "parallel": parallel,
             "find_unused_parameters": getattr(model, "find_unused_parameters", None) if parallel else None}
 
@@ -61,10 +62,6 @@ def _are_channels_last(weights: list[Any]) -> bool | None:
     if not unambiguous:
         return None
     return all(weight.is_contiguous(memory_format=formats[weight.dim()]) for weight in unambiguous)
-
-
-def _num_hooks(model: Any) -> int:
-    return sum(len(getattr(module, hooks, ())) for module in model.modules() for hooks in _HOOKS)
 
 
 def optimizer_settings(optimizer: Any) -> dict[str, Any]:

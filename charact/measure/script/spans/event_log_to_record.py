@@ -123,7 +123,11 @@ def read_event_log(directory: Path) -> EventLog:
     log = EventLog([one for one in iterations if one.end_ns > one.start_ns],
                    compiled_whole=is_compiled_whole(slices), totals=SliceTotals(slices))
     notes = reader.notes()
-    _add_collectives(log, [note for note in notes if note["note"] == "collectives"])
+    collectives = [note for note in notes if note["note"] == "collectives"]
+    log.arrivals = Arrivals([Arrival(*row) for note in collectives for row in note["rows"]])
+    log.num_lost_collectives = sum(note["lost"] for note in collectives)
+    if len(log.arrivals):  # a rank waits in its backwards
+        log.iterations = [with_waiting(iteration, log.arrivals) for iteration in log.iterations]
     log.damage, log.passes.damaged = list(reader.damage.values()), NOTES in reader.damage
     for note in notes:
         if note["note"] == "owner":
@@ -155,14 +159,6 @@ def read_event_log(directory: Path) -> EventLog:
         log.passes.add(note)
         log.program_notes.add(note)
     return log
-
-
-def _add_collectives(log: EventLog, notes: Sequence[Mapping[str, Any]]) -> None:
-    """Add the collectives of a rank to its log, and to its iterations the time that it waited in a backward."""
-    log.arrivals = Arrivals([Arrival(*row) for note in notes for row in note["rows"]])
-    log.num_lost_collectives = sum(note["lost"] for note in notes)
-    if len(log.arrivals):
-        log.iterations = [with_waiting(one, log.arrivals) for one in log.iterations]
 
 
 def script_cases(log: EventLog, name: str, source: str, skip: int | None, limit: int | None,

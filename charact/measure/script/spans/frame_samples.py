@@ -64,7 +64,9 @@ class Samples:
         if self.interval_s is None:
             return None
         chosen = {phase: list[int]() for phase in SAMPLED_PHASES if phase in phase_fracs}
-        slow, in_slow, between = _slow(undisturbed), list[int](), list[int]()
+        in_slow, between = list[int](), list[int]()
+        limit_s = slow_limit_s([each.host_ns / 1e9 for each in undisturbed])
+        slow = [each for each in undisturbed if each.host_ns / 1e9 > limit_s]
         for index, (time_ns, number) in enumerate(self._samples):
             iteration = at(iterations, time_ns)
             phase = "outside" if at(every, time_ns) is None else None
@@ -72,7 +74,8 @@ class Samples:
             if number < len(self._locations):
                 if phase in chosen:
                     chosen[phase].append(index)
-                    if phase == "outside" and time_ns > every[0].start_ns and not _is_in(time_ns, passes_ns):
+                    in_pass = any(begin_ns <= time_ns < end_ns for begin_ns, end_ns in passes_ns)
+                    if phase == "outside" and time_ns > every[0].start_ns and not in_pass:
                         between.append(index)
                 if slow and phase not in PHASES_IN_PYTORCH and at(slow, time_ns) is not None:
                     in_slow.append(index)
@@ -124,12 +127,3 @@ class Samples:
             frames.append(Frame(place, function, len(indices), library, mean(waiting) if waiting else None,
                                 self._texts[number], self._loops[number]))
         return frames
-
-
-def _is_in(time_ns: int, spans: Sequence[tuple[int, int]]) -> bool:
-    return any(begin_ns <= time_ns < end_ns for begin_ns, end_ns in spans)
-
-
-def _slow(iterations: Sequence[Iteration]) -> list[Iteration]:
-    limit_s = slow_limit_s([each.host_ns / 1e9 for each in iterations])
-    return [each for each in iterations if each.host_ns / 1e9 > limit_s]

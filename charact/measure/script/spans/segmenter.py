@@ -227,16 +227,13 @@ class Segmenter:
         following = [*(group[0] for group in groups[1:]), after]
         return [
             iteration_of(group, then, training=False) for group, then in zip(groups, following, strict=False)
-            if (self._is_inference(group) if only_known else _is_inference_group(group))
+            if (self._is_inference(group) if only_known else (  # a program that never trains: a forward, or a batch
+                any(each.kind is Kind.FORWARD for each in group) or (group[0].kind is Kind.FETCH and group[0].phase)))
         ]
 
 
 def _trains(slices: list[Slice]) -> bool:
     return any(one.kind in (Kind.BACKWARD, Kind.STEP) or one.phase == "update" for one in slices)
-
-
-def _is_inference_group(group: list[Slice]) -> bool:
-    return any(one.kind is Kind.FORWARD for one in group) or (group[0].kind is Kind.FETCH and bool(group[0].phase))
 
 
 def _skipped_steps(slices: list[Slice]) -> list[int]:

@@ -116,7 +116,8 @@ class FrameSampler:
 
     def _watch(self) -> None:
         try:
-            _set_short_timer_slack()
+            if sys.platform == "linux":  # which adds 50 µs to short waits by default
+                ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1000, 0, 0, 0)
             written = time.monotonic()
             due_s = written + self._interval_s
             while self._num_samples < MAX_SAMPLES and not self._ended.wait(due_s - _LEAD_S - time.monotonic()):
@@ -142,7 +143,7 @@ class FrameSampler:
     def _look(self, due_s: float) -> int | None:
         """Take a sample at a time; return the number of its location, or None if the program is in none."""
         frame, progress = self._frame_at(due_s), self._recorder.progress
-        location = None if frame is None or not self._is_sampled() else location_of(frame)
+        location = None if frame is None or self._recorder.top not in _SAMPLED_KINDS else location_of(frame)
         if self._at_sample is None and self._clock is not None:
             self._at_sample = self._clock.read()
         if location is None or self._recorder.progress != progress:
@@ -218,9 +219,6 @@ class FrameSampler:
             sys.setswitchinterval(self._own_switch_s)
         self._own_switch_s = None
 
-    def _is_sampled(self) -> bool:
-        return self._recorder.top in _SAMPLED_KINDS
-
     def _write(self) -> None:
         locations, samples = self._new, self._samples
         delay = {"delay_s": median(self._delays_s)} if self._delays_s else {}
@@ -230,12 +228,6 @@ class FrameSampler:
         self._texts, self._lines, self._waiting = [], [], []
         self._event_log.notes([{"note": "frames", "places": locations, "samples": samples, **more,
                                 "interval_s": self._interval_s, **delay}])
-
-
-def _set_short_timer_slack() -> None:
-    # Linux adds 50 µs to short waits by default.
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1000, 0, 0, 0)
 
 
 class CodeLoops:
