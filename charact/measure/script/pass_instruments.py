@@ -93,7 +93,7 @@ class Instrument(Protocol):
         """Undo `prepare`."""
 
 
-class OperatorInstrument:
+class _Operators:
     """Profiler trace of iterations, with annotations of phases and layers."""
 
     num_iterations = NUM_ITERATIONS
@@ -114,24 +114,20 @@ class OperatorInstrument:
             self._layers.enter_context(layer_marks(model, prefix))
 
     def begin(self) -> None:
-        """See `Instrument`."""
         with quiet_profiler():
             self._probe.begin()
         self._marks.start()
 
     def end(self, *, last: bool) -> None:
-        """See `Instrument`."""
         self._marks.stop()
         self._probe.end(last=last)
         self._marks.check()
 
     def drop(self) -> None:
-        """See `Instrument`."""
         self._marks.stop()
         self._probe.drop()
 
     def found(self) -> tuple[dict[str, Rows], dict[str, Any]]:
-        """See `Instrument`."""
         found = self._probe.found()
         layers = [row for prefix, model in self._models.items() for row in layer_rows(model, prefix)]
         tables = {"operators": found.operator_rows, "kernels": found.kernel_rows, "counters": found.counter_rows,
@@ -139,11 +135,10 @@ class OperatorInstrument:
         return tables, msgspec.to_builtins(found.facts) | {"flop": found.flop_facts}
 
     def clean(self) -> None:
-        """See `Instrument`."""
         self._layers.close()
 
 
-class MemoryInstrument:
+class _Memory:
     """Profiler's allocation events of one iteration."""
 
     num_iterations = 1
@@ -166,7 +161,6 @@ class MemoryInstrument:
         self._listening = False
 
     def begin(self) -> None:
-        """See `Instrument`."""
         self._silence.enter_context(quiet_allocator())
         with quiet_profiler():
             self._probe.begin()
@@ -174,7 +168,6 @@ class MemoryInstrument:
         self._listening = True
 
     def end(self, *, last: bool) -> None:
-        """See `Instrument`."""
         with self._silence:
             self._listening = False
             self._marks.stop()
@@ -183,18 +176,15 @@ class MemoryInstrument:
             self._marks.check()
 
     def drop(self) -> None:
-        """See `Instrument`."""
         with self._silence:
             self._listening = False
             self._marks.stop()
             self._probe.stop()
 
     def found(self) -> tuple[dict[str, Rows], dict[str, Any]]:
-        """See `Instrument`."""
         return {"memory": self._rows}, msgspec.to_builtins(self._facts) | {"num_iterations": 1}
 
     def clean(self) -> None:
-        """See `Instrument`."""
         self._replacements.undo()
         self._silence.close()
 
@@ -217,7 +207,7 @@ class MemoryInstrument:
         return wrapper
 
 
-class CounterInstrument:
+class _Counters:
     """Counter readings over several iterations, including the time between them, such as a validation."""
 
     num_iterations = 10
@@ -229,7 +219,7 @@ class CounterInstrument:
         self._sampler = Sampler(chosen_sources(None), compute_device())
 
     def prepare(self) -> None:
-        """See `Instrument`."""
+        pass
 
     def begin(self) -> None:
         """Start the counters before the first iteration."""
@@ -251,19 +241,17 @@ class CounterInstrument:
         """Do nothing: the counters also cover the time between iterations."""
 
     def found(self) -> tuple[dict[str, Rows], dict[str, Any]]:
-        """See `Instrument`."""
         return {"counters": self._rows}, self._facts | {
             "num_iterations": self.num_iterations, "sources": self._sampler.outcomes}
 
     def clean(self) -> None:
-        """See `Instrument`."""
         self._marks.stop()
         self._sampler.abandon()
 
 
 INSTRUMENTS: dict[str, Callable[[ProgramState, SpanRecorder, Path], Instrument]] = {
-    "operators": OperatorInstrument, "memory": MemoryInstrument, "inspection": InspectionInstrument,
-    "counters": CounterInstrument,
+    "operators": _Operators, "memory": _Memory, "inspection": InspectionInstrument,
+    "counters": _Counters,
 }
 
 

@@ -18,13 +18,7 @@ from charact.workload.metrics import Metric
 
 
 class Trainer:
-    """State of a training between its epochs.
-
-    Args:
-        training: what to train, and how.
-        on_iteration: called with the stage's name, the number of finished iterations and the total.
-        rank: of a data-parallel training, whose process group exists; it trains on its share of the samples.
-    """
+    """State of a training between its epochs."""
 
     def __init__(self, training: Training, on_iteration: Callable[[str, int, int], None], rank: int = 0) -> None:
         case = training.case

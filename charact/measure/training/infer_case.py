@@ -2,7 +2,7 @@
 
 import contextlib
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
@@ -13,7 +13,8 @@ from torch import nn
 from torch.utils.data import Dataset
 
 from charact.core.observer import Observer
-from charact.core.timeline import iteration_rows
+from charact.core.statistics import mean_interval_frac
+from charact.core.timeline import Iteration, iteration_rows, total_s, with_rest
 from charact.execution.batches import Batches
 from charact.execution.case import Case
 from charact.execution.case_outcome import case_entry, failure
@@ -22,7 +23,7 @@ from charact.execution.loop import Loop, placed
 from charact.execution.memory_limit import release_memory
 from charact.execution.out_of_memory import host_memory_guard
 from charact.execution.precision import float32_products
-from charact.measure.training.dataset_inference import run_inference, synchronize
+from charact.measure.passes.phase_timer import phases_for
 from charact.measure.training.stage_timer import value_of
 from charact.measure.training.weight_files import drop_cached, place_weights, read_weights, save_weights
 from charact.record.in_progress import RANDOM_WEIGHTS
@@ -30,6 +31,7 @@ from charact.record.manifest import CaseEntry
 from charact.record.manifest_passes import InferencePass
 from charact.record.schema import LOAD_PHASES, Rows
 from charact.record.writer import RunWriter
+from charact.workload.metrics import Metric
 
 
 @dataclass(frozen=True)
@@ -180,3 +182,54 @@ def load(case: Case, dataset: Dataset[Any], path: Path) -> tuple[nn.Module, dict
     times_s.append(perf_counter())
     durations = [end - begin for begin, end in itertools.pairwise(times_s)]
     return model, dict(zip(LOAD_PHASES, durations, strict=True))
+
+
+@dataclass(frozen=True)
+class InferenceTimes:
+    """Times of an inference on a data set: loader start, each batch by phase, and wall time on the host's clock."""
+
+    loading_s: float
+    batches: list[Iteration]
+    wall_s: float
+
+    def stage_rows(self, num_samples: int) -> Rows:
+        """Return rows of the table `stages`; host time outside of the batches' phases is `other`."""
+        host_s, device_s = total_s(self.batches)
+        interval_frac = mean_interval_frac([batch.wall_s for batch in self.batches])
+        host_s = with_rest(host_s | {"data": host_s.get("data", 0.0) + self.loading_s}, self.wall_s)
+        return [
+            {"stage": "prediction", "number": 1, "phase": phase, "host_s": spent_s, "device_s": device_s.get(phase),
+             "num_iterations": len(self.batches), "num_samples": num_samples, "interval_frac": interval_frac}
+            for phase, spent_s in host_s.items()
+        ]
+
+
+def run_inference(loop: Loop, batches: Batches, num_batches: int, metrics: Sequence[Metric],
+                  on_iteration: Callable[[int, float], None]) -> InferenceTimes:
+    """Run inference on batches in order, from the first batch to the end of the last one on the device.
+
+    Starting the loader counts as `data` of the stage; metrics and the final synchronization count as its `other`. None
+    of them is part of a batch's latency. The first batch includes the initialization of the device.
+    """
+    phases = phases_for(loop.case.device)
+    measured: list[Iteration] = []
+    begun = perf_counter()
+    loop.feed(batches.epoch(loop.case.data.seed))
+    loading_s = perf_counter() - begun
+    for number in range(1, num_batches + 1):
+        with phases:
+            step = loop.iteration(phases)
+        for metric in metrics:
+            metric.update(step.outputs, step.batch)
+        del step  # so that only one batch is in memory while the next one is fetched
+        measured += phases.take()
+        on_iteration(number, (perf_counter() - begun) / number)
+    synchronize(loop.case.device)
+    wall_s = perf_counter() - begun
+    return InferenceTimes(loading_s, measured + phases.take(wait=True), wall_s)
+
+
+def synchronize(device: torch.device) -> None:
+    """Wait until the device has finished all its work."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

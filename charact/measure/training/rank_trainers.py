@@ -41,11 +41,6 @@ class RankTrainers:
 
     All ranks train, each on its share of the samples. Rank 0 validates and writes checkpoints; the others wait. A
     rank's training loss and metrics are those of its share.
-
-    Args:
-        training: what to train, and how; its case has the number of ranks.
-        on_iteration: called with rank 0's stage, the number of finished iterations and the total.
-        interrupt: tells whether a signal ended the run.
     """
 
     _processes: Sequence[Any] = ()

@@ -40,15 +40,6 @@ def run_stage(name: str, epoch: int, loop: Loop, batches: Batches, seed: int, me
 
     Starting and stopping the loader counts as `data`; metrics, progress and the final synchronization as `other`.
 
-    Args:
-        name: `training` or `validation`.
-        epoch: its number, from 1.
-        loop: of the model.
-        batches: data of the stage.
-        seed: of the batches' order.
-        metrics: new ones.
-        on_iteration: called with the stage's name, the number of finished iterations and the total.
-
     Raises:
         DivergedError: the loss is not finite.
     """

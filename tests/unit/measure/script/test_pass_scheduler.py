@@ -14,12 +14,7 @@ from torch import nn
 
 from charact.core.timeline import Iteration
 from charact.measure.script import pass_instruments, pass_scheduler
-from charact.measure.script.pass_instruments import (
-    CounterInstrument,
-    MemoryInstrument,
-    OperatorInstrument,
-    quiet_profiler,
-)
+from charact.measure.script.pass_instruments import INSTRUMENTS, quiet_profiler
 from charact.measure.script.pass_scheduler import MAX_DISCARDED, PassScheduler
 from charact.measure.script.program_state import PhaseMarks, ProgramState
 from charact.measure.script.spans.pass_results import PassNotes
@@ -370,7 +365,7 @@ class TestCountersOfAWatchedProgram:
     def test_samples_have_the_phases_of_their_spans(self, source: Made, tmp_path: Path) -> None:
         recorder = SpanRecorder()
         recorder.on = True
-        instrument = CounterInstrument(ProgramState({}, dict), recorder, tmp_path)
+        instrument = INSTRUMENTS["counters"](ProgramState({}, dict), recorder, tmp_path)
         instrument.prepare()
         for number in range(3):
             instrument.begin()
@@ -403,12 +398,12 @@ class TestCountersOfAWatchedProgram:
         assert not [thread for thread in threading.enumerate() if thread.name == "charact-sampler"]
 
 
-@pytest.mark.parametrize("kind", [OperatorInstrument, MemoryInstrument])
-def test_a_program_that_profiles_itself_keeps_its_profiler(kind: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["operators", "memory"])
+def test_a_program_that_profiles_itself_keeps_its_profiler(kind: str, tmp_path: Path) -> None:
     gc.collect()
     own = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU])
     notes: list[dict[str, Any]] = []
-    scheduler = PassScheduler(["operators" if kind is OperatorInstrument else "memory"], tmp_path, SpanRecorder(), {},
+    scheduler = PassScheduler([kind], tmp_path, SpanRecorder(), {},
                               dict, notes.append)
     assert not scheduler.advance(iteration_ended=True)
     assert notes[-1]["reason"] == "the program uses PyTorch's profiler itself, and a process can have only one"
@@ -422,7 +417,7 @@ def test_layers_are_marked_meanwhile_unless_a_hook_would_break_a_graph(compiles:
                                                                        monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pass_instruments, "compiles", lambda: compiles)
     model = nn.Sequential(nn.Linear(4, 4))
-    instrument = OperatorInstrument(ProgramState({1: model}, dict), SpanRecorder(), tmp_path)
+    instrument = INSTRUMENTS["operators"](ProgramState({1: model}, dict), SpanRecorder(), tmp_path)
     instrument.prepare()
     assert bool(model[0]._forward_pre_hooks) is not compiles
     instrument.clean()

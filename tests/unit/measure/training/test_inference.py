@@ -23,8 +23,7 @@ from charact.execution.case import Case
 from charact.execution.interrupt import Interrupt
 from charact.execution.loop import Loop
 from charact.measure.training import infer_case
-from charact.measure.training.dataset_inference import InferenceTimes, run_inference
-from charact.measure.training.infer_case import InferencePlan, infer_cases, load
+from charact.measure.training.infer_case import InferencePlan, InferenceTimes, infer_cases, load, run_inference
 from charact.measure.training.weight_files import cached_frac, check_weights, drop_cached, save_weights
 from charact.record.manifest_passes import InferencePass
 from charact.record.reader import Run
