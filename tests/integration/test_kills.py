@@ -84,8 +84,8 @@ def survive(server: Server, rng: random.Random, cwd: Path, command: list[str], s
 
 
 def finished(flushed: dict[str, Flushed]) -> dict[str, Flushed]:
-    return {case: one for case, one in flushed.items() if one.entry["status"] not in ("running", "interrupted")
-            or one.entry["passes"]["training"]["num_epochs"]}
+    return {case: one for case, one in flushed.items() if one.entry.status not in ("running", "interrupted")
+            or one.entry.passes.training.num_epochs}
 
 
 @pytest.mark.slow

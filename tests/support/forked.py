@@ -21,11 +21,13 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
 import pandas as pd
 import pyarrow as pa
 import pytest
 
 from charact.record.in_progress import LEFTOVERS, LOCK, PARTIAL_PREFIX
+from charact.record.manifest import CaseEntry, typed_entry
 from charact.record.reader import Run, arrow_schema, load_run
 
 _ANSWER_S = 900.0
@@ -45,7 +47,7 @@ class Done(NamedTuple):
 class Flushed(NamedTuple):
     """A case as a record took it in."""
 
-    entry: dict[str, Any]
+    entry: CaseEntry
     tables: dict[str, list[dict[str, Any]]]
 
 
@@ -90,8 +92,8 @@ class Child:
         return self._kept("err")
 
     def flushed(self) -> dict[str, Flushed]:
-        found = [Flushed(*json.loads(line)) for line in self._kept("flushed").split("\n")[:-1]]
-        return {one.entry["case"]: one for one in found}
+        lines = map(json.loads, self._kept("flushed").split("\n")[:-1])
+        return {entry["case"]: Flushed(typed_entry(entry), tables) for entry, tables in lines}
 
     def _kept(self, name: str) -> str:
         path = self._place / name
@@ -171,7 +173,7 @@ def no_file_above(num_bytes: int) -> Iterator[None]:
 def assert_holds(run: Run, flushed: dict[str, Flushed]) -> None:
     """A published run holds what was flushed, row for row."""
     for case, (entry, tables) in flushed.items():
-        assert [each for each in run.manifest["cases"] if each["case"] == case] == [entry]
+        assert run.entry(case) == entry
         for table, rows in tables.items():
             held = run.table(table)
             held = held[held["case"] == case].reset_index(drop=True)
@@ -327,8 +329,8 @@ def _keep_list(path: Path) -> None:
 
     add_case = RunWriter.add_case
 
-    def kept(writer: RunWriter, case: dict[str, Any], tables: dict[str, list[dict[str, Any]]]) -> None:
-        line = json.dumps([case, {table: rows for table, rows in tables.items() if rows}])
+    def kept(writer: RunWriter, case: CaseEntry, tables: dict[str, list[dict[str, Any]]]) -> None:
+        line = json.dumps([msgspec.to_builtins(case), {table: rows for table, rows in tables.items() if rows}])
         add_case(writer, case, tables)
         with path.open("a") as file:
             file.write(line + "\n")
