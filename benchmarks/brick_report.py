@@ -14,6 +14,7 @@ from charact.bricks.analysis.construction import BrickTimes, Construction, const
 from charact.bricks.suite.suite import Suite
 from charact.bricks.timing.rounds import Rounds, as_stored
 from charact.bricks.timing.suite_run import left_out
+from charact.record.manifest import typed_entry
 from charact.record.reader import Rows, load_run
 from charact.record.writer import RunWriter
 
@@ -32,10 +33,10 @@ def times_of(suite: Suite, rounds: Rounds, times: Rows, mode: str, method: str, 
     rows = [as_stored(row) for row in rounds.rows.values() if row["brick"] not in names]
     facts = {**rounds.facts, "status": "ok", "reason": None, "method": method, "suite": suite.name, "g": suite.g,
              "cut_method": suite.method}
-    writer.add_case(
+    writer.add_case(typed_entry(
         {"case": case, "workload": "bricks", "variant": suite.name, "mode": mode, "precision": "fp32", "device": "cpu",
          "input_size": None, "batch_size": None, "num_parameters": None, "status": "ok", "reason": None,
-         "passes": {"bricks": facts}},
+         "passes": {"bricks": facts}}),
         {"bricks": [*rows, *left_out], "brick_times": [row for row in times if row["brick"] not in names]})
     writer.close("complete")
     return BrickTimes(load_run(writer.publish()), case)

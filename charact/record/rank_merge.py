@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pyarrow.compute as pc
 
 from charact.record.rank_parts import STOPPED_MEASURING, Part
@@ -46,13 +47,13 @@ def merge_parts(out: Path, parts: Sequence[Part]) -> RunWriter:
 
 def _leave_out_siblings(runs: Sequence[Run]) -> None:
     """Subtract the processor time of ranks on the same host from what other programs used while a rank was timed."""
-    uses = [(run.manifest.get("hostname"), number, entry["passes"].get("timing", {}).get("core_use"))
-            for number, run in enumerate(runs) for entry in run.manifest["cases"][:1]]
-    rates = {number: use["processor_s"] / use["length_s"] for _, number, use in uses if use}
+    uses = [(run.manifest.get("hostname"), number, entry.passes.timing.core_use)
+            for number, run in enumerate(runs) for entry in run.entries[:1]]
+    rates = {number: use.processor_s / use.length_s for _, number, use in uses if use}
     for host, number, use in uses:
         if use:
             siblings = sum(rates.get(other, 0.0) for one, other, _ in uses if one == host and other != number)
-            use["others_s"] = max(0.0, use["others_s"] - siblings * use["length_s"])
+            use.others_s = max(0.0, use.others_s - siblings * use.length_s)
 
 
 def first_failure(ranks: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
@@ -82,7 +83,7 @@ def _ending(ranks: Sequence[dict[str, Any]]) -> str:
 def described(part: Part, run: Run) -> dict[str, Any]:
     """Return what the merged run says of a rank."""
     facts, identity = run.manifest, run.manifest.get("rank", {})
-    timed = [entry["passes"].get("timing", {}).get("num_iterations") or 0 for entry in facts["cases"]]
+    timed = [entry.passes.timing.num_iterations or 0 for entry in run.entries]
     return {
         "rank": part.rank, "local_rank": identity.get("local_rank"), "world_size": identity.get("world_size", 1),
         "hostname": facts.get("hostname"), "num_iterations": sum(timed), "ending": facts.get("ending"),
@@ -93,13 +94,13 @@ def described(part: Part, run: Run) -> dict[str, Any]:
 
 def _add(writer: RunWriter, part: Part, run: Run) -> None:
     identity = run.manifest.get("rank", {})
-    for entry in run.manifest["cases"]:
-        name = entry["case"]
-        of_rank = {"case": f"{name}-rank{part.rank}", "rank": part.rank, "local_rank": identity.get("local_rank"),
-                   "world_size": identity.get("world_size"), "hostname": run.manifest.get("hostname")}
-        writer.add_case(entry | of_rank, {table: rows for table in TABLES if (rows := _rows(run, table, name))})
-        if (trace := run.trace(name)) is not None:
-            shutil.copyfile(trace, writer.trace_path(of_rank["case"]))
+    for entry in run.entries:
+        of_rank = msgspec.structs.replace(
+            entry, case=f"{entry.case}-rank{part.rank}", rank=part.rank, local_rank=identity.get("local_rank"),
+            world_size=identity.get("world_size"), hostname=run.manifest.get("hostname"))
+        writer.add_case(of_rank, {table: rows for table in TABLES if (rows := _rows(run, table, entry.case))})
+        if (trace := run.trace(entry.case)) is not None:
+            shutil.copyfile(trace, writer.trace_path(of_rank.case))
 
 
 def _rows(run: Run, table: str, case: str) -> Rows:

@@ -27,7 +27,6 @@ from charact.core.bounded_reading import check_declared, read_all
 from charact.core.errors import UserError
 from charact.core.files import reading
 from charact.core.text import valid_values
-from charact.record.case_facts import with_defaults
 from charact.record.checksums import CHECKSUM, TABLE_CHECKSUMS, checksum
 from charact.record.in_progress import PARTIAL_PREFIX, PARTS, trace_name
 from charact.record.manifest import REMEDY, CaseEntry, Options, one_line, read_manifest, typed_entry
@@ -242,10 +241,8 @@ class Run:
 
     def passes(self, case: str) -> dict[str, Any]:
         """Return the recorded facts of each pass over a case, by pass: status, reason and others."""
-        for entry in self.manifest["cases"]:
-            if entry["case"] == case:
-                return {name: with_defaults(facts, name) for name, facts in entry.get("passes", {}).items()}
-        raise KeyError(case)
+        return {name: msgspec.to_builtins(msgspec.structs.asdict(facts))
+                for name, facts in self.entry(case).passes.items()}
 
     def table(self, name: str) -> pd.DataFrame:
         """Return a table of `schema.TABLES`; without rows if the run has none.

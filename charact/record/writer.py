@@ -13,7 +13,6 @@ import pyarrow as pa
 from charact.core.errors import UserError
 from charact.core.files import atomic_write, sync, writing
 from charact.core.text import valid_values
-from charact.record.case_facts import pass_facts
 from charact.record.checksums import TABLE_CHECKSUMS, checksum
 from charact.record.in_progress import (
     LEFTOVERS,
@@ -65,7 +64,7 @@ class RunWriter:
     @property
     def holds_nothing(self) -> bool:
         """Whether nothing in the record has finished: no case, epoch or round."""
-        return not any(map(_has_finished, self.manifest["cases"]))
+        return not any(map(_has_finished, self._entries()))
 
     @property
     def lock(self) -> int:
@@ -89,15 +88,18 @@ class RunWriter:
 
     def entry(self, case: str) -> CaseEntry | None:
         """Return a case's entry in the manifest; None before it was flushed."""
-        return next((typed_entry(entry) for entry in self.manifest["cases"] if entry["case"] == case), None)
+        return next((entry for entry in self._entries() if entry.case == case), None)
 
-    def add_case(self, entry: CaseEntry | dict[str, Any], tables: dict[str, Rows]) -> None:
+    def _entries(self) -> list[CaseEntry]:
+        return [typed_entry(entry) for entry in self.manifest["cases"]]
+
+    def add_case(self, entry: CaseEntry, tables: dict[str, Rows]) -> None:
         """Flush one case: its entry in the manifest, and its rows (`case` is filled in) by table.
 
         A case can be flushed again, as a training is after each epoch: until everything is written, the record has the
         earlier version of the case. A table that is not named keeps its rows.
         """
-        case = valid_values(entry if isinstance(entry, dict) else msgspec.to_builtins(entry))
+        case = valid_values(msgspec.to_builtins(entry))
         name = case["case"]
         before = {entry["case"]: entry for entry in self.manifest["cases"]}
         entries = before | {name: case}
@@ -160,9 +162,8 @@ class RunWriter:
 
     def _remove_leftovers(self) -> None:
         """Remove files of unfinished runs, and partially written ones."""
-        written = {trace_name(entry["case"]) for entry in self.manifest["cases"] if _has_trace(entry)}
-        written |= {Path(str(entry["passes"]["training"].get("weights"))).name for entry in self.manifest["cases"]
-                    if "training" in entry.get("passes", {})}
+        written = {trace_name(entry.case) for entry in self._entries() if entry.passes.operators.status == "ok"}
+        written |= {Path(weights).name for entry in self._entries() if (weights := entry.passes.training.weights)}
         unfinished = [path for folder in ("trace", "weights") for path in self.directory.glob(f"{folder}/*")
                       if path.name not in written]
         hidden = [path for path in self.directory.glob(".*") if path.is_file()]
@@ -189,14 +190,9 @@ class RunWriter:
             write_table(temporary, table, rows)
 
 
-def _has_finished(entry: dict[str, Any]) -> bool:
+def _has_finished(entry: CaseEntry) -> bool:
     """Return whether a case has ended, or an epoch of its training or a round of its suite has."""
-    facts = entry.get("passes", {}).values()
-    return entry["status"] not in UNFINISHED or any(one.get("num_epochs") or one.get("num_rounds") for one in facts)
-
-
-def _has_trace(entry: dict[str, Any]) -> bool:
-    return bool(pass_facts(entry, "operators").get("status") == "ok")
+    return bool(entry.status not in UNFINISHED or entry.passes.training.num_epochs or entry.passes.bricks.num_rounds)
 
 
 def _arrow(rows: Rows, table: str) -> pa.Table:

@@ -29,6 +29,7 @@ from charact.commands._shared.runs import read_run
 from charact.commands.compare import _BY
 from charact.core.errors import UserError
 from charact.record.checksums import CHECKSUM, sealed
+from charact.record.manifest import typed_entry
 from charact.record.reader import Run, load_run
 from charact.record.schema import TABLES
 from charact.record.writer import RunWriter
@@ -49,7 +50,7 @@ from charact.views.terminal.renderer import summary
 
 def _partial(out: Path) -> Path:
     writer = RunWriter(out, "killed", records.manifest("profile", "resnet50"))
-    writer.add_case(records.case_entry("resnet50", 32, "train"), records.case_tables("train", 32))
+    writer.add_case(typed_entry(records.case_entry("resnet50", 32, "train")), records.case_tables("train", 32))
     os.close(writer._lock)  # as the end of its process does
     return writer.directory
 

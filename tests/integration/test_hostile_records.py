@@ -24,6 +24,7 @@ from charact.commands import tensorboard
 from charact.core import output
 from charact.core.console import Console
 from charact.record.in_progress import PARTIAL_PREFIX
+from charact.record.manifest import typed_entry
 from charact.record.reader import Run, load_run
 from charact.views.tensorboard.records import Records
 from charact.views.terminal.live import State, line, panel
@@ -112,7 +113,7 @@ def test_an_export_prints_nothing_that_is_obeyed(spoilt: dict[str, Path], form: 
 def test_recovering_prints_nothing_that_is_obeyed(tmp_path: Path, here: Here) -> None:
     writer = records.RunWriter(tmp_path, "resnet50", records.manifest("profile"))
     entry = records.case_entry("resnet50", 32, "train", status="error", reason=EVIL)
-    writer.add_case(entry | {"case": EVIL}, {})
+    writer.add_case(typed_entry(entry | {"case": EVIL}), {})
     writer.manifest["name"] = EVIL
     os.close(writer._lock)
     directory = tmp_path / f"{PARTIAL_PREFIX}x{EVIL.replace('/', '')}"

@@ -12,6 +12,7 @@ from support import records
 from support.hostile import EVIL, assert_harmless
 
 from charact.record.in_progress import PARTIAL_PREFIX
+from charact.record.manifest import typed_entry
 from charact.record.reader import load_run
 from charact.record.writer import RunWriter
 from charact.views.html.report import report
@@ -89,7 +90,7 @@ def test_run_directories_of_any_name_are_read_and_written(tmp_path: Path, here: 
 
 def test_a_killed_run_of_any_name_is_recovered(tmp_path: Path, here: Here) -> None:
     writer = RunWriter(tmp_path, ODD, records.manifest("profile", ODD))
-    writer.add_case(records.case_entry("resnet50", 32, "train"), records.case_tables("train", 32))
+    writer.add_case(typed_entry(records.case_entry("resnet50", 32, "train")), records.case_tables("train", 32))
     os.close(writer._lock)
     writer.directory.rename(tmp_path / f"{PARTIAL_PREFIX}{ODD}")
     done = here("recover", f"{PARTIAL_PREFIX}{ODD}", cwd=tmp_path)

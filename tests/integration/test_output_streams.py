@@ -22,6 +22,7 @@ import charact.views.tensorboard.scalars  # noqa: F401
 from charact import cli
 from charact.core.plugins import module_names
 from charact.record.in_progress import PARTIAL_PREFIX
+from charact.record.manifest import typed_entry
 from charact.record.reader import load_run
 from charact.sweeps.definition import Definition, SweepCase
 from charact.sweeps.directory import SweepDirectory
@@ -50,7 +51,7 @@ def place(tmp_path: Path) -> Path:
     """A directory with what commands need."""
     records.write_record(tmp_path).rename(tmp_path / "run")
     writer = records.RunWriter(tmp_path, "resnet50", records.manifest("profile"))
-    writer.add_case(records.case_entry("resnet50", 32, "train"), records.case_tables("train", 32))
+    writer.add_case(typed_entry(records.case_entry("resnet50", 32, "train")), records.case_tables("train", 32))
     os.close(writer._lock)
     writer.directory.rename(tmp_path / f"{PARTIAL_PREFIX}x")
     a_suite(tmp_path / "suite", product())

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from charact.record.manifest import typed_entry
 from charact.record.reader import Run, load_run
 from charact.record.writer import RunWriter
 from support.records import manifest, publish
@@ -114,14 +115,14 @@ class Models:
         entry = model_entry(workload, **changes)
         if measured:
             entry["passes"]["timing"] = {"status": "ok", "reason": None}
-        self.writer.add_case(entry, tables)
+        self.writer.add_case(typed_entry(entry), tables)
         return self
 
     def fail(self, workload: str, reason: str) -> "Models":
         """A model that lacks the time of its brick 99ff."""
         lacking = {**piece_rows(["11bb"])[0], "brick": "99ff", "time_s": None, "num_layers": None, "layer_types": None}
         tables = {"pieces": [*piece_rows(["00aa"]), lacking], "constructions": latency_rows(None, reason=reason)}
-        self.writer.add_case(model_entry(workload, status="error", reason=reason), tables)
+        self.writer.add_case(typed_entry(model_entry(workload, status="error", reason=reason)), tables)
         return self
 
     def run(self) -> Run:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from charact.record.manifest import typed_entry
 from charact.record.reader import Run, load_run
 from charact.record.writer import RunWriter
 from support.judged import CEILINGS
@@ -63,11 +64,12 @@ class Operations:
                        for row in repetition_rows(median_s, direction, on_device=on_device)]
         told = entry(problem, suite=facts.get("suite") or "") | (entry_of or {})
         told["passes"]["ops"]["directions"] = {direction: {"ended_by": "precision"} for direction in times_s}
-        self.writer.add_case(told, {"problems": rows, "repetitions": repetitions})
+        self.writer.add_case(typed_entry(told), {"problems": rows, "repetitions": repetitions})
         return self
 
     def fail(self, problem: str, status: str, reason: str, rows: Sequence[Row] = (), **of_entry: Any) -> "Operations":
-        self.writer.add_case(entry(problem, status=status, reason=reason, **of_entry), {"problems": list(rows)})
+        self.writer.add_case(typed_entry(entry(problem, status=status, reason=reason, **of_entry)),
+                             {"problems": list(rows)})
         return self
 
     def run(self) -> Run:

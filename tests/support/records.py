@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from charact.record.in_progress import write_manifest
+from charact.record.manifest import typed_entry
 from charact.record.schema import TABLES, Rows
 from charact.record.writer import RunWriter
 from support.kept import written_once
@@ -123,7 +124,7 @@ def publish(out: Path, name: str, facts: dict[str, Any], *cases: tuple[dict[str,
     """A published run below `out` with these facts in its manifest, and an entry and tables for each case."""
     writer = RunWriter(out, name, facts)
     for entry, tables in cases:
-        writer.add_case(entry, tables)
+        writer.add_case(typed_entry(entry), tables)
     writer.close("complete")
     return writer.publish()
 

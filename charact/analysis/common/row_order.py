@@ -12,7 +12,7 @@ from charact.record.schema import LOAD_PHASES, MEMORY_CATEGORIES, PHASES, STAGES
 def in_order(frame: pd.DataFrame, run: Run, *columns: str) -> pd.DataFrame:
     """Return the rows sorted by some of the columns case, stage, phase and category; the sort is stable."""
     orders: dict[str, Sequence[str]] = {
-        "case": [entry["case"] for entry in run.manifest["cases"]],
+        "case": [entry.case for entry in run.entries],
         "stage": STAGES,
         "phase": (*LOAD_PHASES, *PHASES),
         "category": MEMORY_CATEGORIES,

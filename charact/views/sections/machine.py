@@ -17,7 +17,7 @@ def _html(run: Run) -> Body:
         lists[0].items.append(("anonymous", "names of the host and the user, paths, the commit and identifiers of GPUs "
                                             "are removed"))
     # All cases of a model share these facts, except for the mode.
-    model = {key: value for entry in manifest["cases"] for key, value in (entry.get("facts") or {}).items()}
+    model = {key: value for entry in run.entries for key, value in (entry.facts or {}).items()}
     if model:
         lists.append(Facts("Model", _items(model)))
     for title in ("machine", "software", "options"):

@@ -213,8 +213,8 @@ def _search_command(row: Any) -> str:
 
 def failed(run: Run, case: str, status: str) -> str:
     """Return the status of a failed case in words: does not fit, if that was estimated."""
-    (entry,) = (one for one in run.manifest["cases"] if one["case"] == case)
-    estimated = run.passes(case).get("prediction", {}).get("fits") is False and entry.get("requested_bytes") is None
+    entry = run.entry(case)
+    estimated = entry.passes.prediction.fits is False and entry.requested_bytes is None
     return "does not fit" if estimated else status
 
 

@@ -10,6 +10,7 @@ from support.records import manifest, watched_entry, watched_rows
 from charact.commands._shared.ranks import end_rank, merge_job, merged
 from charact.core.errors import UserError
 from charact.record.in_progress import PARTIAL_PREFIX
+from charact.record.manifest import typed_entry
 from charact.record.rank_parts import is_job, job_of, part_folder, parts_of
 from charact.record.reader import load_run
 from charact.record.runs import run_directories
@@ -25,7 +26,7 @@ def begun(out: Path, rank: int, *, world_size: int = 2, **facts: Any) -> RunWrit
     described = manifest("run", "gan.py") | {"options": options, "rank": identity, "ending": "to its end"}
     writer = RunWriter(part_folder(out, JOB, rank), "gan", described | facts)
     if "reason" not in facts:
-        writer.add_case(watched_entry(), {"iterations": watched_rows()})
+        writer.add_case(typed_entry(watched_entry()), {"iterations": watched_rows()})
     return writer
 
 

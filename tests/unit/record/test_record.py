@@ -27,6 +27,7 @@ from charact.core.errors import UserError
 from charact.core.files import write_text
 from charact.record import in_progress
 from charact.record.checksums import CHECKSUM, TABLE_CHECKSUMS
+from charact.record.manifest import typed_entry
 from charact.record.reader import PARTIAL_PREFIX, Run, load_run
 from charact.record.schema import ADDED_COLUMNS, DAMAGED, SCHEMA_VERSION, TABLES, UNIQUE, Column, column_names
 from charact.record.writer import RunWriter
@@ -82,7 +83,7 @@ def test_rows_come_back_as_they_were(tmp_path: Path, table: str, data: st.DataOb
     cases = data.draw(st.lists(rows_of(table), min_size=1, max_size=3))
     writer = RunWriter(tmp_path, "round", {})
     for number, rows in enumerate(cases):
-        writer.add_case(entry(f"case-{number}"), {table: rows})
+        writer.add_case(typed_entry(entry(f"case-{number}")), {table: rows})
     writer.close("complete")
     frame = load_run(writer.publish()).table(table)
     columns = column_names(table)
@@ -96,7 +97,7 @@ def test_rows_come_back_as_they_were(tmp_path: Path, table: str, data: st.DataOb
 def test_the_manifest_comes_back_as_it_was(tmp_path: Path, name: str, command_line: list[str],
                                            reason: str | None) -> None:
     writer = RunWriter(tmp_path / "runs", name, {"command_line": command_line})
-    writer.add_case(entry(f"{name}-224") | {"reason": reason}, {})
+    writer.add_case(typed_entry(entry(f"{name}-224") | {"reason": reason}), {})
     writer.close("complete")
     path = writer.publish()
     run = load_run(path)
@@ -143,13 +144,13 @@ def test_cases_and_passes_are_those_of_the_manifest(record: Path) -> None:
 def test_a_column_that_the_schema_does_not_know_is_a_bug(tmp_path: Path) -> None:
     writer = RunWriter(tmp_path, "x", {})
     with pytest.raises(AssertionError, match="host_seconds"):
-        writer.add_case(entry("a"), {"iterations": [{"iteration": 0, "host_seconds": 1.0}]})
+        writer.add_case(typed_entry(entry("a")), {"iterations": [{"iteration": 0, "host_seconds": 1.0}]})
 
 
 def test_a_number_that_is_none_never_reaches_the_manifest(tmp_path: Path) -> None:
     writer = RunWriter(tmp_path, "x", {})
     with pytest.raises(ValueError, match="not JSON compliant"):
-        writer.add_case(entry("a") | {"requested_bytes": math.nan}, {})
+        writer.add_case(typed_entry(entry("a") | {"requested_bytes": math.nan}), {})
     assert load_run(writer.directory, partial=True).manifest["cases"] == []
 
 
@@ -165,7 +166,7 @@ while True:
     writer = RunWriter(Path(sys.argv[1]), "killed", {})
     for number in range(3):
         entry = {"case": f"case-{number}", "status": "ok", "reason": None}
-        writer.add_case(entry, {"iterations": rows, "layers": [{"layer": "a"}]})
+        writer.add_case(typed_entry(entry), {"iterations": rows, "layers": [{"layer": "a"}]})
         print("flushed", flush=True)
     writer.close("complete")
     writer.publish()
@@ -232,7 +233,7 @@ def test_a_run_that_is_killed_at_any_step_keeps_its_flushed_cases(
     with pytest.raises(KeyboardInterrupt):  # noqa: PT012 - which of the steps dies is the parameter
         writer = RunWriter(tmp_path, "killed", {})
         for number in range(3):
-            writer.add_case(entry(f"case-{number}"), {"iterations": iteration_rows(2000), "layers": [{"layer": "a"}]})
+            writer.add_case(typed_entry(entry(f"case-{number}")), {"iterations": iteration_rows(2000), "layers": [{"layer": "a"}]})
         writer.close("complete")
         raise KeyboardInterrupt
     directories = list(tmp_path.iterdir())
@@ -253,7 +254,7 @@ from charact.record.writer import RunWriter
 sys.stdin.read()  # until all are ready
 for number in range(5):
     writer = RunWriter(Path(sys.argv[1]), "same", {"token": f"{sys.argv[2]}-{number}"})
-    writer.add_case({"case": "a", "status": "ok"}, {"layers": [{"layer": sys.argv[2]}]})
+    writer.add_case(typed_entry({"case": "a", "status": "ok"}), {"layers": [{"layer": sys.argv[2]}]})
     writer.close("complete")
     writer.publish()
 """
@@ -312,7 +313,7 @@ def test_no_space_for_the_first_byte_leaves_nothing(tmp_path: Path) -> None:
 def test_no_space_for_a_case_keeps_those_before_it(tmp_path: Path) -> None:
     said, cases, num_rows, parts, left = in_child("""
 writer = RunWriter(out, "x", {})
-writer.add_case({"case": "a", "status": "ok"}, rows(10))
+writer.add_case(typed_entry({"case": "a", "status": "ok"}), rows(10))
 limit(50_000)
 print(attempt(writer.add_case, {"case": "b", "status": "ok"}, rows(100_000)))
 run = load_run(writer.directory, partial=True)
@@ -331,7 +332,7 @@ def test_no_space_for_the_tables_keeps_the_cases(tmp_path: Path) -> None:
     said, num_rows = in_child("""
 writer = RunWriter(out, "x", {})
 for number in range(10):
-    writer.add_case({"case": str(number), "status": "ok"}, rows(1000))
+    writer.add_case(typed_entry({"case": str(number), "status": "ok"}), rows(1000))
 limit(100_000)
 print(attempt(writer.close, "complete"))
 print(len(load_run(writer.directory, partial=True).layers))
@@ -526,7 +527,7 @@ def test_a_foreign_table_is_refused(record: Path, content: bytes) -> None:
 
 def test_a_text_that_is_none_is_refused(tmp_path: Path) -> None:
     writer = RunWriter(tmp_path, "r", {})
-    writer.add_case(entry("case-0"), {"layers": [{"layer": "unique-name", "layer_type": "Linear"}]})
+    writer.add_case(typed_entry(entry("case-0")), {"layers": [{"layer": "unique-name", "layer_type": "Linear"}]})
     writer.close("complete")
     path = writer.publish()
     table = pq.ParquetFile(path / "layers.parquet").read()
@@ -595,7 +596,7 @@ def test_a_table_is_read_once(record: Path) -> None:
 
 def test_a_table_that_is_gone_is_missed(tmp_path: Path) -> None:
     writer = RunWriter(tmp_path, "gone", {})
-    writer.add_case(entry("case-0"), {"layers": [{"layer": "a"}]})
+    writer.add_case(typed_entry(entry("case-0")), {"layers": [{"layer": "a"}]})
     writer.close("complete")
     path = writer.publish()
     assert load_run(path).manifest["tables"] == ["layers"]
@@ -609,7 +610,7 @@ def test_a_table_of_another_run_is_refused(tmp_path: Path) -> None:
     paths = []
     for name in ("one", "two"):
         writer = RunWriter(tmp_path, name, {})
-        writer.add_case(entry(name), {"layers": [{"layer": "a"}]})
+        writer.add_case(typed_entry(entry(name)), {"layers": [{"layer": "a"}]})
         writer.close("complete")
         paths.append(writer.publish())
     (paths[0] / "layers.parquet").write_bytes((paths[1] / "layers.parquet").read_bytes())
@@ -630,9 +631,9 @@ def test_a_device_is_not_replaced_by_a_file(tmp_path: Path) -> None:
 
 def test_a_case_that_is_flushed_again_takes_the_place_of_what_was_there(tmp_path: Path) -> None:
     writer = RunWriter(tmp_path, "again", {})
-    writer.add_case(entry("one") | {"status": "running"}, {"iterations": iteration_rows(1)})
-    writer.add_case(entry("two"), {"iterations": iteration_rows(2)})
-    writer.add_case(entry("one"), {"iterations": iteration_rows(3)})
+    writer.add_case(typed_entry(entry("one") | {"status": "running"}), {"iterations": iteration_rows(1)})
+    writer.add_case(typed_entry(entry("two")), {"iterations": iteration_rows(2)})
+    writer.add_case(typed_entry(entry("one")), {"iterations": iteration_rows(3)})
     for ended in (False, True):
         run = load_run(writer.close("complete") if ended else writer.directory, partial=not ended)
         assert list(run.cases["case"]) == ["one", "two"]
@@ -649,12 +650,12 @@ def test_a_run_shows_itself_in_a_line(record: Path) -> None:
 class TestReopening:
     def test_a_run_that_was_killed_is_gone_on_with(self, tmp_path: Path) -> None:
         writer = RunWriter(tmp_path, "killed", {"command_line": ["charact"]})
-        writer.add_case(entry("one"), {"iterations": iteration_rows(2)})
+        writer.add_case(typed_entry(entry("one")), {"iterations": iteration_rows(2)})
         os.close(writer._lock)  # as the end of its process does
         again = RunWriter.reopen(writer.directory)
         assert again.entry("one") == entry("one")
         assert again.entry("two") is None
-        again.add_case(entry("two"), {"iterations": iteration_rows(1)})
+        again.add_case(typed_entry(entry("two")), {"iterations": iteration_rows(1)})
         again.close("complete")
         run = load_run(again.publish())
         assert (run.run_id, run.path) == (writer.run_id, writer.final)
@@ -676,7 +677,7 @@ class TestReopening:
 
     def test_a_run_that_only_lacked_its_name_keeps_its_tables(self, tmp_path: Path) -> None:
         writer = RunWriter(tmp_path, "late", {})
-        writer.add_case(entry("one"), {"iterations": iteration_rows(2)})
+        writer.add_case(typed_entry(entry("one")), {"iterations": iteration_rows(2)})
         writer.close("complete")
         os.close(writer._lock)
         again = RunWriter.reopen(writer.directory)
@@ -756,7 +757,7 @@ class TestChecksums:
 
     def test_a_run_that_goes_on_has_a_checksum_of_its_manifest(self, tmp_path: Path) -> None:
         writer = RunWriter(tmp_path, "x", {})
-        writer.add_case(entry("a"), {"iterations": iteration_rows(1)})
+        writer.add_case(typed_entry(entry("a")), {"iterations": iteration_rows(1)})
         assert len(load_run(writer.directory, partial=True).iterations) == 1
         text = (writer.directory / "run.json").read_text()
         (writer.directory / "run.json").write_text(text.replace('"name": "x"', '"name": "y"'))
@@ -788,13 +789,13 @@ class TestValues:
     def test_what_no_reader_would_take_is_not_written(self, tmp_path: Path) -> None:
         writer = RunWriter(tmp_path, "x", {})
         with pytest.raises(UserError, match=r"a cannot be recorded .table iterations, column 'phase': 'forwards' is"):
-            writer.add_case(entry("a"), {"iterations": [iteration_rows(1)[0] | {"phase": "forwards"}]})
+            writer.add_case(typed_entry(entry("a")), {"iterations": [iteration_rows(1)[0] | {"phase": "forwards"}]})
 
     def test_a_number_that_could_not_be_computed_is_written_as_missing(self, tmp_path: Path) -> None:
         writer = RunWriter(tmp_path, "x", {})
         row = {"operation": "gemm", "problem": "gemm:1x1x1", "direction": "forward", "max_error": math.inf,
                "tolerance": math.nan}
-        writer.add_case(entry("a"), {"problems": [row]})
+        writer.add_case(typed_entry(entry("a")), {"problems": [row]})
         writer.close("complete")
         assert load_run(writer.publish()).problems[["max_error", "tolerance"]].isna().all(axis=None)
 

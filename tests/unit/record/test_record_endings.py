@@ -14,6 +14,7 @@ from charact.core.errors import UserError
 from charact.core.files import write_text
 from charact.record import in_progress
 from charact.record.in_progress import PARTIAL_PREFIX
+from charact.record.manifest import typed_entry
 from charact.record.reader import load_run
 from charact.record.writer import RunWriter
 
@@ -37,7 +38,7 @@ def test_a_published_run_holds_nothing_that_a_kill_left(tmp_path: Path, is_close
     traced = {"passes": {"operators": {"status": "ok"}, "training": {"status": "ok", "weights": "weights/a.pt"}}}
     torn = {"passes": {"operators": {"status": "failed"}}}
     for case, passes in (("a", traced), ("b", torn)):
-        writer.add_case(entry(case) | passes, {"layers": [{"layer": "x"}]})
+        writer.add_case(typed_entry(entry(case) | passes), {"layers": [{"layer": "x"}]})
     if is_closed:
         writer.close("complete")
     for name in ("a", "b", "never-flushed"):
@@ -56,7 +57,7 @@ def test_a_published_run_holds_nothing_that_a_kill_left(tmp_path: Path, is_close
 def test_a_part_that_is_damaged_is_named_and_the_others_are_kept(tmp_path: Path) -> None:
     writer = RunWriter(tmp_path, "damaged", {})
     for case in "ab":
-        writer.add_case(entry(case), {"layers": [{"layer": "x"}]})
+        writer.add_case(typed_entry(entry(case)), {"layers": [{"layer": "x"}]})
     path = writer.directory / "parts" / "layers-0001.parquet"
     path.write_bytes(bytes(path.stat().st_size))
     with pytest.raises(UserError, match=r"layers-0001\.parquet is corrupt .*: remove it to read the other rows"):
@@ -78,7 +79,7 @@ def test_files_are_on_the_disk_before_they_have_their_names(tmp_path: Path, monk
     monkeypatch.setattr(os, "replace", lambda old, new: (steps.append(("name", Path(new).name)), replace(old, new)))
     writer = RunWriter(tmp_path, "run", {})
     steps.clear()
-    writer.add_case(entry("a"), {"layers": [{"layer": "x"}]})
+    writer.add_case(typed_entry(entry("a")), {"layers": [{"layer": "x"}]})
     hidden = writer.directory.name
     assert steps == [("sync", "new"), ("name", "layers-0000.parquet"), ("sync", "parts"),
                      ("sync", "new"), ("name", "run.json"), ("sync", hidden)]
@@ -122,7 +123,7 @@ def test_a_directory_without_a_manifest_is_removed_unless_it_holds_something(tmp
 def test_a_record_whose_writing_fails_is_kept_where_something_has_finished(
         tmp_path: Path, capsys: pytest.CaptureFixture[str], error: BaseException, status: str) -> None:
     writer = RunWriter(tmp_path, "run", {})
-    writer.add_case(entry("a") | {"status": status}, {})
+    writer.add_case(typed_entry(entry("a") | {"status": status}), {})
     with pytest.raises(type(error)) as caught, keeping_finished([writer]):
         raise error
     if status == "interrupted":
@@ -142,7 +143,7 @@ def test_a_case_that_is_flushed_again_is_whole_as_it_is_or_as_it_was(
         tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails_at: int) -> None:
     writer = RunWriter(tmp_path, "run", {})
     for epoch in (1, 2, 3):
-        writer.add_case(entry("a") | {"epoch": epoch}, {"layers": layers(epoch), "flop": []})
+        writer.add_case(typed_entry(entry("a") | {"epoch": epoch}), {"layers": layers(epoch), "flop": []})
     replace, left = os.replace, [fails_at]
 
     def full(old: Path, new: Path) -> None:
@@ -155,7 +156,7 @@ def test_a_case_that_is_flushed_again_is_whole_as_it_is_or_as_it_was(
     stages = [{"stage": "training", "number": 1 + number, "phase": "forward", "host_s": 1.0} for number in range(4)]
     tables = {"layers": layers(4), "stages": stages}
     with contextlib.suppress(UserError):
-        writer.add_case(entry("a") | {"epoch": 4}, tables)
+        writer.add_case(typed_entry(entry("a") | {"epoch": 4}), tables)
     monkeypatch.undo()
     run = load_run(writer.directory, partial=True)
     epoch = run.manifest["cases"][0]["epoch"]
@@ -164,7 +165,7 @@ def test_a_case_that_is_flushed_again_is_whole_as_it_is_or_as_it_was(
     assert len(run.stages) == (4 if epoch == 4 else 0)
     writer.leave()
     again = RunWriter.reopen(writer.directory)
-    again.add_case(entry("a") | {"epoch": 5}, {"layers": [{"layer": "5"}]})
+    again.add_case(typed_entry(entry("a") | {"epoch": 5}), {"layers": [{"layer": "5"}]})
     again.close("complete")
     final = load_run(again.publish())
     assert (list(final.layers["layer"]), len(final.stages)) == (["5"], len(run.stages))

@@ -12,6 +12,7 @@ from support.records import MACHINE, case_entry
 
 from charact.record import presentable
 from charact.record.in_progress import begin_run, write_manifest
+from charact.record.manifest import typed_entry
 from charact.record.reader import load_run
 from charact.record.redaction import (
     REDACTED,
@@ -166,7 +167,7 @@ def test_arguments_are_kept_only_where_the_manifest_says_so() -> None:
 def test_texts_of_tables_hold_no_secrets(tmp_path: Path) -> None:
     writer = RunWriter(tmp_path, "x", {"machine": {}, "software": {}, "options": {}})
     reasons = [f"token={TOKENS[0]}", None, "too few", "no /home/alice/fc"]
-    writer.add_case({"case": "a", "status": "ok"}, {"metrics": [
+    writer.add_case(typed_entry({"case": "a", "status": "ok"}), {"metrics": [
         {"stage": "training", "number": 1 + number, "metric": "loss", "reason": reason}
         for number, reason in enumerate(reasons)]})  # fmt: skip
     run = load_run(writer.close("complete"))
@@ -194,7 +195,7 @@ def test_an_anonymous_report_names_no_owner(tmp_path: Path) -> None:
         "options": {"script": "/scratch/acme/bob/train.py", "arguments": ["--data", "planted"], "skip": None,
                     "out": "/home/bob/runs", "mail": "bob@acme.example", "where": "on node7"},
         "command_line": ["charact", "run", "planted"]})
-    writer.add_case(case_entry("resnet", 32, "infer", status="error", reason="no /home/bob/x on node7"),
+    writer.add_case(typed_entry(case_entry("resnet", 32, "infer", status="error", reason="no /home/bob/x on node7")),
                     {"layers": [{"layer": "node7"}]})
     run = load_run(writer.close("complete"))
     page = report([presentable.redacted(run)])

@@ -10,6 +10,7 @@ from support.pages import HOSTILE, Page
 from support.records import write_record
 from support.terminal import shown
 
+from charact.record.manifest import typed_entry
 from charact.record.reader import Run, load_run
 from charact.record.writer import RunWriter
 from charact.views.html.report import report, sections
@@ -80,7 +81,7 @@ def test_hot_problems_and_limits_are_marked(tmp_path: Path) -> None:
     writer = RunWriter(tmp_path, "short", {})
     entry = operation_records.entry("gemm:1x1x1")
     entry["passes"]["ops"]["directions"] = {"forward": {"ended_by": "max_seconds"}}
-    writer.add_case(entry, {"problems": [operation_records.problem_row("gemm:1x1x1")],
+    writer.add_case(typed_entry(entry), {"problems": [operation_records.problem_row("gemm:1x1x1")],
                             "repetitions": operation_records.repetition_rows(0.1)})
     told = views(load_run(writer.close("complete")))
     assert "1 less precise than requested" in told["operations"]

@@ -8,6 +8,7 @@ import pytest
 from rich.console import Console
 from support.records import watched_entry, watched_rows, write_record, write_watched
 
+from charact.record.manifest import typed_entry
 from charact.record.reader import Run, load_run
 from charact.record.writer import RunWriter
 from charact.views.html.report import report, sections
@@ -176,8 +177,8 @@ def of_two_cases(tmp_path: Path) -> Run:
                 "bytes": None}  # fmt: skip
     counted = {"phase": None, "time_s": None, "rank": 0, "device": "host", "source": "host", "counter": "rss_bytes",
                "value": 1e9}  # fmt: skip
-    writer.add_case(entry, {"iterations": watched_rows(), "operators": [operator], "counters": [counted]})
-    writer.add_case(watched_entry(case="gan-infer", mode="infer", passes=timed), {"iterations": watched_rows()})
+    writer.add_case(typed_entry(entry), {"iterations": watched_rows(), "operators": [operator], "counters": [counted]})
+    writer.add_case(typed_entry(watched_entry(case="gan-infer", mode="infer", passes=timed)), {"iterations": watched_rows()})
     writer.close("complete")
     return load_run(writer.publish())
 

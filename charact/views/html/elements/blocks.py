@@ -67,10 +67,9 @@ def status_reason(row: object) -> str | None:
 
 def why_nothing(run: Run, name: str) -> str:
     """Return why no case of a run has data from a pass, each reason once."""
-    if not run.manifest["cases"]:
+    if not run.entries:
         return fmt.missing("the run has no cases")
-    cases = [entry["case"] for entry in run.manifest["cases"]]
-    reasons = {pass_reason(run, case, name) or "the record has no data" for case in cases}
+    reasons = {pass_reason(run, entry.case, name) or "the record has no data" for entry in run.entries}
     return fmt.missing("; ".join(sorted(reasons)))
 
 
@@ -86,8 +85,8 @@ def missing_cases(run: Run, name: str, present: Iterable[str]) -> list[Block]:
     """Return a block with the reason for each case that a section lacks; none if all are shown."""
     shown = set(present)
     missing = [
-        (entry["case"], fmt.missing(pass_reason(run, entry["case"], name) or "the record has no data"))
-        for entry in run.manifest["cases"]
-        if entry["case"] not in shown
+        (entry.case, fmt.missing(pass_reason(run, entry.case, name) or "the record has no data"))
+        for entry in run.entries
+        if entry.case not in shown
     ]
     return [Block(title="Not shown", missing=missing)] if missing else []

@@ -16,6 +16,7 @@ from charact.analysis.compare import Group, metric_ratios, speedups
 from charact.analysis.compare.metrics import all_metrics
 from charact.analysis.compare.samples import time_samples
 from charact.record.in_progress import write_manifest
+from charact.record.manifest import typed_entry
 from charact.record.reader import Run, load_run
 from charact.record.writer import RunWriter
 
@@ -110,7 +111,7 @@ def test_energy_of_other_meters_does_not_compare(tmp_path: Path) -> None:
                                        "sources": {source: {"status": "ok", "reason": None, "missing": {}}}}
         counter = {"phase": None, "time_s": None, "rank": 0, "device": "cpu", "source": source,
                    "counter": "energy_j", "value": joules}  # fmt: skip
-        writer.add_case(entry, {"counters": [counter]})
+        writer.add_case(typed_entry(entry), {"counters": [counter]})
         writer.close("complete")
         runs.append(load_run(writer.publish()))
     sides = [side(label, run) for label, run in zip("abc", runs, strict=True)]

@@ -20,6 +20,7 @@ from charact.analysis.common.significance import (
 )
 from charact.analysis.compare import Group, Turns, ratios
 from charact.analysis.compare.turns import TurnTimes, decision, separation, turn_decisions
+from charact.record.manifest import typed_entry
 from charact.record.reader import Run
 from charact.record.writer import RunWriter
 
@@ -131,7 +132,8 @@ def test_a_watched_programs_case_of_little_time_need_not_be_decided(tmp_path: Pa
         for mode, time_s in zip(("train", "infer"), times_s, strict=True):
             rows = [{"iteration": number, "phase": "forward", "part": None, "host_s": time_s, "device_s": None}
                     for number in range(20)]
-            writer.add_case(watched_entry("train.py", case=f"train-{mode}", mode=mode), {"iterations": rows})
+            writer.add_case(typed_entry(watched_entry("train.py", case=f"train-{mode}", mode=mode)),
+                            {"iterations": rows})
         writer.close("complete")
         return load_run(writer.publish())
 

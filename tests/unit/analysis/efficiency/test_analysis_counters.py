@@ -34,6 +34,7 @@ from charact.analysis.efficiency.counters import (
 )
 from charact.analysis.efficiency.kernels import counted_kernels, top_kernels
 from charact.analysis.efficiency.utilization import energy_reason, utilization
+from charact.record.manifest import typed_entry
 from charact.record.reader import Run, load_run
 from charact.record.schema import Rows
 from charact.record.writer import RunWriter
@@ -48,7 +49,7 @@ GPU, CPU = "resnet50-224-b8-train-bf16-cuda", "resnet50-32-b8-train-fp32-cpu"
 
 def run_of(tmp_path: Path, entry: dict[str, Any], tables: dict[str, Rows], **facts: Any) -> Run:
     writer = RunWriter(tmp_path, "r", described() | facts)
-    writer.add_case(entry, tables)
+    writer.add_case(typed_entry(entry), tables)
     return load_run(writer.close("complete"))
 
 
@@ -266,7 +267,7 @@ class TestContract:
     def test_a_record_of_before_there_was_a_counter_pass(self, tmp_path: Path,
                                                          analyse: Callable[[Run], pd.DataFrame]) -> None:  # fmt: skip
         writer = RunWriter(tmp_path, "r", {})
-        writer.add_case(case_entry("r", 32, "train"), case_tables("train", 32))
+        writer.add_case(typed_entry(case_entry("r", 32, "train")), case_tables("train", 32))
         found = analyse(load_run(writer.close("complete")))
         assert found["case"].tolist() == (["r-32-b8-train-fp32-cpu"] if analyse is counter_values else [])
 
@@ -274,7 +275,7 @@ class TestContract:
 def test_utilization_of_an_older_record_and_of_none(tmp_path: Path) -> None:
     assert utilization(load_run(RunWriter(tmp_path, "r", {}).close("complete"))).empty
     writer = RunWriter(tmp_path, "r", {})
-    writer.add_case(case_entry("r", 32, "train") | {"device": "cuda"}, case_tables("train", 32))
+    writer.add_case(typed_entry(case_entry("r", 32, "train") | {"device": "cuda"}), case_tables("train", 32))
     used = utilization(load_run(writer.close("complete"))).set_index("metric")
     assert set(used["reason"].iloc[:4]) == {"not measured"}
     assert "no ceilings were measured" in used.loc["flop_per_s", "reason"]

@@ -23,6 +23,7 @@ from charact.analysis.memory.composition import (
 from charact.analysis.memory.growth import case_series, memory_growth, memory_steps, of_series, training_to_inference
 from charact.analysis.memory.limits import memory_fits, out_of_memory, out_of_memory_composition
 from charact.analysis.profile.case_summary import case_summary
+from charact.record.manifest import typed_entry
 from charact.record.reader import Run, load_run
 from charact.record.schema import MEMORY_CATEGORIES
 from charact.record.writer import RunWriter
@@ -42,7 +43,7 @@ def measured_run(tmp_path: Path, *sizes: int) -> Run:
     """A run of trainings that were measured at these sizes."""
     writer = RunWriter(tmp_path, "r", {})
     for size in sizes:
-        writer.add_case(made.memory_entry("image", "train", size, measured=True),
+        writer.add_case(typed_entry(made.memory_entry("image", "train", size, measured=True)),
                         {"memory": made.memory_rows("image", "train", size, measured=True)})  # fmt: skip
     return load_run(writer.close("complete"))
 
@@ -115,7 +116,8 @@ def run_of_peaks(directory: Path, *peaks: dict[str, float], first: int = 32) -> 
         place = {"phase": "backward", "layer": f"layer{number}", "operator": "aten::convolution_backward"}
         rows = [{"kind": "peak", "method": "predicted", **place, "category": category, "bytes": num_bytes}
                 for category, num_bytes in held.items()]  # fmt: skip
-        writer.add_case(made.memory_entry("image", "train", first + 16 * number, measured=False), {"memory": rows})
+        writer.add_case(typed_entry(made.memory_entry("image", "train", first + 16 * number, measured=False)),
+                        {"memory": rows})
     return load_run(writer.close("complete"))
 
 
@@ -271,7 +273,7 @@ def test_reserved_memory_of_a_gpu(tmp_path: Path) -> None:
     entry["passes"]["memory"] |= {"peak_bytes": 1e8, "reserved_peak_bytes": 1.2e8, "allocator_peak_bytes": 1.01e8}
     entry["passes"]["prediction"] |= {"reserved_peak_bytes": 1.1e8, "context_bytes": 5e8, "needed_bytes": 6.1e8}
     writer = RunWriter(tmp_path, "r", {})
-    writer.add_case(entry | {"device": "cuda"}, {})
+    writer.add_case(typed_entry(entry | {"device": "cuda"}), {})
     needs = next(memory_needs(load_run(writer.close("complete"))).itertuples())
     assert needs.reserved_ratio == pytest.approx(1.2)
     assert (needs.predicted_reserved_bytes, needs.context_bytes, needs.needed_bytes) == (1.1e8, 5e8, 6.1e8)
@@ -323,7 +325,7 @@ def test_cases_of_ranks_are_a_series_of_their_own(tmp_path: Path) -> None:
     writer = RunWriter(tmp_path, "m", {})
     for name, facts in (("alone", {}), ("ranks", {"parallel": "fsdp2", "world_size": 8}), ("more", {
             "parallel": "fsdp2", "world_size": 16}), ("a rank of a script", {"world_size": 8})):
-        writer.add_case(records.case_entry("r", 32, "train") | {"case": name} | facts, {})
+        writer.add_case(typed_entry(records.case_entry("r", 32, "train") | {"case": name} | facts), {})
     writer.close("complete")
     series = case_series(load_run(writer.publish())).set_index("case")["ranks"]
     assert series.to_dict() == {"alone": "", "ranks": "fsdp2 over 8 ranks", "more": "fsdp2 over 16 ranks",
@@ -335,7 +337,7 @@ def _grown(tmp_path: Path, peaks: dict[int, float]) -> pd.DataFrame:
     writer = RunWriter(tmp_path, "r", {})
     for size, peak in peaks.items():
         entry = records.case_entry("lm", size, "train") | {"input_kind": "sequence"}
-        writer.add_case(entry, {"memory": [{"kind": "peak", "method": "measured", "phase": "backward", "time_s": None,
+        writer.add_case(typed_entry(entry), {"memory": [{"kind": "peak", "method": "measured", "phase": "backward", "time_s": None,
                                             "category": "activations", "bytes": peak}]})
     return memory_growth(load_run(writer.close("complete")))
 

@@ -11,6 +11,7 @@ from support.operation_records import Operations
 from charact.analysis.operations.sparsity import sparse_crossover, sparse_speeds
 from charact.analysis.operations.timings import operation_cases, operation_shares, operation_times, suite_totals
 from charact.analysis.profile.case_summary import case_summary
+from charact.record.manifest import typed_entry
 from charact.record.reader import load_run
 from charact.record.writer import RunWriter
 
@@ -68,7 +69,7 @@ def test_without_a_ceiling_the_reason_stands_there(tmp_path: Path, ceilings: lis
 
 def test_few_repetitions_have_no_interval(tmp_path: Path) -> None:
     writer = RunWriter(tmp_path, "few", {})
-    writer.add_case(made.entry("gemm:1x1x1"), {"problems": [made.problem_row("gemm:1x1x1")],
+    writer.add_case(typed_entry(made.entry("gemm:1x1x1")), {"problems": [made.problem_row("gemm:1x1x1")],
                                                "repetitions": made.repetition_rows(1.0, times=(0.9, 1.0, 1.1))})
     (row,) = operation_times(load_run(writer.close("complete"))).to_dict("records")
     assert row["median_s"] == 1.0
@@ -181,7 +182,7 @@ def test_too_few_repetitions_make_no_crossover_certain(tmp_path: Path) -> None:
         problem = f"sparse_gemm:8x8x8:{name}"
         rows = [made.problem_row(problem, layout=layout, sparsity_frac=sparsity)]
         repetitions = made.repetition_rows(time_s, times=(1.0, 1.0, 1.0))
-        writer.add_case(made.entry(problem), {"problems": rows, "repetitions": repetitions})
+        writer.add_case(typed_entry(made.entry(problem)), {"problems": rows, "repetitions": repetitions})
     (found,) = sparse_crossover(load_run(writer.close("complete"))).to_dict("records")
     assert found["reason"].endswith("too few repetitions hide which is faster at all 2 densities")
 

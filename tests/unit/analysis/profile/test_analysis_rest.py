@@ -19,6 +19,7 @@ from charact.analysis.common.pass_status import (
 from charact.analysis.memory.composition import memory_by_phase, memory_composition
 from charact.analysis.memory.growth import memory_by_size
 from charact.analysis.profile.case_summary import case_summary
+from charact.record.manifest import typed_entry
 from charact.record.reader import load_run
 from charact.record.schema import MEMORY_CATEGORIES
 from charact.record.writer import RunWriter
@@ -104,9 +105,9 @@ def test_a_case_that_missed_its_precision_says_so(tmp_path: Path) -> None:
     entry = records.case_entry("r", 32, "train")
     entry["passes"]["timing"] |= {"interval_frac": 0.148, "ended_by": "max_seconds"}
     writer = RunWriter(tmp_path, "r", {})
-    writer.add_case(entry, records.case_tables("train", 32))
+    writer.add_case(typed_entry(entry), records.case_tables("train", 32))
     met = records.case_entry("r", 64, "train")
-    writer.add_case(met, records.case_tables("train", 64))
+    writer.add_case(typed_entry(met), records.case_tables("train", 64))
     writer.close("complete")
     run = load_run(writer.publish())
     missed = missed_precision(run, entry["case"])

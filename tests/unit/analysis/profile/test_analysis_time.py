@@ -15,6 +15,7 @@ from charact.analysis.profile.breakdown import (
     top_operators,
 )
 from charact.analysis.profile.case_summary import case_summary, iteration_times
+from charact.record.manifest import typed_entry
 from charact.record.reader import load_run
 from charact.record.schema import PHASES
 from charact.record.writer import RunWriter
@@ -46,7 +47,7 @@ def test_the_devices_clock_is_preferred(tmp_path: Path) -> None:
         ]
     }
     writer = RunWriter(tmp_path, "r", {})
-    writer.add_case(records.case_entry("r", 32, "infer"), tables)
+    writer.add_case(typed_entry(records.case_entry("r", 32, "infer")), tables)
     run = load_run(writer.close("complete"))
     assert iteration_times(run)["wall_s"].tolist() == pytest.approx([0.3])
     phases = phase_breakdown(run).set_index("phase")
@@ -78,7 +79,7 @@ def test_the_spread_needs_twenty_iterations(tmp_path: Path, num_iterations: int,
     writer = RunWriter(tmp_path, "r", {})
     rows = [{"iteration": number, "phase": "forward", "host_s": 1 + 0.1 * number, "device_s": None}
             for number in range(num_iterations)]
-    writer.add_case(records.case_entry("r", 32, "infer"), {"iterations": rows})
+    writer.add_case(typed_entry(records.case_entry("r", 32, "infer")), {"iterations": rows})
     (case,) = case_summary(load_run(writer.close("complete")))[["p5_s", "p95_s"]].to_numpy()
     assert (None if pd.isna(case).all() else tuple(case)) == (None if ends is None else pytest.approx(ends))
 
@@ -95,7 +96,7 @@ def test_a_failed_case_has_a_row_with_its_reason_and_nulls(tmp_path: Path) -> No
 def test_too_few_iterations_have_no_interval(tmp_path: Path, num_iterations: int, has_interval: bool) -> None:
     rows = [row for row in records.case_tables("train", 32)["iterations"] if row["iteration"] < num_iterations]
     writer = RunWriter(tmp_path, "r", {})
-    writer.add_case(records.case_entry("r", 32, "train"), {"iterations": rows})
+    writer.add_case(typed_entry(records.case_entry("r", 32, "train")), {"iterations": rows})
     case = case_summary(load_run(writer.close("complete"))).iloc[0]
     assert case["num_iterations"] == num_iterations
     assert pd.notna(case["low_s"]) == has_interval
@@ -138,7 +139,7 @@ def test_operators_on_a_device_count_kernel_time_only(tmp_path: Path) -> None:
     for number, operator in enumerate(tables["operators"]):
         operator["device_s"] = 0.002 if number == 1 else None
     writer = RunWriter(tmp_path, "r", {})
-    writer.add_case(records.case_entry("r", 32, "infer"), tables)
+    writer.add_case(typed_entry(records.case_entry("r", 32, "infer")), tables)
     run = load_run(writer.close("complete"))
     types = operator_types(run)
     assert OUTSIDE_OPERATORS not in set(types["operator_type"])

@@ -7,6 +7,7 @@ from support import records
 
 from charact.analysis.profile.breakdown import phase_breakdown
 from charact.analysis.profile.slow_iterations import slow_iterations
+from charact.record.manifest import typed_entry
 from charact.record.reader import Run, load_run
 from charact.record.writer import RunWriter
 
@@ -16,7 +17,7 @@ def run_of(tmp_path: Path, other_s: list[float]) -> Run:
     rows = [{"iteration": number, "phase": phase, "host_s": seconds, "device_s": None}
             for number, rest_s in enumerate(other_s) for phase, seconds in (("forward", 0.009), ("other", rest_s))]
     writer = RunWriter(tmp_path, "r", {})
-    writer.add_case(records.case_entry("r", 32, "infer"), {"iterations": rows})
+    writer.add_case(typed_entry(records.case_entry("r", 32, "infer")), {"iterations": rows})
     return load_run(writer.close("complete"))
 
 

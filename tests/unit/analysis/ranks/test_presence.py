@@ -8,6 +8,7 @@ from support import records
 
 from charact.analysis.ranks.collectives import collective_summary
 from charact.analysis.ranks.matching import rank_presence
+from charact.record.manifest import typed_entry
 from charact.record.reader import Run, load_run
 from charact.record.writer import RunWriter
 from charact.views.html.report import report
@@ -24,7 +25,7 @@ def imported(out: Path, ranks: list[int], world_size: int = 8) -> Run:
         called = {"phase": "backward", "group": "default", "group_size": world_size, "operation": "all_reduce",
                   "bytes": 4000.0, "start_s": 0.01, "wait_s": None, "exposed_s": 0.002, "device_s": 0.005}
         timed = {"phase": "backward", "part": None, "host_s": 0.02, "device_s": 0.03}
-        writer.add_case(entry, {"iterations": [timed | {"iteration": number} for number in range(2)],
+        writer.add_case(typed_entry(entry), {"iterations": [timed | {"iteration": number} for number in range(2)],
                                 "collectives": [called | {"iteration": number, "sequence": number}
                                                 for number in range(2)]})
     writer.close("complete")

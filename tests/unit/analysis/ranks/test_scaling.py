@@ -12,6 +12,7 @@ from support import records
 from charact.analysis.common.significance import judged, timed
 from charact.analysis.profile.case_summary import iteration_times
 from charact.analysis.ranks.scaling import CAUSES, scaling
+from charact.record.manifest import typed_entry
 from charact.record.reader import Run, load_run
 from charact.record.writer import RunWriter
 from charact.views.export.run_summary import run_summary
@@ -36,7 +37,7 @@ def run_of(out: Path, *cases: tuple[int, int, list[float]], num_iterations: int 
                     for number in range(num_iterations)
                     for phase, host_s in (("forward", 0.01), ("backward", time_s + 1e-5 * (number % 2)
                                                               + noise_frac * time_s * generator.random()))]
-            writer.add_case(entry(f"b{batch_size}x{num_ranks}-rank{rank}", batch_size, num_ranks, rank, num_iterations),
+            writer.add_case(typed_entry(entry(f"b{batch_size}x{num_ranks}-rank{rank}", batch_size, num_ranks, rank, num_iterations)),
                             {"iterations": rows})
     writer.close("complete")
     return load_run(writer.publish())
@@ -101,13 +102,13 @@ def test_it_is_shown(tmp_path: Path) -> None:
 def exchanging(out: Path, num_lost: int = 0) -> Run:
     """A record of a single process and two ranks: the second one works 4 ms longer, and the exchange takes 3 ms."""
     writer = RunWriter(out, "net", records.manifest("profile"))
-    writer.add_case(entry("alone", 4, 1, 0, 10), {"iterations": [
+    writer.add_case(typed_entry(entry("alone", 4, 1, 0, 10)), {"iterations": [
         {"iteration": number, "phase": "backward", "part": None, "host_s": 0.04, "device_s": None}
         for number in range(10)]})
     for rank, (compute_s, wait_s) in enumerate([(0.042, 0.007), (0.046, 0.003)]):
         of_rank = entry(f"net-rank{rank}", 4, 2, rank, 10)
         of_rank["passes"]["collectives"] = {"status": "ok", "reason": None, "num_lost": num_lost}
-        writer.add_case(of_rank, {"iterations": [
+        writer.add_case(typed_entry(of_rank), {"iterations": [
             {"iteration": number, "phase": phase, "part": None, "host_s": host_s, "device_s": None}
             for number in range(10) for phase, host_s in (("backward", compute_s), ("communication", wait_s))
         ], "collectives": [

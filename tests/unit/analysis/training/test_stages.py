@@ -16,6 +16,7 @@ from charact.analysis.training.stages import (
     stage_times,
     training_summary,
 )
+from charact.record.manifest import typed_entry
 from charact.record.reader import Run, load_run
 from charact.record.writer import RunWriter
 
@@ -37,7 +38,7 @@ def of(frame: pd.DataFrame, case: str) -> pd.Series:
 
 def record_of(tmp_path: Path, entry: dict, tables: dict) -> Run:
     writer = RunWriter(tmp_path, "r", {})
-    writer.add_case(entry, tables)
+    writer.add_case(typed_entry(entry), tables)
     return load_run(writer.close("complete"))
 
 

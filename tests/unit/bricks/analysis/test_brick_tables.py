@@ -21,6 +21,7 @@ from charact.bricks.analysis.tables import (
     time_by_layers,
     time_saved,
 )
+from charact.record.manifest import typed_entry
 from charact.record.reader import load_run
 from charact.record.writer import RunWriter
 
@@ -40,7 +41,7 @@ def test_phases_of_a_brick_are_summed_round_by_round(tmp_path: Path) -> None:
     forward = made.time_rows("00aa", 1.0, rounds=[1.0, 2.0, 3.0])
     backward = made.time_rows("00aa", 1.0, "backward", rounds=[30.0, 20.0, 10.0])
     bricks = [made.brick_row("00aa", ["relu"])]
-    writer.add_case(made.suite_entry(), {"bricks": bricks, "brick_times": forward + backward})
+    writer.add_case(typed_entry(made.suite_entry()), {"bricks": bricks, "brick_times": forward + backward})
     rows = brick_summary(load_run(writer.close("complete")))
     assert rows["time_s"].tolist() == [22.0]  # of 31, 22 and 13; medians of the phases would sum to 22, too
     assert rows["low_s"].isna().all()
@@ -49,7 +50,7 @@ def test_phases_of_a_brick_are_summed_round_by_round(tmp_path: Path) -> None:
 def test_the_device_s_clock_counts_where_there_is_one(tmp_path: Path) -> None:
     writer = RunWriter(tmp_path, "s", {})
     times = [{**row, "device_s": 5.0} for row in made.time_rows("00aa", 1.0)]
-    writer.add_case(made.suite_entry(), {"bricks": [made.brick_row("00aa", ["relu"])], "brick_times": times})
+    writer.add_case(typed_entry(made.suite_entry()), {"bricks": [made.brick_row("00aa", ["relu"])], "brick_times": times})
     assert brick_summary(load_run(writer.close("complete")))["time_s"].tolist() == [5.0]
 
 
@@ -57,7 +58,7 @@ def test_rounds_count_where_they_have_all_bricks(tmp_path: Path) -> None:
     writer = RunWriter(tmp_path, "s", {})
     times = [*made.time_rows("00aa", 1.0, rounds=[1, 2]), *made.time_rows("11bb", 10.0, rounds=[1])]
     rows = [made.brick_row(brick, ["relu"]) for brick in ("00aa", "11bb")]
-    writer.add_case(made.suite_entry(), {"bricks": rows, "brick_times": times})
+    writer.add_case(typed_entry(made.suite_entry()), {"bricks": rows, "brick_times": times})
     assert suite_times(load_run(writer.close("complete")))["suite_s"].tolist() == [11.0]
 
 
@@ -75,7 +76,7 @@ def test_a_suite_is_summed_up_with_what_failed(tmp_path: Path) -> None:
 def test_of_a_run_that_goes_on_what_has_times_has_not_failed(tmp_path: Path) -> None:
     writer = RunWriter(tmp_path, "s", {})
     rows = [made.brick_row(brick, ["relu"], status="running") for brick in ("00aa", "11bb")]
-    writer.add_case(made.suite_entry(), {"bricks": rows, "brick_times": made.time_rows("00aa", 1.0)})
+    writer.add_case(typed_entry(made.suite_entry()), {"bricks": rows, "brick_times": made.time_rows("00aa", 1.0)})
     run = load_run(writer.close("complete"))
     assert suite_summary(run)["num_failed"].tolist() == [1]
     told = brick_summary(run).set_index("brick")["time_reason"]
@@ -86,7 +87,7 @@ def test_of_a_run_that_goes_on_what_has_times_has_not_failed(tmp_path: Path) -> 
 def test_where_all_times_are_predicted_no_time_is_saved(tmp_path: Path) -> None:
     writer = RunWriter(tmp_path, "r", {})
     predicted = [row | {"method": "predicted"} for row in made.piece_rows(["00aa", "11bb"])]
-    writer.add_case(made.model_entry("a"), {"pieces": predicted, "constructions": made.latency_rows(0.010)})
+    writer.add_case(typed_entry(made.model_entry("a")), {"pieces": predicted, "constructions": made.latency_rows(0.010)})
     assert time_saved(load_run(writer.close("complete"))).empty
 
 
@@ -122,7 +123,7 @@ def test_updates_and_sums_of_gradients_are_no_pieces(tmp_path: Path) -> None:
     writer = RunWriter(tmp_path, "r", {})
     update = {**made.piece_rows(["22cc"])[0], "piece": None, "phase": "update", "time_s": 0.003, "num_uses_here": 3}
     tables = {"pieces": [*made.piece_rows(["00aa"]), update], "constructions": made.latency_rows(0.007)}
-    writer.add_case(made.model_entry("a"), tables)
+    writer.add_case(typed_entry(made.model_entry("a")), tables)
     run = load_run(writer.close("complete"))
     assert model_reuse(record_pieces(run))["num_pieces"].tolist() == [1]
     parts = time_by_layers(run)
@@ -138,7 +139,7 @@ def test_what_a_training_starts_once_is_part_of_its_sum(tmp_path: Path) -> None:
     backward = [row | {"phase": "backward", "time_s": 0.0015} for row in forward]
     entry = made.model_entry("a", mode="train")
     entry["passes"]["construct"]["backward_start_s"] = 0.0005
-    writer.add_case(entry, {"pieces": [*forward, *backward], "constructions": made.latency_rows(0.010)})
+    writer.add_case(typed_entry(entry), {"pieces": [*forward, *backward], "constructions": made.latency_rows(0.010)})
     run = load_run(writer.close("complete"))
     parts = time_by_layers(run).set_index("layers")
     assert parts["time_s"].sum() == pytest.approx(0.010)

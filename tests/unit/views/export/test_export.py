@@ -12,6 +12,7 @@ from support.memory_records import write_memory
 
 from charact.commands import export as export_command
 from charact.core.errors import UserError
+from charact.record.manifest import typed_entry
 from charact.record.reader import load_run
 from charact.record.schema import SCHEMA_VERSION, TABLES, column_names
 from charact.record.writer import RunWriter
@@ -57,7 +58,7 @@ def test_whole_numbers_stay_whole_beside_nulls(tmp_path: Path) -> None:
         {"phase": "forward", "kernel": "memset", "num_calls": 1.0, "device_s": 0.1, "registers": None},
     ]
     writer = RunWriter(tmp_path, "r", {})
-    writer.add_case(records.case_entry("r", 32, "infer"), {"kernels": kernels})
+    writer.add_case(typed_entry(records.case_entry("r", 32, "infer")), {"kernels": kernels})
     run = load_run(writer.close("complete"))
     export(run, "json", tmp_path / "json")
     assert [row["registers"] for row in json.loads((tmp_path / "json" / "kernels.json").read_text())] == [32, None]

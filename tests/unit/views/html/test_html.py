@@ -13,6 +13,7 @@ from support.pages import HOSTILE, Page
 
 from charact.commands import report as report_command
 from charact.core.errors import UserError
+from charact.record.manifest import typed_entry
 from charact.record.reader import load_run
 from charact.record.writer import RunWriter
 from charact.views.html.report import report, sections
@@ -23,7 +24,7 @@ SECTION_IDS = [
 ]
 def record_of(tmp_path: Path, entry: dict, tables: dict) -> Path:
     writer = RunWriter(tmp_path, "r", {})
-    writer.add_case(entry, tables)
+    writer.add_case(typed_entry(entry), tables)
     return writer.close("complete")
 
 
@@ -102,9 +103,9 @@ def test_hostile_names_are_only_ever_text(tmp_path: Path) -> None:
     tables["operators"].append({**tables["operators"][1], "operator": HOSTILE, "operator_type": HOSTILE})
     manifest = {"command_line": ["charact", HOSTILE], "machine": {"hostname": HOSTILE}, "software": {HOSTILE: HOSTILE}}
     writer = RunWriter(tmp_path, HOSTILE, manifest)
-    writer.add_case(entry, tables)
-    writer.add_case(records.case_entry(HOSTILE, 64, "train"), records.case_tables("train", 64))
-    writer.add_case(records.case_entry(HOSTILE, 99, "train", status="error", reason=HOSTILE), {})
+    writer.add_case(typed_entry(entry), tables)
+    writer.add_case(typed_entry(records.case_entry(HOSTILE, 64, "train")), records.case_tables("train", 64))
+    writer.add_case(typed_entry(records.case_entry(HOSTILE, 99, "train", status="error", reason=HOSTILE)), {})
     run = load_run(writer.close("complete"))
     text = report([run, run])
     assert "<script>alert" not in text
@@ -181,7 +182,7 @@ def test_ten_cases_of_a_deep_network_stay_below_2_megabytes(tmp_path: Path) -> N
                 {**row, "layer": name, "operator": f"{row['operator']}_{layer}", "operator_type": f"type{layer % 18}"}
                 for row in template
             ]
-        writer.add_case(records.case_entry("deep", 32 + number, "train"), tables)
+        writer.add_case(typed_entry(records.case_entry("deep", 32 + number, "train")), tables)
     text = report([load_run(writer.close("complete"))])
     assert text.count("deep-41-b8-train-fp32-cpu") > 50
     assert len(text.encode()) <= 2_000_000
@@ -215,7 +216,7 @@ def test_several_runs_are_written_to_the_current_directory(
 
 def test_a_killed_run_is_read_with_partial(tmp_path: Path) -> None:
     writer = RunWriter(tmp_path, "r", {})
-    writer.add_case(records.case_entry("r", 32, "train"), records.case_tables("train", 32))
+    writer.add_case(typed_entry(records.case_entry("r", 32, "train")), records.case_tables("train", 32))
     with pytest.raises(UserError, match="--partial"):
         report_command.command([writer.directory], to=tmp_path / "a.html")
     report_command.command([writer.directory], to=tmp_path / "a.html", partial=True)

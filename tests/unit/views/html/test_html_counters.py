@@ -11,6 +11,7 @@ from support import counter_records as made
 from support.damage import unseal
 from support.records import case_entry, case_tables, manifest
 
+from charact.record.manifest import typed_entry
 from charact.record.reader import Run, load_run
 from charact.record.schema import Rows
 from charact.record.writer import RunWriter
@@ -27,7 +28,7 @@ def html_of(run: Run, name: str) -> str:
 
 def run_of(tmp_path: Path, entry: dict[str, Any], tables: dict[str, Rows], **facts: Any) -> Run:
     writer = RunWriter(tmp_path, "r", made.described() | facts)
-    writer.add_case(entry, tables)
+    writer.add_case(typed_entry(entry), tables)
     return load_run(writer.close("complete"))
 
 
@@ -59,8 +60,8 @@ class TestUtilization:
 
     def test_a_metric_that_some_cases_lack_says_in_how_many(self, tmp_path: Path) -> None:
         writer = RunWriter(tmp_path, "r", made.described())
-        writer.add_case(made.gpu_entry(), made.gpu_tables())
-        writer.add_case(made.cpu_entry(), made.cpu_tables())
+        writer.add_case(typed_entry(made.gpu_entry()), made.gpu_tables())
+        writer.add_case(typed_entry(made.cpu_entry()), made.cpu_tables())
         html = html_of(load_run(writer.close("complete")), "utilization")
         assert "n/a (a CPU has no warps) in 1 of 2 cases" in html
         assert texts(figures(html)[0]).count("n/a") == 4
@@ -217,7 +218,7 @@ class TestContract:
 def old_record(tmp_path: Path) -> Path:
     """A record whose table has no column for kernels, and whose manifest knows no counter pass."""
     writer = RunWriter(tmp_path, "r", manifest("profile"))
-    writer.add_case(case_entry("r", 32, "train"), case_tables("train", 32))
+    writer.add_case(typed_entry(case_entry("r", 32, "train")), case_tables("train", 32))
     writer.close("complete")
     path = writer.publish()
     pd.read_parquet(path / "counters.parquet").drop(columns="kernel").to_parquet(path / "counters.parquet", index=False)

@@ -11,6 +11,7 @@ from support import records
 from support.pages import HOSTILE, Page, row_of, words_in, words_of
 
 from charact.analysis.memory.composition import memory_by_phase
+from charact.record.manifest import typed_entry
 from charact.record.reader import Run, load_run
 from charact.record.writer import RunWriter
 from charact.views.html.report import report, sections
@@ -40,7 +41,7 @@ def run_of(tmp_path: Path, *cases: tuple[dict[str, Any], list[dict[str, Any]]], 
     """A memory run of cases given as their entry and their rows of the table `memory`."""
     writer = RunWriter(tmp_path, "r", {"options": {"command": "memory"} | options})
     for entry, rows in cases:
-        writer.add_case(entry, {"memory": rows})
+        writer.add_case(typed_entry(entry), {"memory": rows})
     return load_run(writer.close("complete"))
 
 

@@ -7,6 +7,7 @@ import pytest
 from support import records
 from support.pages import HOSTILE, Page, row_of, words_in, words_of
 
+from charact.record.manifest import typed_entry
 from charact.record.reader import Run, load_run
 from charact.record.writer import RunWriter
 from charact.views.html.report import report, sections
@@ -17,7 +18,7 @@ FIRST = "resnet18-32-b10-train-fp32-cpu"
 
 def record_of(tmp_path: Path, entry: dict, tables: dict) -> Run:
     writer = RunWriter(tmp_path, "r", {})
-    writer.add_case(entry, tables)
+    writer.add_case(typed_entry(entry), tables)
     return load_run(writer.close("complete"))
 
 
@@ -95,7 +96,7 @@ def test_what_failed_at_once_says_why(tmp_path: Path) -> None:
 def test_a_killed_training_shows_the_epochs_it_had_finished(tmp_path: Path) -> None:
     entry = records.training_entry("r", 10, num_epochs=2) | {"status": "running"}
     writer = RunWriter(tmp_path, "r", {})
-    writer.add_case(entry, records.training_tables(10, num_epochs=2))
+    writer.add_case(typed_entry(entry), records.training_tables(10, num_epochs=2))
     parts = words_of(load_run(writer.directory, partial=True))
     assert "running not finished: it was killed, or is still running" in parts["summary"]
     assert "25.0 s for 2 of 5 epochs" in parts["summary"]
@@ -145,11 +146,11 @@ def test_hostile_names_are_only_ever_text(tmp_path: Path) -> None:
         row["metric"] = HOSTILE if row["metric"] == "accuracy" else row["metric"]
     entry["passes"]["training"]["best"]["metric"] = HOSTILE
     writer = RunWriter(tmp_path, HOSTILE, {})
-    writer.add_case(entry, tables)
+    writer.add_case(typed_entry(entry), tables)
     for batch_size in (1, 8):
         inferred = records.inference_entry(HOSTILE, batch_size)
         inferred["passes"]["inference"]["weights"] = HOSTILE
-        writer.add_case(inferred, records.inference_tables(batch_size))
+        writer.add_case(typed_entry(inferred), records.inference_tables(batch_size))
     run = load_run(writer.close("complete"))
     text = report([run, run])
     assert "<script>alert" not in text

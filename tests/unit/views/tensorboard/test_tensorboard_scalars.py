@@ -9,6 +9,7 @@ from support.event_files import read
 from support.operation_records import TIMES, Operations
 
 from charact.core.errors import UserError
+from charact.record.manifest import typed_entry
 from charact.record.reader import load_run
 from charact.record.writer import RunWriter
 from charact.views.tensorboard.scalars import EVENTS_FILE, write_scalars
@@ -71,7 +72,7 @@ def test_a_metric_without_a_value_has_no_point(tmp_path: Path) -> None:
     tables = records.training_tables(10, num_epochs=2)
     tables["metrics"].append({"stage": "validation", "number": 1, "metric": "bleu", "reason": "no sacrebleu here"})
     writer = RunWriter(tmp_path, "r", {"started": "2026-11-21T10:00:00+0000"})
-    writer.add_case(records.training_entry("r", 10, num_epochs=2), tables)
+    writer.add_case(typed_entry(records.training_entry("r", 10, num_epochs=2)), tables)
     run = load_run(writer.close("complete"))
     write_scalars(run, run.path)
     assert not [tag for tag in read(run.path) if "bleu" in tag]

@@ -9,6 +9,7 @@ from support import counter_records, records
 from support.kinds_of_runs import RUNS
 from support.terminal import shown
 
+from charact.record.manifest import typed_entry
 from charact.record.reader import load_run
 from charact.record.writer import RunWriter
 from charact.views.document import Bar, Chapter, Line, Lines, Numbers, Part, sparkline, verdict_lines
@@ -115,7 +116,7 @@ def test_no_line_is_too_long_and_nothing_is_nan(kind: str, tmp_path: Path) -> No
 
 def written(tmp_path: Path, entry: dict, tables: dict, **manifest: object) -> Path:
     writer = RunWriter(tmp_path, "r", dict(manifest))
-    writer.add_case(entry, tables)
+    writer.add_case(typed_entry(entry), tables)
     return writer.close("complete")
 
 

@@ -11,6 +11,7 @@ from support import memory_records as made
 from support import records
 from support.terminal import shown
 
+from charact.record.manifest import typed_entry
 from charact.record.reader import load_run
 from charact.record.writer import RunWriter
 from charact.views.export.run_summary import run_summary
@@ -28,7 +29,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run_of(tmp_path: Path, *cases: tuple[dict[str, Any], list[dict[str, Any]]]) -> Path:
     writer = RunWriter(tmp_path, "r", {"options": {"command": "memory"}})
     for entry, rows in cases:
-        writer.add_case(entry, {"memory": rows})
+        writer.add_case(typed_entry(entry), {"memory": rows})
     return writer.close("complete")
 
 
@@ -55,7 +56,7 @@ def test_a_case_that_fits_a_named_memory_says_what_is_left(tmp_path: Path) -> No
             entry = records.case_entry("resnet18", 32, "train") | {"case": f"b{batch_size}", "batch_size": batch_size}
             estimate = {"status": "ok", "reason": None, "device": "tiny", "device_memory_bytes": 2 * 2**20,
                         "needed_bytes": needed_bytes, "fits": fits}
-            writer.add_case(entry | {"passes": {"prediction": estimate}}, {"memory": []})
+            writer.add_case(typed_entry(entry | {"passes": {"prediction": estimate}}), {"memory": []})
         text = shown(writer.close("complete"), width=200)
         return [line.strip() for line in text.splitlines() if "fits the" in line]
 
