@@ -233,7 +233,8 @@ def test_a_run_that_is_killed_at_any_step_keeps_its_flushed_cases(
     with pytest.raises(KeyboardInterrupt):  # noqa: PT012 - which of the steps dies is the parameter
         writer = RunWriter(tmp_path, "killed", {})
         for number in range(3):
-            writer.add_case(typed_entry(entry(f"case-{number}")), {"iterations": iteration_rows(2000), "layers": [{"layer": "a"}]})
+            writer.add_case(typed_entry(entry(f"case-{number}")),
+                            {"iterations": iteration_rows(2000), "layers": [{"layer": "a"}]})
         writer.close("complete")
         raise KeyboardInterrupt
     directories = list(tmp_path.iterdir())

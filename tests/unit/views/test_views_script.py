@@ -178,7 +178,8 @@ def of_two_cases(tmp_path: Path) -> Run:
     counted = {"phase": None, "time_s": None, "rank": 0, "device": "host", "source": "host", "counter": "rss_bytes",
                "value": 1e9}  # fmt: skip
     writer.add_case(typed_entry(entry), {"iterations": watched_rows(), "operators": [operator], "counters": [counted]})
-    writer.add_case(typed_entry(watched_entry(case="gan-infer", mode="infer", passes=timed)), {"iterations": watched_rows()})
+    writer.add_case(typed_entry(watched_entry(case="gan-infer", mode="infer", passes=timed)),
+                    {"iterations": watched_rows()})
     writer.close("complete")
     return load_run(writer.publish())
 

@@ -337,7 +337,8 @@ def _grown(tmp_path: Path, peaks: dict[int, float]) -> pd.DataFrame:
     writer = RunWriter(tmp_path, "r", {})
     for size, peak in peaks.items():
         entry = records.case_entry("lm", size, "train") | {"input_kind": "sequence"}
-        writer.add_case(typed_entry(entry), {"memory": [{"kind": "peak", "method": "measured", "phase": "backward", "time_s": None,
+        writer.add_case(typed_entry(entry),
+                        {"memory": [{"kind": "peak", "method": "measured", "phase": "backward", "time_s": None,
                                             "category": "activations", "bytes": peak}]})
     return memory_growth(load_run(writer.close("complete")))
 

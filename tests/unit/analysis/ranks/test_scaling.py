@@ -37,8 +37,8 @@ def run_of(out: Path, *cases: tuple[int, int, list[float]], num_iterations: int 
                     for number in range(num_iterations)
                     for phase, host_s in (("forward", 0.01), ("backward", time_s + 1e-5 * (number % 2)
                                                               + noise_frac * time_s * generator.random()))]
-            writer.add_case(typed_entry(entry(f"b{batch_size}x{num_ranks}-rank{rank}", batch_size, num_ranks, rank, num_iterations)),
-                            {"iterations": rows})
+            case = entry(f"b{batch_size}x{num_ranks}-rank{rank}", batch_size, num_ranks, rank, num_iterations)
+            writer.add_case(typed_entry(case), {"iterations": rows})
     writer.close("complete")
     return load_run(writer.publish())
 

@@ -50,7 +50,8 @@ def test_phases_of_a_brick_are_summed_round_by_round(tmp_path: Path) -> None:
 def test_the_device_s_clock_counts_where_there_is_one(tmp_path: Path) -> None:
     writer = RunWriter(tmp_path, "s", {})
     times = [{**row, "device_s": 5.0} for row in made.time_rows("00aa", 1.0)]
-    writer.add_case(typed_entry(made.suite_entry()), {"bricks": [made.brick_row("00aa", ["relu"])], "brick_times": times})
+    writer.add_case(typed_entry(made.suite_entry()),
+                    {"bricks": [made.brick_row("00aa", ["relu"])], "brick_times": times})
     assert brick_summary(load_run(writer.close("complete")))["time_s"].tolist() == [5.0]
 
 
@@ -87,7 +88,8 @@ def test_of_a_run_that_goes_on_what_has_times_has_not_failed(tmp_path: Path) -> 
 def test_where_all_times_are_predicted_no_time_is_saved(tmp_path: Path) -> None:
     writer = RunWriter(tmp_path, "r", {})
     predicted = [row | {"method": "predicted"} for row in made.piece_rows(["00aa", "11bb"])]
-    writer.add_case(typed_entry(made.model_entry("a")), {"pieces": predicted, "constructions": made.latency_rows(0.010)})
+    writer.add_case(typed_entry(made.model_entry("a")),
+                    {"pieces": predicted, "constructions": made.latency_rows(0.010)})
     assert time_saved(load_run(writer.close("complete"))).empty
 
 
