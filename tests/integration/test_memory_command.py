@@ -38,7 +38,7 @@ def test_cases_are_predicted_and_measured_and_told(here: Here, tmp_path: Path) -
         assert memory.process_before_bytes > memory.peak_bytes
     assert set(run.memory["method"]) == {"predicted", "measured"}
     assert f"Wrote runs/{run.path.name}" in done.stdout
-    assert "train ÷ infer" in done.stdout
+    assert "Train ÷ infer" in done.stdout
     assert (run.path / "report.html").is_file()
 
 

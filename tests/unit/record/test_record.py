@@ -654,7 +654,7 @@ class TestReopening:
         writer.add_case(typed_entry(entry("one")), {"iterations": iteration_rows(2)})
         os.close(writer._lock)  # as the end of its process does
         again = RunWriter.reopen(writer.directory)
-        assert again.entry("one") == entry("one")
+        assert again.entry("one") == typed_entry(entry("one"))
         assert again.entry("two") is None
         again.add_case(typed_entry(entry("two")), {"iterations": iteration_rows(1)})
         again.close("complete")

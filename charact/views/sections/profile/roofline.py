@@ -101,9 +101,8 @@ def roof_over(run: Run, case: str) -> Roof | None:
     over = case_ceilings(run).set_index("case").loc[case]
     if pd.isna(over["peak_flop_per_s"]) or pd.isna(over["peak_bytes_per_s"]):
         return None
-    entry = run.cases.set_index("case").loc[case]
-    measured = ceilings(run)
-    here = measured[measured["ceiling"].isin(["copy", "triad"]) & measured["device"].str.startswith(entry["device"])]
+    entry, measured = run.entry(case), ceilings(run)
+    here = measured[measured["ceiling"].isin(["copy", "triad"]) & measured["device"].str.startswith(entry.device)]
     caches = here[here["level"] != "memory"].groupby("level", sort=False)["value"].max()
     levels = [(str(level), float(value)) for level, value in caches.items()]
     return Roof(product_precision(entry), float(over["peak_flop_per_s"]),

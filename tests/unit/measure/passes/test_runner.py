@@ -22,6 +22,7 @@ from charact.measure.passes import runner
 from charact.measure.passes.operators import OperatorPass
 from charact.measure.passes.runner import run_cases
 from charact.measure.passes.timing import StopRule
+from charact.record.manifest_passes import CountersPass
 from charact.record.reader import Run
 from charact.record.schema import TABLES
 from charact.record.writer import RunWriter
@@ -98,8 +99,7 @@ class TestCounters:
     def test_none_is_asked_for(self, tmp_path: Path) -> None:
         notes = Notes()
         record = run(tmp_path, [small_case()], notes)
-        assert record.passes(record.cases["case"][0])["counters"] == {
-            "status": "skipped", "reason": "not asked for: --counters auto"}
+        assert record.entries[0].passes.counters == CountersPass("skipped", "not asked for: --counters auto")
         assert record.counters.empty
         assert ("pass", "counters") not in notes.told
 
