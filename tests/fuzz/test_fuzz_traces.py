@@ -15,7 +15,6 @@ from support.hostile_traces import MOST_BYTES, bases, hostile_trace
 from charact.analysis.profile.breakdown import phase_breakdown
 from charact.core.bounded_reading import limited_to
 from charact.core.errors import UserError
-from charact.record.manifest import typed_entry
 from charact.record.reader import Run, load_run
 from charact.record.writer import RunWriter
 from charact.traces.cases import trace_case
@@ -64,7 +63,7 @@ def read(place: Path) -> None:
                     raise
                 continue
             writer.manifest["software"] |= trace.versions
-            writer.add_case(typed_entry(entry), tables)
+            writer.add_case(entry, tables)
         if not writer.manifest["cases"]:
             writer.discard()
             return

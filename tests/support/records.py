@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from charact.record.in_progress import write_manifest
-from charact.record.manifest import typed_entry
+from charact.record.manifest import CaseEntry, typed_entry
 from charact.record.schema import TABLES, Rows
 from charact.record.writer import RunWriter
 from support.kept import written_once
@@ -120,11 +120,12 @@ def manifest(*command: str) -> dict[str, Any]:
     }
 
 
-def publish(out: Path, name: str, facts: dict[str, Any], *cases: tuple[dict[str, Any], dict[str, Rows]]) -> Path:
+def publish(out: Path, name: str, facts: dict[str, Any],
+            *cases: tuple[dict[str, Any] | CaseEntry, dict[str, Rows]]) -> Path:
     """A published run below `out` with these facts in its manifest, and an entry and tables for each case."""
     writer = RunWriter(out, name, facts)
     for entry, tables in cases:
-        writer.add_case(typed_entry(entry), tables)
+        writer.add_case(entry if isinstance(entry, CaseEntry) else typed_entry(entry), tables)
     writer.close("complete")
     return writer.publish()
 

@@ -305,7 +305,7 @@ def _larger_calls(case: Situation) -> str:
 
 
 def _compiling(case: Situation) -> str:
-    """Return what compiles a case: an option of charact, or a function that a program calls."""
+    """Return how to compile the model: charact's option `--compile`, or `torch.compile` in a watched program."""
     return "--compile" if case.is_ours else "torch.compile"
 
 

@@ -95,9 +95,9 @@ def _mask(values: "pd.Series[bool]") -> _Mask:
 
 
 def _or_before(mask: _Mask, walls: npt.NDArray[np.float64]) -> _Mask:
-    """Flag, for each flagged iteration, the one before it if that takes several times as long.
+    """Move the flag of an iteration to the previous one if that takes several times as long; other flags stay.
 
-    Without a loader, an iteration begins with its forward: what the program does before that belongs to the one before.
+    Without a loader, an iteration begins with its forward, so work before the forward counts in the previous iteration.
     """
     slower = np.zeros_like(mask)
     for index in np.flatnonzero(mask):

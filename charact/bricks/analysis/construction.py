@@ -323,7 +323,10 @@ def _sums(brick_uses: Sequence[Use], times: BrickTimes, clock: str) -> dict[str,
 
 
 def _paths(composition: Composition, brick_uses: Sequence[Use], times: BrickTimes, clock: str) -> dict[str, Values]:
-    """Return the longest path by phase, plus the bricks outside of the graph; backward has the same edges."""
+    """Return the length (s) of the longest path by phase, plus bricks outside of the graph and overheads per model.
+
+    Backward has the same edges.
+    """
     placed = [use for use in brick_uses if use.piece is not None]
     lengths = _starts(brick_uses, times, clock)
     for phase in dict.fromkeys(use.phase for use in placed):

@@ -58,7 +58,7 @@ def _listed(counts: Counter[Any]) -> str:
 
 
 def audit(path: Path) -> AuditReport:
-    """Read a suite's public part and report what it reveals."""
+    """Return what the public part of a suite reveals of its models, and which files do not belong to it."""
     suite = load_suite(path)
     own = {path / INDEX, path / BRICKS, *(brick_path(path, brick) for brick in suite.bricks)}
     report = AuditReport(suite, findings=[f"{each.relative_to(path)} is not part of a suite"

@@ -56,7 +56,7 @@ class _Read:
 
 
 def _newest(*names: str) -> Callable[..., Any]:
-    """Return NVML's function under the first name, newest first, that both binding and driver know."""
+    """Return a function that calls the first of these functions, newest first, that binding and driver have."""
     functions = [getattr(pynvml, name) for name in names if hasattr(pynvml, name)]
 
     def call(*arguments: Any) -> Any:

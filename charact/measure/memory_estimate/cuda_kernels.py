@@ -277,7 +277,7 @@ def attention(capability: tuple[int, int], query: Tensor, key: Tensor, value: Te
 
 def kernel_for(capability: tuple[int, int], query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, *,
                enable_gqa: bool = False) -> str:
-    """Return the name of the kernel: cudnn, flash, efficient or math."""
+    """Return the attention kernel that PyTorch chooses on CUDA for these inputs: cudnn, flash, efficient or math."""
     width, half = query.shape[-1], query.dtype in _HALF
     alike = width == key.shape[-1] == value.shape[-1]
     if query.dim() != 4 or query.dtype == torch.float64 or 0 in (query.numel(), key.numel()):

@@ -74,7 +74,10 @@ def is_composite(operator: Any) -> bool:
 
 
 def is_cast_whole(operator: Any) -> bool:
-    """Return whether autocast on a CPU has a rule for an operator; it converts the parts of others."""
+    """Return whether CPU autocast casts the inputs of this operator.
+
+    For a composite operator without a rule, it casts those of the operators that it calls.
+    """
     return bool(_has_kernel(operator.name(), DispatchKey.AutocastCPU))
 
 

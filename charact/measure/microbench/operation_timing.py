@@ -105,7 +105,10 @@ def time_direction(prepared: Prepared, rotated: Sequence[Inputs], device: torch.
 
 def repetition(prepared: Prepared, turns: Iterator[Inputs], num_calls: int, device: torch.device, *,
                queued: bool = True) -> Times:
-    """Return the times of a call (s), averaged over `num_calls` on the next inputs, without what is excluded."""
+    """Return the host's and the device's time of a call (s), the mean of `num_calls` calls on the next inputs.
+
+    The time of `prepared.excluded`, measured in the same way, is subtracted.
+    """
     def calls(call: Callable[..., Any]) -> None:
         for inputs in itertools.islice(turns, num_calls):
             call(*inputs)

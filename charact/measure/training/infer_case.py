@@ -70,7 +70,7 @@ class _InferenceRun:
         self._facts = self._entry.passes["inference"] = InferencePass("ok")
 
     def run(self, interrupt: Interrupt) -> tuple[CaseEntry, dict[str, Rows]]:
-        """Load and run inference; a failure fails the case."""
+        """Load the model, run inference, and return the case's entry and rows; an exception fails only this case."""
         try:
             with host_memory_guard(self._case.device), interrupt.allowed(), float32_products(self._case.precision):
                 self._measure()

@@ -42,7 +42,7 @@ class _Attention(Kind):
         return "forward", "backward_input"
 
     def flop(self, problem: Problem, direction: str) -> float:
-        """Return the FLOP of the products."""
+        """Return the FLOP of the matrix products, without masked scores of causal attention."""
         batch, heads, queries, keys, width = _sizes(problem)
         seen = queries * keys
         if problem.sizes["causal"] == "yes":

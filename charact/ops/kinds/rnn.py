@@ -234,7 +234,11 @@ def _defined(cell: str, inputs: Tensor, *rest: Tensor, passed: Tensor | None = N
 
 
 def _stepped(cell: str, x: Tensor, h: Tensor, states: list[Tensor], passed: Tensor | None) -> list[Tensor]:
-    """Return the states after a step, from its two products; `passed` are the sums that ReLU passes."""
+    """Return the cell's states after a time step.
+
+    `x` and `h` are the products of input and state with their weights, plus biases. For a ReLU cell, the mask `passed`
+    replaces ReLU: it is true where a sum is passed on.
+    """
     if cell == "lstm":
         let_in, keep, new, let_out = (x + h).chunk(4, dim=1)
         state = keep.sigmoid() * states[1] + let_in.sigmoid() * new.tanh()

@@ -45,7 +45,7 @@ _TOGETHER = [name for name in SERIES if name != "batch_size"]
 
 
 def _cards(run: Run) -> list[Card]:
-    """Return a card for the largest case of each series that fits, and one per reason for other failed cases."""
+    """Return a card for the largest successful case of each series, and one for each reason of other failures."""
     rows = named_series(run).merge(memory_peaks(run), on="case")
     ran_out = {row.case: row for row in fmt.rows(out_of_memory(run))}
     cards: list[Card] = []

@@ -105,7 +105,7 @@ def test_the_manifest_comes_back_as_it_was(tmp_path: Path, name: str, command_li
     assert run.run_id == path.name
     assert run.manifest["name"] == name
     assert run.manifest["command_line"] == command_line
-    assert run.manifest["cases"] == [entry(f"{name}-224") | {"reason": reason}]
+    assert run.entries == [typed_entry(entry(f"{name}-224") | {"reason": reason})]
     assert run.manifest["status"] == "complete"
 
 
@@ -149,8 +149,10 @@ def test_a_column_that_the_schema_does_not_know_is_a_bug(tmp_path: Path) -> None
 
 def test_a_number_that_is_none_never_reaches_the_manifest(tmp_path: Path) -> None:
     writer = RunWriter(tmp_path, "x", {})
+    case = typed_entry(entry("a"))
+    case.requested_bytes = math.nan
     with pytest.raises(ValueError, match="not JSON compliant"):
-        writer.add_case(typed_entry(entry("a") | {"requested_bytes": math.nan}), {})
+        writer.add_case(case, {})
     assert load_run(writer.directory, partial=True).manifest["cases"] == []
 
 
@@ -159,14 +161,14 @@ def test_a_number_that_is_none_never_reaches_the_manifest(tmp_path: Path) -> Non
 KILLED = """
 import sys
 from pathlib import Path
+from charact.record.manifest import CaseEntry
 from charact.record.writer import RunWriter
 
 rows = [{"iteration": i, "phase": "forward", "host_s": 0.5, "device_s": None} for i in range(2000)]
 while True:
     writer = RunWriter(Path(sys.argv[1]), "killed", {})
     for number in range(3):
-        entry = {"case": f"case-{number}", "status": "ok", "reason": None}
-        writer.add_case(typed_entry(entry), {"iterations": rows, "layers": [{"layer": "a"}]})
+        writer.add_case(CaseEntry(f"case-{number}", "ok"), {"iterations": rows, "layers": [{"layer": "a"}]})
         print("flushed", flush=True)
     writer.close("complete")
     writer.publish()
@@ -276,6 +278,7 @@ FULL = """
 import os, resource, sys
 from pathlib import Path
 from charact.core.errors import UserError
+from charact.record.manifest import CaseEntry
 from charact.record.reader import load_run
 from charact.record.writer import RunWriter
 
@@ -314,9 +317,9 @@ def test_no_space_for_the_first_byte_leaves_nothing(tmp_path: Path) -> None:
 def test_no_space_for_a_case_keeps_those_before_it(tmp_path: Path) -> None:
     said, cases, num_rows, parts, left = in_child("""
 writer = RunWriter(out, "x", {})
-writer.add_case(typed_entry({"case": "a", "status": "ok"}), rows(10))
+writer.add_case(CaseEntry("a", "ok"), rows(10))
 limit(50_000)
-print(attempt(writer.add_case, {"case": "b", "status": "ok"}, rows(100_000)))
+print(attempt(writer.add_case, CaseEntry("b", "ok"), rows(100_000)))
 run = load_run(writer.directory, partial=True)
 print([case["case"] for case in run.manifest["cases"]])
 print(len(run.layers))
@@ -360,7 +363,7 @@ def in_mount(tmp_path: Path, options: str, program: str) -> list[str]:
 def test_a_disk_that_fills(tmp_path: Path) -> None:
     said, left = in_mount(tmp_path, "size=128k", """
 writer = RunWriter(out, "x", {})
-print(attempt(writer.add_case, {"case": "a", "status": "ok"}, rows(100_000)))
+print(attempt(writer.add_case, CaseEntry("a", "ok"), rows(100_000)))
 writer.discard()
 print(os.listdir(out))
 """)

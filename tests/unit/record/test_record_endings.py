@@ -143,7 +143,7 @@ def test_a_case_that_is_flushed_again_is_whole_as_it_is_or_as_it_was(
         tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails_at: int) -> None:
     writer = RunWriter(tmp_path, "run", {})
     for epoch in (1, 2, 3):
-        writer.add_case(typed_entry(entry("a") | {"epoch": epoch}), {"layers": layers(epoch), "flop": []})
+        writer.add_case(typed_entry(entry("a") | {"num_parameters": epoch}), {"layers": layers(epoch), "flop": []})
     replace, left = os.replace, [fails_at]
 
     def full(old: Path, new: Path) -> None:
@@ -156,16 +156,16 @@ def test_a_case_that_is_flushed_again_is_whole_as_it_is_or_as_it_was(
     stages = [{"stage": "training", "number": 1 + number, "phase": "forward", "host_s": 1.0} for number in range(4)]
     tables = {"layers": layers(4), "stages": stages}
     with contextlib.suppress(UserError):
-        writer.add_case(typed_entry(entry("a") | {"epoch": 4}), tables)
+        writer.add_case(typed_entry(entry("a") | {"num_parameters": 4}), tables)
     monkeypatch.undo()
     run = load_run(writer.directory, partial=True)
-    epoch = run.manifest["cases"][0]["epoch"]
+    epoch = run.entries[0].num_parameters
     assert epoch == (4 if fails_at > 3 else 3)
     assert list(run.layers["layer"]) == [row["layer"] for row in layers(epoch)]
     assert len(run.stages) == (4 if epoch == 4 else 0)
     writer.leave()
     again = RunWriter.reopen(writer.directory)
-    again.add_case(typed_entry(entry("a") | {"epoch": 5}), {"layers": [{"layer": "5"}]})
+    again.add_case(typed_entry(entry("a") | {"num_parameters": 5}), {"layers": [{"layer": "5"}]})
     again.close("complete")
     final = load_run(again.publish())
     assert (list(final.layers["layer"]), len(final.stages)) == (["5"], len(run.stages))

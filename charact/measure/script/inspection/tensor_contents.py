@@ -104,10 +104,11 @@ def _padded_frac(rows: torch.Tensor) -> float:
 
 
 def num_repeated_rows(tensors: Sequence[torch.Tensor]) -> int | None:
-    """Return how many rows of a call's inputs repeat an earlier row; None if the inputs have no rows to compare.
+    """Return the number of rows that equal an earlier row in every input of a call; None if rows cannot be compared.
 
-    Rows are equal if they are in all tensors with as many rows. Masks, single numbers, and tensors expanded along the
-    rows do not count, nor do inputs whose values are all equal.
+    Boolean masks, tensors of fewer than two dimensions, very large tensors, and tensors expanded along the rows are
+    left out. Rows cannot be compared if the inputs differ in their number of rows, if there are fewer than 4 rows or 8
+    values in each, or if all values are equal.
 
     *Error*: rows whose projections on a fixed random vector are equal count as equal.
     """

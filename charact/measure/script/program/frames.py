@@ -111,7 +111,10 @@ def _in_packages(path: str) -> str:
 
 
 def line_of_program(pattern: str, files: Sequence[str] = ()) -> dict[str, Any]:
-    """Return file, number and text of the first line that contains a pattern; None each if no line does."""
+    """Return file, number and text of the first line that matches a regular expression; None each if no line does.
+
+    It searches `files`, then those of the running functions, and skips comments.
+    """
     running = dict.fromkeys(frame.f_code.co_filename for frame in program_frames())
     for file in (*files, *running):
         for number, text in enumerate(linecache.getlines(file), 1):
@@ -200,7 +203,7 @@ class CreationPlaces:
 
 
 def _creator(obj: Any) -> FrameType:
-    """Return the frame that called the object's class, outside of the `__init__` of this class and its bases."""
+    """Return the frame that created an object: the caller of its outermost `__init__`."""
     creator = sys._getframe(2)
     frame: FrameType | None = creator
     while frame is not None:

@@ -13,7 +13,6 @@ from charact.bricks.analysis.machines import latency_by_machine
 from charact.bricks.analysis.tables import latency_errors, normalized_latency
 from charact.bricks.suite.composition import Composition
 from charact.record.in_progress import write_manifest
-from charact.record.manifest import typed_entry
 from charact.record.reader import Run, load_run
 from charact.record.writer import RunWriter
 
@@ -37,7 +36,7 @@ def record(out: Path, times: BrickTimes, models: list[Model], correction: Correc
     writer = RunWriter(out, "construct", facts)
     for model, phases in models:
         entry, tables = constructed_case(construct(model, times, correction), correction)
-        writer.add_case(typed_entry(entry), {**tables, "iterations": iterations(phases)})
+        writer.add_case(entry, {**tables, "iterations": iterations(phases)})
     writer.close("complete")
     return load_run(writer.publish())
 
