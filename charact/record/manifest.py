@@ -82,7 +82,7 @@ class CaseEntry(Facts):
     facts: dict[str, Any] | None = None
 
 
-_OPTIONAL = {field.name: field.default for field in msgspec.structs.fields(CaseEntry) if field.name in (
+COORDINATES = {field.name: field.default for field in msgspec.structs.fields(CaseEntry) if field.name in (
     "workload", "variant", "mode", "precision", "device", "reason", "input_kind", "input_size", "batch_size",
     "device_name", "data", "num_parameters", "source", "requested_bytes")}
 """Defaults of the columns that `Run.cases` always has."""
@@ -379,7 +379,7 @@ def _checked_cases(entries: list[Any], name: str) -> list[dict[str, Any]]:
 
 def _checked_case(entry: Any) -> dict[str, Any]:
     typed_entry(entry)
-    return {**_OPTIONAL, "passes": {}, **entry}
+    return {**COORDINATES, "passes": {}, **entry}
 
 
 def typed_entry(entry: Any) -> CaseEntry:
@@ -409,7 +409,7 @@ def _converted(facts: Any, type_: Any, place: str) -> Any:
 def _damaged(entry: Any, number: int, reason: str) -> dict[str, Any]:
     """Return a placeholder for a damaged case: its valid fields, without its passes."""
     fields = entry if isinstance(entry, dict) else {}
-    case: dict[str, Any] = _OPTIONAL | {"case": f"case {number}", "passes": {}}
+    case: dict[str, Any] = COORDINATES | {"case": f"case {number}", "passes": {}}
     for field in msgspec.structs.fields(CaseEntry):
         if field.name in case and field.name in fields and field.name != "passes":
             with contextlib.suppress(msgspec.ValidationError):

@@ -29,7 +29,7 @@ from charact.core.files import reading
 from charact.core.text import valid_values
 from charact.record.checksums import CHECKSUM, TABLE_CHECKSUMS, checksum
 from charact.record.in_progress import PARTIAL_PREFIX, PARTS, trace_name
-from charact.record.manifest import REMEDY, CaseEntry, Options, one_line, read_manifest, typed_entry
+from charact.record.manifest import COORDINATES, REMEDY, CaseEntry, Options, one_line, read_manifest, typed_entry
 from charact.record.schema import ADDED_COLUMNS, DAMAGED, TABLES, Column, column_names
 from charact.record.schema import Rows as Rows
 from charact.record.table_checks import table_problem
@@ -214,7 +214,7 @@ class Run:
     def cases(self) -> pd.DataFrame:
         """One row for each case: its coordinates, status and reason; facts of passes are in the manifest."""
         return pd.DataFrame([
-            {key: value for key, value in case.items() if not isinstance(value, (dict, list))}
+            {key: value for key, value in (COORDINATES | case).items() if not isinstance(value, (dict, list))}
             for case in self.manifest["cases"]
         ])
 

@@ -8,9 +8,9 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
+from support.forked import Server
 
 CHARACT = [sys.executable, "-m", "charact", "tensorboard"]
 
@@ -59,13 +59,16 @@ def test_says_that_there_are_no_runs_yet(tmp_path: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of TensorBoard
-def test_no_directory_and_a_port_that_is_taken_are_refused(
-        record: Path, tmp_path: Path, refused: Callable[..., None], here: Callable[..., Any]) -> None:
+def test_no_directory_is_refused(tmp_path: Path, refused: Callable[..., None]) -> None:
     (tmp_path / "file").touch()
     refused("tensorboard", tmp_path / "absent", said=f"error: {tmp_path / 'absent'} does not exist: ")
     refused("tensorboard", tmp_path / "file", said=f"error: {tmp_path / 'file'} is a file: ")
+
+
+def test_a_port_that_is_taken_is_refused(record: Path, tmp_path: Path, server: Server) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        done = here("tensorboard", record, "--port", port, cwd=tmp_path, status=2)
+        done = server.charact("tensorboard", str(record), "--port", str(port), cwd=tmp_path)
+        assert done.returncode == 2
         assert done.stderr.splitlines()[-1] == (
             f"error: port {port} is in use: choose another with --port, or any free one with --port 0")
