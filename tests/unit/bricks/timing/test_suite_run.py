@@ -251,7 +251,7 @@ class TestGoingOn:
             time_into(writer, a_suite(tmp_path / "suite", product()), notes=Killed())
         entry = writer.entry(CASE)
         assert entry is not None
-        assert (entry["status"], entry["passes"]["bricks"]["num_rounds"]) == ("running", 3)
+        assert (entry.status, entry.passes.bricks.num_rounds) == ("running", 3)
         again, notes = killed(writer), AtRound()
         time_into(again, a_suite(tmp_path / "suite", product()), notes=notes)
         assert notes.rounds == [4, 5, 6, 7]
