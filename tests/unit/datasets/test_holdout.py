@@ -123,3 +123,9 @@ def test_a_part_smaller_than_a_batch_is_refused(frac: float, num_samples: int, s
     with pytest.raises(UserError, match=rf"^holding out {frac:g} of {num_samples} samples leaves .*, fewer than a "
                                         r"batch of 20: choose another share or a smaller batch size$"):
         hold_out(Numbers(num_samples, shuffled), frac, 0, 20)
+
+
+@pytest.mark.parametrize("frac", [0.2, 0.8])
+def test_a_part_of_exactly_a_batch_is_taken(frac: float) -> None:
+    rest, held_out = hold_out(Numbers(10), frac, 0, 2)
+    assert (len(rest), len(held_out)) == (10 - 10 * frac, 10 * frac)
