@@ -542,6 +542,10 @@ class Passes(dict[str, Pass]):
     construct = _Recorded(ConstructPass)
     collectives = _Recorded(CollectivesPass)
 
+    def end(self, name: str, status: str, reason: str | None) -> None:
+        """Record a pass that has no facts, because it failed or was skipped."""
+        self[name] = PASSES.get(name, Pass)(status, reason)
+
 
 PASSES: dict[str, type[Pass]] = {
     name: attribute.type for name, attribute in vars(Passes).items() if isinstance(attribute, _Recorded)}

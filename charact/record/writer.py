@@ -162,8 +162,9 @@ class RunWriter:
 
     def _remove_leftovers(self) -> None:
         """Remove files of unfinished runs, and partially written ones."""
-        written = {trace_name(entry.case) for entry in self._entries() if entry.passes.operators.status == "ok"}
-        written |= {Path(weights).name for entry in self._entries() if (weights := entry.passes.training.weights)}
+        entries = self._entries()
+        written = {trace_name(entry.case) for entry in entries if entry.passes.operators.status == "ok"}
+        written |= {Path(weights).name for entry in entries if (weights := entry.passes.training.weights)}
         unfinished = [path for folder in ("trace", "weights") for path in self.directory.glob(f"{folder}/*")
                       if path.name not in written]
         hidden = [path for path in self.directory.glob(".*") if path.is_file()]

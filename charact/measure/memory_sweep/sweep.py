@@ -16,7 +16,7 @@ from charact.measure.memory_estimate.target_devices import Target
 from charact.measure.memory_sweep.measured_case import MemoryCase
 from charact.measure.memory_sweep.time_left import TimeLeft
 from charact.record.manifest import Fits, OutOfMemory
-from charact.record.manifest_passes import MemoryPass, Pass, PredictionPass
+from charact.record.manifest_passes import MemoryPass, PredictionPass
 from charact.record.schema import NOT_SEARCHED, Rows
 from charact.record.writer import RunWriter
 
@@ -46,7 +46,7 @@ class MemoryPlan:
 
 def run_memory_cases(cases: Sequence[Case], plan: MemoryPlan, writer: RunWriter, observer: Observer,
                      interrupt: Interrupt) -> None:
-    """MemoryEstimate and measure each case and flush it to the record; continue after a failed case.
+    """Estimate and measure each case and flush it to the record; continue after a failed case.
 
     A signal ends the sweep after the finished cases and is in `interrupt.signal`.
     """
@@ -79,7 +79,7 @@ class MemoryRun:
         self._passes = self.entry.passes
 
     def run(self, interrupt: Interrupt) -> None:
-        """MemoryEstimate and measure the case; record a failure in the entry."""
+        """Estimate and measure the case; record a failure in the entry."""
         try:
             with interrupt.allowed():
                 self._run()
@@ -148,7 +148,8 @@ class MemoryRun:
     def _fail(self, ending: dict[str, Any]) -> None:
         self.entry.update(**ending)
         for name in ("prediction", "memory") if self._plan.predict else ("memory",):
-            self._passes.setdefault(name, Pass("skipped", ending["reason"]))
+            if name not in self._passes:
+                self._passes.end(name, "skipped", ending["reason"])
         self.tables["memory"] = [row for row in self.tables["memory"] if row["method"] == "predicted"]
 
 

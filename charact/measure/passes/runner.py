@@ -142,11 +142,11 @@ class _CaseRun:
         try:
             self._passes[name] = take()
         except Exception as error:
-            self._passes[name] = Pass("failed", one_line(error, self._case.precision))
+            self._passes.end(name, "failed", one_line(error, self._case.precision))
 
     def _fail(self, **ending: Any) -> None:
         self._entry.update(**ending)
         for name in PASSES:
-            self._passes[name] = Pass("skipped", ending["reason"])
+            self._passes.end(name, "skipped", ending["reason"])
         self._tables.clear()
         self._trace_path.unlink(missing_ok=True)

@@ -10,7 +10,6 @@ from charact.execution.interrupt import Interrupt
 from charact.measure.passes.runner import PASSES
 from charact.measure.passes.timing import StopRule
 from charact.measure.ranks.timed_case import time_on_ranks
-from charact.record.manifest_passes import Pass, Passes
 from charact.record.writer import RunWriter
 
 _ONLY_TIMED = "on several ranks only the timing pass runs: charact run --nproc has the others"
@@ -54,13 +53,16 @@ def _run(case: Case, rule: StopRule, num_threads: int, writer: RunWriter, observ
     else:
         for rank, timing in enumerate(timings):
             own = {"case": f"{case.id}-rank{rank}", "rank": rank} if case.parallel else {}
-            passes = Passes(timing=timing.facts, **{name: Pass("skipped", _ONLY_TIMED)
-                                                    for name in PASSES if name != "timing"})
+            for name in PASSES:
+                entry.passes.end(name, "skipped", _ONLY_TIMED)
+            entry.passes["timing"] = timing.facts
             if case.parallel:
-                passes["collectives"] = timing.collectives
-            entry.update(**own, num_parameters=timing.num_parameters, passes=passes)
+                entry.passes["collectives"] = timing.collectives
+            entry.update(**own, num_parameters=timing.num_parameters)
             writer.add_case(entry, timing.tables)
         return {"status": "ok", "reason": None}
-    entry.update(**ended, passes=Passes({name: Pass("skipped", ended["reason"]) for name in PASSES}))
+    entry.update(**ended)
+    for name in PASSES:
+        entry.passes.end(name, "skipped", ended["reason"])
     writer.add_case(entry, {})
     return ended

@@ -44,3 +44,11 @@ def test_facts_and_passes_of_newer_versions_are_left_out():
 def test_invalid_facts_are_named(entry, message):
     with pytest.raises(ValueError, match=message):
         typed_entry(entry)
+
+
+@pytest.mark.parametrize("name", [*PASSES, "astrology"])
+def test_a_pass_without_facts_has_the_type_of_its_name(name):
+    entry = CaseEntry("a", "ok")
+    entry.passes.end(name, "failed", "no reason")
+    assert type(entry.passes[name]) is PASSES.get(name, Pass)
+    assert typed_entry(msgspec.to_builtins(entry)) == entry
