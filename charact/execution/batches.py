@@ -31,7 +31,7 @@ class Batches:
         on_cuda = case.device.type == "cuda"
         self._case = case
         self._dtype = case.dtype
-        self._in_place = not on_cuda and not case.channels_last and self._dtype in (None, torch.float32)
+        self._in_place = not on_cuda and not case.channels_last and self._dtype == torch.float32
         self._generator = torch.Generator()
         shuffle = shuffle and getattr(dataset, "shuffled", True)
         self._sampler: DistributedSampler[Any] | None = None if share is None else DistributedSampler(
@@ -75,5 +75,5 @@ class Batches:
 
     def _to_device(self, tensor: torch.Tensor) -> torch.Tensor:
         layout = torch.channels_last if self._case.channels_last and tensor.dim() == 4 else torch.preserve_format
-        dtype = self._dtype if self._dtype is not None and tensor.is_floating_point() else tensor.dtype
+        dtype = self._dtype if tensor.is_floating_point() else tensor.dtype
         return tensor.to(self._case.device, dtype, non_blocking=True, memory_format=layout)

@@ -57,9 +57,9 @@ class Case:
         return self.mode == "train"
 
     @property
-    def dtype(self) -> torch.dtype | None:
-        """Type to which weights and images are converted; None if the workload keeps its own types."""
-        return None if self.workload.keeps_types else PRECISIONS[self.precision].weights
+    def dtype(self) -> torch.dtype:
+        """Type to which weights and images are converted."""
+        return PRECISIONS[self.precision].weights
 
     def dataset(self) -> Dataset[Any]:
         """Return the samples of the case's data at its input size."""

@@ -162,8 +162,8 @@ class Loop:
 def placed(model: torch.nn.Module, case: Case) -> torch.nn.Module:
     """Return the model on the case's device, with its type and layout."""
     dtype = case.dtype
-    if dtype is not None and (dtype != torch.float32 or any(
-            one.is_floating_point() and one.dtype != dtype for one in model.parameters())):
+    if dtype != torch.float32 or any(
+            parameter.is_floating_point() and parameter.dtype != dtype for parameter in model.parameters()):
         for tensor in (*model.parameters(), *model.buffers()):
             if tensor.is_floating_point():
                 tensor.data = tensor.data.to(dtype)  # `model.to` rejects fake ones, and treats complex ones as real

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from charact.core.errors import UserError
 from charact.datasets._common.request import DataRequest
@@ -35,8 +35,6 @@ class Workload(ABC):
     variants: tuple[str, ...] = ("default",)
     """Forms of the model for `--variant`; the first is the default."""
     variant: str = ""
-    keeps_types: ClassVar[bool] = False
-    """Whether the model keeps its own types, whatever a precision's weights are."""
 
     def prepare(self, variant: str | None = None) -> Self:
         """Return a copy for one case, with the requested variant.
