@@ -49,6 +49,7 @@ def command(
         show(*summary_markdown(loaded).split("\n"))
     else:
         from charact.core.console import Console
-        from charact.views.terminal.renderer import summary
+        from charact.views.summary import summary
+        from charact.views.terminal.renderer import drawn
 
-        Console().print(summary(loaded))
+        Console().print(drawn(summary(loaded)))

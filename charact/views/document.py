@@ -74,14 +74,14 @@ class Lines:
 
 @dataclass(frozen=True)
 class Numbers:
-    """A table for narrow screens: the names of its rows, and the columns `names` after the first one.
+    """A table for narrow screens: the names of its rows, and the columns `names` after the first one, or all.
 
     A number that all rows lack for one reason becomes a line below. The first column after the name is the most
     important one if `strong`.
     """
 
     table: Table
-    names: Sequence[str]
+    names: Sequence[str] = ()
     strong: bool = True
 
 

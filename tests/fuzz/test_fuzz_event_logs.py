@@ -21,7 +21,8 @@ from charact.record.reader import load_run
 from charact.record.schema import TABLES
 from charact.record.writer import RunWriter
 from charact.views.html.report import report
-from charact.views.terminal.renderer import summary
+from charact.views.summary import summary
+from charact.views.terminal.renderer import drawn
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 PROGRAMS = {
@@ -140,7 +141,7 @@ def read(hidden: Path) -> None:
     for table in TABLES:
         run.table(table)
     if chance < 0.1:
-        summary(run)
+        drawn(summary(run))
     if rarely:
         report([run])
     copy = hidden.parents[1] / f"{hidden.parent.name}-copy" / hidden.name

@@ -37,13 +37,14 @@ from charact.traces.cases import trace_case
 from charact.traces.files import read_trace
 from charact.views.export.tables import FORMATS, export
 from charact.views.html.report import comparison_sections, sections
+from charact.views.summary import summary
 from charact.views.tables.comparison_tables import tables
 from charact.views.tables.difference_tables import explanations
 from charact.views.tables.gate_tables import gate_table
 from charact.views.tensorboard.records import Records
 from charact.views.tensorboard.scalars import scalars
 from charact.views.terminal.comparison import print_tables
-from charact.views.terminal.renderer import summary
+from charact.views.terminal.renderer import drawn
 
 # Kinds of records
 
@@ -304,7 +305,7 @@ def _explain(sides: list[Group]) -> None:
 
 
 _WAYS: dict[str, Callable[[Run], object]] = {
-    "terminal": lambda run: Console(file=io.StringIO(), width=100).print(summary(run)),
+    "terminal": lambda run: Console(file=io.StringIO(), width=100).print(drawn(summary(run))),
     "scalars": lambda run: list(scalars(run)), "export": _export, "html": sections,
 }  # fmt: skip
 _COMPARED: dict[str, Callable[[list[Group]], object]] = {

@@ -22,9 +22,9 @@ from charact.traces.counters import described
 from charact.traces.files import read_trace
 from charact.views.export.tables import export
 from charact.views.html.report import report
+from charact.views.summary import summary
 from charact.views.tensorboard.records import Records
 from charact.views.tensorboard.scalars import write_scalars
-from charact.views.terminal.renderer import summary
 
 FEW, MANY = 4, 40
 """Traces of an input: one record of many cases is read in a fraction of the time of as many records."""
@@ -78,7 +78,7 @@ def read(place: Path) -> None:
 def show(run: Run, out: Path, *, drawn: bool) -> None:
     """Do what users do with a run; what is written for them goes to `out`."""
     text = io.StringIO()
-    Console(file=text, width=100).print(summary(run))
+    Console(file=text, width=100).print(drawn(summary(run)))
     text.getvalue().encode()
     shares = phase_breakdown(run)
     assert shares["share_frac"].between(0, 1 + 1e-9).all(), shares

@@ -26,10 +26,11 @@ from charact.core.console import Console
 from charact.record.in_progress import PARTIAL_PREFIX
 from charact.record.manifest import typed_entry
 from charact.record.reader import Run, load_run
+from charact.views.summary import summary
 from charact.views.tensorboard.records import Records
 from charact.views.terminal.live import State, line, panel
 from charact.views.terminal.progress import LiveProgress, TrainingProgress
-from charact.views.terminal.renderer import summary
+from charact.views.terminal.renderer import drawn
 
 Here = Callable[..., Any]
 WRITERS = RUNS | {"profile": lambda out: records.write_record(out, oom=True)}
@@ -56,7 +57,7 @@ def test_no_summary_and_no_report_obey_a_record(spoilt: dict[str, Path], kind: s
     for terminal in (False, True):
         file = io.StringIO()
         Console(file=file, width=120, force_terminal=terminal, color_system="truecolor" if terminal else None).print(
-            summary(load_run(spoilt[kind])))
+            drawn(summary(load_run(spoilt[kind]))))
         texts.append(file.getvalue())
     done = here("report", spoilt[kind], "--to", "r.html", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")

@@ -17,7 +17,8 @@ from pathlib import Path
 from rich.console import Console
 
 from charact.record.reader import load_run
-from charact.views.terminal.renderer import summary
+from charact.views.summary import summary
+from charact.views.terminal.renderer import drawn
 from support.screen import Screen
 
 _LIMIT_S = 120
@@ -119,5 +120,5 @@ class InTerminal:
 def shown(path: Path, *, width: int = 80, color: bool = False) -> str:
     stream = io.StringIO()
     system = "truecolor" if color else None
-    Console(file=stream, width=width, force_terminal=color, color_system=system).print(summary(load_run(path)))
+    Console(file=stream, width=width, force_terminal=color, color_system=system).print(drawn(summary(load_run(path))))
     return stream.getvalue()

@@ -23,7 +23,7 @@ from charact.bricks.commands._construct import (
 from charact.bricks.commands._generate import is_of_this_machine
 from charact.bricks.commands._whole_models import Named, timed_model
 from charact.bricks.suite.composition import Composition
-from charact.bricks.views.suites import correction
+from charact.bricks.views.summary import correction
 from charact.core.console import Console
 from charact.core.errors import UserError
 from charact.core.output import show, warn
@@ -32,6 +32,7 @@ from charact.measure.passes.timing import StopRule
 from charact.record.reader import Run
 from charact.views.export.run_summary import lines_of
 from charact.views.terminal.progress import MemoryProgress
+from charact.views.terminal.renderer import drawn
 
 MOST_MODELS = 8
 _PRECISION_FRAC = 0.02
@@ -68,8 +69,8 @@ def calibrate_machine(path: Path, names: Sequence[str], own: Named, directory: P
         sums_s = [each.sum_s or 0.0 for each in constructions]
         corrections.append(_correction_data(case, constructions, measured_s, learned))
         if not quiet:
-            Console().print(correction(case, [each.composition.case for each in constructions], sums_s, measured_s,
-                                       learned))
+            models = [each.composition.case for each in constructions]
+            Console().print(drawn(correction(case, models, sums_s, measured_s, learned)))
     if as_json:
         show(*lines_of({"corrections": corrections}))
     return 0

@@ -23,7 +23,7 @@ from charact.bricks.commands._generate import Asked, captured_sources, is_of_thi
 from charact.bricks.commands._whole_models import Named, timed_model
 from charact.bricks.suite.brick import Brick, runs_as
 from charact.bricks.suite.composition import Composition, load_compositions
-from charact.bricks.views.terminal import machines
+from charact.bricks.views.summary import machines
 from charact.commands._shared.publish import keeping_finished, publish, publish_and_report
 from charact.core.console import Console
 from charact.core.errors import UserError
@@ -38,6 +38,7 @@ from charact.record.redaction import expanded_path
 from charact.record.writer import RunWriter
 from charact.views.export.run_summary import lines_of, run_summary
 from charact.views.terminal.progress import MemoryProgress
+from charact.views.terminal.renderer import drawn
 
 ALL = "all"
 
@@ -172,7 +173,7 @@ def construct_models(words: Sequence[str], asked: dict[str, Any], own: tuple[Seq
         summaries = [run_summary(load_run(writer.final)) for writer in written]
         show(*lines_of(summaries if len(runs) > 1 else summaries[0]))
     elif len(written) > 1:
-        Console().print(machines(latency_by_machine([load_run(writer.final) for writer in written])))
+        Console().print(drawn(machines(latency_by_machine([load_run(writer.final) for writer in written]))))
     if interrupt.signal is not None:
         return 128 + interrupt.signal
     return 0 if any(any_ok) else 1

@@ -26,8 +26,8 @@ from charact.bricks.suite.composition import (
 )
 from charact.bricks.suite.suite import Added, Suite, add_models, check_place, load_suite
 from charact.bricks.timing.worker import run_isolated
-from charact.bricks.views.suites import generated
-from charact.bricks.views.terminal import BrickProgress
+from charact.bricks.views.progress import BrickProgress
+from charact.bricks.views.summary import generated
 from charact.commands._shared.ceilings import recorded_ceilings
 from charact.commands._shared.publish import keeping_finished, measure_resumably, program, publish_and_report
 from charact.commands._shared.run_cases import open_record
@@ -46,6 +46,7 @@ from charact.record.reader import Run, load_run
 from charact.record.redaction import expanded_path
 from charact.record.writer import RunWriter
 from charact.views.terminal.progress import MemoryProgress
+from charact.views.terminal.renderer import drawn
 from charact.workload.base import Workload
 from charact.workload.registry import all_workloads, find_workload
 from charact.workload.user_model.input_spec import parse_input_spec
@@ -233,7 +234,7 @@ def _report(added: Added, found: Sequence[CapturedSource], models: Sequence[CutM
             warn(f"note: {case}: replaced a different composition: the model was changed, or another file has the same "
                  "name")
         cases = {model.composition.case for model in models}
-        Console().print(generated(cases, load_compositions(added.suite.private), added.suite))
+        Console().print(drawn(generated(cases, load_compositions(added.suite.private), added.suite)))
     show(f"Wrote {out}: {len(added.suite.bricks):,} bricks, {added.num_new:,} of them new")
     if not quiet:
         show(f"  {added.suite.private} lists the bricks of each model: keep it private")

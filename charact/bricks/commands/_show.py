@@ -6,10 +6,11 @@ import charact.measure  # noqa: F401  (quiets torch, so it comes before torch)
 from charact.bricks.suite.audit import audit
 from charact.bricks.suite.composition import load_compositions
 from charact.bricks.suite.suite import load_suite
-from charact.bricks.views.suites import frequent, generated
+from charact.bricks.views.summary import frequent, generated
 from charact.commands._shared.print_table import print_table
 from charact.core.console import Console
 from charact.core.output import show
+from charact.views.terminal.renderer import drawn
 
 _MOST_ROWS = 15
 
@@ -19,8 +20,8 @@ def show_suite(path: Path, directory: Path | None) -> int:
     suite = load_suite(path)
     compositions = load_compositions(suite.private if directory is None else directory)
     console = Console()
-    console.print(generated([each.case for each in compositions], compositions, suite))
-    console.print(frequent(compositions, suite))
+    console.print(drawn(generated([each.case for each in compositions], compositions, suite)))
+    console.print(drawn(frequent(compositions, suite)))
     return 0
 
 

@@ -162,9 +162,10 @@ def report_outcome(run: Run, quiet: bool, *, as_json: bool = False) -> bool:
         show(*lines_of(run_summary(run)))
         return any_ok
     if not quiet:
-        from charact.views.terminal.renderer import summary  # takes 0.2 s, for which a program would wait
+        from charact.views.summary import summary  # takes 0.2 s, for which a program would wait
+        from charact.views.terminal.renderer import drawn
 
-        Console().print(summary(run))
+        Console().print(drawn(summary(run)))
     if quiet or not OUT.isatty():
         for entry in failed:
             warn(f"{entry.case}: {entry.status} ({entry.reason})")

@@ -90,6 +90,13 @@ def table(frame: pd.DataFrame, caption: str, columns: Sequence[Column], note: st
     return Table(caption, columns, rows, note)
 
 
+def text_table(titles: Sequence[str], rows: Sequence[Sequence[str]], num_names: int = 1) -> Table:
+    """Return a table of texts, of which all but the first `num_names` columns are numbers."""
+    columns = [Column(f"column_{number}", title, None if number < num_names else fmt.number)
+               for number, title in enumerate(titles)]
+    return Table("", columns, [Row(None, [Cell(text) for text in row]) for row in rows])
+
+
 def without_columns(shown: Table, names: Collection[str]) -> Table:
     """Return the table without columns of these names."""
     kept = [number for number, column in enumerate(shown.columns) if column.name not in names]

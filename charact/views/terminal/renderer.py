@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.padding import Padding
@@ -11,12 +10,7 @@ from rich.segment import Segment
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from charact.analysis.profile.case_summary import case_summary
-from charact.record.presentable import presentable
-from charact.record.reader import Run
-from charact.views.case_kind import CaseKind, by_kind
-from charact.views.document import Bar, Card, Chapter, Item, Line, Lines, Numbers, failure_line
-from charact.views.sections.findings import first_findings
+from charact.views.document import Bar, Chapter, Item, Line, Lines, Numbers
 from charact.views.tables import format as fmt
 from charact.views.tables.model import Cell, Column, Row, Table, with_footnotes
 
@@ -27,44 +21,11 @@ _ANY_WIDTH = 10_000
 _INDENT = 2
 
 
-def summary(run: Run) -> RenderableType:
-    """Return the summary of all cases of a run: findings, headline numbers, failures, and the card of each case.
+def drawn(item: Item) -> RenderableType:
+    """Return what rich draws for an item of the document.
 
     The console decides about color: without it (a pipe, NO_COLOR) bars are drawn in letters.
     """
-    run = presentable(run)
-    cases = case_summary(run)
-    if cases.empty:
-        return Text(f"{run.run_id}: {fmt.no_cases(run.partial)}")
-    items = [*first_findings(run)]
-    for kind, rows in by_kind(cases):
-        items += _cards(run, kind, rows) if kind.summary is None else kind.summary(run)
-    return Group(*map(drawn, items))
-
-
-def _cards(run: Run, kind: CaseKind, cases: Any) -> list[Item]:
-    """Return the headline table of the cases that have numbers, the failures, and a chapter for each card."""
-    cards, table, _ = kind.overview(run, cases)
-    titles = [column.title.lower() for column in table.columns if column.name in kind.first]
-    timed = {card.case for card in cards if card.headline is not None}
-    rows = [row for row in table.rows if row.case in timed]
-    return [*([Numbers(replace(table, rows=rows, note=""), kind.first)] if rows and kind.first else []),
-            *(failure_line(card.case, *card.failure) for card in cards if card.failure is not None),
-            *(_chapter(card, titles, kind.details(run, card.case)) for card in cards if card.headline is not None)]
-
-
-def _chapter(card: Card, titles: Sequence[str], details: Sequence[Item]) -> Chapter:
-    """Return a card with its details, without the numbers that a headline table with these titles has."""
-    assert card.headline is not None
-    numbers = [f"{number.name}: {number.text}" for number in card.numbers if number.name.lower() not in titles]
-    head = Line((card.headline.text, "strong"), f" {', '.join([card.headline.name, *card.details])}")
-    lines = [head, *([Line("; ".join(numbers))] if numbers else [])]
-    lines += [Line((text, "warning")) for text in card.warnings]
-    return Chapter(card.case, [Lines(lines), *card.bars, *details])
-
-
-def drawn(item: Item) -> RenderableType:
-    """Return what rich draws for an item of the document."""
     match item:
         case Line():
             return Hanging(Text.assemble(*((text, _STYLES.get(tone, tone)) for text, tone in item.spans)))
@@ -123,7 +84,7 @@ class _DrawnBar:
 def _numbers(item: Numbers) -> Group:
     """Return the first column and the columns `names`; a column that lacks all its numbers becomes a line below."""
     titles = [column.name for column in item.table.columns]
-    places = [titles.index(name) for name in item.names if name in titles]
+    places = [titles.index(name) for name in item.names or titles[1:] if name in titles]
     reasons: dict[str, list[str]] = {}
     for place in places[1:]:
         texts = {row.cells[place].text for row in item.table.rows}
@@ -133,11 +94,9 @@ def _numbers(item: Numbers) -> Group:
     places = [0, *(place for place in places if item.table.columns[place].title not in missing)]
     rows = [replace(row, cells=[row.cells[place] for place in places]) for row in item.table.rows]
     shown = with_footnotes(replace(item.table, rows=rows), min_cells=1)
-    table = NamedTable(*(item.table.columns[place].title for place in places))
-    for row in shown.rows:
-        name, *cells = row.cells
-        table.add_row(_cell(name), *(_cell(cell, "" if number or not item.strong else "bold")
-                                     for number, cell in enumerate(cells)))
+    table = _NamedTable([item.table.columns[place].title for place in places], [
+        [_cell(cell, "bold" if item.strong and number == 1 else "") for number, cell in enumerate(row.cells)]
+        for row in shown.rows])
     lines = [f"{', '.join(columns)}: {text}" for text, columns in reasons.items()]
     lines += [shown.note] if shown.note else []
     return Group(table, *(Hanging(Text(line, style="dim")) for line in lines))
@@ -157,26 +116,16 @@ def rich_table(columns: Sequence[Column], rows: Iterable[Row], styles: dict[str,
     return table
 
 
-class NamedTable:
+class _NamedTable:
     """Rows of a name and numbers.
 
     If the screen is too narrow for both, each name is on a line above its numbers. If the numbers alone are too wide,
     each is on a line next to its title.
     """
 
-    def __init__(self, name_title: str, *titles: str) -> None:
-        """Create a table without rows; titles are those of the numbers."""
-        self._name_title, self._titles = name_title, titles
-        self._rows: list[tuple[Text, tuple[Text, ...]]] = []
-
-    @property
-    def row_count(self) -> int:
-        """Number of rows."""
-        return len(self._rows)
-
-    def add_row(self, name: Text, *cells: Text) -> None:
-        """Add a name and a cell for each title."""
-        self._rows.append((name, cells))
+    def __init__(self, titles: Sequence[str], rows: Iterable[Sequence[Text]]) -> None:
+        self._name_title, *self._titles = titles
+        self._rows = [(name, cells) for name, *cells in rows]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType | Segment]:
         """Draw the widest form that fits."""
@@ -209,20 +158,6 @@ class NamedTable:
         for name, cells in self._rows:
             table.add_row(*([name] if named else []), *cells)
         return table
-
-
-def plain_table(*titles: str, left: int = 1, gap: int = 2) -> RichTable:
-    """Return an empty table of the first columns, which are foldable texts, and the others, which are numbers.
-
-    Args:
-        titles: titles of the columns.
-        left: number of text columns.
-        gap: spaces between columns.
-    """
-    table = RichTable(box=None, pad_edge=False, padding=(0, gap, 0, 0), header_style="dim")
-    for number, title in enumerate(titles):
-        table.add_column(title, justify="left" if number < left else "right", overflow="fold", no_wrap=number >= left)
-    return table
 
 
 def _empty(show_header: bool = True) -> RichTable:

@@ -13,7 +13,8 @@ from charact.core.errors import UserError
 from charact.record.in_progress import write_manifest
 from charact.record.reader import load_run
 from charact.views.html.report import sections
-from charact.views.terminal.renderer import summary
+from charact.views.summary import summary
+from charact.views.terminal.renderer import drawn
 
 HTML = "<script>alert(1)</script>"
 
@@ -21,7 +22,7 @@ HTML = "<script>alert(1)</script>"
 def shown(path: Path) -> tuple[dict[str, str], str]:
     """The report's sections by ID, and the terminal's text on one line."""
     run, stream = load_run(path), io.StringIO()
-    Console(file=stream, width=150).print(summary(run))
+    Console(file=stream, width=150).print(drawn(summary(run)))
     return {section.id: section.html for section in sections(run)}, " ".join(stream.getvalue().split())
 
 

@@ -11,7 +11,8 @@ from support.records import write_record
 
 from charact.record.reader import Run, load_run
 from charact.views.html.report import sections
-from charact.views.terminal.renderer import summary
+from charact.views.summary import summary
+from charact.views.terminal.renderer import drawn
 
 # 0.8 TFLOP in 1 s of forward, of which the ceilings allow 1 TFLOP/s; 0.1 s of waiting for data.
 PHASES = {"data": 0.1, "forward": 1.0, "loss": 0.0, "backward": 0.0, "update": 0.0, "other": 0.0}
@@ -38,7 +39,7 @@ def test_the_verdict_stands_on_the_card_in_its_section_and_in_the_terminal(run: 
     assert "compute-bound, 90.9 % of the iteration" in told
     assert "18.2 % of the iteration" in told  # 1 s less the 0.8 s that it needs at the ceiling, of 1.1 s
     assert all(title in told for title in ("Evidence", "Potential speedup", "To try"))
-    Console(file=(stream := io.StringIO()), width=200).print(summary(run))
+    Console(file=(stream := io.StringIO()), width=200).print(drawn(summary(run)))
     screen = stream.getvalue()
     assert "compute-bound, 90.9 % of the iteration" in screen
     assert "18.2 % of the iteration" in screen

@@ -12,9 +12,10 @@ from charact.record.manifest import typed_entry
 from charact.record.reader import Run, load_run
 from charact.record.writer import RunWriter
 from charact.views.html.report import report, sections
+from charact.views.summary import summary
 from charact.views.tensorboard.records import Records, comparison
 from charact.views.tensorboard.scalars import scalars
-from charact.views.terminal.renderer import summary
+from charact.views.terminal.renderer import drawn
 
 
 @pytest.fixture
@@ -28,7 +29,7 @@ def of(run: Run) -> dict[str, str]:
 
 def in_terminal(run: Run) -> str:
     stream = io.StringIO()
-    Console(file=stream, width=100).print(summary(run))
+    Console(file=stream, width=100).print(drawn(summary(run)))
     return stream.getvalue()
 
 

@@ -5,8 +5,8 @@ from typing import Any
 import pandas as pd
 
 from charact.bricks.analysis import tables
-from charact.bricks.views import terminal
 from charact.bricks.views.comparison import brick_tables
+from charact.bricks.views.summary import suite
 from charact.record.reader import Run
 from charact.views.case_kind import CaseKind, CasePart, Overview, in_one_table
 from charact.views.document import Bar, Card, Number, Part
@@ -70,4 +70,4 @@ _PARTS = {
 }  # fmt: skip
 
 KIND = CaseKind("bricks", 60, _overview, tables.suite_summary, in_one_table(_table),
-                summary=terminal.suite, parts=_PARTS, compared=brick_tables)
+                summary=suite, parts=_PARTS, compared=brick_tables)

@@ -8,7 +8,8 @@ import pandas as pd
 from charact.analysis.common.pass_status import passes_taken
 from charact.bricks.analysis import tables
 from charact.bricks.analysis.tables import latency_errors, model_summary, normalized_latency
-from charact.bricks.views import figures, terminal
+from charact.bricks.views import figures
+from charact.bricks.views.summary import constructed
 from charact.bricks.views.tables import (
     COLORS,
     LABELS,
@@ -128,5 +129,5 @@ def _by_size(run: Run) -> Mapping[str, "pd.Series[float]"]:
 _PARTS = {"layer_types": CasePart(tables.time_by_layers, ("layers", "operator_type", "time_s", "share_frac"),
                                   ("layers", "time_s", "share_frac"))}  # fmt: skip
 
-KIND = CaseKind("construction", 70, _overview, model_summary, in_one_table(_table), summary=terminal.constructed,
+KIND = CaseKind("construction", 70, _overview, model_summary, in_one_table(_table), summary=constructed,
                 parts=_PARTS, by_size=_by_size, is_compared=_is_compared, side_by_side=_side_by_side)

@@ -17,7 +17,8 @@ from charact.record.reader import Run, load_run
 from charact.record.writer import RunWriter
 from charact.views.export.run_summary import run_summary
 from charact.views.html.report import report
-from charact.views.terminal.renderer import summary
+from charact.views.summary import summary
+from charact.views.terminal.renderer import drawn
 
 
 def entry(case: str, batch_size: int, num_ranks: int, rank: int, num_iterations: int) -> dict[str, Any]:
@@ -92,7 +93,7 @@ def test_it_is_shown(tmp_path: Path) -> None:
     assert "Scaling efficiency" in page
     assert "n/a (no single process with the batch of all ranks" in page
     console = Console(file=io.StringIO(), width=300)
-    console.print(summary(run))
+    console.print(drawn(summary(run)))
     text = console.file.getvalue()  # type: ignore[attr-defined]
     assert "weak scaling, ddp, 2 ranks  80.0 %" in text
     assert "batch 4 per rank, 8 in all" in text
@@ -127,7 +128,7 @@ def test_causes_sum_to_the_lost_time(tmp_path: Path) -> None:
     assert [weak[name] for name in CAUSES] == pytest.approx([0.002, 0.003, 0.004, 0.0])
     assert sum(weak[name] for name in CAUSES) == pytest.approx(weak["lost_s"]) == pytest.approx(0.009)
     console = Console(file=io.StringIO(), width=300)
-    console.print(summary(run))
+    console.print(drawn(summary(run)))
     text = console.file.getvalue()  # type: ignore[attr-defined]
     assert "slower compute 4.00 ms, exposed communication 3.00 ms, imbalance 2.00 ms, rest 0 s" in text
     assert "Exposed communication" in report([run])

@@ -3,19 +3,20 @@
 import io
 from pathlib import Path
 
-from rich.console import Console, RenderableType
+from rich.console import Console
 from support.brick_records import BRICKS, Models, brick_row, suite_run, three_models, zoo
 
 from charact.bricks.analysis.construction import Correction
 from charact.bricks.analysis.machines import latency_by_machine
-from charact.bricks.views.suites import correction
-from charact.bricks.views.terminal import machines
+from charact.bricks.views.summary import correction, machines
 from charact.record.reader import Run
-from charact.views.terminal.renderer import summary
+from charact.views.document import Item
+from charact.views.summary import summary
+from charact.views.terminal.renderer import drawn as drawn_item
 
 
-def drawn(what: RenderableType, width: int = 200) -> str:
-    Console(file=(stream := io.StringIO()), width=width).print(what)
+def drawn(item: Item, width: int = 200) -> str:
+    Console(file=(stream := io.StringIO()), width=width).print(drawn_item(item))
     return stream.getvalue()
 
 
@@ -70,7 +71,7 @@ def test_a_strategy_that_nobody_has_is_explained_and_not_measured_is_no_column(t
     told = screen(Models(tmp_path).add("resnet18", ["00aa"]).run())
     assert "corrected: n/a (no correction was learned on this machine)" in told
     header = told.splitlines()[0].split()
-    assert "measured" not in header
+    assert "Measured" not in header
     assert "once, the model 4.00 ms" in told
 
 
