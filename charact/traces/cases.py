@@ -24,7 +24,7 @@ from charact.traces.collectives import collective_rows
 from charact.traces.counters import NO_KERNELS, SOURCE, counter_rows, outcome
 from charact.traces.events import OPTIMIZER, Dropped, TraceEvents, readable
 from charact.traces.files import Trace
-from charact.traces.phases import AttributedTrace, Outline, attribute
+from charact.traces.phases import AttributedTrace, attribute
 from charact.traces.tables import iteration_rows, kernel_rows, layer_rows, memory_rows, operator_rows
 
 _NO_STEPS = ("the trace marks no iterations, so that all of it is one: profile with a schedule and call the profiler’s "
@@ -53,9 +53,16 @@ def trace_case(trace: Trace, name: str, *, by_rank: bool = False) -> tuple[CaseE
         "counters": counter_rows([events], trace.rank), "memory": memory_rows(attributed),
         "collectives": collective_rows(attributed),
     }  # fmt: skip
-    entry = _entry(trace, name, attributed.outlined)
-    if by_rank:
-        entry.case += f"-rank{trace.rank}"
+    trains = bool(attributed.outlined.nodes or events.backwards
+                  or any(mark.name.startswith(OPTIMIZER) for mark in events.marks))
+    mode = "train" if trains else "infer"
+    devices = Counter(event.device for event in events.device)
+    most_used = max(devices, key=lambda device: devices[device], default=None)
+    entry = CaseEntry(
+        f"{name}-{mode}" + (f"-rank{trace.rank}" if by_rank else ""), "ok", name, mode=mode, precision="as written",
+        device="cuda" if events.device else "cpu",
+        device_name=next((device["name"] for device in trace.devices if str(device["index"]) == most_used), None),
+        data="as written", source=readable(trace.path), rank=trace.rank, world_size=trace.world_size)
     entry.passes["timing"] = _timing(trace, attributed, tables["iterations"])
     entry.passes.update(_passes(events, iterations, tables))
     for dropped, number in (events.dropped + _outside(attributed)).items():
@@ -74,18 +81,6 @@ def _outside(trace: AttributedTrace) -> Counter[Dropped]:
         Dropped("kernels", "kernels", "launched outside of all iterations"): len(launches) - launches.count(None)})
 
 
-def _entry(trace: Trace, name: str, outlined: Outline) -> CaseEntry:
-    events = trace.events
-    trains = bool(outlined.nodes or events.backwards or any(mark.name.startswith(OPTIMIZER) for mark in events.marks))
-    mode = "train" if trains else "infer"
-    devices = Counter(event.device for event in events.device)
-    most_used = max(devices, key=lambda device: devices[device], default=None)
-    return CaseEntry(
-        f"{name}-{mode}", "ok", name, mode=mode, precision="as written", device="cuda" if events.device else "cpu",
-        device_name=next((device["name"] for device in trace.devices if str(device["index"]) == most_used), None),
-        data="as written", source=readable(trace.path), rank=trace.rank, world_size=trace.world_size)
-
-
 def _timing(trace: Trace, attributed: AttributedTrace, rows: Rows) -> TimingPass:
     iterations = attributed.iterations
     clock = "host_s" if rows[0]["device_s"] is None else "device_s"
@@ -102,13 +97,13 @@ def _timing(trace: Trace, attributed: AttributedTrace, rows: Rows) -> TimingPass
         if each.evidence not in evidence[each.phase]:
             evidence[each.phase].append(each.evidence)
     blind = [_NO_HOST] if not trace.events.operators else [] if intervals else [_NO_PHASES]
-    blind += [] if attributed.marked else [_NO_STEPS]
+    blind += [] if trace.events.steps else [_NO_STEPS]
     blind += [_NO_DEVICE_TIMES] if trace.events.device and clock == "host_s" else []
     return TimingPass(
         "ok", num_warmup_iterations=0, warmup_ended_by="number", num_iterations=len(iterations), ended_by="trace",
         median_s=median(walls_s.values()), attributed_frac=attributed_frac,
         inferred_frac=attributed_frac * (by_rule_ns / attributed_ns if attributed_ns else 0.0), blind_spots=blind,
-        own_marks=attributed.own_marks, evidence=dict(evidence))
+        own_marks=bool(trace.events.phase_marks), evidence=dict(evidence))
 
 
 def _passes(events: TraceEvents, iterations: Sequence[Iteration], tables: dict[str, Rows]) -> dict[str, Pass]:

@@ -2,14 +2,14 @@
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 from itertools import pairwise
 from statistics import median
 from typing import Any, Literal
 
 from charact.record.schema import Rows
-from charact.traces.device import Usage, is_communication, union, usage
+from charact.traces.device import is_communication, is_copy, length_ns, union, without
 from charact.traces.events import DeviceEvent, TraceEvents
 
 SOURCE = "kineto"
@@ -68,11 +68,14 @@ def counter_rows(traces: Sequence[TraceEvents], rank: int | None) -> Rows:
                                   if event.correlation is not None and event.correlation in trace.launches]
     rows: Rows = []
     for device, of_device in sorted(by_device.items()):
-        values = _times(of_device) | _gaps(of_device) | _shares(of_device)
+        gaps_ns = [after - before for events in of_device for (_, before), (after, _) in pairwise(union(
+            (event.start_ns, event.end_ns) for event in _kernels(events)))]
+        values = _times(of_device) | {"num_gaps": len(gaps_ns), "gap_s": sum(gaps_ns) / 1e9} | _shares(of_device)
         if delays_ns[device]:
             values["launch_delay_s"] = median(delays_ns[device]) / 1e9
         rows += [{"phase": None, "time_s": None, "rank": rank, "device": f"cuda:{device}", "source": SOURCE,
-                  "kernel": None, "counter": counter, "value": value} for counter, value in values.items()]
+                  "kernel": None, "counter": counter, "value": values[counter]}
+                 for counter in DEFINITIONS if counter in values]
     return rows
 
 
@@ -92,28 +95,26 @@ def outcome(rows: Rows, reason: str | None = None, remedy: str | None = None) ->
 
 
 def _times(traces: Sequence[Sequence[DeviceEvent]]) -> dict[str, float]:
-    used = [usage(events) for events in traces]
-
-    def total(part: Callable[[Usage], int]) -> float:
-        return sum(part(one) for one in used) / 1e9
-
-    span_s, busy_s = total(lambda one: one.span_ns), total(lambda one: one.busy_ns)
-    communication_s = total(lambda one: one.communication_ns)
-    exposed_s = total(lambda one: one.exposed_communication_ns)
-    return {
-        "span_s": span_s, "busy_s": busy_s, "idle_s": span_s - busy_s,
-        "utilization_frac": busy_s / span_s if span_s else 1.0,
-        "computation_s": total(lambda one: one.computation_ns), "communication_s": communication_s,
-        "exposed_communication_s": exposed_s, "overlapped_communication_s": communication_s - exposed_s,
-        "copy_s": total(lambda one: one.copy_ns), "exposed_copy_s": total(lambda one: one.exposed_copy_ns),
-    }  # fmt: skip
-
-
-def _gaps(traces: Sequence[Sequence[DeviceEvent]]) -> dict[str, float]:
-    gaps_ns = [after - before for events in traces
-               for (_, before), (after, _) in pairwise(union((event.start_ns, event.end_ns)
-                                                             for event in _kernels(events)))]
-    return {"num_gaps": len(gaps_ns), "gap_s": sum(gaps_ns) / 1e9}
+    """Return the use of a device from its first event in each trace to its last; fills count as computation."""
+    spent_ns: dict[str, int] = defaultdict(int)
+    for events in traces:
+        kinds: dict[str, list[tuple[int, int]]] = {"computation": [], "communication": [], "copy": []}
+        for event in events:
+            kind = "communication" if is_communication(event) else "copy" if is_copy(event) else "computation"
+            kinds[kind].append((event.start_ns, event.end_ns))
+        computation, communication, copies = map(union, kinds.values())
+        working = union([*computation, *communication])
+        spent_ns["span_s"] += max(event.end_ns for event in events) - min(event.start_ns for event in events)
+        for counter, intervals in {
+            "busy_s": union([*working, *copies]), "computation_s": computation, "communication_s": communication,
+            "exposed_communication_s": without(communication, computation), "copy_s": copies,
+            "exposed_copy_s": without(copies, working),
+        }.items():  # fmt: skip
+            spent_ns[counter] += length_ns(intervals)
+    spent_ns["idle_s"] = spent_ns["span_s"] - spent_ns["busy_s"]
+    spent_ns["overlapped_communication_s"] = spent_ns["communication_s"] - spent_ns["exposed_communication_s"]
+    utilization_frac = spent_ns["busy_s"] / spent_ns["span_s"] if spent_ns["span_s"] else 1.0
+    return {counter: time_ns / 1e9 for counter, time_ns in spent_ns.items()} | {"utilization_frac": utilization_frac}
 
 
 def _shares(traces: Sequence[Sequence[DeviceEvent]]) -> dict[str, float]:

@@ -2,8 +2,7 @@
 
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable
 from itertools import accumulate
 
 from charact.traces.events import BEFORE_ALL_NS, DeviceEvent, Operator, Thread, TraceEvents
@@ -57,45 +56,13 @@ def is_copy(event: DeviceEvent) -> bool:
     return event.kind in ("gpu_memcpy", "memcpy")
 
 
-@dataclass(frozen=True)
-class Usage:
-    """Use of one device from its first event to its last, in nanoseconds.
-
-    Exposed communication does not overlap computation; exposed copies overlap neither.
-    """
-
-    span_ns: int
-    computation_ns: int
-    communication_ns: int
-    exposed_communication_ns: int
-    copy_ns: int
-    exposed_copy_ns: int
-    busy_ns: int
-
-
-def usage(events: Sequence[DeviceEvent]) -> Usage:
-    """Return the use of a device; fills count as computation."""
-    by_kind: dict[str, list[tuple[int, int]]] = {"computation": [], "communication": [], "copy": []}
-    for event in events:
-        kind = "copy" if is_copy(event) else "computation"
-        by_kind["communication" if is_communication(event) else kind].append((event.start_ns, event.end_ns))
-    computation, communication, copies = (union(by_kind[kind]) for kind in by_kind)
-    working = union([*computation, *communication])
-    return Usage(
-        span_ns=max(event.end_ns for event in events) - min(event.start_ns for event in events),
-        computation_ns=length_ns(computation), communication_ns=length_ns(communication),
-        exposed_communication_ns=length_ns(without(communication, computation)), copy_ns=length_ns(copies),
-        exposed_copy_ns=length_ns(without(copies, working)), busy_ns=length_ns(union([*working, *copies])),
-    )
-
-
 def find_launches(events: TraceEvents) -> None:
     """Set the launch time and launching operator of every device event, if the trace has them.
 
     An event without a launch counts as launched with the previous event of its stream, or before the trace began if it
     is the first. If a trace or stream has no links between events and launches, events count as launched when they
     started, the latest possible time. The operator of a launch without an operator's id is the innermost one that runs
-    in its thread.
+    in its thread. Operators get the time of the device's work that they launched.
     """
     events.device.sort(key=lambda event: event.start_ns)
     unnamed: defaultdict[Thread, list[tuple[int, int, Operator | DeviceEvent]]] = defaultdict(list)
@@ -133,17 +100,14 @@ def find_launches(events: TraceEvents) -> None:
                 stack.append(caller_or_event)
             else:
                 caller_or_event.operator = stack[-1] if stack else None
+    for event in events.device:
+        if event.operator is not None:
+            event.operator.device_ns += event.end_ns - event.start_ns
 
 
 def device_ns_by_operator(events: TraceEvents) -> dict[int, int]:
     """Return the device time by the external id of the launching operator, after launches are found."""
-    numbers = {id(operator): number for number, operator in events.by_id.items()}
-    spent_ns: dict[int, int] = defaultdict(int)
-    for event in events.device:
-        number = numbers.get(id(event.operator))
-        if number is not None:
-            spent_ns[number] += event.end_ns - event.start_ns
-    return dict(spent_ns)
+    return {number: operator.device_ns for number, operator in events.by_id.items() if operator.device_ns}
 
 
 class EventTimes:

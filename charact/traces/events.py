@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 import msgspec
 
 from charact.core.text import label
+from charact.core.trace_marks import PHASE_PREFIX
+from charact.record.schema import PHASES
 
 MAX_NAME_LENGTH = 10_000
 
@@ -33,6 +35,7 @@ Geometry = tuple[str | None, str | None, int | None, int | None, float | None]
 BEFORE_ALL_NS = -(1 << 63)
 """Earlier than every timestamp; timestamps of a trace can be negative."""
 STEP, OPTIMIZER, LOADER = "ProfilerStep#", "Optimizer.", "enumerate(DataLoader)"
+_PHASE_MARKS = {PHASE_PREFIX + phase for phase in PHASES}
 FORWARDS = ("DistributedDataParallel.forward", "FullyShardedDataParallel.forward")
 
 
@@ -90,7 +93,7 @@ class Event(msgspec.Struct, gc=False):
 
 
 class Operator(msgspec.Struct, gc=False):
-    """A call of an operator; `charact.traces.threads` sets its nesting."""
+    """A call of an operator; `charact.traces.phases` sets what follows from its nesting and its launches."""
 
     thread: Thread
     start_ns: int
@@ -99,6 +102,8 @@ class Operator(msgspec.Struct, gc=False):
     sequence: int | None
     shapes: str
     self_ns: int = 0
+    device_ns: int = 0
+    """Time of the device's work that it launched."""
     operator_type: str = ""
     layer: str | None = None
     dtype: str | None = None
@@ -179,3 +184,13 @@ class TraceEvents:
     """Collectives that the host called, by the external id of the operator."""
     dropped: Counter[Dropped] = field(default_factory=Counter)
     """Numbers of dropped items."""
+
+    @property
+    def steps(self) -> list[Mark]:
+        """Annotations of iterations; none if the trace does not mark them."""
+        return [mark for mark in self.marks if mark.name.startswith(STEP)]
+
+    @property
+    def phase_marks(self) -> list[Mark]:
+        """Annotations of phases by charact itself; none in traces of other programs."""
+        return [mark for mark in self.marks if mark.name in _PHASE_MARKS]

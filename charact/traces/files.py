@@ -58,19 +58,14 @@ def trace_files(paths: Sequence[Path]) -> list[Path]:
     files: list[Path] = []
     for path in paths:
         with reading(path):
-            files += _files_at(path)
+            if not path.is_file() and not path.is_dir():
+                raise UserError(f"{path} is not a file: name a trace of torch.profiler")
+            inside = [path] if path.is_file() else sorted(
+                file for file in path.iterdir() if file.name.endswith(_ENDINGS) and file.is_file())
+            if not inside:
+                raise UserError(f"{path} has no trace ({' or '.join(_ENDINGS)}): name another directory, or a file")
+            files += inside
     return files
-
-
-def _files_at(path: Path) -> list[Path]:
-    if path.is_file():
-        return [path]
-    if not path.is_dir():
-        raise UserError(f"{path} is not a file: name a trace of torch.profiler")
-    inside = sorted(one for one in path.iterdir() if one.name.endswith(_ENDINGS) and one.is_file())
-    if not inside:
-        raise UserError(f"{path} has no trace ({' or '.join(_ENDINGS)}): name another directory, or a file")
-    return inside
 
 
 def stem(path: Path) -> str:
@@ -91,7 +86,11 @@ def open_text(path: Path, progress: Progress | None = None) -> "Iterator[_Source
     """Yield the text of a file, compressed or not; arguments and errors as in `open_trace`."""
     try:
         with reading(path), path.open("rb") as raw:
-            _check_no_pickle(raw, path)
+            if _PICKLE.match(raw.read(2)):  # such as an older dump of the flight recorder
+                raise UserError(f"{path} is a pickle, which can run any code when it is read: name a trace of "
+                                "torch.profiler, or write the flight recorder's dump as JSON "
+                                "(torch._C._distributed_c10d._dump_fr_trace_json)")
+            raw.seek(0)
             yield _Source(raw, path, progress)
     except RecursionError as error:
         raise UserError(f"{path} is not a trace of torch.profiler: it is nested too deeply") from error
@@ -111,26 +110,20 @@ def read_trace(path: Path, progress: Progress | None = None) -> Trace:
         for events in stream.events(msgspec.json.Decoder(list[Event]).decode):
             event_filter.add(events)
     metadata = stream.metadata
-    distributed = metadata.get(_DISTRIBUTED)
+    distributed, listed = metadata.get(_DISTRIBUTED), metadata.get(_DEVICES)
     distributed = distributed if isinstance(distributed, dict) else {}
-    devices = metadata.get(_DEVICES)
-    devices = [_device(one) for one in devices if isinstance(one, dict)] if isinstance(devices, list) else []
+    devices = [{
+        "index": _number(device.get("id")),
+        "name": clean(device["name"]) if isinstance(device.get("name"), str) else None,
+        "memory_bytes": _number(device.get("totalGlobalMem")), "num_multiprocessors": _number(device.get("numSms")),
+    } for device in (listed if isinstance(listed, list) else []) if isinstance(device, dict)]  # fmt: skip
     if len(devices) > MAX_DEVICES:
         raise UserError(f"{path} describes {len(devices):,} devices: no machine has more than {MAX_DEVICES:,}")
     return Trace(
         path, event_filter.events, rank=_number(distributed.get("rank"), rank_in_name(path)),
-        world_size=_number(distributed.get("world_size")),
-        devices=devices,
+        world_size=_number(distributed.get("world_size")), devices=devices,
         versions={name: version for name in _VERSIONS if (version := _version(metadata.get(name))) is not None},
     )  # fmt: skip
-
-
-def _check_no_pickle(raw: IO[bytes], path: Path) -> None:
-    """Refuse a pickle, such as an older dump of the flight recorder."""
-    if _PICKLE.match(raw.read(2)):
-        raise UserError(f"{path} is a pickle, which can run any code when it is read: name a trace of torch.profiler, "
-                        "or write the flight recorder's dump as JSON (torch._C._distributed_c10d._dump_fr_trace_json)")
-    raw.seek(0)
 
 
 class _Source:
@@ -153,13 +146,6 @@ class _Source:
         if self._progress is not None:
             self._progress(self._raw.tell(), self._num_bytes)
         return text
-
-
-def _device(properties: dict[str, Any]) -> dict[str, Any]:
-    name = properties.get("name")
-    return {"index": _number(properties.get("id")), "name": clean(name) if isinstance(name, str) else None,
-            "memory_bytes": _number(properties.get("totalGlobalMem")),
-            "num_multiprocessors": _number(properties.get("numSms"))}
 
 
 def _version(value: Any) -> int | str | None:

@@ -36,7 +36,7 @@ class Row:
 
 @dataclass
 class _Outline:
-    """What a trace says of its processes and threads, and when it begins."""
+    """Names of a trace's processes and threads, and its first time."""
 
     base_ns: int = 0
     """Time of the trace's zero on the clock of the day."""
@@ -52,7 +52,7 @@ def merge_traces(rows: Sequence[Row], target: Path) -> int:
     first event on: rows of machines whose clocks differ are shifted against each other.
     """
     outlines = [_outline(row.path) for row in rows]
-    first = min(outlines, key=lambda one: one.base_ns / 1e3 + one.first_us)
+    first = min(outlines, key=lambda outline: outline.base_ns / 1e3 + outline.first_us)
     num_events = 0
     opened = partial(gzip.open, compresslevel=5) if target.name.endswith(".gz") else open
     with atomic_write(target) as temporary, cast(IO[bytes], opened(temporary, "wb")) as file:
@@ -69,41 +69,31 @@ def merge_traces(rows: Sequence[Row], target: Path) -> int:
 
 
 def _outline(path: Path) -> _Outline:
-    found = _Outline()
+    outline = _Outline()
     with open_trace(path, _KEPT) as stream:
         for event in _events(stream):
-            if event.get("ph") == "M":
-                _describe(found, event)
-            else:
-                found.threads.setdefault((event.get("pid"), event.get("tid")), "")
-                found.first_us = min(found.first_us, event["ts"])
+            pid, tid, args = event.get("pid"), event.get("tid"), event.get("args")
+            args = args if isinstance(args, dict) else {}
+            if event.get("ph") != "M":
+                outline.threads.setdefault((pid, tid), "")
+                outline.first_us = min(outline.first_us, event["ts"])
+            elif event.get("name") == "process_labels":
+                outline.processes[pid] = label(str(args.get("labels", "")))
+            elif event.get("name") == "thread_name":
+                outline.threads[pid, tid] = label(str(args.get("name", "")))
         base = stream.metadata.get(_BASE)
-    found.base_ns = base if type(base) is int and abs(base) < _LONGEST_US * 1e3 else 0
-    return found
-
-
-def _describe(found: _Outline, event: Event) -> None:
-    """Store the name of a process or thread."""
-    args = event.get("args") if isinstance(event.get("args"), dict) else {}
-    name, pid = event.get("name"), event.get("pid")
-    assert isinstance(args, dict)
-    if name == "process_labels":
-        found.processes[pid] = label(str(args.get("labels", "")))
-    elif name == "thread_name":
-        found.threads[pid, event.get("tid")] = label(str(args.get("name", "")))
+    outline.base_ns = base if type(base) is int and abs(base) < _LONGEST_US * 1e3 else 0
+    return outline
 
 
 def _names(number: int, name: str, outline: _Outline) -> Iterator[Event]:
     """Yield the events that name a row and its threads."""
-    yield _metadata("process_name", number, {"name": name})
-    yield _metadata("process_sort_index", number, {"sort_index": number})
+    row = {"ph": "M", "pid": number, "tid": 0}
+    yield row | {"name": "process_name", "args": {"name": name}}
+    yield row | {"name": "process_sort_index", "args": {"sort_index": number}}
     for place, ((pid, tid), thread) in enumerate(outline.threads.items(), start=1):
         words = [outline.processes.get(pid, ""), thread.strip() or f"{label(str(pid))} {label(str(tid))}".strip()]
-        yield _metadata("thread_name", number, {"name": ": ".join(filter(None, words)) or "others"}) | {"tid": place}
-
-
-def _metadata(kind: str, pid: int, args: dict[str, Any]) -> Event:
-    return {"ph": "M", "name": kind, "pid": pid, "tid": 0, "args": args}
+        yield row | {"name": "thread_name", "tid": place, "args": {"name": ": ".join(filter(None, words)) or "others"}}
 
 
 def _shifted(row: Row, number: int, shift_us: float, threads: dict[tuple[Any, Any], int]) -> Iterator[Event]:
@@ -123,5 +113,5 @@ def _events(stream: JsonStream) -> Iterator[Event]:
             threads = event.get("pid"), event.get("tid")
             ts = event.get("ts")
             is_timed = isinstance(ts, int | float) and abs(ts) < _LONGEST_US
-            if all(isinstance(one, int | str | None) for one in threads) and (event.get("ph") == "M" or is_timed):
+            if all(isinstance(each, int | str | None) for each in threads) and (event.get("ph") == "M" or is_timed):
                 yield event

@@ -13,27 +13,15 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from charact.core.operator_types import operator_type, own_operator_type
-from charact.core.timeline import Interval, Iteration, with_gaps
+from charact.core.timeline import Interval, Iteration, phase_at, with_gaps
 from charact.core.trace_marks import LAYER_PREFIX, PHASE_PREFIX
-from charact.record.schema import PHASES
-from charact.traces.device import find_launches
-from charact.traces.events import (
-    BEFORE_ALL_NS,
-    FORWARDS,
-    LOADER,
-    OPTIMIZER,
-    STEP,
-    Mark,
-    Operator,
-    Thread,
-    TraceEvents,
-)
+from charact.traces.device import find_launches, union
+from charact.traces.events import BEFORE_ALL_NS, FORWARDS, LOADER, OPTIMIZER, Mark, Operator, Thread, TraceEvents
 
 Spanned = TypeVar("Spanned", Mark, Operator)
 Spans = Sequence[Mark] | Sequence[Operator]
 
 _LOSS_MODULE = re.compile(r"(Loss|Criterion)(_\d+)?$")
-_PHASE_MARKS = {PHASE_PREFIX + phase for phase in PHASES}
 _ZERO_GRAD = f"{OPTIMIZER}zero_grad"
 _NODE = re.compile(r"^autograd::engine::evaluate_function|Backward\d*$")
 
@@ -80,16 +68,43 @@ def outline(events: TraceEvents) -> Outline:
         threads[mark.thread].append(mark)
     # Forward operators first: backward ones in other threads use their layers.
     for thread in sorted(threads, key=lambda thread: thread != outlined.main):
-        _walk(threads[thread], outlined, layer_of_sequence, is_main=thread == outlined.main)
+        is_main, stack = thread == outlined.main, [_Open(BEFORE_ALL_NS, None, None, False, False)]
+        for span in sorted(threads[thread], key=lambda span: (span.start_ns, -span.end_ns)):
+            while len(stack) > 1 and stack[-1].end_ns <= span.start_ns:
+                stack.pop()
+            around = stack[-1]
+            if isinstance(span, Mark):
+                if is_main and not around.in_module and not around.in_backward:
+                    outlined.modules.append(span)
+                name = around.layer if span.name.startswith(FORWARDS) else span.name.removeprefix(LAYER_PREFIX)
+                stack.append(_Open(span.end_ns, around.operator, name, around.in_backward, True))
+                continue
+            caller, is_node = around.operator, bool(_NODE.search(span.name))
+            in_backward = around.in_backward or is_node
+            span.self_ns = span.end_ns - span.start_ns
+            if caller is not None:
+                caller.self_ns = max(0, caller.self_ns - span.self_ns)
+            elif is_node:
+                outlined.nodes.append(span)
+            elif is_main:
+                outlined.operators.append(span)
+            span.operator_type = operator_type(span.name, caller.operator_type if caller else None)
+            span.layer = around.layer
+            if span.sequence is not None:
+                if not in_backward:
+                    # Nested operators share the number; the last to start created the autograd node.
+                    layer_of_sequence[span.sequence] = span.layer
+                elif span.layer is None:
+                    span.layer = layer_of_sequence.get(span.sequence)
+            stack.append(_Open(span.end_ns, span, span.layer, in_backward, around.in_module))
     outlined.nodes.sort(key=lambda node: node.start_ns)
     return outlined
 
 
 def _main_thread(events: TraceEvents) -> Thread | None:
     """Return the thread of the iterations' annotations, else of most module calls, else of most forward operators."""
-    steps = [mark for mark in events.marks if mark.name.startswith(STEP)]
-    candidates = [[operator for operator in events.operators if not _NODE.search(operator.name)], events.operators]
-    ranked: list[Sequence[Mark | Operator]] = [steps, events.modules, *candidates]
+    forward = [operator for operator in events.operators if not _NODE.search(operator.name)]
+    ranked: list[Sequence[Mark | Operator]] = [events.steps, events.modules, forward, events.operators]
     for spans in ranked:
         total: defaultdict[Thread, int] = defaultdict(int)
         for span in spans:
@@ -99,69 +114,26 @@ def _main_thread(events: TraceEvents) -> Thread | None:
     return None
 
 
-def _walk(spans: list[Operator | Mark], outlined: Outline, layer_of_sequence: dict[int, str | None], *,
-          is_main: bool) -> None:
-    """Process one thread's spans from the outermost in."""
-    spans.sort(key=lambda span: (span.start_ns, -span.end_ns))
-    outside = _Open(0, None, None, False, False)
-    stack: list[_Open] = []
-    for span in spans:
-        while stack and stack[-1].end_ns <= span.start_ns:
-            stack.pop()
-        around = stack[-1] if stack else outside
-        if isinstance(span, Mark):
-            if is_main and not around.in_module and not around.in_backward:
-                outlined.modules.append(span)
-            name = around.layer if span.name.startswith(FORWARDS) else span.name.removeprefix(LAYER_PREFIX)
-            stack.append(_Open(span.end_ns, around.operator, name, around.in_backward, True))
-            continue
-        is_node = bool(_NODE.search(span.name))
-        if around.operator is None:
-            if is_node:
-                outlined.nodes.append(span)
-            elif is_main:
-                outlined.operators.append(span)
-        in_backward = around.in_backward or is_node
-        caller = around.operator
-        span.self_ns = span.end_ns - span.start_ns
-        if caller is not None:
-            caller.self_ns = max(0, caller.self_ns - span.self_ns)
-        span.operator_type = operator_type(span.name, caller.operator_type if caller else None)
-        span.layer = around.layer
-        if span.sequence is not None:
-            if not in_backward:
-                # Nested operators share the number; the last to start created the autograd node.
-                layer_of_sequence[span.sequence] = span.layer
-            elif span.layer is None:
-                span.layer = layer_of_sequence.get(span.sequence)
-        stack.append(_Open(span.end_ns, span, span.layer, in_backward, around.in_module))
-
-
-def find_iterations(events: TraceEvents) -> tuple[list[Iteration], bool]:
-    """Return iterations by time, without phases yet, and whether the trace marks them; otherwise all of it is one."""
-    steps = sorted((mark.start_ns, mark.end_ns) for mark in events.marks if mark.name.startswith(STEP))
-    if steps:
-        iterations: list[Iteration] = []
-        for start_ns, end_ns in steps:
-            if start_ns < end_ns and (not iterations or start_ns >= iterations[-1].end_ns):
-                iterations.append(Iteration(start_ns, end_ns))
-        return iterations, True
+def find_iterations(events: TraceEvents) -> list[Iteration]:
+    """Return iterations by time, without phases yet: those that the trace marks; without marks, all of it is one."""
+    iterations: list[Iteration] = []
+    for step in sorted(events.steps, key=lambda step: (step.start_ns, step.end_ns)):
+        if step.start_ns < step.end_ns and (not iterations or step.start_ns >= iterations[-1].end_ns):
+            iterations.append(Iteration(step.start_ns, step.end_ns))
+    if events.steps:
+        return iterations
     ends = [(span.start_ns, span.end_ns)
             for spans in (events.operators, events.marks, events.modules, events.device) for span in spans]
     ends += [(launch.start_ns, launch.start_ns) for launch in events.launches.values()]
-    if not ends:
-        return [], False
-    return [Iteration(min(start for start, _ in ends), max(end for _, end in ends))], False
+    return [Iteration(min(start for start, _ in ends), max(end for _, end in ends))] if ends else []
 
 
-def find_phases(events: TraceEvents, outlined: Outline, iterations: Sequence[Iteration]
-                ) -> tuple[list[Iteration], bool]:
-    """Return the iterations with their phases, and whether these come from charact's own annotations."""
-    marks = [(mark.start_ns, mark.end_ns, mark.name.removeprefix(PHASE_PREFIX))
-             for mark in events.marks if mark.name in _PHASE_MARKS]
+def find_phases(events: TraceEvents, outlined: Outline, iterations: Sequence[Iteration]) -> list[Iteration]:
+    """Return the iterations with their phases: from charact's own annotations, else from PyTorch's."""
+    marks = [(mark.start_ns, mark.end_ns, mark.name.removeprefix(PHASE_PREFIX)) for mark in events.phase_marks]
     if not marks:
         finder = _Finder(events, outlined)
-        return [replace(each, intervals=finder.intervals(each.start_ns, each.end_ns)) for each in iterations], False
+        return [replace(each, intervals=finder.intervals(each.start_ns, each.end_ns)) for each in iterations]
     marked = set(marks)
     intervals = [Interval(span[2], span[0], span[1], inferred=span not in marked,
                           evidence="charact’s mark" if span in marked else "between charact’s marks")
@@ -174,7 +146,7 @@ def find_phases(events: TraceEvents, outlined: Outline, iterations: Sequence[Ite
         last = bisect_left(apart, iteration.end_ns, key=lambda each: each.start_ns)
         with_phases.append(replace(
             iteration, intervals=within(apart[first:last], iteration.start_ns, iteration.end_ns)))
-    return with_phases, True
+    return with_phases
 
 
 def within(intervals: Iterable[Interval], start_ns: int, end_ns: int) -> list[Interval]:
@@ -299,16 +271,9 @@ def _of(spans: Sequence[Spanned], start_ns: int, end_ns: int) -> list[Spanned]:
 
 
 def _outside(spans: Sequence[Spanned], enclosing: Iterable[Mark]) -> list[Spanned]:
-    """Return spans by time that are in none of others."""
-    outside, edges = [], sorted((mark.start_ns, mark.end_ns) for mark in enclosing)
-    number, reached_ns = 0, BEFORE_ALL_NS
-    for span in sorted(spans, key=lambda one: one.start_ns):
-        while number < len(edges) and edges[number][0] <= span.start_ns:
-            reached_ns = max(reached_ns, edges[number][1])
-            number += 1
-        if span.start_ns >= reached_ns:
-            outside.append(span)
-    return outside
+    """Return spans by time that begin in none of others."""
+    covered = [(start_ns, end_ns, "") for start_ns, end_ns in union((mark.start_ns, mark.end_ns) for mark in enclosing)]
+    return [span for span in sorted(spans, key=lambda span: span.start_ns) if phase_at(covered, span.start_ns) is None]
 
 
 @dataclass(frozen=True)
@@ -318,11 +283,6 @@ class AttributedTrace:
     events: TraceEvents
     outlined: Outline
     iterations: list[Iteration]
-    marked: bool
-    """Whether the trace marks iterations; otherwise all of it is one."""
-    own_marks: bool
-    """Whether the phases come from charact's own annotations."""
-
     def phase_at(self, moment_ns: int | None) -> str | None:
         """Return the phase at a time on the host, `other` between phases; None outside all iterations."""
         if moment_ns is None:
@@ -337,6 +297,4 @@ def attribute(events: TraceEvents) -> AttributedTrace:
     """Find iterations and phases of a trace; layers, callers and launches are set in its events."""
     outlined = outline(events)
     find_launches(events)
-    iterations, marked = find_iterations(events)
-    iterations, own_marks = find_phases(events, outlined, iterations)
-    return AttributedTrace(events, outlined, iterations, marked, own_marks)
+    return AttributedTrace(events, outlined, find_phases(events, outlined, find_iterations(events)))

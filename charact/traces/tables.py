@@ -65,10 +65,6 @@ def _covered_ns(intervals: Intervals, start_ns: int, end_ns: int) -> int:
 
 def operator_rows(trace: AttributedTrace) -> Rows:
     """Return rows of the table `operators`, per iteration; operators outside all iterations are left out."""
-    device_ns: dict[int, int] = defaultdict(int)
-    for event in trace.events.device:
-        if event.operator is not None:
-            device_ns[id(event.operator)] += event.end_ns - event.start_ns
     on_device = bool(trace.events.device)
     calls = []
     for operator in trace.events.operators:
@@ -76,7 +72,7 @@ def operator_rows(trace: AttributedTrace) -> Rows:
         if phase is not None:
             phase = "communication" if on_device and operator.operator_type == "communication" else phase
             calls.append(((phase, operator.name, operator.operator_type, operator.layer, operator.shapes,
-                           operator.dtype), 1, operator.self_ns, device_ns.get(id(operator), 0)))
+                           operator.dtype), 1, operator.self_ns, operator.device_ns))
     return rows_of_calls(calls, len(trace.iterations), on_device=on_device)
 
 

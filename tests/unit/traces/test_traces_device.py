@@ -5,8 +5,9 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from charact.traces.device import EventTimes, length_ns, union, usage, without
-from charact.traces.events import DeviceEvent
+from charact.traces.counters import counter_rows
+from charact.traces.device import EventTimes, length_ns, union, without
+from charact.traces.events import DeviceEvent, TraceEvents
 
 SPANS = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 12)).map(lambda one: (one[0], one[0] + one[1])),
                  max_size=12)
@@ -41,11 +42,12 @@ def test_busy_time_is_computation_and_what_nothing_hides(computation: list[tuple
                                                         copies: list[tuple[int, int]]) -> None:
     events = [*(event(*span) for span in computation), *(event(*span, "ncclKernel") for span in communication),
               *(event(*span, "Memcpy DtoH", "gpu_memcpy") for span in copies)]
+    used = {row["counter"]: round(row["value"] * 1e9) for row in counter_rows([TraceEvents(device=events)], 0)}
     if events:
-        used = usage(events)
-        assert used.busy_ns == used.computation_ns + used.exposed_communication_ns + used.exposed_copy_ns
-        assert used.busy_ns == len(covered(computation) | covered(communication) | covered(copies))
-        assert used.busy_ns <= used.span_ns
+        assert used["busy_s"] == used["computation_s"] + used["exposed_communication_s"] + used["exposed_copy_s"]
+        assert used["busy_s"] == len(covered(computation) | covered(communication) | covered(copies))
+        assert used["overlapped_communication_s"] == len(covered(communication) & covered(computation))
+        assert used["span_s"] == used["busy_s"] + used["idle_s"] >= used["busy_s"]
 
 
 class TestClock:

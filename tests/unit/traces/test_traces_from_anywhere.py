@@ -283,9 +283,8 @@ class TestWork:
             operators=[Operator((1, 1), 0, 1, "aten::add", None, "[]")])
         edges.sort()
         iterations = [Iteration(start, end) for start, end in zip(edges[::2], edges[1::2], strict=False)]
-        iterations, own_marks = find_phases(kept, outline(kept), iterations)
-        if own_marks:
-            for iteration in iterations:
+        if marks:
+            for iteration in find_phases(kept, outline(kept), iterations):
                 for moment in range(iteration.start_ns, iteration.end_ns):
                     owners = sorted((mark.start_ns, -mark.end_ns, mark.name) for mark in kept.marks
                                     if mark.start_ns <= moment < mark.end_ns)

@@ -290,8 +290,7 @@ def test_whatever_a_trace_holds_phases_sum_to_the_iteration(soup: list[tuple[str
         return
     rows = pd.DataFrame(tables["iterations"])
     assert rows["phase"].isin(PHASES).all()
-    iterations, _ = find_iterations(event_filter.events)
-    walls_s = [(one.end_ns - one.start_ns) / 1e9 for one in iterations]
+    walls_s = [iteration.wall_s for iteration in find_iterations(event_filter.events)]
     assert rows.groupby("iteration")["host_s"].sum().tolist() == pytest.approx(walls_s)
     assert (rows["host_s"] >= 0).all()
     assert not (rows["device_s"].dropna() < 0).any()
