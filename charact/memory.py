@@ -133,7 +133,8 @@ def estimate(what: "str | Workload | Callable[[], Any]", *, input_size: int | No
         learning_rate: of that optimizer.
         parallel: "ddp" or "fsdp2", to estimate rank 0 of `num_ranks`; not for a function. Nothing runs on several
             processes. FSDP2 shards each repeated block of the model, then the rest.
-        num_ranks: ranks that train together, each with a batch of `batch_size`.
+        num_ranks: ranks that train together, each with a batch of `batch_size`. On a CPU they share this process's
+            threads, as those of `charact profile` do.
 
     Raises:
         UserError: a name, size or number is invalid, FSDP2 cannot shard the model, or the model needs an operator that

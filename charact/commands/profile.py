@@ -152,19 +152,18 @@ def _on_ranks(cases: "list[Case]", ranks: list[tuple[str | None, int]], rule: "S
     import torch
 
     from charact.machine.ceilings_cache import best_collectives
-    from charact.measure.ranks.processes import backend_of
-    from charact.measure.ranks.runner import run_rank_cases
+    from charact.measure.ranks.processes import backend_of, threads_of_rank
+    from charact.measure.ranks.timed_case import run_rank_cases
 
     most, num_cores = max(number for _, number in ranks), torch.get_num_threads()
     if most > num_cores and cases[0].device.type == "cpu":
         warn(f"charact: --nproc {most} is more than the {num_cores} threads of this process: ranks wait for each "
              "other's cores, so the scaling is that of this machine, not of the program")
     on_ranks = [replace(case, parallel=name, num_ranks=number) for case in cases for name, number in ranks]
-    num_threads = max(1, torch.get_num_threads() // most)
     wanted = {(number, backend_of(cases[0].device.type)): None for _, number in ranks if number > 1}
 
     def measure(writer: "RunWriter", progress: "LiveProgress") -> None:
         writer.manifest |= best_collectives(writer.manifest["machine"]["fingerprint"], torch.__version__, wanted)
-        run_rank_cases(on_ranks, rule, num_threads, writer, progress, interrupt)
+        run_rank_cases(on_ranks, rule, threads_of_rank(most), writer, progress, interrupt)
 
     return measure

@@ -20,6 +20,7 @@ from charact.measure.memory_estimate.operator_memory import OperatorMemory
 from charact.measure.memory_estimate.ranks import fake_process_group, gloo_copies
 from charact.measure.memory_estimate.replay import CachingAllocator, HostAllocator, Replayed, replay
 from charact.measure.memory_estimate.target_devices import Target
+from charact.measure.ranks.processes import threads_of_rank, with_threads
 from charact.record.manifest_passes import PredictionPass, Workspaces
 from charact.record.schema import MEMORY_ORIGINS
 from charact.workload.base import Workload
@@ -81,10 +82,13 @@ class Estimator:
             CannotEstimate: its model cannot run on fake tensors.
         """
         started = time.perf_counter()
-        with torch.random.fork_rng(devices=[]):
-            trace = self.trace(case)
-        return _estimate(trace, self.target, started, tf32=case.precision == "tf32",
-                         channels_last=case.channels_last, ranks=case.parallel is not None)
+        # On a CPU operators need memory for each thread, and the ranks share the threads of this process.
+        is_cpu_rank = case.parallel is not None and self.target.kind == "cpu"
+        with with_threads(threads_of_rank(case.num_ranks) if is_cpu_rank else None):
+            with torch.random.fork_rng(devices=[]):
+                trace = self.trace(case)
+            return _estimate(trace, self.target, started, tf32=case.precision == "tf32",
+                             channels_last=case.channels_last, ranks=case.parallel is not None)
 
     def trace(self, case: Case) -> AllocationTrace:
         """Record the allocation trace of a case's iteration on the device, without internal memory.

@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,10 +11,10 @@ from charact.core.observer import Observer
 from charact.execution.case import Case
 from charact.execution.case_outcome import case_entry
 from charact.execution.interrupt import Interrupt
+from charact.measure.case_loop import ending_of, run_each
 from charact.measure.memory_estimate.estimator import Estimator, MemoryEstimate
 from charact.measure.memory_sweep.integer_search import largest_fitting, smallest_taken
-from charact.measure.memory_sweep.sweep import MemoryPlan, MemoryRun, on_axis, outcome_of, smallest
-from charact.measure.memory_sweep.time_left import TimeLeft
+from charact.measure.memory_sweep.sweep import MemoryPlan, MemoryRun, TimeLeft
 from charact.record.manifest import CaseEntry
 from charact.record.manifest_passes import FitPass
 from charact.record.schema import Rows
@@ -39,20 +39,18 @@ class FitPlan:
 
 def run_fits(cases: Sequence[Case], plan: FitPlan, writer: RunWriter, observer: Observer,
              interrupt: Interrupt) -> None:
-    """Search the largest value that fits for each case; flush the result as a case with a row of `fits`.
+    """Search the largest value that fits for each case; write the result as a case with a row of `fits`.
 
-    With verification, the next larger value becomes a separate case.
+    With verification, the next larger value becomes a separate case. Errors and signals: see `run_each`.
     """
     plan.memory.begin()
     estimator, left = Estimator(plan.memory.target), TimeLeft(cases, observer)
-    for number, case in enumerate(cases, start=1):
+
+    def run(case: Case) -> list[tuple[CaseEntry, dict[str, Rows]]]:
         left.case_starts()
-        observer.case_started(case.id, number, len(cases))
-        for entry, tables in _Search(case, plan, estimator, observer).run(interrupt):
-            writer.add_case(entry, tables)
-            observer.case_ended(entry.status, entry.reason)
-        if interrupt.signal is not None:
-            return
+        return _Search(case, plan, estimator, observer).run(interrupt)
+
+    run_each(cases, run, writer, observer, interrupt)
 
 
 class _Search:
@@ -60,36 +58,40 @@ class _Search:
 
     def __init__(self, case: Case, plan: FitPlan, estimator: Estimator, observer: Observer) -> None:
         self._case, self._plan, self._estimator, self._observer = case, plan, estimator, observer
-        self._of: Callable[[int], Case] = on_axis(case, plan.axis)
-        self._smallest = smallest(case, plan.axis)
+        self._smallest = 1 if plan.axis == "batch_size" else case.workload.smallest_input_size
         self._estimates: dict[int, MemoryEstimate] = {}
         self._refusals: dict[int, str] = {}
+        self._largest: int | None = None
+        """The largest value that fits, after the search."""
 
     def run(self, interrupt: Interrupt) -> list[tuple[CaseEntry, dict[str, Rows]]]:
         started = time.perf_counter()
-        try:
-            with interrupt.allowed():
-                found = self._search()
-        except KeyboardInterrupt:
-            return [(self._ended(interrupt.ending()), {})]
-        except Exception as error:
-            return [(self._ended(outcome_of(error, self._case.precision)), {})]
+        ending = ending_of(self._search, self._case.device, self._case.precision, interrupt, guarded=False)
+        if ending is not None:
+            entry = case_entry(self._case, self._plan.memory.target.name)
+            entry.update(**ending)
+            return [(entry, {})]
         duration_s = time.perf_counter() - started
-        runs = self._runs(found)
+        largest, following = self._largest, self._following
+        runs = self._runs()
         for run in runs.values():
             run.run(interrupt)
         first = next(iter(runs.values()))
-        first.entry.passes["fit"] = FitPass("ok", ended_by=self._ended_by(found),
-                                            num_predictions=len(self._estimates), duration_s=duration_s)
-        first.tables["fits"] = [self._row(found, runs)]
+        if following is not None:
+            ended_by = "memory"
+        else:
+            assert largest is not None
+            ended_by = self._refusals.get(largest + 1, f"the search ends at {largest}")
+        first.entry.passes["fit"] = FitPass("ok", ended_by=ended_by, num_predictions=len(self._estimates),
+                                            duration_s=duration_s)
+        first.tables["fits"] = [self._row(runs)]
         return [(run.entry, run.tables) for run in runs.values()]
 
-    def _ended(self, ending: dict[str, Any]) -> CaseEntry:
-        entry = case_entry(self._case, self._plan.memory.target.name)
-        entry.update(**ending)
-        return entry
+    def _of(self, value: int) -> Case:
+        return replace(self._case, batch_size=value) if self._plan.axis == "batch_size" else \
+            replace(self._case, input_size=value)
 
-    def _search(self) -> int | None:
+    def _search(self) -> None:
         most = MOST[self._plan.axis]
         start = self._start()
         if start is None or self._room(start) < 0:
@@ -99,10 +101,9 @@ class _Search:
             most = largest_fitting(lambda value: math.inf if self._is_allowed(value) else -math.inf, start, start, most
                                    ) or start
         is_side = self._plan.axis == "input_size" and self._case.workload.input_kind == "image"
-        found = largest_fitting(self._room, self._smallest, start, most, 2.0 if is_side else 1.0)
-        if found is None and self._smallest in self._refusals:
+        self._largest = largest_fitting(self._room, self._smallest, start, most, 2.0 if is_side else 1.0)
+        if self._largest is None and self._smallest in self._refusals:
             raise UserError(self._refusals[self._smallest])
-        return found
 
     def _start(self) -> int | None:
         """Return a first value: two samples, which more networks support than one; None if that cannot be estimated."""
@@ -135,40 +136,34 @@ class _Search:
         assert limit_bytes is not None
         return limit_bytes - self._estimates[value].needed_bytes
 
-    def _next(self, found: int | None) -> int | None:
+    @property
+    def _following(self) -> int | None:
         """Return the smallest value that does not fit; None if the search ended before it."""
-        value = self._smallest if found is None else found + 1
+        value = self._smallest if self._largest is None else self._largest + 1
         return value if value in self._estimates else None
 
-    def _ended_by(self, found: int | None) -> str:
-        if self._next(found) is not None:
-            return "memory"
-        assert found is not None
-        return self._refusals.get(found + 1, f"the search ends at {found}")
-
-    def _runs(self, found: int | None) -> dict[int, MemoryRun]:
-        """Return the cases for the record by value: the one found or the smallest, and the next one to verify."""
-        memory = self._plan.memory
-        if found is None:
+    def _runs(self) -> dict[int, MemoryRun]:
+        """Return the cases for the record by value: the largest or the smallest, and the next one to verify."""
+        values, memory = [self._largest or self._smallest], self._plan.memory
+        if self._largest is None:
             memory = replace(memory, measure=False)
-        following = self._next(found)
-        values = [self._smallest if found is None else found]
-        if memory.measure and following is not None:
-            values.append(following)
+        elif memory.measure and self._following is not None:
+            values.append(self._following)
         return {value: MemoryRun(self._of(value), memory, self._estimator, self._observer, self._estimates[value])
                 for value in values}
 
-    def _row(self, found: int | None, runs: dict[int, MemoryRun]) -> dict[str, Any]:
-        target, following = self._plan.memory.target, self._next(found)
-        needed = None if found is None else self._estimates[found].needed_bytes
-        verified = {value: run.entry.status for value, run in runs.items()
-                    if self._plan.memory.measure and run.entry.status in ("ok", "oom")}
+    def _row(self, runs: dict[int, MemoryRun]) -> dict[str, Any]:
+        target, largest, following = self._plan.memory.target, self._largest, self._following
+        assert target.memory_bytes is not None
+        needed: dict[int | None, int] = {value: self._estimates[value].needed_bytes for value in (largest, following)
+                                         if value is not None}
+        verified: dict[int | None, str] = {
+            value: run.entry.status for value, run in runs.items()
+            if self._plan.memory.measure and largest is not None and run.entry.status in ("ok", "oom")}
         return {
-            "searched": self._plan.axis, "device": target.name, "limit_bytes": target.memory_bytes, "value": found,
-            "needed_bytes": needed,
-            "margin_bytes": None if needed is None or target.memory_bytes is None else target.memory_bytes - needed,
-            "next_value": following,
-            "next_needed_bytes": None if following is None else self._estimates[following].needed_bytes,
-            "verified": None if found is None else verified.get(found),
-            "next_verified": None if found is None or following is None else verified.get(following),
+            "searched": self._plan.axis, "device": target.name, "limit_bytes": target.memory_bytes, "value": largest,
+            "needed_bytes": needed.get(largest),
+            "margin_bytes": None if largest is None else target.memory_bytes - needed[largest],
+            "next_value": following, "next_needed_bytes": needed.get(following),
+            "verified": verified.get(largest), "next_verified": verified.get(following),
         }

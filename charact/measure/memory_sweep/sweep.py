@@ -1,21 +1,21 @@
 """Memory sweep: estimates the memory of cases, and measures it if possible."""
 
+import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean
 
-from charact.core.errors import UserError
 from charact.core.observer import Observer
 from charact.execution.case import Case
-from charact.execution.case_outcome import case_entry, failure, one_line, size
+from charact.execution.case_outcome import case_entry, one_line, size
 from charact.execution.interrupt import Interrupt
-from charact.execution.memory_limit import give_back_to_system, release_memory
+from charact.execution.memory_limit import give_back_to_system
+from charact.measure.case_loop import ending_of, run_each
 from charact.measure.memory_estimate.estimator import Estimator, MemoryEstimate
 from charact.measure.memory_estimate.target_devices import Target
 from charact.measure.memory_sweep.measured_case import MemoryCase
-from charact.measure.memory_sweep.time_left import TimeLeft
-from charact.record.manifest import Fits, OutOfMemory
+from charact.record.manifest import CaseEntry, Fits, OutOfMemory
 from charact.record.manifest_passes import MemoryPass, PredictionPass
 from charact.record.schema import NOT_SEARCHED, Rows
 from charact.record.writer import RunWriter
@@ -46,21 +46,45 @@ class MemoryPlan:
 
 def run_memory_cases(cases: Sequence[Case], plan: MemoryPlan, writer: RunWriter, observer: Observer,
                      interrupt: Interrupt) -> None:
-    """Estimate and measure each case and flush it to the record; continue after a failed case.
-
-    A signal ends the sweep after the finished cases and is in `interrupt.signal`.
-    """
+    """Estimate and measure each case and write it to the record; errors and signals: see `run_each`."""
     plan.begin()
     estimator, left = Estimator(plan.target), TimeLeft(cases, observer)
-    for number, case in enumerate(cases, start=1):
+
+    def run(case: Case) -> list[tuple[CaseEntry, dict[str, Rows]]]:
         left.case_starts()
-        observer.case_started(case.id, number, len(cases))
-        run = MemoryRun(case, plan, estimator, observer)
-        run.run(interrupt)
-        writer.add_case(run.entry, run.tables)
-        observer.case_ended(run.entry.status, run.entry.reason)
-        if interrupt.signal is not None:
-            return
+        return [MemoryRun(case, plan, estimator, observer).run(interrupt)]
+
+    run_each(cases, run, writer, observer, interrupt)
+
+
+class TimeLeft:
+    """Reports the time left before each case.
+
+    The first case of a model takes longer: its program is built, and its operators are not yet in a cache.
+    """
+
+    def __init__(self, cases: Sequence[Case], observer: Observer) -> None:
+        # What cases have in common that share a program.
+        families = [(id(case.workload), case.mode, case.precision, case.data, case.accumulate, case.parallel,
+                     case.num_ranks) for case in cases]
+        self._are_first = [family not in families[:number] for number, family in enumerate(families)]
+        self._observer = observer
+        self._durations_s: list[float] = []
+        self._started_s: float | None = None
+
+    def case_starts(self) -> None:
+        """Report the time left; the previous case has ended."""
+        now_s = time.monotonic()
+        if self._started_s is not None:
+            self._durations_s.append(now_s - self._started_s)
+            self._observer.time_left(self._left_s())
+        self._started_s = now_s
+
+    def _left_s(self) -> float:
+        ended = list(zip(self._are_first, self._durations_s, strict=False))
+        mean_s = {kind: [duration_s for is_first, duration_s in ended if is_first == kind] for kind in (True, False)}
+        first_s, later_s = (fmean(mean_s[kind] or self._durations_s) for kind in (True, False))
+        return sum(first_s if is_first else later_s for is_first in self._are_first[len(self._durations_s):])
 
 
 class MemoryRun:
@@ -78,30 +102,32 @@ class MemoryRun:
         self.entry = case_entry(case, here)
         self._passes = self.entry.passes
 
-    def run(self, interrupt: Interrupt) -> None:
-        """Estimate and measure the case; record a failure in the entry."""
-        try:
-            with interrupt.allowed():
-                self._run()
-        except KeyboardInterrupt:
-            self._fail(interrupt.ending())
-        except Exception as error:
-            self._fail(outcome_of(error, self._case.precision))
-        release_memory(self._case.device)
+    def run(self, interrupt: Interrupt) -> tuple[CaseEntry, dict[str, Rows]]:
+        """Estimate and measure the case; return its entry and rows."""
+        ending = ending_of(self._run, self._case.device, self._case.precision, interrupt, guarded=False)
+        if ending is not None:
+            self.entry.update(**ending)
+            for name in ("prediction", "memory") if self._plan.predict else ("memory",):
+                if name not in self._passes:
+                    self._passes.end(name, "skipped", ending["reason"])
+            self.tables["memory"] = [row for row in self.tables["memory"] if row["method"] == "predicted"]
+        return self.entry, self.tables
 
     def _run(self) -> None:
         if self._plan.predict:
             self._run_estimate()
-        fits = None if self._estimate is None else self._estimate.facts.fits
-        if self._plan.measure and (fits is not False or self._forced):
+        estimate = self._estimate
+        if self._plan.measure and (self._forced or estimate is None or estimate.facts.fits is not False):
             self._measure()
             return
         why = "predicted not to fit" if self._plan.measure else "predicted only"
         self._passes["memory"] = MemoryPass("skipped", why)
-        if fits is False:
-            assert self._estimate is not None
-            self.entry.update(**predicted_not_to_fit(self._estimate), out_of_memory=self._with_composition(
-                OutOfMemory(limit_bytes=self._plan.target.memory_bytes)))
+        if estimate is not None and estimate.facts.fits is False:
+            facts = estimate.facts
+            self.entry.update(
+                status="oom", reason=f"predicted to need {size(estimate.needed_bytes)} of the "
+                                     f"{size(facts.device_memory_bytes or 0)} of {facts.device}",
+                out_of_memory=self._with_composition(OutOfMemory(limit_bytes=self._plan.target.memory_bytes)))
 
     def _run_estimate(self) -> None:
         self._observer.pass_started("prediction")
@@ -111,7 +137,7 @@ class MemoryRun:
             if not self._plan.measure:
                 raise
             # The measurement does not need the estimate: record only the reason.
-            self._passes["prediction"] = PredictionPass("failed", reason(error, self._case.precision))
+            self._passes["prediction"] = PredictionPass("failed", one_line(error, self._case.precision))
             return
         self._passes["prediction"] = self._estimate.facts
         self.tables["memory"] += self._estimate.rows
@@ -122,7 +148,9 @@ class MemoryRun:
         try:
             rows, facts = measured.measure()
         except Exception as caught:
-            error = without_frames(caught)
+            # Traceback and causes would keep tensors alive.
+            caught.__context__ = caught.__cause__ = None
+            error = caught.with_traceback(None)
         if error is not None:
             if measured.shortage is not None:
                 self.entry.out_of_memory = self._with_composition(measured.shortage)
@@ -144,45 +172,3 @@ class MemoryRun:
         shortage.fits = Fits()
         shortage.fits_reason = "see the search" if self._forced else f"{NOT_SEARCHED}: {self._plan.fit_command}"
         return shortage
-
-    def _fail(self, ending: dict[str, Any]) -> None:
-        self.entry.update(**ending)
-        for name in ("prediction", "memory") if self._plan.predict else ("memory",):
-            if name not in self._passes:
-                self._passes.end(name, "skipped", ending["reason"])
-        self.tables["memory"] = [row for row in self.tables["memory"] if row["method"] == "predicted"]
-
-
-def on_axis(case: Case, axis: str) -> Callable[[int], Case]:
-    """Return a function that changes the case's batch size or input size."""
-    if axis == "batch_size":
-        return lambda value: replace(case, batch_size=value)
-    return lambda value: replace(case, input_size=value)
-
-
-def smallest(case: Case, axis: str) -> int:
-    """Return the smallest batch size or input size of the case's workload."""
-    return 1 if axis == "batch_size" else case.workload.smallest_input_size
-
-
-def outcome_of(error: Exception, precision: str) -> dict[str, Any]:
-    """Return status and reason of an error; a `UserError` is already a full message."""
-    return {"status": "error", "reason": str(error)} if isinstance(error, UserError) else failure(error, precision)
-
-
-def reason(error: Exception, precision: str) -> str:
-    """Return an error as a one-line reason."""
-    return str(error) if isinstance(error, UserError) else one_line(error, precision)
-
-
-def without_frames(error: Exception) -> Exception:
-    """Return an error without traceback and causes, which would keep tensors alive."""
-    error.__context__ = error.__cause__ = None
-    return error.with_traceback(None)
-
-
-def predicted_not_to_fit(estimate: MemoryEstimate) -> dict[str, str]:
-    """Return status and reason of a case whose estimate does not fit."""
-    facts = estimate.facts
-    return {"status": "oom", "reason": f"predicted to need {size(estimate.needed_bytes)} of the "
-                                       f"{size(facts.device_memory_bytes or 0)} of {facts.device}"}

@@ -8,13 +8,11 @@ from typing import Any
 
 import torch
 
+from charact.core.errors import UserError
 from charact.core.observer import Observer
-from charact.execution.case_outcome import failure
 from charact.execution.interrupt import Interrupt
-from charact.execution.memory_limit import release_memory
-from charact.execution.out_of_memory import host_memory_guard
-from charact.execution.precision import float32_products
 from charact.machine.facts import device_name
+from charact.measure.case_loop import ending_of, run_each
 from charact.measure.microbench.collectives import time_over_ranks
 from charact.measure.microbench.operation_timing import OperationTiming, result_error, rotated_inputs, time_direction
 from charact.measure.passes.timing import StopRule
@@ -78,56 +76,48 @@ def operation_cases(problems: Sequence[Problem], precisions: Sequence[str],
 
 def run_operations(cases: Sequence[OperationCase], rule: StopRule, writer: RunWriter, observer: Observer,
                    interrupt: Interrupt, *, hot: bool = False) -> None:
-    """Time each case and flush it to the record; continue after a failed case.
-
-    A signal ends the run after the finished cases and is in `interrupt.signal`.
+    """Time each case and write it to the record; errors and signals: see `run_each`.
 
     The rule is that of a direction, in repetitions. `hot`: whether all calls use the same inputs.
     """
-    for number, case in enumerate(cases, start=1):
-        observer.case_started(case.id, number, len(cases))
-        entry, tables = _run_case(case, rule, observer, interrupt, hot=hot)
-        writer.add_case(entry, tables)
-        observer.case_ended(entry.status, entry.reason)
-        if interrupt.signal is not None:
-            return
+    def run(case: OperationCase) -> list[tuple[CaseEntry, dict[str, Rows]]]:
+        suite = case.problem.suite
+        entry = CaseEntry(
+            case.id, "ok", workload=case.problem.text, variant=case.variant, mode="op", precision=case.precision,
+            device=str(case.device), device_name=device_name(case.device), data="synthetic",
+            source=None if suite is None else all_suites()[suite].source)
+        problem_rows = [_problem_row(case, direction, hot=hot) for direction in case.directions]
+        repetition_rows: Rows = []
+        directions: dict[str, Direction] = {}
 
+        def measure() -> None:
+            if (refusal := case.refusal()) is not None:
+                raise UserError(refusal)
+            for row in problem_rows:
+                direction = row["direction"]
+                observer.pass_started(direction)
+                timing, checked = _measure(case, direction, rule, observer, hot=hot)
+                row.update(checked)
+                repetition_rows.extend({"direction": direction, **repetition} for repetition in timing.rows)
+                directions[direction] = timing.facts
 
-def _run_case(case: OperationCase, rule: StopRule, observer: Observer, interrupt: Interrupt, *,
-              hot: bool) -> tuple[CaseEntry, dict[str, Rows]]:
-    problem_rows = [_problem_row(case, direction, hot=hot) for direction in case.directions]
-    entry, repetition_rows = _entry(case), list[dict[str, Any]]()
-    directions: dict[str, Direction] = {}
-    try:
-        if (refusal := case.refusal()) is not None:
-            entry.update(status="error", reason=refusal)
-        else:
-            with (host_memory_guard(case.device), interrupt.allowed(),
-                  float32_products("tf32" if case.precision == "tf32" else "fp32")):
-                for row in problem_rows:
-                    observer.pass_started(row["direction"])
-                    timing, checked = _measure(case, row["direction"], rule, observer, hot=hot)
-                    row |= checked
-                    repetition_rows += [{"direction": row["direction"], **repetition} for repetition in timing.rows]
-                    directions[row["direction"]] = timing.facts
-    except KeyboardInterrupt:
-        entry.update(**interrupt.ending())
-    except Exception as error:
-        entry.update(**failure(error, case.precision))
-    if entry.status != "ok":
-        repetition_rows = []
-    entry.passes["ops"] = OpsPass("ok" if entry.status == "ok" else "failed", entry.reason, directions=directions)
-    release_memory(case.device)
-    return entry, {"problems": problem_rows, "repetitions": repetition_rows}
+        ending = ending_of(measure, case.device, case.precision, interrupt)
+        if ending is not None:
+            entry.update(**ending)
+            repetition_rows.clear()
+        entry.passes["ops"] = OpsPass("failed" if ending else "ok", entry.reason, directions=directions)
+        return [(entry, {"problems": problem_rows, "repetitions": repetition_rows})]
+
+    run_each(cases, run, writer, observer, interrupt)
 
 
 def _measure(case: OperationCase, direction: str, rule: StopRule, observer: Observer, *,
              hot: bool) -> tuple[OperationTiming, dict[str, Any]]:
     """Time a direction, and compute the error of its result against float64."""
-    kind, problem, device = case.kind, case.problem, case.device
+    problem, device = case.problem, case.device
     if device.type == "cuda":
         torch.cuda.set_device(device)  # events are recorded on the current one
-    prepared = kind.prepare(problem, direction, case.precision, device)
+    prepared = case.kind.prepare(problem, direction, case.precision, device)
     if "ranks" in problem.sizes:
         timing, error = time_over_ranks(problem.text, case.precision, device, rule, hot=hot)
     else:
@@ -147,10 +137,3 @@ def _problem_row(case: OperationCase, direction: str, *, hot: bool) -> dict[str,
         "sparsity_frac": kind.sparsity_frac(problem), "layout": problem.sizes.get("layout"),
         "hot": "yes" if hot else "no", "max_error": None, "tolerance": None,
     }
-
-
-def _entry(case: OperationCase) -> CaseEntry:
-    suite = case.problem.suite
-    return CaseEntry(case.id, "ok", workload=case.problem.text, variant=case.variant, mode="op",
-                     precision=case.precision, device=str(case.device), device_name=device_name(case.device),
-                     data="synthetic", source=None if suite is None else all_suites()[suite].source)

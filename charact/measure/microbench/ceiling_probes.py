@@ -1,6 +1,5 @@
 """Probes of a machine's ceilings: calls with a known amount of work and little overhead, and their timing."""
 
-import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -12,6 +11,7 @@ from charact.execution.precision import float32_products, unsupported_reason
 from charact.machine.cache_sizes import cache_levels
 from charact.machine.facts import native_bf16
 from charact.measure.microbench.call_timer import seconds, time_together
+from charact.measure.ranks.processes import with_threads
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ def call_seconds(probe: Probe, device: torch.device) -> float:
 
 def seconds_per_call(probe: Probe, device: torch.device, num_calls: int) -> float:
     """Return the time of a probe's call (s), averaged over `num_calls`; GPU work by CUDA events."""
-    with float32_products(probe.precision), _threads(probe.num_threads):
+    with float32_products(probe.precision), with_threads(probe.num_threads):
         times = time_together(lambda: _repeat(probe.call, num_calls), num_calls, device, queued=not probe.on_host)
         if probe.launch is None:
             return times[0] if probe.on_host else seconds(times)
@@ -54,19 +54,6 @@ def seconds_per_call(probe: Probe, device: torch.device, num_calls: int) -> floa
 def _repeat(call: Callable[[], object], num_calls: int) -> None:
     for _ in range(num_calls):
         call()
-
-
-@contextlib.contextmanager
-def _threads(number: int | None) -> Iterator[None]:
-    before = torch.get_num_threads()
-    if number is None or number == before:
-        yield
-        return
-    torch.set_num_threads(number)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 MEMORY_FRAC = 0.25

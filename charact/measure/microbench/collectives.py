@@ -8,16 +8,13 @@ repetitions. On CUDA each rank uses the device of its index.
 
 import itertools
 import math
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from statistics import median
 from typing import Any
 
-import msgspec
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -38,7 +35,7 @@ from charact.measure.microbench.operation_timing import (
 )
 from charact.measure.passes.timing import StopRule, ended_by, warm_up
 from charact.measure.passes.warm_device import warm_device
-from charact.measure.ranks.processes import largest_over_ranks, process_group, run_ranks
+from charact.measure.ranks.processes import largest_over_ranks, results_of_ranks
 from charact.ops import Prepared, parse_problem
 from charact.ops.kinds.all_reduce import KIND
 from charact.record.manifest_passes import Direction
@@ -49,37 +46,6 @@ _NUM_REPEATS = 9
 """Least number of repeats of a size: the interval of their median excludes the two extremes."""
 _SIZE_S, _OPERATION_S = 0.1, 3.0
 """Time in which a size is repeated further, and after which an operation's larger sizes are left out."""
-_RESULT = "result.json"
-
-Work = Callable[[torch.device], dict[str, Any]]
-"""Function that every rank calls with its device; the result of rank 0 counts."""
-
-
-@dataclass(frozen=True)
-class _Task:
-    """Parameters of every rank."""
-
-    folder: str
-    num_ranks: int
-    device_type: str
-    num_threads: int
-    work: Work
-
-
-def _result_of_ranks(work: Work, num_ranks: int, device_type: str) -> dict[str, Any]:
-    """Call `work` in each of the ranks, which share the threads; return the result of rank 0."""
-    with tempfile.TemporaryDirectory(prefix="charact-ranks-") as folder:
-        num_threads = max(1, torch.get_num_threads() // num_ranks)
-        run_ranks(_run_rank, _Task(folder, num_ranks, device_type, num_threads, work), num_ranks)
-        result: dict[str, Any] = msgspec.json.decode((Path(folder) / _RESULT).read_bytes())
-    return result
-
-
-def _run_rank(rank: int, task: _Task) -> None:
-    with process_group(rank, task.num_ranks, task.folder, task.device_type, task.num_threads) as device:
-        result = task.work(device)
-        if rank == 0:
-            (Path(task.folder) / _RESULT).write_bytes(msgspec.json.encode(result))
 
 
 def slowest_repetition(prepared: Prepared, turns: Iterator[Inputs], num_calls: int, device: torch.device) -> Times:
@@ -94,6 +60,15 @@ def slowest_repetition(prepared: Prepared, turns: Iterator[Inputs], num_calls: i
     return host_s, device_s
 
 
+@dataclass(frozen=True)
+class _AllReduceTiming:
+    """Timing of an all_reduce that all ranks agree on, and its largest error over ranks."""
+
+    rows: list[dict[str, Any]]
+    facts: Direction
+    max_error: float
+
+
 def time_over_ranks(text: str, precision: str, device: torch.device, rule: StopRule, *, hot: bool,
                     ) -> tuple[OperationTiming, float]:
     """Time an all_reduce with the number of ranks in its text; also return its largest error over ranks.
@@ -104,11 +79,12 @@ def time_over_ranks(text: str, precision: str, device: torch.device, rule: StopR
         RuntimeError: a rank failed; the message holds its error.
     """
     work = partial(_timed_all_reduce, text, precision, rule, hot)
-    result = _result_of_ranks(work, int(parse_problem(text).sizes["ranks"]), device.type)
-    return OperationTiming(result["rows"], msgspec.convert(result["facts"], Direction)), result["max_error"]
+    num_ranks = int(parse_problem(text).sizes["ranks"])
+    timing = results_of_ranks(work, _AllReduceTiming, num_ranks, device.type)[0]
+    return OperationTiming(timing.rows, timing.facts), timing.max_error
 
 
-def _timed_all_reduce(text: str, precision: str, rule: StopRule, hot: bool, device: torch.device) -> dict[str, Any]:
+def _timed_all_reduce(text: str, precision: str, rule: StopRule, hot: bool, device: torch.device) -> _AllReduceTiming:
     """Warm up and repeat in a rank like `time_direction`, with times that all ranks agree on."""
     prepared = KIND.prepare(parse_problem(text), "forward", precision, device)
     max_error, = largest_over_ranks([result_error(prepared, prepared.inputs())], device)
@@ -137,7 +113,7 @@ def _timed_all_reduce(text: str, precision: str, rule: StopRule, hot: bool, devi
     facts = timing_facts(call_s, num_calls, reason, rule, rotated, device)
     facts.update(num_warmup_repetitions=len(warmup_s), warmup_ended_by=warmup_ended_by,
                  num_ranks=dist.get_world_size(), backend=dist.get_backend())
-    return {"rows": rows, "max_error": max_error, "facts": facts}
+    return _AllReduceTiming(rows, facts, max_error)
 
 
 def measure_collectives(num_ranks: int, device_type: str, sizes_bytes: Sequence[int] = SIZES_BYTES,
@@ -153,16 +129,27 @@ def measure_collectives(num_ranks: int, device_type: str, sizes_bytes: Sequence[
     Raises:
         RuntimeError: a rank failed; the message holds its error.
     """
-    result = _result_of_ranks(partial(_measured_collectives, sizes_bytes), num_ranks, device_type)
-    return result["rows"], result["unavailable"]
+    return results_of_ranks(partial(_measured_collectives, sizes_bytes),
+                            tuple[list[CollectiveCeiling], dict[str, str]], num_ranks, device_type)[0]
 
 
-def _measured_collectives(sizes_bytes: Sequence[int], device: torch.device) -> dict[str, Any]:
+def _measured_collectives(sizes_bytes: Sequence[int], device: torch.device
+                          ) -> tuple[list[CollectiveCeiling], dict[str, str]]:
+    # PyTorch 2.13 renames the two.
+    gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+    scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+    # Each collective, as a function of a whole tensor and of a rank's part of it.
+    calls: dict[str, Callable[[Tensor, Tensor], Any]] = {
+        "all_reduce": lambda whole, part: dist.all_reduce(whole),
+        "all_gather": lambda whole, part: gather(whole, part),
+        "reduce_scatter": lambda whole, part: scatter(part, whole),
+        "broadcast": lambda whole, part: dist.broadcast(whole, 0),
+    }
     warm_device(device)
     num_ranks = dist.get_world_size()
     rows: list[CollectiveCeiling] = []
     unavailable: dict[str, str] = {}
-    for name, call in _operations().items():
+    for name, call in calls.items():
         begun = time.perf_counter()
         for num_bytes in sizes_bytes:
             _show(f"{name} of {quantity(num_bytes, 'B')} between {num_ranks} ranks")
@@ -176,20 +163,7 @@ def _measured_collectives(sizes_bytes: Sequence[int], device: torch.device) -> d
             if largest_over_ranks([time.perf_counter() - begun], device)[0] > _OPERATION_S:
                 break
     _show("")
-    return {"rows": rows, "unavailable": unavailable}
-
-
-def _operations() -> dict[str, Callable[[Tensor, Tensor], Any]]:
-    """Return each collective as a function of a whole tensor and of a rank's part of it."""
-    # PyTorch 2.13 renames the two.
-    gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
-    scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
-    return {
-        "all_reduce": lambda whole, part: dist.all_reduce(whole),
-        "all_gather": lambda whole, part: gather(whole, part),
-        "reduce_scatter": lambda whole, part: scatter(part, whole),
-        "broadcast": lambda whole, part: dist.broadcast(whole, 0),
-    }
+    return rows, unavailable
 
 
 def _measured(name: str, call: Callable[[Tensor, Tensor], Any], num_bytes: int, num_ranks: int,

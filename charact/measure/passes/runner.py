@@ -2,19 +2,16 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import torch
 
 from charact.core.observer import Observer
 from charact.execution.case import Case
-from charact.execution.case_outcome import case_entry, failure, one_line
+from charact.execution.case_outcome import case_entry, one_line
 from charact.execution.interrupt import Interrupt
 from charact.execution.loop import Loop
-from charact.execution.memory_limit import release_memory
-from charact.execution.out_of_memory import host_memory_guard
-from charact.execution.precision import float32_products
+from charact.measure.case_loop import ending_of, run_each
 from charact.measure.counters._support.protocol import CounterSource
 from charact.measure.passes.counters import counter_pass
 from charact.measure.passes.flops import flop_pass
@@ -33,19 +30,12 @@ PASSES = ("timing", "operators", "kernels", "memory", "flop", "counters")
 
 def run_cases(cases: Sequence[Case], rule: StopRule, writer: RunWriter, observer: Observer, interrupt: Interrupt,
               sources: Sequence[CounterSource] = ()) -> None:
-    """Run each case and write it to the record; continue after a case that fails.
-
-    A signal ends the run and keeps the finished cases; `interrupt.signal` is its number.
+    """Run the passes over each case and write it to the record; errors and signals: see `run_each`.
 
     Without `sources` there is no counter pass.
     """
-    for number, case in enumerate(cases, start=1):
-        observer.case_started(case.id, number, len(cases))
-        entry, tables = _CaseRun(case, rule, sources, writer.trace_path(case.id), observer).run(interrupt)
-        writer.add_case(entry, tables)
-        observer.case_ended(entry.status, entry.reason)
-        if interrupt.signal is not None:
-            return
+    run_each(cases, lambda case: [_CaseRun(case, rule, sources, writer.trace_path(case.id), observer).run(interrupt)],
+             writer, observer, interrupt)
 
 
 class _CaseRun:
@@ -61,14 +51,13 @@ class _CaseRun:
         self._passes = self._entry.passes
 
     def run(self, interrupt: Interrupt) -> tuple[CaseEntry, dict[str, Rows]]:
-        try:
-            with host_memory_guard(self._case.device), interrupt.allowed(), float32_products(self._case.precision):
-                self._run_passes()
-        except KeyboardInterrupt:
-            self._fail(**interrupt.ending())
-        except Exception as error:
-            self._fail(**failure(error, self._case.precision))
-        release_memory(self._case.device)
+        ending = ending_of(self._run_passes, self._case.device, self._case.precision, interrupt)
+        if ending is not None:
+            self._entry.update(**ending)
+            for name in PASSES:
+                self._passes.end(name, "skipped", ending["reason"])
+            self._tables.clear()
+            self._trace_path.unlink(missing_ok=True)
         return self._entry, self._tables
 
     def _run_passes(self) -> None:
@@ -78,10 +67,17 @@ class _CaseRun:
             torch.compiler.reset()  # so that each case is compiled separately, and its compilation is timed
         loop = Loop(self._case)
         try:
-            self._describe(loop)
-            self._timing(loop)
+            self._entry.num_parameters = sum(parameter.numel() for parameter in loop.model.parameters())
+            self._tables["layers"] = layer_rows(loop.model)
+            self._observer.pass_started("timing")
+            timing = timing_pass(loop, self._rule, self._observer.iteration)
+            self._tables["iterations"] = timing.rows
+            self._passes["timing"] = timing.facts
+            self._entry.facts = loop.workload.facts()
             self._optional("operators", lambda: self._operators(loop))
-            self._passes["kernels"] = self._kernels()
+            self._passes["kernels"] = (
+                Pass("skipped", "kernels run on GPUs only") if self._case.device.type != "cuda"
+                else Pass(self._passes.operators.status, self._passes.operators.reason))
             self._optional("memory", lambda: self._memory(loop))
             self._optional("flop", lambda: self._flop(loop))
             if self._sources:
@@ -91,30 +87,14 @@ class _CaseRun:
         finally:
             loop.close()
 
-    def _describe(self, loop: Loop) -> None:
-        self._entry.num_parameters = sum(parameter.numel() for parameter in loop.model.parameters())
-        self._tables["layers"] = layer_rows(loop.model)
-
-    def _timing(self, loop: Loop) -> None:
-        self._observer.pass_started("timing")
-        timing = timing_pass(loop, self._rule, self._observer.iteration)
-        self._tables["iterations"] = timing.rows
-        self._passes["timing"] = timing.facts
-        self._entry.facts = loop.workload.facts()
-
     def _operators(self, loop: Loop) -> OperatorsPass:
-        found = operator_pass(loop, self._trace_path)
-        self._tables |= {"operators": found.operator_rows, "kernels": found.kernel_rows}
-        self._from_trace = found.counter_rows
-        iteration_s, median_s = found.facts.iteration_s, self._passes.timing.median_s
+        result = operator_pass(loop, self._trace_path)
+        self._tables |= {"operators": result.operator_rows, "kernels": result.kernel_rows}
+        self._from_trace = result.counter_rows
+        iteration_s, median_s = result.facts.iteration_s, self._passes.timing.median_s
         if iteration_s is not None and median_s:
-            found.facts.overhead_ratio = iteration_s / median_s
-        return found.facts
-
-    def _kernels(self) -> Pass:
-        if self._case.device.type != "cuda":
-            return Pass("skipped", "kernels run on GPUs only")
-        return Pass(self._passes.operators.status, self._passes.operators.reason)
+            result.facts.overhead_ratio = iteration_s / median_s
+        return result.facts
 
     def _memory(self, loop: Loop) -> MemoryPass:
         self._tables["memory"], facts = memory_pass(loop)
@@ -130,9 +110,9 @@ class _CaseRun:
 
     def _counters(self, loop: Loop) -> CountersPass:
         from_trace = [source.name for source in self._sources if source.taken == "trace"]
-        self._tables["counters"] = self._from_trace if from_trace else []
+        self._tables["counters"] = list(self._from_trace) if from_trace else []
         rows, facts = counter_pass(loop, self._sources)
-        self._tables["counters"] = self._tables["counters"] + rows
+        self._tables["counters"] += rows
         facts.sources |= dict.fromkeys(from_trace, msgspec.convert(
             outcome(self._from_trace, self._passes.kernels.reason), SourceOutcome))
         return facts
@@ -143,10 +123,3 @@ class _CaseRun:
             self._passes[name] = take()
         except Exception as error:
             self._passes.end(name, "failed", one_line(error, self._case.precision))
-
-    def _fail(self, **ending: Any) -> None:
-        self._entry.update(**ending)
-        for name in PASSES:
-            self._passes.end(name, "skipped", ending["reason"])
-        self._tables.clear()
-        self._trace_path.unlink(missing_ok=True)

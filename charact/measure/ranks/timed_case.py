@@ -1,30 +1,35 @@
-"""A data-parallel case, timed on several ranks of this machine."""
+"""Data-parallel cases: the timing pass on every rank of this machine, and a case of the record for each."""
 
-import json
-import tempfile
 import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from statistics import median
 from typing import Any
 
 import torch
 from torch import nn
 
+from charact.core.observer import Observer
 from charact.core.timeline import Iteration, iteration_rows
 from charact.execution.case import Case
+from charact.execution.case_outcome import case_entry
+from charact.execution.interrupt import Interrupt
 from charact.execution.loop import Loop
 from charact.execution.precision import float32_products
 from charact.execution.sharding import Shard, shard_by_block
 from charact.machine.core_use import CoreMeter
+from charact.measure.case_loop import ending_of, run_each
+from charact.measure.passes.runner import PASSES
 from charact.measure.passes.timing import StopRule, ended_by, spread_frac
-from charact.measure.ranks.processes import largest_over_ranks, process_group, run_ranks
+from charact.measure.ranks.processes import largest_over_ranks, results_of_ranks
 from charact.measure.ranks.rank_timer import RankTimer
+from charact.record.manifest import CaseEntry
 from charact.record.manifest_passes import CollectivesPass, TimingPass
 from charact.record.schema import Rows
+from charact.record.writer import RunWriter
 
+_ONLY_TIMED = "on several ranks only the timing pass runs: charact run --nproc has the others"
 _NUM_WARMUP = 5
 _TURN = 5
 """Number of iterations after which the ranks agree whether to go on."""
@@ -40,12 +45,40 @@ class RankTiming:
     num_parameters: int
 
 
-@dataclass(frozen=True)
-class _Task:
-    folder: str
-    case: Case
-    num_threads: int
-    rule: StopRule
+def run_rank_cases(cases: Sequence[Case], rule: StopRule, num_threads: int, writer: RunWriter, observer: Observer,
+                   interrupt: Interrupt) -> None:
+    """Time each case on its ranks, of `num_threads` each, and write a case for each rank.
+
+    Errors and signals: see `run_each`.
+    """
+    def run(case: Case) -> list[tuple[CaseEntry, dict[str, Rows]]]:
+        timings: list[RankTiming] = []
+
+        def measure() -> None:
+            observer.pass_started("timing")
+            timings.extend(time_on_ranks(case, rule, num_threads))
+
+        ending = ending_of(measure, case.device, case.precision, interrupt, guarded=False)  # the ranks allocate
+        if ending is not None:
+            entry = case_entry(case)
+            entry.update(**ending)
+            for name in PASSES:
+                entry.passes.end(name, "skipped", ending["reason"])
+            return [(entry, {})]
+        entries = []
+        for rank, timing in enumerate(timings):
+            entry = case_entry(case)
+            for name in PASSES:
+                entry.passes.end(name, "skipped", _ONLY_TIMED)
+            entry.passes["timing"] = timing.facts
+            entry.num_parameters = timing.num_parameters
+            if case.parallel:
+                entry.passes["collectives"] = timing.collectives
+                entry.update(case=f"{case.id}-rank{rank}", rank=rank)
+            entries.append((entry, timing.tables))
+        return entries
+
+    run_each(cases, run, writer, observer, interrupt)
 
 
 def time_on_ranks(case: Case, rule: StopRule, num_threads: int) -> list[RankTiming]:
@@ -54,36 +87,21 @@ def time_on_ranks(case: Case, rule: StopRule, num_threads: int) -> list[RankTimi
     All ranks run the same number of iterations: every fifth iteration, outside of the timed ones, they agree whether
     the rule is met in any rank. All ranks read the same batches.
 
-    Args:
-        case: the case; its device determines where the ranks run.
-        rule: stop rule.
-        num_threads: threads inside an operator, of each rank.
-
     Raises:
         RuntimeError: a rank failed; the message holds its error.
     """
-    with tempfile.TemporaryDirectory(prefix="charact-ranks-") as folder:
-        run_ranks(_run_rank, _Task(folder, case, num_threads, rule), case.num_ranks)
-        return [RankTiming(**json.loads(_result(folder, rank).read_text(encoding="utf-8")))
-                for rank in range(case.num_ranks)]
+    return results_of_ranks(partial(time_rank, case, rule), RankTiming, case.num_ranks, case.device.type, num_threads)
 
 
-def _result(folder: str, rank: int) -> Path:
-    return Path(folder) / f"rank-{rank}.json"
-
-
-def _run_rank(rank: int, task: _Task) -> None:
-    case = task.case
-    with process_group(rank, case.num_ranks, task.folder, case.device.type, task.num_threads) as device, \
-            float32_products(case.precision):
+def time_rank(case: Case, rule: StopRule, device: torch.device) -> RankTiming:
+    """Time a case in the process of one of its ranks, on the rank's device."""
+    with float32_products(case.precision):
         shard, wrap = _parallel(case, device)
         loop = Loop(replace(case, device=device), shard=shard, wrap=wrap)
-        num_parameters = sum(parameter.numel() for parameter in loop.model.parameters())
         try:
-            timing = _timed(loop, task.rule, device, num_parameters)
+            return _timed(loop, rule, device)
         finally:
             loop.close()
-    _result(task.folder, rank).write_text(json.dumps(asdict(timing)), encoding="utf-8")
 
 
 def _parallel(case: Case, device: torch.device) -> tuple[Shard | None, Callable[[nn.Module], Any] | None]:
@@ -99,7 +117,7 @@ def _parallel(case: Case, device: torch.device) -> tuple[Shard | None, Callable[
     return None, None
 
 
-def _timed(loop: Loop, rule: StopRule, device: torch.device, num_parameters: int) -> RankTiming:
+def _timed(loop: Loop, rule: StopRule, device: torch.device) -> RankTiming:
     """Warm up and measure, as `timing_pass`."""
     begun, core_use = time.perf_counter(), CoreMeter()
     with RankTimer(device, loop.case.parallel) as timer:
@@ -127,7 +145,7 @@ def _timed(loop: Loop, rule: StopRule, device: torch.device, num_parameters: int
         "ok", num_warmup_iterations=_NUM_WARMUP, warmup_ended_by="number", num_iterations=len(iterations),
         ended_by=reason, precision_target_frac=rule.precision_target_frac, interval_frac=spread_frac(walls_s),
         median_s=median(walls_s), core_use=core_use.facts(), num_threads=torch.get_num_threads(),
-    ), timer.facts(), num_parameters)
+    ), timer.facts(), sum(parameter.numel() for parameter in loop.model.parameters()))
 
 
 _REASONS = ("max_iterations", "max_seconds", "precision")
@@ -135,5 +153,5 @@ _REASONS = ("max_iterations", "max_seconds", "precision")
 
 def _agreed(reason: str | None, device: torch.device) -> str | None:
     """Return the first reason of any rank to end, the same in all ranks; None if all go on."""
-    found = largest_over_ranks([float(reason == one) for one in _REASONS], device)
-    return next((one for one, is_met in zip(_REASONS, found, strict=True) if is_met), None)
+    is_met = largest_over_ranks([float(reason == candidate) for candidate in _REASONS], device)
+    return next((candidate for candidate, met in zip(_REASONS, is_met, strict=True) if met), None)

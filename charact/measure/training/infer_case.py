@@ -17,12 +17,10 @@ from charact.core.statistics import mean_interval_frac
 from charact.core.timeline import Iteration, iteration_rows, total_s, with_rest
 from charact.execution.batches import Batches
 from charact.execution.case import Case
-from charact.execution.case_outcome import case_entry, failure
+from charact.execution.case_outcome import case_entry
 from charact.execution.interrupt import Interrupt
 from charact.execution.loop import Loop, placed
-from charact.execution.memory_limit import release_memory
-from charact.execution.out_of_memory import host_memory_guard
-from charact.execution.precision import float32_products
+from charact.measure.case_loop import ending_of, run_each
 from charact.measure.passes.phase_timer import phases_for
 from charact.measure.training.stage_timer import value_of
 from charact.measure.training.weight_files import drop_cached, place_weights, read_weights, save_weights
@@ -47,17 +45,9 @@ class InferencePlan:
 
 def infer_cases(cases: Sequence[Case], plan: InferencePlan, writer: RunWriter, observer: Observer,
                 interrupt: Interrupt) -> None:
-    """Run each inference case and write it to the record; continue after a case that fails.
-
-    A signal ends the run and keeps the finished cases; `interrupt.signal` is its number.
-    """
-    for number, case in enumerate(cases, start=1):
-        observer.case_started(case.id, number, len(cases))
-        entry, tables = _InferenceRun(case, plan, writer.directory, observer).run(interrupt)
-        writer.add_case(entry, tables)
-        observer.case_ended(entry.status, entry.reason)
-        if interrupt.signal is not None:
-            return
+    """Run each inference case and write it to the record; errors and signals: see `run_each`."""
+    run_each(cases, lambda case: [_InferenceRun(case, plan, writer.directory, observer).run(interrupt)],
+             writer, observer, interrupt)
 
 
 class _InferenceRun:
@@ -70,15 +60,11 @@ class _InferenceRun:
         self._facts = self._entry.passes["inference"] = InferencePass("ok")
 
     def run(self, interrupt: Interrupt) -> tuple[CaseEntry, dict[str, Rows]]:
-        """Load the model, run inference, and return the case's entry and rows; an exception fails only this case."""
-        try:
-            with host_memory_guard(self._case.device), interrupt.allowed(), float32_products(self._case.precision):
-                self._measure()
-        except KeyboardInterrupt:
-            self._fail(**interrupt.ending())
-        except Exception as error:
-            self._fail(**failure(error, self._case.precision))
-        release_memory(self._case.device)
+        ending = ending_of(self._measure, self._case.device, self._case.precision, interrupt)
+        if ending is not None:
+            self._entry.update(**ending)
+            self._facts.update(status="skipped", reason=ending["reason"])
+            self._tables.clear()
         return self._entry, self._tables
 
     def _measure(self) -> None:
@@ -158,11 +144,6 @@ class _InferenceRun:
             {"stage": "prediction", "number": 1, "metric": metric.name, "value": value, "reason": reason}
             for metric in metrics for value, reason in [value_of(metric)]
         ]
-
-    def _fail(self, **ending: Any) -> None:
-        self._entry.update(**ending)
-        self._facts.update(status="skipped", reason=ending["reason"])
-        self._tables.clear()
 
 
 def load(case: Case, dataset: Dataset[Any], path: Path) -> tuple[nn.Module, dict[str, float]]:

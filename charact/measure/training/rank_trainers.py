@@ -10,13 +10,11 @@ from pathlib import Path
 from signal import Signals
 from typing import Any
 
-import torch
-
 from charact.core.errors import UserError
 from charact.execution.case_outcome import one_line
 from charact.execution.interrupt import Interrupt
 from charact.execution.precision import float32_products
-from charact.measure.ranks.processes import process_group, start_ranks
+from charact.measure.ranks.processes import process_group, start_ranks, threads_of_rank
 from charact.measure.training.checkpoint import Progress
 from charact.measure.training.epoch_loop import Trainer
 from charact.measure.training.plan import Training
@@ -52,7 +50,7 @@ class RankTrainers:
         self._folder = tempfile.TemporaryDirectory(prefix="charact-ranks-")
         pairs = [get_context("spawn").Pipe() for _ in range(num_ranks)]
         self._connections = [own for own, _ in pairs]
-        task = _Task(self._folder.name, training, max(1, torch.get_num_threads() // num_ranks))
+        task = _Task(self._folder.name, training, threads_of_rank(num_ranks))
         self._processes = start_ranks(_serve, task, num_ranks, [theirs for _, theirs in pairs]).processes
         try:
             for _, theirs in pairs:

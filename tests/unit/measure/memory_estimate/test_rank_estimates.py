@@ -18,8 +18,10 @@ from charact import memory
 from charact.core.errors import UserError
 from charact.execution.case import Case
 from charact.execution.sharding import repeated_blocks
+from charact.measure.memory_estimate import estimator
 from charact.measure.memory_estimate.fake_program import CannotEstimate
 from charact.measure.memory_estimate.ranks import fake_process_group
+from charact.measure.ranks.processes import with_threads
 
 FEATURES, CLASSES, BATCH = 512, 10, 8
 FIRST, LAST = 4 * FEATURES * WIDTH, 4 * WIDTH * CLASSES
@@ -43,7 +45,7 @@ class Blocks(TwoLayers):
         return nn.Sequential(*(Block(FEATURES) for _ in range(4)), nn.Linear(FEATURES, CLASSES, bias=False))
 
 
-def ranks(parallel: str, num_ranks: int, workload: TwoLayers | None = None, mode: str = "train") -> Case:
+def ranks(parallel: str | None, num_ranks: int, workload: TwoLayers | None = None, mode: str = "train") -> Case:
     return replace(small_case(mode, batch_size=BATCH, workload=workload), parallel=parallel, num_ranks=num_ranks)
 
 
@@ -108,6 +110,25 @@ class TestDdp:
 
     def test_the_number_of_ranks_does_not_matter(self) -> None:
         assert predicted(ranks("ddp", 2)).peak_bytes == predicted(ranks("ddp", 64)).peak_bytes
+
+
+@pytest.mark.parametrize(("parallel", "num_ranks", "num_threads"), [(None, 1, 5), ("ddp", 2, 2), ("fsdp2", 8, 1)])
+def test_ranks_share_the_threads(monkeypatch: pytest.MonkeyPatch, parallel: Any, num_ranks: int, num_threads: int
+                                 ) -> None:
+    """Operators have buffers for each thread, both those of the trace and those that are measured alone."""
+    seen, inner = [], estimator.measured_inner
+
+    class Watched(TwoLayers):
+        def forward(self, model: Any, batch: Any) -> torch.Tensor:
+            seen.append(torch.get_num_threads())
+            return super().forward(model, batch)
+
+    monkeypatch.setattr(estimator, "measured_inner",
+                        lambda *args: seen.append(torch.get_num_threads()) or inner(*args))
+    with with_threads(5):
+        predicted(ranks(parallel, num_ranks, Watched()))
+        assert (set(seen), torch.get_num_threads()) == ({num_threads}, 5)
+    assert len(seen) >= 2
 
 
 @pytest.mark.slow

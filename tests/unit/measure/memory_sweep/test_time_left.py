@@ -5,8 +5,8 @@ from support.notes import Notes
 from support.small import small_case
 
 from charact.execution.case import Case
-from charact.measure.memory_sweep import time_left
-from charact.measure.memory_sweep.time_left import TimeLeft
+from charact.measure.memory_sweep import sweep as time_left
+from charact.measure.memory_sweep.sweep import TimeLeft
 
 
 class Left(Notes):

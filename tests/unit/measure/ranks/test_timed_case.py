@@ -4,16 +4,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
+import torch
+import torch.distributed as dist
 from support.sleeping_ranks import SleepingRanks
-from support.small import small_case
+from support.small import WIDTH, small_case
 
 from charact.analysis.ranks.scaling import CAUSES, scaling
 from charact.core.observer import Observer
 from charact.execution.interrupt import Interrupt
 from charact.measure.passes.timing import StopRule
-from charact.measure.ranks.runner import run_rank_cases
-from charact.measure.ranks.timed_case import time_on_ranks
+from charact.measure.ranks.timed_case import RankTiming, run_rank_cases, time_on_ranks, time_rank
+from charact.record.manifest_passes import CollectivesPass
 from charact.record.reader import Run, load_run
 from charact.record.schema import PHASES
 from charact.record.writer import RunWriter
@@ -74,15 +77,28 @@ def test_every_rank_runs_the_same_iterations(parallel: str) -> None:
         assert timing.facts.num_iterations == 7
         phases = {row["phase"] for row in timing.tables["iterations"]}
         assert phases == set(PHASES)
-        assert timing.collectives == {"status": "ok", "reason": None, "num_lost": 0, "backend": "gloo"}
+        assert timing.collectives == CollectivesPass("ok", num_lost=0, backend="gloo")
         assert timing.facts.num_threads == 1
     assert first.num_parameters == second.num_parameters
+
+
+def test_a_rank_s_result_passes_through_json(tmp_path: Path) -> None:
+    """As from its process, which alone is a rank of one."""
+    dist.init_process_group("gloo", rank=0, world_size=1, init_method=f"file://{tmp_path}/store")
+    try:
+        timing = time_rank(small_case("train", batch_size=4), StopRule(0.0, 7, 60.0), torch.device("cpu"))
+    finally:
+        dist.destroy_process_group()
+    assert msgspec.json.decode(msgspec.json.encode(timing), type=RankTiming) == timing
+    assert {row["iteration"] for row in timing.tables["iterations"]} == set(range(7))
+    assert (timing.facts.num_iterations, timing.facts.ended_by) == (7, "max_iterations")
+    assert timing.num_parameters == 512 * WIDTH + WIDTH * 10
 
 
 @pytest.mark.slow
 def test_a_rank_that_fails_fails_its_case(tmp_path: Path) -> None:
     run = recorded(tmp_path, SleepingRanks(failing_rank=1, default_input_size=8), [("ddp", 2), (None, 1)], 4)
-    failed, alone = run.manifest["cases"]
-    assert (failed["case"], failed["status"]) == ("two_layers-8-b4-train-fp32-cpu-ddpx2", "error")
-    assert "is broken in sleeping_ranks.py" in failed["reason"]
-    assert alone["status"] == "ok"
+    failed, alone = run.entries
+    assert (failed.case, failed.status) == ("two_layers-8-b4-train-fp32-cpu-ddpx2", "error")
+    assert "is broken in sleeping_ranks.py" in failed.reason
+    assert alone.status == "ok"
