@@ -32,6 +32,10 @@ class Problem:
     forward_only: bool = False
     """Whether the suite has no gradients, as for inference."""
 
+    def numbers(self, *names: str) -> list[int]:
+        """Return sizes that are whole numbers."""
+        return [int(self.sizes[name]) for name in names]
+
 
 @dataclass(frozen=True)
 class Prepared:
@@ -60,13 +64,11 @@ class Kind(Protocol):
     name: str
     syntax: str
     """Syntax of a problem, e.g. `gemm:MxNxK[:tn]`."""
+    directions: tuple[str, ...] = DIRECTIONS[:1]
+    """Measured directions, of `DIRECTIONS`."""
 
     def parse(self, sizes: str) -> Problem:
         """Return the problem from the text after the colon."""
-
-    def directions(self, problem: Problem) -> tuple[str, ...]:
-        """Return the measured directions, of `DIRECTIONS`."""
-        return DIRECTIONS[:1]
 
     def flop(self, problem: Problem, direction: str) -> float | None:
         """Return the floating-point operations of one call; None if they are not counted, as in a copy."""
@@ -85,7 +87,7 @@ class Kind(Protocol):
 
     def refusal(self, problem: Problem, precision: str, device: "torch.device") -> str | None:
         """Return why it is not supported, None if it is; by default that of an operation without matrix products."""
-        from charact.ops.tolerances import pointwise_refusal
+        from charact.ops.numerics import pointwise_refusal
 
         return pointwise_refusal(self.name, precision, device)
 

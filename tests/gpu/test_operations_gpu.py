@@ -30,7 +30,7 @@ def test_results_are_those_of_float64(text: str, precision: str) -> None:
     if (refusal := kind.refusal(problem, precision, device)) is not None:
         pytest.skip(refusal)
     with float32_products("tf32" if precision == "tf32" else "fp32"):
-        for direction in kind.directions(problem):
+        for direction in kind.directions:
             prepared = kind.prepare(problem, direction, precision, device)
             assert result_error(prepared, prepared.inputs()) <= prepared.tolerance, direction
 

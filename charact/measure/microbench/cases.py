@@ -17,7 +17,7 @@ from charact.measure.microbench.collectives import time_over_ranks
 from charact.measure.microbench.operation_timing import OperationTiming, result_error, rotated_inputs, time_direction
 from charact.measure.passes.timing import StopRule
 from charact.ops import Kind, Problem, all_kinds, all_suites
-from charact.ops.tolerances import DTYPES
+from charact.ops.numerics import DTYPES
 from charact.record.manifest import CaseEntry
 from charact.record.manifest_passes import Direction, OpsPass
 from charact.record.schema import Rows
@@ -54,7 +54,7 @@ class OperationCase:
     @property
     def directions(self) -> tuple[str, ...]:
         """Return the measured directions."""
-        return ("forward",) if self.problem.forward_only else self.kind.directions(self.problem)
+        return ("forward",) if self.problem.forward_only else self.kind.directions
 
     def refusal(self) -> str | None:
         """Return why it cannot run, or None."""

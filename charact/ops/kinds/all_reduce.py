@@ -18,9 +18,8 @@ from torch import Tensor
 
 from charact.core.errors import UserError
 from charact.ops import Kind, Prepared, Problem
-from charact.ops.gradients import flattened
+from charact.ops.numerics import DTYPES, flattened, pointwise_refusal, sum_tolerance
 from charact.ops.parsing import whole_numbers
-from charact.ops.tolerances import DTYPES, pointwise_refusal, sum_tolerance
 
 MOST_RANKS = 1024
 _CHECKED_ELEMENTS = 2**22
@@ -39,8 +38,8 @@ class _AllReduce(Kind):
 
     def num_bytes(self, problem: Problem, direction: str, itemsize: int) -> float:
         """Return the bytes that each rank sends, and receives: bus bandwidth is these over the time."""
-        ranks = int(problem.sizes["ranks"])
-        return 2 * (ranks - 1) / ranks * itemsize * int(problem.sizes["numbers"])
+        numbers, ranks = problem.numbers("numbers", "ranks")
+        return 2 * (ranks - 1) / ranks * itemsize * numbers
 
     def refusal(self, problem: Problem, precision: str, device: torch.device) -> str | None:
         """Return why it is not supported: it needs several ranks, and on CUDA a device for each."""
@@ -54,7 +53,7 @@ class _AllReduce(Kind):
 
     def prepare(self, problem: Problem, direction: str, precision: str, device: torch.device) -> Prepared:
         """Return normal random numbers, different in each rank; a call works in place, in a rank's process."""
-        numbers, ranks = int(problem.sizes["numbers"]), int(problem.sizes["ranks"])
+        numbers, ranks = problem.numbers("numbers", "ranks")
 
         def of_rank(rank: int) -> Tensor:
             return torch.randn(numbers, generator=torch.Generator().manual_seed(rank)).to(DTYPES[precision])
@@ -70,10 +69,9 @@ class _AllReduce(Kind):
 
 def with_ranks(problem: Problem, num_ranks: int) -> Problem:
     """Return the problem for a number of ranks; one whose text has them keeps its own."""
-    if int(problem.sizes["ranks"]) > 1:
-        return problem
-    found = _problem(int(problem.sizes["numbers"]), num_ranks)
-    return replace(problem, text=found.text, sizes=found.sizes)
+    numbers, ranks = problem.numbers("numbers", "ranks")
+    with_number = _problem(numbers, num_ranks if ranks == 1 else ranks)
+    return replace(problem, text=with_number.text, sizes=with_number.sizes)
 
 
 def _problem(numbers: int, ranks: int) -> Problem:

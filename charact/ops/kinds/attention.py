@@ -16,9 +16,8 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from charact.ops import Kind, Prepared, Problem
-from charact.ops.gradients import flattened, gradients, with_graph
+from charact.ops.numerics import DTYPES, flattened, gradients, number_refusal, sum_tolerance, with_graph
 from charact.ops.parsing import check_elements, malformed, whole_numbers
-from charact.ops.tolerances import DTYPES, number_refusal, sum_tolerance
 
 _NAMES = ("batch", "heads", "queries", "keys", "width")
 _CHECKED_SCORES = 2**24
@@ -27,6 +26,7 @@ _CHECKED_SCORES = 2**24
 class _Attention(Kind):
     name = "attention"
     syntax = "attention:BATCHxHEADSxQUERIESxKEYSxWIDTH[:causal]"
+    directions = "forward", "backward_input"
 
     def parse(self, sizes: str) -> Problem:
         """Return the problem from e.g. `8x12x1024x1024x64:causal`."""
@@ -38,12 +38,9 @@ class _Attention(Kind):
         return Problem(self.name, f"{self.name}:{'x'.join(map(str, found))}{':causal' if colon else ''}",
                        dict(zip(_NAMES, found, strict=True)) | {"causal": "yes" if colon else "no"})
 
-    def directions(self, problem: Problem) -> tuple[str, ...]:
-        return "forward", "backward_input"
-
     def flop(self, problem: Problem, direction: str) -> float:
         """Return the FLOP of the matrix products, without masked scores of causal attention."""
-        batch, heads, queries, keys, width = _sizes(problem)
+        batch, heads, queries, keys, width = problem.numbers(*_NAMES)
         seen = queries * keys
         if problem.sizes["causal"] == "yes":
             full = min(queries, keys)
@@ -58,11 +55,11 @@ class _Attention(Kind):
         if problem.sizes["causal"] == "no":
             return None
         products = 2 if direction == "forward" else 5
-        return 2.0 * products * math.prod(_sizes(problem)), "PyTorch: masked scores, too"
+        return 2.0 * products * math.prod(problem.numbers(*_NAMES)), "PyTorch: masked scores, too"
 
     def num_bytes(self, problem: Problem, direction: str, itemsize: int) -> float:
         """Return the bytes of queries, keys, values and result; backward also of the gradients. No scores."""
-        batch, heads, queries, keys, width = _sizes(problem)
+        batch, heads, queries, keys, width = problem.numbers(*_NAMES)
         times = 2 if direction == "forward" else 4
         return float(itemsize * times * batch * heads * (queries + keys) * width)
 
@@ -71,7 +68,7 @@ class _Attention(Kind):
 
     def prepare(self, problem: Problem, direction: str, precision: str, device: torch.device) -> Prepared:
         """Return normal random queries, keys and values; PyTorch chooses how it is computed."""
-        batch, heads, queries, keys, width = _sizes(problem)
+        batch, heads, queries, keys, width = problem.numbers(*_NAMES)
         causal = problem.sizes["causal"] == "yes"
         generator = torch.Generator(device).manual_seed(0)
 
@@ -93,10 +90,6 @@ class _Attention(Kind):
             lambda result: flattened([_heads(part, num_heads) for part in
                                       (result if isinstance(result, tuple) else (result,))]),
             4 * sum_tolerance(precision, width + keys))
-
-
-def _sizes(problem: Problem) -> tuple[int, ...]:
-    return tuple(int(problem.sizes[name]) for name in _NAMES)
 
 
 def _heads(tensor: Tensor, number: int) -> Tensor:

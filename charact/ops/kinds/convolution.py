@@ -10,8 +10,8 @@ from torch.nn import functional
 from torch.nn.grad import conv2d_input, conv2d_weight
 
 from charact.ops import DIRECTIONS, Kind, Prepared, Problem
+from charact.ops.numerics import DTYPES, number_refusal, spread_indices, sum_tolerance
 from charact.ops.parsing import check_elements, malformed, whole_numbers
-from charact.ops.tolerances import DTYPES, number_refusal, spread_indices, sum_tolerance
 
 UNFLOORED = "DeepBench: P = (H - R + 1 + 2 pad) / stride, not rounded"
 _NUM_CHECKED = 4
@@ -47,7 +47,7 @@ class _Sizes:
                 "output": (self.n, self.k, self.p, self.q)}
 
 
-class Convolution(Kind):
+class _Convolution(Kind):
     """Images of N×C×H×W, K filters of R×S, no bias; `:p1` pads, `:s2` is the stride, or `:s2x1` by height and width.
 
     Of the forward result 4 images and 4 channels are checked, of gradients 4 channels (and 4 filters), with all pixels.
@@ -55,6 +55,7 @@ class Convolution(Kind):
 
     name = "convolution"
     syntax = "convolution:NxCxHxW:KxRxS[:pPAD][:sSTRIDE]"
+    directions = DIRECTIONS
 
     def parse(self, sizes: str) -> Problem:
         """Return the problem from `8x3x224x224:64x7x7:p3:s2`."""
@@ -73,10 +74,6 @@ class Convolution(Kind):
                                          "r": found.r, "s": found.s, "pad_h": found.padding[0],
                                          "pad_w": found.padding[1], "stride_h": found.stride[0],
                                          "stride_w": found.stride[1]})
-
-    def directions(self, problem: Problem) -> tuple[str, ...]:
-        """Return all three directions."""
-        return DIRECTIONS
 
     def flop(self, problem: Problem, direction: str) -> float:
         """Return 2·N·K·P·Q·C·R·S in each direction, with rounded P and Q, including products with padding."""
@@ -97,11 +94,9 @@ class Convolution(Kind):
         return float(itemsize * sum(torch.Size(shape).numel() for shape in _sizes(problem).shapes.values()))
 
     def refusal(self, problem: Problem, precision: str, device: torch.device) -> str | None:
-        """Return why it is not supported; None if it is."""
         return number_refusal(precision, device, int8="PyTorch has no plain int8 convolution: use --precision bf16")
 
     def prepare(self, problem: Problem, direction: str, precision: str, device: torch.device) -> Prepared:
-        """Return the inputs and the call of a direction."""
         size, dtype = _sizes(problem), DTYPES[precision]
         generator = torch.Generator(device).manual_seed(0)
         names = {"forward": ("input", "weight"), "backward_input": ("output", "weight"),
@@ -162,4 +157,4 @@ def _text(letter: str, pair: tuple[int, int], default: int) -> str:
     return f":{letter}{pair[0]}" if pair[0] == pair[1] else f":{letter}{pair[0]}x{pair[1]}"
 
 
-KIND = Convolution()
+KIND = _Convolution()

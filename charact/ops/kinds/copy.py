@@ -8,9 +8,8 @@ import torch
 from torch import Tensor
 
 from charact.ops import Kind, Prepared, Problem
-from charact.ops.gradients import flattened
+from charact.ops.numerics import DTYPES, flattened
 from charact.ops.parsing import malformed, whole_numbers
-from charact.ops.tolerances import DTYPES
 
 _TRANSFERS = ("host_to_device", "device_to_host")
 _CHECKED_ELEMENTS = 2**22

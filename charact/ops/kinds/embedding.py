@@ -16,9 +16,8 @@ from torch.nn.functional import embedding
 
 from charact.datasets._common.vocabulary import zipf_tokens
 from charact.ops import Kind, Prepared, Problem
-from charact.ops.gradients import flattened, gradients, with_graph
+from charact.ops.numerics import DTYPES, ROUNDING, flattened, gradients, sum_tolerance, with_graph
 from charact.ops.parsing import check_elements, malformed, whole_numbers
-from charact.ops.tolerances import DTYPES, ROUNDING, sum_tolerance
 
 _NAMES = ("words", "width", "tokens")
 _EXPONENTS = {"zipf": 1.0, "uniform": 0.0}
@@ -29,6 +28,7 @@ _INDEX_BYTES = 8
 class _Embedding(Kind):
     name = "embedding"
     syntax = "embedding:WORDSxWIDTHxTOKENS[:zipf|:uniform]"
+    directions = "forward", "backward_weight"
 
     def parse(self, sizes: str) -> Problem:
         """Return the problem from e.g. `50257x768x8192`."""
@@ -41,18 +41,15 @@ class _Embedding(Kind):
         return Problem(self.name, f"{self.name}:{words}x{width}x{tokens}:{distribution}",
                        {"words": words, "width": width, "tokens": tokens, "distribution": distribution})
 
-    def directions(self, problem: Problem) -> tuple[str, ...]:
-        return "forward", "backward_weight"
-
     def num_bytes(self, problem: Problem, direction: str, itemsize: int) -> float:
         """Return the bytes of word indices and output rows; of the table the rows read, or all for the gradient."""
-        words, width, tokens = (int(problem.sizes[name]) for name in _NAMES)
+        words, width, tokens = problem.numbers(*_NAMES)
         rows = tokens + (min(words, tokens) if direction == "forward" else words)
         return float(_INDEX_BYTES * tokens + itemsize * width * rows)
 
     def prepare(self, problem: Problem, direction: str, precision: str, device: torch.device) -> Prepared:
         """Return normal random rows."""
-        words, width, tokens = (int(problem.sizes[name]) for name in _NAMES)
+        words, width, tokens = problem.numbers(*_NAMES)
         exponent = _EXPONENTS[str(problem.sizes["distribution"])]
         generator, drawing = torch.Generator(device).manual_seed(0), np.random.default_rng(0)
         dtype = DTYPES[precision]

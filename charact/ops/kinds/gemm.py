@@ -6,13 +6,13 @@ from functools import cache
 import torch
 
 from charact.ops import Kind, Prepared, Problem
+from charact.ops.numerics import DTYPES, checked_product, number_refusal, sum_tolerance
 from charact.ops.parsing import check_elements, malformed, whole_numbers
-from charact.ops.tolerances import DTYPES, checked_product, number_refusal, sum_tolerance
 
 _FORMS = ("nn", "nt", "tn", "tt")
 
 
-class Gemm(Kind):
+class _Gemm(Kind):
     """C = A B, with A of M×K and B of K×N: the last size is the inner one, as in BLAS and DeepBench.
 
     `:tn` stores A transposed, `:nt` B. With int8 factors, C has int32. Some rows and columns are checked, including the
@@ -35,17 +35,16 @@ class Gemm(Kind):
 
     def flop(self, problem: Problem, direction: str) -> float:
         """Return 2·M·N·K."""
-        m, n, k = _mnk(problem)
+        m, n, k = problem.numbers("m", "n", "k")
         return 2.0 * m * n * k
 
     def num_bytes(self, problem: Problem, direction: str, itemsize: int) -> float:
         """Return the bytes of A and B read, and C written."""
-        m, n, k = _mnk(problem)
+        m, n, k = problem.numbers("m", "n", "k")
         return float((m * k + k * n) * itemsize + m * n * (4 if itemsize == 1 else itemsize))
 
     def refusal(self, problem: Problem, precision: str, device: torch.device) -> str | None:
-        """Return why it is not supported; None if it is."""
-        m, n, k = _mnk(problem)
+        m, n, k = problem.numbers("m", "n", "k")
         if precision == "int8" and device.type == "cuda" and (m <= 16 or n % 8 or k % 8):
             return f"int8 on CUDA needs M above 16, N and K that 8 divides, not {m}x{n}x{k}: use --precision bf16"
         if precision == "int8" and device.type == "cpu" and _int8_overflows():
@@ -54,8 +53,7 @@ class Gemm(Kind):
         return number_refusal(precision, device)
 
     def prepare(self, problem: Problem, direction: str, precision: str, device: torch.device) -> Prepared:
-        """Return the inputs and the call of a direction."""
-        m, n, k = _mnk(problem)
+        m, n, k = problem.numbers("m", "n", "k")
         form, dtype = str(problem.sizes["form"]), DTYPES[precision]
         generator = torch.Generator(device).manual_seed(0)
 
@@ -72,11 +70,6 @@ def _int8_overflows() -> bool:
     return bool((torch._int_mm(largest, largest.t().contiguous()) != 64 * 127**2).any())
 
 
-def _mnk(problem: Problem) -> tuple[int, int, int]:
-    m, n, k = (int(problem.sizes[name]) for name in "mnk")
-    return m, n, k
-
-
 def _factor(rows: int, columns: int, form: str, dtype: torch.dtype, generator: torch.Generator) -> torch.Tensor:
     shape = (rows, columns) if form == "n" else (columns, rows)
     if dtype == torch.int8:
@@ -86,4 +79,4 @@ def _factor(rows: int, columns: int, form: str, dtype: torch.dtype, generator: t
     return kept if form == "n" else kept.t()
 
 
-KIND = Gemm()
+KIND = _Gemm()

@@ -13,10 +13,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import batch_norm, layer_norm
 
-from charact.ops import Kind, Prepared, Problem
-from charact.ops.gradients import flattened, gradients, with_graph
+from charact.ops import DIRECTIONS, Kind, Prepared, Problem
+from charact.ops.numerics import DTYPES, ROUNDING, flattened, gradients, sum_tolerance, with_graph
 from charact.ops.parsing import check_elements, malformed, whole_numbers
-from charact.ops.tolerances import DTYPES, ROUNDING, sum_tolerance
 
 _NAMES = {"batch_norm": ("batch", "channels", "height", "columns"), "layer_norm": ("rows", "columns")}
 _CHECKED_ELEMENTS = 2**23
@@ -25,6 +24,7 @@ _CHECKED_ELEMENTS = 2**23
 class _Normalization(Kind):
     name = "normalization"
     syntax = "normalization:batch_norm:BATCHxCHANNELSxHEIGHTxWIDTH or normalization:layer_norm:ROWSxWIDTH"
+    directions = DIRECTIONS
 
     def parse(self, sizes: str) -> Problem:
         """Return the problem from e.g. `layer_norm:8192x768`."""
@@ -35,9 +35,6 @@ class _Normalization(Kind):
         check_elements(sizes, found)
         return Problem(self.name, f"{self.name}:{norm}:{'x'.join(map(str, found))}",
                        {"norm": norm} | dict(zip(_NAMES[norm], found, strict=True)))
-
-    def directions(self, problem: Problem) -> tuple[str, ...]:
-        return "forward", "backward_input", "backward_weight"
 
     def num_bytes(self, problem: Problem, direction: str, itemsize: int) -> float:
         """Return the bytes of input and output, or input and both gradients, with scale and shift."""
@@ -80,7 +77,7 @@ class _Normalization(Kind):
 
 
 def _shape(problem: Problem) -> tuple[torch.Size, int]:
-    shape = torch.Size(int(problem.sizes[name]) for name in _NAMES[str(problem.sizes["norm"])])
+    shape = torch.Size(problem.numbers(*_NAMES[str(problem.sizes["norm"])]))
     return shape, shape[1]
 
 

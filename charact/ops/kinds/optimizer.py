@@ -19,9 +19,8 @@ from torch.optim.sgd import sgd
 
 from charact.core.errors import UserError
 from charact.ops import Kind, Prepared, Problem
-from charact.ops.gradients import flattened
+from charact.ops.numerics import DTYPES, flattened, sum_tolerance
 from charact.ops.parsing import check_elements, malformed, whole_numbers
-from charact.ops.tolerances import DTYPES, sum_tolerance
 
 _NUM_STATES = {"sgd": 1, "adam": 2, "adamw": 2}
 _WAYS = ("single", "foreach", "fused")
@@ -56,7 +55,7 @@ class _Optimizer(Kind):
     def prepare(self, problem: Problem, direction: str, precision: str, device: torch.device) -> Prepared:
         """Return normal random parameters and gradients, and states as after some steps; a call works in place."""
         rule, way = str(problem.sizes["rule"]), str(problem.sizes["way"])
-        parameters, tensors = int(problem.sizes["parameters"]), int(problem.sizes["tensors"])
+        parameters, tensors = problem.numbers("parameters", "tensors")
         lengths = [parameters // tensors + (number < parameters % tensors) for number in range(tensors)]
         generator = torch.Generator(device).manual_seed(0)
 

@@ -11,11 +11,11 @@ the gradients by the input along with those by the weights, which is not counted
 
 Tolerance: that of the sums in a gate, times 4, since a step's errors add to those of the steps before, which fade.
 Gradients by the weights are sums over the steps, which some libraries round at each: that grows as their root. The
-reference is the definition, step by step. ReLU's gradient jumps where rounding takes a sum to the other side of 0, and
-a single sum is 1 / √(BATCH x STEPS) of a weight's gradient: the reference of gradients takes for each sum the side on
-which the layer's own forward pass put it. Results are compared over the first sequences, and in the forward pass the
-first steps; gradients by the weights are made of all of them. Gradients are checked in float64 on the device itself: a
-CPU would take minutes over a GPU's.
+reference is PyTorch's own layer in float64, without cuDNN and oneDNN. ReLU's gradient jumps where rounding takes a sum
+to the other side of 0, and a single sum is 1 / √(BATCH x STEPS) of a weight's gradient: the reference of gradients
+takes for each sum the side on which the layer's own forward pass put it. Results are compared over the first sequences,
+and in the forward pass the first steps; gradients by the weights are made of all of them. References are computed on
+the device itself: a CPU would take minutes over a GPU's.
 """
 
 import math
@@ -25,10 +25,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from charact.ops import Kind, Prepared, Problem
-from charact.ops.gradients import flattened, gradients, reserve_copy, with_graph
+from charact.ops import DIRECTIONS, Kind, Prepared, Problem
+from charact.ops.numerics import (
+    DTYPES,
+    ROUNDING,
+    flattened,
+    gradients,
+    number_refusal,
+    reserve_copy,
+    sum_tolerance,
+    with_graph,
+)
 from charact.ops.parsing import check_elements, malformed, whole_numbers
-from charact.ops.tolerances import DTYPES, ROUNDING, number_refusal, sum_tolerance
 
 _NUM_GATES = {"relu": 1, "tanh": 1, "lstm": 4, "gru": 3}
 _CALLS = {"relu": torch.rnn_relu, "tanh": torch.rnn_tanh, "lstm": torch.lstm, "gru": torch.gru}
@@ -44,6 +52,7 @@ _CHUNK_ELEMENTS = 2**26
 class _Recurrent(Kind):
     name = "rnn"
     syntax = "rnn:relu|tanh|lstm|gru:HIDDENxBATCHxSTEPS[xINPUT]"
+    directions = DIRECTIONS
 
     def parse(self, sizes: str) -> Problem:
         """Return the problem from e.g. `lstm:512x16x25`."""
@@ -56,9 +65,6 @@ class _Recurrent(Kind):
         text = f"{self.name}:{cell}:{hidden}x{batch}x{steps}" + (f"x{width}" if width != hidden else "")
         return Problem(self.name, text, {"cell": cell, "hidden": hidden, "batch": batch, "steps": steps,
                                          "input": width})
-
-    def directions(self, problem: Problem) -> tuple[str, ...]:
-        return "forward", "backward_input", "backward_weight"
 
     def flop(self, problem: Problem, direction: str) -> float:
         """Return the FLOP of the direction."""
@@ -123,23 +129,17 @@ class _Recurrent(Kind):
                 return tensors
             return with_graph(lambda *them: _run(cell, *them, train=True), tensors, generator)
 
-        reference, compared = _check(problem, direction)
+        tolerance = 4 * sum_tolerance(precision, width + hidden)
+        if direction == "backward_weight":
+            tolerance += ROUNDING[precision] * steps**0.5
         call: Any = gradients if direction != "forward" else lambda *tensors: _run(cell, *tensors)
-        return Prepared(inputs, call, reference, compared, _tolerance(problem, direction, precision),
+        return Prepared(inputs, call, *_check(problem, direction), tolerance,
                         reserve_copy if device.type == "cuda" and direction != "forward" else None)
 
 
 def _sizes(problem: Problem) -> tuple[int, int, int, int, int]:
-    numbers = [int(problem.sizes[name]) for name in ("hidden", "batch", "steps", "input")]
-    return _NUM_GATES[str(problem.sizes["cell"])], numbers[0], numbers[1], numbers[2], numbers[3]
-
-
-def _tolerance(problem: Problem, direction: str, precision: str) -> float:
-    _, hidden, _, steps, width = _sizes(problem)
-    tolerance = 4 * sum_tolerance(precision, width + hidden)
-    if direction == "backward_weight":
-        tolerance += ROUNDING[precision] * steps**0.5
-    return tolerance
+    hidden, batch, steps, width = problem.numbers("hidden", "batch", "steps", "input")
+    return _NUM_GATES[str(problem.sizes["cell"])], hidden, batch, steps, width
 
 
 def _weights(cell: str, width: int, hidden: int, dtype: torch.dtype, device: torch.device) -> list[Tensor]:
@@ -167,89 +167,50 @@ def _check(problem: Problem, direction: str) -> tuple[Any, Any]:
     cell = str(problem.sizes["cell"])
     gates, hidden, batch, steps, width = _sizes(problem)
     few = slice(_COMPARED_SEQUENCES)
+
+    def exact(tensors: Sequence[Tensor], sequences: slice) -> list[Tensor]:
+        parts = [*(tensor[:, sequences] for tensor in tensors[:-4]), *tensors[-4:]]
+        return [part.detach().double().requires_grad_(tensor.requires_grad)
+                for part, tensor in zip(parts, tensors, strict=True)]
+
+    def exact_gradients(sequences: slice, result: Tensor, gradient: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
+        parts = exact(tensors, sequences)
+        with torch.enable_grad(), torch.backends.cudnn.flags(enabled=False):
+            outputs = (_masked_relu(result[:, sequences] > 0, *parts) if cell == "relu"
+                       else _run(cell, *parts, train=True))
+            return gradients(outputs, gradient[:, sequences].double(), *parts)
+
     if direction == "forward":
         num_steps = max(1, _FORWARD_WEIGHTS // (gates * hidden * (hidden + width)))
 
         def outputs(inputs: Tensor, *rest: Tensor) -> Tensor:
-            with torch.no_grad():
-                return _defined(cell, *_exact([inputs[:num_steps], *rest], few))[0].cpu()
+            with torch.no_grad(), torch.backends.cudnn.flags(enabled=False):
+                return _run(cell, *exact([inputs[:num_steps], *rest], few)).cpu()
 
         return outputs, lambda result: result[:num_steps, few]
     if direction == "backward_input":
-        return (lambda result, gradient, *tensors: _by_inputs(cell, result[:, few] > 0, gradient[:, few].double(),
-                                                              _exact(tensors, few)),
+        return (lambda *tensors: flattened(exact_gradients(few, *tensors)),
                 lambda result: flattened([part[:, few] for part in result]))
     at_a_time = max(1, _CHUNK_ELEMENTS // (steps * gates * hidden))
 
-    def by_weights(result: Tensor, gradient: Tensor, *tensors: Tensor) -> Tensor:
-        found = torch.zeros((), dtype=torch.float64)
-        for first in range(0, batch, at_a_time):
-            rows = slice(first, first + at_a_time)
-            found = found + _by_weights(cell, result[:, rows] > 0, gradient[:, rows].double(), _exact(tensors, rows))
-        return found
+    def compared(result: Sequence[Tensor]) -> Tensor:
+        return flattened([result[0][:, _COLUMNS], result[1][:, _COLUMNS], *result[2:]])
 
-    return by_weights, lambda result: flattened([result[0][:, _COLUMNS], result[1][:, _COLUMNS], *result[2:]])
+    def by_weights(*tensors: Tensor) -> Tensor:
+        chunks = [compared(exact_gradients(slice(first, first + at_a_time), *tensors))
+                  for first in range(0, batch, at_a_time)]
+        return torch.stack(chunks).sum(0)
 
-
-def _exact(tensors: Sequence[Tensor], sequences: slice) -> list[Tensor]:
-    parts = [*(tensor[:, sequences] for tensor in tensors[:-4]), *tensors[-4:]]
-    return [part.detach().double() for part in parts]
+    return by_weights, compared
 
 
-def _by_inputs(cell: str, passed: Tensor, gradient: Tensor, tensors: list[Tensor]) -> Tensor:
-    leaves = [tensor.requires_grad_() for tensor in tensors[:-4]]
-    with torch.enable_grad():
-        result, _ = _defined(cell, *tensors, passed=passed)
-    return flattened(torch.autograd.grad(result, leaves, gradient))
-
-
-def _by_weights(cell: str, passed: Tensor, gradient: Tensor, tensors: list[Tensor]) -> Tensor:
-    """Return gradients by some columns of both weights, and by both biases, from those by each step's products."""
-    with torch.enable_grad():
-        result, products = _defined(cell, *tensors, passed=passed)
-    found = torch.autograd.grad(result, products, gradient)
-    by_input, by_state = torch.stack(found[::2]), torch.stack(found[1::2])
-    before = torch.cat([tensors[1], result.detach()[:-1]])
-    return flattened([
-        torch.einsum("tng,tnc->gc", by_input, tensors[0][..., _COLUMNS]),
-        torch.einsum("tng,tnc->gc", by_state, before[..., _COLUMNS]), by_input.sum((0, 1)), by_state.sum((0, 1))])
-
-
-def _defined(cell: str, inputs: Tensor, *rest: Tensor, passed: Tensor | None = None) -> tuple[Tensor, list[Tensor]]:
-    """Return outputs by the definition, and each step's products by the input and by the state.
-
-    `passed` are the sums that ReLU lets through, (steps, batch, hidden); without it, those above 0.
-
-    *Source*: the formulas in PyTorch's documentation of RNN, LSTM and GRU.
-    """
-    states, (by_input, by_state, first_bias, second_bias) = [state[0] for state in rest[:-4]], rest[-4:]
-    outputs, products = [], []
-    for number, step in enumerate(inputs):
-        x, h = step @ by_input.t() + first_bias, states[0] @ by_state.t() + second_bias
-        if torch.is_grad_enabled():
-            products += [tensor if tensor.requires_grad else tensor.requires_grad_() for tensor in (x, h)]
-        states = _stepped(cell, x, h, states, None if passed is None else passed[number])
-        outputs.append(states[0])
-    return torch.stack(outputs), products
-
-
-def _stepped(cell: str, x: Tensor, h: Tensor, states: list[Tensor], passed: Tensor | None) -> list[Tensor]:
-    """Return the cell's states after a time step.
-
-    `x` and `h` are the products of input and state with their weights, plus biases. For a ReLU cell, the mask `passed`
-    replaces ReLU: it is true where a sum is passed on.
-    """
-    if cell == "lstm":
-        let_in, keep, new, let_out = (x + h).chunk(4, dim=1)
-        state = keep.sigmoid() * states[1] + let_in.sigmoid() * new.tanh()
-        return [let_out.sigmoid() * state.tanh(), state]
-    if cell == "gru":
-        (reset, x_keep, x_new), (h_reset, h_keep, h_new) = x.chunk(3, dim=1), h.chunk(3, dim=1)
-        keep = (x_keep + h_keep).sigmoid()
-        return [(1 - keep) * (x_new + (reset + h_reset).sigmoid() * h_new).tanh() + keep * states[0]]
-    if cell == "tanh":
-        return [(x + h).tanh()]
-    return [(x + h).relu() if passed is None else (x + h) * passed]
+def _masked_relu(passed: Tensor, inputs: Tensor, states: Tensor, by_input: Tensor, by_state: Tensor,
+                 first_bias: Tensor, second_bias: Tensor) -> Tensor:
+    """Return the outputs of a ReLU layer in which the mask `passed` (steps, batch, hidden) decides which sums pass."""
+    outputs = [states[0]]
+    for step, mask in zip(inputs, passed, strict=True):
+        outputs.append((step @ by_input.t() + first_bias + outputs[-1] @ by_state.t() + second_bias) * mask)
+    return torch.stack(outputs[1:])
 
 
 KIND = _Recurrent()

@@ -11,9 +11,8 @@ import torch
 from torch import Tensor
 
 from charact.ops import Kind, Prepared, Problem
-from charact.ops.gradients import flattened, gradients, with_graph
+from charact.ops.numerics import DTYPES, flattened, gradients, sum_tolerance, with_graph
 from charact.ops.parsing import check_elements, whole_numbers
-from charact.ops.tolerances import DTYPES, sum_tolerance
 
 _CHECKED_ELEMENTS = 2**23
 
@@ -21,6 +20,7 @@ _CHECKED_ELEMENTS = 2**23
 class _Softmax(Kind):
     name = "softmax"
     syntax = "softmax:ROWSxWIDTH"
+    directions = "forward", "backward_input"
 
     def parse(self, sizes: str) -> Problem:
         """Return the problem from e.g. `8192x50257`."""
@@ -28,17 +28,14 @@ class _Softmax(Kind):
         check_elements(sizes, (rows, width))
         return Problem(self.name, f"{self.name}:{rows}x{width}", {"rows": rows, "width": width})
 
-    def directions(self, problem: Problem) -> tuple[str, ...]:
-        return "forward", "backward_input"
-
     def num_bytes(self, problem: Problem, direction: str, itemsize: int) -> float:
         """Return the bytes of input and output; backward of the output and both gradients."""
-        rows, width = int(problem.sizes["rows"]), int(problem.sizes["width"])
+        rows, width = problem.numbers("rows", "width")
         return float(itemsize * (2 if direction == "forward" else 3) * rows * width)
 
     def prepare(self, problem: Problem, direction: str, precision: str, device: torch.device) -> Prepared:
         """Return normal random input."""
-        rows, width = int(problem.sizes["rows"]), int(problem.sizes["width"])
+        rows, width = problem.numbers("rows", "width")
         generator = torch.Generator(device).manual_seed(0)
         few = slice(max(1, _CHECKED_ELEMENTS // width))
 

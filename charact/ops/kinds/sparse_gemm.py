@@ -9,8 +9,8 @@ import torch
 
 from charact.core.errors import UserError
 from charact.ops import Kind, Prepared, Problem
+from charact.ops.numerics import DTYPES, checked_product, number_refusal, sum_tolerance
 from charact.ops.parsing import check_elements, malformed, whole_numbers
-from charact.ops.tolerances import DTYPES, checked_product, number_refusal, sum_tolerance
 
 LAYOUTS = ("csr", "csc", "coo", "bsr", "dense")
 """Storage formats of A: by rows, by columns, by coordinates, in blocks; dense for comparison."""
@@ -21,7 +21,7 @@ DENSITY = "given as density, the share of non-zeros"
 _INDEX_BYTES = 8
 
 
-class SparseGemm(Kind):
+class _SparseGemm(Kind):
     """C = A B, with a sparse A of M×K and a dense B of K×N, as in DeepBench: the last size is the inner one.
 
     `:s0.9` is the share of zeros (DeepBench's sparsity), `:d0.1` the share of non-zeros (SciPy's density). Non-zeros,
@@ -79,7 +79,6 @@ class SparseGemm(Kind):
         return 1 - num_nonzeros(problem) / (m * k)
 
     def refusal(self, problem: Problem, precision: str, device: torch.device) -> str | None:
-        """Return why it is not supported; None if it is."""
         m, _, k, _, layout = _sizes(problem)
         if layout == "bsr" and (m % BLOCK or k % BLOCK):
             return f"bsr needs M and K that {BLOCK} divides, not {m} and {k}: use --layouts csr"
@@ -92,7 +91,6 @@ class SparseGemm(Kind):
         return number_refusal(precision, device, int8="PyTorch has no sparse products of int8: use --precision fp32")
 
     def prepare(self, problem: Problem, direction: str, precision: str, device: torch.device) -> Prepared:
-        """Return the inputs and the call of a direction."""
         m, n, k, _, layout = _sizes(problem)
         dtype = DTYPES[precision]
         generator = torch.Generator(device).manual_seed(0)
@@ -161,4 +159,4 @@ def _kept(dense: torch.Tensor, layout: str) -> torch.Tensor:
         return dense.to_sparse_csr() if layout == "csr" else dense.to_sparse_csc()
 
 
-KIND = SparseGemm()
+KIND = _SparseGemm()

@@ -8,7 +8,7 @@ _SIZES = ("1760x128x1760", "7680x64x2560")  # of DeepBench's
 _SPARSITIES = (0.5, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995)
 
 
-class Crossover:
+class _Crossover:
     """Two sizes of DeepBench, each at eight shares of zeros."""
 
     name = "crossover"
@@ -16,9 +16,8 @@ class Crossover:
     sets: tuple[str, ...] = ()
 
     def problems(self) -> list[Problem]:
-        """Return every problem, by size."""
         return [replace(parse_problem(f"sparse_gemm:{sizes}:s{sparsity}"), suite=self.name)
                 for sizes in _SIZES for sparsity in _SPARSITIES]
 
 
-SUITE = Crossover()
+SUITE = _Crossover()

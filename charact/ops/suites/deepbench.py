@@ -37,7 +37,7 @@ def _problems() -> tuple[Problem, ...]:
     return tuple(found)
 
 
-class DeepBench:
+class _DeepBench:
     """All its problems of four kinds, repeated ones as often as they are listed; those of inference forward only."""
 
     name = "deepbench"
@@ -45,8 +45,7 @@ class DeepBench:
     sets = ("training", "inference_server", "inference_device")
 
     def problems(self) -> list[Problem]:
-        """Return every problem, by kind."""
         return list(_problems())
 
 
-SUITE = DeepBench()
+SUITE = _DeepBench()

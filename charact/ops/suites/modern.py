@@ -42,7 +42,7 @@ def _texts(size: _Transformer) -> list[str]:
     ]
 
 
-class Modern:
+class _Modern:
     """Products of queries, keys and values, of the output and of the inner layer; attention; what is bound by bytes."""
 
     name = "modern"
@@ -50,9 +50,8 @@ class Modern:
     sets = tuple(_SIZES)
 
     def problems(self) -> list[Problem]:
-        """Return every problem, by size of the transformer."""
         return [replace(parse_problem(text), suite=self.name, set=name)
                 for name, size in _SIZES.items() for text in _texts(size)]
 
 
-SUITE = Modern()
+SUITE = _Modern()

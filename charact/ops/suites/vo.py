@@ -31,7 +31,7 @@ def _part(text: str, part: str, convention: str | None = None) -> Problem:
     return replace(parse_problem(text), suite=SUITE.name, set=part, convention=convention)
 
 
-class Vo:
+class _Vo:
     """DMM, SMM and Convolve2D; and the RNN that was announced and left out, in sizes of DeepBench's."""
 
     name = "vo"
@@ -39,7 +39,6 @@ class Vo:
     sets = ("dmm", "smm", "convolve2d", "rnn")
 
     def problems(self) -> list[Problem]:
-        """Return every problem, by set."""
         return [
             *(_dense(m, n, k, "dmm") for m, n, k in _DENSE), *(_sparse(*sizes) for sizes in _SPARSE),
             *(_part(f"convolution:{sizes}", "convolve2d", _SAME) for sizes in _CONVOLUTIONS),
@@ -48,4 +47,4 @@ class Vo:
         ]
 
 
-SUITE = Vo()
+SUITE = _Vo()

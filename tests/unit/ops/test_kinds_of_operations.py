@@ -20,7 +20,7 @@ TEXTS = (
     "copy:1000",
 )
 RUN = [(text, direction, precision) for text in TEXTS for precision in ("fp32", "bf16")
-       for direction in KINDS[text.partition(":")[0]].directions(parse_problem(text))]
+       for direction in KINDS[text.partition(":")[0]].directions]
 
 
 @pytest.mark.parametrize(("text", "direction", "precision"), RUN)

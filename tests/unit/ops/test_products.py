@@ -12,7 +12,7 @@ from charact.core.errors import UserError
 from charact.measure.microbench.operation_timing import result_error, tensor_bytes
 from charact.ops import all_kinds, parse_problem
 from charact.ops.kinds.sparse_gemm import LAYOUTS, with_layouts
-from charact.ops.tolerances import spread_indices
+from charact.ops.numerics import spread_indices
 
 CPU = torch.device("cpu")
 KINDS = all_kinds()
@@ -23,7 +23,7 @@ TEXTS = (
 )
 RUN = [(text, direction, precision) for text in TEXTS for precision in ("fp32", "bf16", "int8")
        for problem in [parse_problem(text)] for kind in [KINDS[problem.operation]]
-       if kind.refusal(problem, precision, CPU) is None for direction in kind.directions(problem)]
+       if kind.refusal(problem, precision, CPU) is None for direction in kind.directions]
 
 
 @pytest.mark.parametrize(("text", "direction", "precision"), RUN)

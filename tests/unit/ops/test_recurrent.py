@@ -11,9 +11,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from charact.measure.microbench.operation_timing import result_error
 from charact.ops import DIRECTIONS, parse_problem
-from charact.ops.gradients import with_graph
 from charact.ops.kinds import rnn
 from charact.ops.kinds.rnn import KIND
+from charact.ops.numerics import with_graph
 
 CPU = torch.device("cpu")
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from charact.ops import all_kinds, parse_problem
-from charact.ops.gradients import reserve_copy
+from charact.ops.numerics import reserve_copy
 
 
 def test_the_reserve_is_copied_as_a_whole() -> None:
