@@ -43,7 +43,7 @@ class Ceiling(TypedDict):
     """For `gemm`: operator type, layer and case whose rate exceeded all probes; null for a probe."""
 
 
-class CollectiveCeiling(TypedDict):
+class CollectiveBandwidth(TypedDict):
     """Bandwidth of a collective of one size between ranks of this machine."""
 
     operation: Literal["all_reduce", "all_gather", "reduce_scatter", "broadcast"]
@@ -57,11 +57,11 @@ class CollectiveCeiling(TypedDict):
     """Bus bandwidth at that time, and at the ends of its 95 % interval."""
 
 
-class _Cached(msgspec.Struct, forbid_unknown_fields=True):
-    format: Literal[1]
-    charact: str
+class _Cached(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    format: Literal[1] = 1
+    charact: str = msgspec.field(default_factory=lambda: version("charact"))
     """Version that measured them; another may measure differently."""
-    measured: str
+    measured: str = msgspec.field(default_factory=lambda: time.strftime("%Y-%m-%dT%H:%M:%S%z"))
     """Time of the measurement."""
 
     @property
@@ -74,7 +74,7 @@ class CachedCeilings(_Cached):
     """Ceilings of a device, as stored in the cache."""
 
     ceilings: Annotated[list[Ceiling], msgspec.Meta(min_length=1)]
-    check_flop_per_s: _Positive | None
+    check_flop_per_s: _Positive | None = None
     """Rate of the short check (see `measure.microbench.ceilings.check_speed`) at that time; null if not checked."""
 
 
@@ -83,15 +83,15 @@ class CachedCollectives(_Cached):
 
     backend: str
     num_ranks: Annotated[int, msgspec.Meta(ge=2)]
-    rows: Annotated[list[CollectiveCeiling], msgspec.Meta(min_length=1)]
+    rows: Annotated[list[CollectiveBandwidth], msgspec.Meta(min_length=1)]
     """Every operation and size, in the order of measurement."""
     unavailable: dict[str, str]
     """Why an operation has no rows, by operation."""
 
     @property
-    def best(self) -> list[CollectiveCeiling]:
+    def best(self) -> list[CollectiveBandwidth]:
         """The size with the highest bus bandwidth of each operation."""
-        rows: dict[str, CollectiveCeiling] = {}
+        rows: dict[str, CollectiveBandwidth] = {}
         for row in self.rows:
             if row["operation"] not in rows or row["bus_bytes_per_s"] > rows[row["operation"]]["bus_bytes_per_s"]:
                 rows[row["operation"]] = row
@@ -131,25 +131,12 @@ def _cache_file(name: str) -> Path:
     return cache / "ceilings" / (re.sub(r"[^\w.+-]", "_", name) + ".json")
 
 
-def read_ceilings(path: Path) -> CachedCeilings:
-    """Return a device's ceilings from the cache.
+def read_cached(path: Path, kind: type[Kept]) -> Kept:
+    """Return the ceilings of a device, or the collectives, from the cache.
 
     Raises:
         NotCached: there are none, or they cannot be used.
     """
-    return _read(path, CachedCeilings)
-
-
-def read_collectives(path: Path) -> CachedCollectives:
-    """Return collectives from the cache.
-
-    Raises:
-        NotCached: there are none, or they cannot be used.
-    """
-    return _read(path, CachedCollectives)
-
-
-def _read(path: Path, kind: type[Kept]) -> Kept:
     try:
         kept = msgspec.json.decode(path.read_bytes(), type=kind)
     except FileNotFoundError:
@@ -164,19 +151,13 @@ def _read(path: Path, kind: type[Kept]) -> Kept:
 
 
 def cached_ceilings(fingerprint: str, torch_version: str, num_threads: int, devices: Iterable[str]) -> dict[str, Any]:
-    """Return the manifest's entries `ceilings` of devices and, for those not in the cache, `ceilings_reason`.
-
-    Args:
-        fingerprint: fingerprint of the machine.
-        torch_version: version of PyTorch.
-        num_threads: number of PyTorch's threads.
-        devices: names; `cuda` is the first GPU.
-    """
+    """Return the manifest's entries `ceilings` of devices and, for those not in the cache, `ceilings_reason`."""
     rows: list[Ceiling] = []
     reasons = []
     for device in distinct_devices(devices):
         try:
-            rows += read_ceilings(ceilings_file(fingerprint, torch_version, num_threads, device)).ceilings
+            file = ceilings_file(fingerprint, torch_version, num_threads, device)
+            rows += read_cached(file, CachedCeilings).ceilings
         except NotCached as missing:
             reasons.append(f"ceilings of {device}: {missing}; {REMEDY}")
     return {"ceilings": rows, "ceilings_reason": "; ".join(reasons) or None}
@@ -185,16 +166,13 @@ def cached_ceilings(fingerprint: str, torch_version: str, num_threads: int, devi
 def best_collectives(fingerprint: str, torch_version: str, wanted: Iterable[tuple[int, str]]) -> dict[str, Any]:
     """Return the manifest's entries `collective_ceilings` and, for those not in the cache, the reason.
 
-    Args:
-        fingerprint: fingerprint of the machine.
-        torch_version: version of PyTorch.
-        wanted: numbers of ranks, each with its backend.
+    `wanted` are numbers of ranks, each with its backend.
     """
     rows: list[dict[str, Any]] = []
     reasons = []
     for num_ranks, backend in wanted:
         try:
-            kept = read_collectives(collectives_file(fingerprint, torch_version, num_ranks, backend))
+            kept = read_cached(collectives_file(fingerprint, torch_version, num_ranks, backend), CachedCollectives)
             rows += [{"backend": backend, "num_ranks": num_ranks, **row} for row in kept.best]
         except NotCached as missing:
             reasons.append(f"collectives of {num_ranks} ranks ({backend}): {missing}; charact doctor --ceilings "
@@ -219,27 +197,10 @@ def is_disturbed(ceilings: list[Ceiling]) -> bool:
     return any(row["cores_frac"] is not None and row["cores_frac"] < UNDISTURBED_FRAC for row in ceilings)
 
 
-def now_measured(ceilings: list[Ceiling], check_flop_per_s: float | None = None) -> CachedCeilings:
-    """Return ceilings in the cache's format, measured now."""
-    return CachedCeilings(*_now(), ceilings, check_flop_per_s)
-
-
-def collectives_now_measured(backend: str, num_ranks: int, rows: list[CollectiveCeiling],
-                             unavailable: dict[str, str]) -> CachedCollectives:
-    """Return collectives in the cache's format, measured now."""
-    return CachedCollectives(*_now(), backend, num_ranks, rows, unavailable)
-
-
-def _now() -> tuple[Literal[1], str, str]:
-    return 1, version("charact"), time.strftime("%Y-%m-%dT%H:%M:%S%z")
-
-
 def raise_ceilings(kept: CachedCeilings, reached: Mapping[str, tuple[float, str]]) -> CachedCeilings:
-    """Return ceilings in which higher rates that workloads reached replace those of products.
+    """Return a device's ceilings in which higher rates that workloads reached replace those of products.
 
-    Args:
-        kept: ceilings of a device.
-        reached: rate (FLOP/s) and origin by precision.
+    `reached` has the rate (FLOP/s) and its origin by precision.
     """
     rows: list[Ceiling] = []
     for row in kept.ceilings:

@@ -77,11 +77,17 @@ def _totals() -> _Totals:
             processor_s += times.user + times.system
             if waiting_s is not None:
                 waiting_s += _waiting_s(str(child)) or 0.0
+    try:
+        import resource  # Unix only
+    except ImportError:
+        num_switches = None
+    else:
+        num_switches = resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
     return _Totals(
         time.perf_counter(), processor_s,
         busy_s=sum(core.get(name, 0.0) for core in cores for name in _BUSY), waiting_s=waiting_s,
         stolen_s=sum(core["steal"] for core in cores) if "steal" in cores[0] else None,
-        num_involuntary_switches=_num_involuntary_switches(),
+        num_involuntary_switches=num_switches,
     )  # fmt: skip
 
 
@@ -101,15 +107,6 @@ def _descendants(process: int) -> list[int]:
         with contextlib.suppress(OSError):  # it has ended
             children += map(int, (thread / "children").read_text(encoding="ascii").split())
     return [*children, *(inner for child in children for inner in _descendants(child))]
-
-
-def _num_involuntary_switches() -> int | None:
-    """Return how often threads of this process were taken off their cores; None where the system does not count it."""
-    try:
-        import resource  # Unix only
-    except ImportError:
-        return None
-    return resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
 
 
 def _waiting_s(process: str) -> float | None:

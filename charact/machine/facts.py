@@ -11,7 +11,7 @@ import socket
 import subprocess
 import time
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,6 +33,8 @@ _GIT_SETTINGS = ("core.fsmonitor=false", "core.hooksPath=/dev/null", "core.untra
                  "protocol.allow=never")  # fmt: skip
 _GIT_KEPT = {"GIT_EXEC_PATH", "GIT_CEILING_DIRECTORIES", "GIT_DISCOVERY_ACROSS_FILESYSTEM", "GIT_CONFIG_GLOBAL",
              "GIT_CONFIG_SYSTEM", "GIT_CONFIG_NOSYSTEM"}  # fmt: skip
+_GIT_ENVIRONMENT = {"GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0", "GIT_NO_LAZY_FETCH": "1",
+                    "GIT_ALLOW_PROTOCOL": "none", "GIT_SSH_COMMAND": "false", "GIT_ASKPASS": "false"}
 
 
 def torch_facts() -> dict[str, Any]:
@@ -57,8 +59,12 @@ def machine_facts(of_torch: Mapping[str, Any] | None = None) -> dict[str, Any]:
     import psutil
 
     known = torch_facts() if of_torch is None else of_torch
+    try:
+        system = platform.freedesktop_os_release()["PRETTY_NAME"]
+    except (OSError, KeyError):
+        system = platform.platform(terse=True)
     facts: dict[str, Any] = {
-        "hostname": socket.gethostname(), "os": _os_name(), "kernel": platform.release(),
+        "hostname": socket.gethostname(), "os": system, "kernel": platform.release(),
         "architecture": platform.machine(),
         "cpu": {
             "model": cpu_model(), "num_physical_cores": psutil.cpu_count(logical=False),
@@ -127,27 +133,21 @@ def gpu_facts() -> tuple[list[dict[str, Any]], str | None]:
     with warnings.catch_warnings(record=True) as caught:  # an outdated driver is reported as a warning
         warnings.simplefilter("always")
         try:
-            driver = driver_version()
-            gpus = [_gpu(index, driver) for index in range(torch.cuda.device_count())]
+            driver, gpus = driver_version(), list[dict[str, Any]]()
+            for index in range(torch.cuda.device_count()):
+                properties = torch.cuda.get_device_properties(index)
+                capability = (f"{properties.major}.{properties.minor}" if torch.version.hip is None
+                              else properties.gcnArchName.partition(":")[0])
+                gpus.append({
+                    "index": index, "name": properties.name, "uuid": f"GPU-{str(properties.uuid).removeprefix('GPU-')}",
+                    "memory_bytes": properties.total_memory, "compute_capability": capability,
+                    "num_multiprocessors": properties.multi_processor_count, "driver": driver,
+                })
         except RuntimeError as error:
             return [], f"CUDA does not start: {_first_line(error)}"
     if gpus:
         return gpus, None
     return [], _first_line(caught[0].message) if caught else "torch finds no CUDA device"
-
-
-def _gpu(index: int, driver: str | None) -> dict[str, Any]:
-    import torch
-
-    properties = torch.cuda.get_device_properties(index)
-    uuid = str(properties.uuid)
-    return {
-        "index": index, "name": properties.name, "uuid": uuid if uuid.startswith("GPU-") else f"GPU-{uuid}",
-        "memory_bytes": properties.total_memory,
-        "compute_capability": f"{properties.major}.{properties.minor}" if torch.version.hip is None
-        else properties.gcnArchName.partition(":")[0],
-        "num_multiprocessors": properties.multi_processor_count, "driver": driver,
-    }
 
 
 def driver_version() -> str | None:
@@ -185,15 +185,18 @@ def git_state(directory: Path) -> dict[str, Any] | None:
     Nothing that the repository configures is run: no hook, filter, file system monitor or transport.
     """
     executable, until = find_program("git"), time.monotonic() + _GIT_LIMIT_S
-    filters: set[str] = set()
+    settings = list(_GIT_SETTINGS)
+    # No variable names another repository, program or configuration, and none allows a transport.
+    environment = {name: value for name, value in os.environ.items()
+                   if not name.startswith("GIT_") or name in _GIT_KEPT} | _GIT_ENVIRONMENT
     if executable is None:
         return None
 
     def git(*arguments: str, found: Sequence[int] = (0,)) -> bytes | None:
-        settings = [part for setting in (*_GIT_SETTINGS, *_without_filters(filters)) for part in ("-c", setting)]
+        options = [part for setting in settings for part in ("-c", setting)]
         try:
             done = subprocess.run(
-                [executable, "--no-pager", *settings, *arguments], cwd=directory, env=_git_environment(os.environ),
+                [executable, "--no-pager", *options, *arguments], cwd=directory, env=environment,
                 stdin=subprocess.DEVNULL, capture_output=True, check=False, timeout=until - time.monotonic())
         except (OSError, subprocess.TimeoutExpired):  # such as no directory, no permission, no process left
             return None
@@ -205,24 +208,14 @@ def git_state(directory: Path) -> dict[str, Any] | None:
     listed = git("config", "--null", "--name-only", "--get-regexp", r"^filter\.", found=(0, 1))
     if listed is None:
         return {"commit": commit, "dirty": None}
-    filters |= {os.fsdecode(name).removeprefix("filter.").rpartition(".")[0] for name in listed.split(b"\0") if name}
+    filters = {os.fsdecode(name).removeprefix("filter.").rpartition(".")[0] for name in listed.split(b"\0") if name}
     if any(re.search("[=\n]", name) for name in filters):  # `-c` cannot name such a filter
         return {"commit": commit, "dirty": None}
+    # `git status` would run the filters of touched files.
+    settings += [f"filter.{name}.{setting}" for name in sorted(filters)
+                 for setting in ("clean=", "smudge=", "process=", "required=false")]
     changed = git("status", "--porcelain", "--untracked-files=normal", "--ignore-submodules=all", "--no-renames")
     return {"commit": commit, "dirty": None if changed is None else bool(changed)}
-
-
-def _without_filters(names: Iterable[str]) -> list[str]:
-    """Return settings that disable filters: `git status` runs the filters of touched files."""
-    return [f"filter.{name}.{setting}" for name in sorted(names)
-            for setting in ("clean=", "smudge=", "process=", "required=false")]
-
-
-def _git_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return variables for git that name no other repository, program or configuration, and allow no transport."""
-    kept = {name: value for name, value in environment.items() if not name.startswith("GIT_") or name in _GIT_KEPT}
-    return kept | {"GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0", "GIT_NO_LAZY_FETCH": "1",
-                   "GIT_ALLOW_PROTOCOL": "none", "GIT_SSH_COMMAND": "false", "GIT_ASKPASS": "false"}
 
 
 def find_program(name: str, path: str | None = None) -> str | None:
@@ -261,13 +254,6 @@ def device_name(device: "torch.device") -> str:
     import torch
 
     return torch.cuda.get_device_name(device) if device.type == "cuda" else cpu_model()
-
-
-def _os_name() -> str:
-    try:
-        return platform.freedesktop_os_release()["PRETTY_NAME"]
-    except (OSError, KeyError):
-        return platform.platform(terse=True)
 
 
 def _first_line(error: object) -> str:

@@ -10,6 +10,7 @@ from charact.record.schema import MOST_RANKS
 
 _TORCHRUN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
 _SLURM = ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NTASKS", "SLURM_NTASKS_PER_NODE")
+_SLURM_JOB = ("SLURM_JOB_ID", "SLURM_STEP_ID")
 JOB = "CHARACT_JOB"
 """Environment variable that names the job of ranks; it precedes torchrun's."""
 
@@ -40,14 +41,17 @@ def rank_identity(environment: Mapping[str, str]) -> RankIdentity | None:
     The variables of torchrun (RANK, WORLD_SIZE, LOCAL_RANK) come first, then those of a step of Slurm (SLURM_PROCID,
     SLURM_NTASKS, SLURM_LOCALID); a batch script is no step. Variables that are not valid numbers name no rank.
     """
-    for launcher, names, job in (("torchrun", _TORCHRUN, _torchrun_job), ("slurm", _SLURM, _slurm_job)):
+    for launcher, names in (("torchrun", _TORCHRUN), ("slurm", _SLURM)):
         if launcher == "slurm" and _number(environment.get("SLURM_STEP_ID", "")) is None:
             continue
         rank, local_rank, world_size, _ = (_number(environment.get(name, "")) for name in names)
         if rank is not None and world_size is not None:
             if not 2 <= world_size <= MOST_RANKS or rank >= world_size:
                 return None
-            return RankIdentity(rank, local_rank, world_size, _short(job(environment)), launcher)
+            job = (_torchrun_job(environment) if launcher == "torchrun" else
+                   [environment.get(name, "") for name in (*_SLURM_JOB, "SLURM_RESTART_COUNT")])
+            digest = hashlib.sha256("\0".join(job).encode("utf-8", "surrogateescape")).hexdigest()
+            return RankIdentity(rank, local_rank, world_size, digest[:12], launcher)
     return None
 
 
@@ -64,17 +68,6 @@ def _torchrun_job(environment: Mapping[str, str]) -> list[str]:
         return [os.uname().nodename, os.path.dirname(os.path.dirname(error_file))]
     names = ("TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT", *_SLURM_JOB)
     return [environment.get(name, "") for name in names]
-
-
-_SLURM_JOB = ("SLURM_JOB_ID", "SLURM_STEP_ID")
-
-
-def _slurm_job(environment: Mapping[str, str]) -> list[str]:
-    return [environment.get(name, "") for name in (*_SLURM_JOB, "SLURM_RESTART_COUNT")]
-
-
-def _short(job: list[str]) -> str:
-    return hashlib.sha256("\0".join(job).encode("utf-8", "surrogateescape")).hexdigest()[:12]
 
 
 def _number(text: str) -> int | None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from charact.core.units import quantity
-from charact.machine.ceilings_cache import CachedCeilings, NotCached, ceilings_file, read_ceilings
+from charact.machine.ceilings_cache import CachedCeilings, NotCached, ceilings_file, read_cached
 from charact.machine.facts import driver_version, gpu_facts, machine_facts, native_bf16, onednn_limit, usable_cores
 from charact.measure.counters import all_sources
 from charact.measure.counters._support.protocol import NOT_TRIED, CounterSource
@@ -99,7 +99,8 @@ def ceiling_checks(measured: Mapping[str, CachedCeilings]) -> list[Check]:
         name = f"ceilings of {device}"
         threads = torch.get_num_threads()
         try:
-            kept = read_ceilings(ceilings_file(machine["fingerprint"], torch.__version__, threads, device))
+            file = ceilings_file(machine["fingerprint"], torch.__version__, threads, device)
+            kept = read_cached(file, CachedCeilings)
         except NotCached as missing:
             if device in measured:
                 checks.append(Check("Ceilings", name, "limited", f"measured {measured[device].when}, but not saved",

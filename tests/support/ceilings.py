@@ -6,12 +6,12 @@ from typing import Any
 import torch
 
 from charact.machine.ceilings_cache import (
+    CachedCeilings,
+    CachedCollectives,
     Ceiling,
     cache_ceilings,
     ceilings_file,
     collectives_file,
-    collectives_now_measured,
-    now_measured,
 )
 from charact.machine.facts import machine_facts
 
@@ -43,8 +43,8 @@ def keep_made_up() -> None:
     all_reduce = {"operation": "all_reduce", "bytes": 2**20, "time_s": 2e-6, "bus_bytes_per_s": 5e11, "low": 5e11,
                   "high": 5e11}
     cache_ceilings(collectives_file(fingerprint, torch.__version__, 2, "gloo"),
-                   collectives_now_measured("gloo", 2, [all_reduce], {}))  # type: ignore[list-item]
+                   CachedCollectives("gloo", 2, [all_reduce], {}))  # type: ignore[list-item]
     for num_threads in range(1, _MOST_THREADS + 1):
         for device in devices:
             cache_ceilings(ceilings_file(fingerprint, torch.__version__, num_threads, device),
-                           now_measured(made_up(device)))
+                           CachedCeilings(made_up(device)))

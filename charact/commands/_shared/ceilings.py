@@ -22,13 +22,10 @@ from charact.machine.ceilings_cache import (
     cached_ceilings,
     ceilings_file,
     collectives_file,
-    collectives_now_measured,
     distinct_devices,
     is_disturbed,
-    now_measured,
     raise_ceilings,
-    read_ceilings,
-    read_collectives,
+    read_cached,
 )
 from charact.machine.core_use import CoreMeter
 from charact.machine.facts import usable_cores
@@ -75,14 +72,14 @@ def kept_ceilings(fingerprint: str, device: str) -> CachedCeilings:
     Raises:
         NotCached: the cache has no usable ceilings.
     """
-    return read_ceilings(_file(fingerprint, device))
+    return read_cached(_file(fingerprint, device), CachedCeilings)
 
 
 def new_ceilings(fingerprint: str, device: str, *, quiet: bool) -> CachedCeilings:
     """Measure the ceilings of a device, and save them if no other process disturbed the measurement."""
     if not quiet:
         warn(f"Measuring the ceilings of {device}, once on this machine: a few seconds")
-    measured = now_measured(measure_ceilings(torch.device(device)), check_speed(torch.device(device)).flop_per_s)
+    measured = CachedCeilings(measure_ceilings(torch.device(device)), check_speed(torch.device(device)).flop_per_s)
     _save(_file(fingerprint, device), measured, f"ceilings of {device}", is_disturbed(measured.ceilings))
     return measured
 
@@ -148,13 +145,13 @@ def _collectives(fingerprint: str, num_ranks: int, device_type: str, *, refresh:
     file = collectives_file(fingerprint, torch.__version__, num_ranks, backend)
     if not refresh:
         with contextlib.suppress(NotCached):
-            return read_collectives(file)
+            return read_cached(file, CachedCollectives)
     warn(f"Measuring collectives between {num_ranks} ranks ({backend}), once on this machine: some ten seconds")
     if device_type == "cpu":
         warn_of_few_cores(num_ranks, usable_cores())
     core_use = CoreMeter()
     try:
-        measured = collectives_now_measured(backend, num_ranks, *measure_collectives(num_ranks, device_type))
+        measured = CachedCollectives(backend, num_ranks, *measure_collectives(num_ranks, device_type))
     except RuntimeError as error:
         raise UserError(f"collectives between {num_ranks} ranks ({backend}) cannot be measured: {error}: give fewer "
                         "ranks with --nproc, or free memory") from error

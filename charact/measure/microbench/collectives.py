@@ -23,7 +23,7 @@ from charact.core.bus_bandwidth import bus_factor
 from charact.core.output import ERR
 from charact.core.statistics import median_interval
 from charact.core.units import quantity
-from charact.machine.ceilings_cache import CollectiveCeiling
+from charact.machine.ceilings_cache import CollectiveBandwidth
 from charact.measure.microbench.call_timer import REPEAT_S, Times, by_clock, calls_per_repeat, seconds
 from charact.measure.microbench.operation_timing import (
     Inputs,
@@ -117,7 +117,7 @@ def _timed_all_reduce(text: str, precision: str, rule: StopRule, hot: bool, devi
 
 
 def measure_collectives(num_ranks: int, device_type: str, sizes_bytes: Sequence[int] = SIZES_BYTES,
-                        ) -> tuple[list[CollectiveCeiling], dict[str, str]]:
+                        ) -> tuple[list[CollectiveBandwidth], dict[str, str]]:
     """Time each collective at each size, in some ten seconds. On a terminal, rank 0 shows the progress.
 
     A size is that of the larger of a rank's inputs and outputs. It is repeated 9 times or more, with as many calls in
@@ -130,11 +130,11 @@ def measure_collectives(num_ranks: int, device_type: str, sizes_bytes: Sequence[
         RuntimeError: a rank failed; the message holds its error.
     """
     return results_of_ranks(partial(_measured_collectives, sizes_bytes),
-                            tuple[list[CollectiveCeiling], dict[str, str]], num_ranks, device_type)[0]
+                            tuple[list[CollectiveBandwidth], dict[str, str]], num_ranks, device_type)[0]
 
 
 def _measured_collectives(sizes_bytes: Sequence[int], device: torch.device
-                          ) -> tuple[list[CollectiveCeiling], dict[str, str]]:
+                          ) -> tuple[list[CollectiveBandwidth], dict[str, str]]:
     # PyTorch 2.13 renames the two.
     gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
     scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
@@ -147,7 +147,7 @@ def _measured_collectives(sizes_bytes: Sequence[int], device: torch.device
     }
     warm_device(device)
     num_ranks = dist.get_world_size()
-    rows: list[CollectiveCeiling] = []
+    rows: list[CollectiveBandwidth] = []
     unavailable: dict[str, str] = {}
     for name, call in calls.items():
         begun = time.perf_counter()
@@ -167,7 +167,7 @@ def _measured_collectives(sizes_bytes: Sequence[int], device: torch.device
 
 
 def _measured(name: str, call: Callable[[Tensor, Tensor], Any], num_bytes: int, num_ranks: int,
-              device: torch.device) -> CollectiveCeiling:
+              device: torch.device) -> CollectiveBandwidth:
     """Time a collective of about this size, in whole numbers of float32 for each rank; the values stay zeros."""
     part = torch.zeros(math.ceil(num_bytes / torch.float32.itemsize / num_ranks), device=device)
     whole = torch.zeros(num_ranks * len(part), device=device)
@@ -187,7 +187,7 @@ def _measured(name: str, call: Callable[[Tensor, Tensor], Any], num_bytes: int, 
     return collective_ceiling(name, whole.nbytes, num_ranks, call_s)
 
 
-def collective_ceiling(operation: str, num_bytes: int, num_ranks: int, call_s: Sequence[float]) -> CollectiveCeiling:
+def collective_ceiling(operation: str, num_bytes: int, num_ranks: int, call_s: Sequence[float]) -> CollectiveBandwidth:
     """Return the bandwidth of a collective from the times of a call in each repeat, 6 or more."""
     interval = median_interval(call_s)
     assert interval is not None

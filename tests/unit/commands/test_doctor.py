@@ -8,7 +8,7 @@ from support.ceilings import ceiling
 
 from charact import cli
 from charact.commands import doctor
-from charact.machine.ceilings_cache import Ceiling, collectives_now_measured, now_measured
+from charact.machine.ceilings_cache import CachedCeilings, CachedCollectives, Ceiling
 from charact.measure.capabilities import Check, machine_checks
 from charact.measure.microbench.collectives import collective_ceiling
 
@@ -16,7 +16,7 @@ SHEET = "NVIDIA H100 datasheet, 2024"
 
 
 def shown(capsys: pytest.CaptureFixture[str], device: str, *rows: Ceiling) -> list[str]:
-    doctor._print_ceilings(device, now_measured(list(rows)))
+    doctor._print_ceilings(device, CachedCeilings(list(rows)))
     return capsys.readouterr().out.splitlines()
 
 
@@ -69,8 +69,8 @@ def test_collectives_without_ceilings_are_one_line(capsys: pytest.CaptureFixture
 def test_collectives_are_one_table_with_the_best_size_of_each(capsys: pytest.CaptureFixture[str],
                                                               monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [collective_ceiling("all_reduce", size, 4, [time_s] * 6) for size, time_s in ((1000, 1e-3), (10**6, 0.1))]
-    kept = collectives_now_measured("gloo", 4, rows, {"broadcast": "gloo does not support it"})
-    monkeypatch.setattr("charact.commands._shared.ceilings.read_collectives", lambda path: kept)
+    kept = CachedCollectives("gloo", 4, rows, {"broadcast": "gloo does not support it"})
+    monkeypatch.setattr("charact.commands._shared.ceilings.read_cached", lambda path, kind: kept)
     assert cli.run(["doctor", "--ceilings", "--nproc", "4"]) == 0
     lines = [re.split(r" {2,}", line.strip()) for line in capsys.readouterr().out.splitlines()]
     assert lines[4] == [f"Collectives between 4 ranks (gloo), measured {kept.when}"]
@@ -133,7 +133,7 @@ def test_the_overview_of_this_machine_fits_one_screen(monkeypatch: pytest.Monkey
 
 def test_ceilings_that_could_not_be_kept_are_not_said_to_be_unmeasured(
         capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> None:
-    found = now_measured([ceiling("launch", 4e-6, "s")])
+    found = CachedCeilings([ceiling("launch", 4e-6, "s")])
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr("charact.commands._shared.ceilings.new_ceilings", lambda *_, **__: found)
     assert cli.run(["doctor", "--ceilings", "--verbose"]) == 0

@@ -13,13 +13,13 @@ from support.ceilings import ceiling, made_up
 from charact.core.errors import UserError
 from charact.machine import ceilings_cache as cache
 from charact.machine.ceilings_cache import (
+    CachedCeilings,
     NotCached,
     cache_ceilings,
     ceilings_file,
     is_disturbed,
-    now_measured,
     raise_ceilings,
-    read_ceilings,
+    read_cached,
 )
 
 positive = st.floats(min_value=0, exclude_min=True, allow_nan=False, allow_infinity=False)
@@ -39,9 +39,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @given(found=st.lists(rows, min_size=1, max_size=5))
 def test_what_was_kept_is_read_as_it_was(folder: Path, found: list[cache.Ceiling]) -> None:
-    kept = now_measured(found, 1e9)
+    kept = CachedCeilings(found, 1e9)
     cache_ceilings(folder / "a" / "row.json", kept)
-    assert read_ceilings(folder / "a" / "row.json") == kept
+    assert read_cached(folder / "a" / "row.json", CachedCeilings) == kept
     assert kept.ceilings == found
 
 
@@ -76,7 +76,7 @@ def test_without_a_home_nothing_is_kept(monkeypatch: pytest.MonkeyPatch) -> None
 
 @pytest.fixture
 def kept(tmp_path: Path) -> Path:
-    cache_ceilings(tmp_path / "kept.json", now_measured(made_up()))
+    cache_ceilings(tmp_path / "kept.json", CachedCeilings(made_up()))
     return tmp_path / "kept.json"
 
 
@@ -90,18 +90,18 @@ def test_a_file_of_another_kind_is_not_taken(kept: Path, text: str, other: str) 
     assert text in written
     kept.write_text(written.replace(text, other, 1))
     with pytest.raises(NotCached, match="is damaged, or of another version of charact"):
-        read_ceilings(kept)
+        read_cached(kept, CachedCeilings)
 
 
 @given(end=st.integers(0, 2000), tail=st.binary(max_size=40))
 def test_a_file_that_was_cut_or_overwritten_is_not_taken(folder: Path, end: int, tail: bytes) -> None:
     path = folder / "cut.json"
-    whole = now_measured(made_up())
+    whole = CachedCeilings(made_up())
     cache_ceilings(path, whole)
     written = path.read_bytes()
     path.write_bytes(written[:end] + tail)
     try:
-        taken, why = read_ceilings(path), None
+        taken, why = read_cached(path, CachedCeilings), None
     except NotCached as reason:
         taken, why = None, str(reason)
     # Where what was cut off stands there again, or was white space, it is the whole file.
@@ -111,7 +111,7 @@ def test_a_file_that_was_cut_or_overwritten_is_not_taken(folder: Path, end: int,
 def test_what_cannot_be_used_has_a_reason(kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def why(path: Path) -> str:
         with pytest.raises(NotCached) as reason:
-            read_ceilings(path)
+            read_cached(path, CachedCeilings)
         return str(reason.value)
 
     assert why(kept.with_name("none.json")) == "they were not measured yet"
@@ -119,7 +119,7 @@ def test_what_cannot_be_used_has_a_reason(kept: Path, monkeypatch: pytest.Monkey
     with monkeypatch.context() as patch:
         patch.setattr(cache, "version", lambda _: "9.9")
         assert why(kept).startswith("they were measured by charact 0.")
-    cache_ceilings(kept, now_measured([]))
+    cache_ceilings(kept, CachedCeilings([]))
     assert "is damaged" in why(kept)
     kept.write_text('{"more": ' + "[" * 200_000)
     assert "is damaged" in why(kept)
@@ -128,7 +128,7 @@ def test_what_cannot_be_used_has_a_reason(kept: Path, monkeypatch: pytest.Monkey
 def test_a_folder_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(UserError, match=r"^cannot write .*row\.json \(not a directory\): choose another place$"):
-        cache_ceilings(tmp_path / "file" / "charact" / "row.json", now_measured(made_up()))
+        cache_ceilings(tmp_path / "file" / "charact" / "row.json", CachedCeilings(made_up()))
 
 
 def test_a_full_disk_leaves_what_was_there(kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,7 +138,7 @@ def test_a_full_disk_leaves_what_was_there(kept: Path, monkeypatch: pytest.Monke
     before = kept.read_bytes()
     monkeypatch.setattr(Path, "write_text", full)
     with pytest.raises(UserError, match="no space left while writing"):
-        cache_ceilings(kept, now_measured(made_up("cuda:0")))
+        cache_ceilings(kept, CachedCeilings(made_up("cuda:0")))
     assert kept.read_bytes() == before
     assert [path.name for path in kept.parent.iterdir()] == ["kept.json"]
 
@@ -146,8 +146,8 @@ def test_a_full_disk_leaves_what_was_there(kept: Path, monkeypatch: pytest.Monke
 def test_of_writers_at_once_one_wins_whole(tmp_path: Path) -> None:
     path = tmp_path / "row.json"
     with ThreadPoolExecutor(8) as pool:
-        list(pool.map(lambda number: cache_ceilings(path, now_measured(made_up(f"cuda:{number}"))), range(40)))
-    assert len({row["device"] for row in read_ceilings(path).ceilings}) == 1
+        list(pool.map(lambda number: cache_ceilings(path, CachedCeilings(made_up(f"cuda:{number}"))), range(40)))
+    assert len({row["device"] for row in read_cached(path, CachedCeilings).ceilings}) == 1
     assert [one.name for one in tmp_path.iterdir()] == ["row.json"]
 
 
@@ -158,7 +158,7 @@ def test_a_process_that_had_less_than_its_cores_was_disturbed(cores_frac: float 
 
 
 def test_a_rate_that_a_workload_reached_replaces_a_lower_ceiling_of_its_precision() -> None:
-    kept = now_measured(made_up(), 1e9)
+    kept = CachedCeilings(made_up(), 1e9)
     raised = raise_ceilings(kept, {"fp32": (1.5e13, "convolution in vgg"), "bf16": (1e13, "GEMM in mlp")})
     (fp32, bf16), others = raised.ceilings[:2], raised.ceilings[2:]
     assert (fp32["value"], fp32["origin"]) == (1.5e13, "convolution in vgg")

@@ -15,12 +15,12 @@ import torch.distributed as dist
 from charact.core.bus_bandwidth import bus_factor
 from charact.execution.out_of_memory import data_growth_limit, is_out_of_memory
 from charact.machine.ceilings_cache import (
+    CachedCollectives,
     NotCached,
     best_collectives,
     cache_ceilings,
     collectives_file,
-    collectives_now_measured,
-    read_collectives,
+    read_cached,
 )
 from charact.measure.microbench import collectives
 from charact.measure.microbench.collectives import collective_ceiling, measure_collectives, time_over_ranks
@@ -119,7 +119,7 @@ def test_the_cache_keeps_each_number_of_ranks_and_backend_apart(tmp_path: Path, 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     slow, fast = (collective_ceiling("all_reduce", size, 2, [1.0] * 6) for size in (1000, 4000))
     path = collectives_file("machine", "2.13", 2, "gloo")
-    cache_ceilings(path, collectives_now_measured("gloo", 2, [slow, fast], {"reduce_scatter": "not supported"}))
+    cache_ceilings(path, CachedCollectives("gloo", 2, [slow, fast], {"reduce_scatter": "not supported"}))
     found = best_collectives("machine", "2.13", [(2, "gloo"), (4, "gloo"), (2, "nccl")])
     assert found["collective_ceilings"] == [{"backend": "gloo", "num_ranks": 2, **fast}]
     assert found["collective_ceilings_reason"] == (
@@ -127,7 +127,7 @@ def test_the_cache_keeps_each_number_of_ranks_and_backend_apart(tmp_path: Path, 
         "collectives of 2 ranks (nccl): they were not measured yet; charact doctor --ceilings --nproc 2 measures them")
     path.write_text(path.read_text().replace('"num_ranks": 2', '"num_ranks": "two"'))
     with pytest.raises(NotCached, match="is damaged"):
-        read_collectives(path)
+        read_cached(path, CachedCollectives)
 
 
 @pytest.mark.slow
