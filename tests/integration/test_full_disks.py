@@ -9,7 +9,8 @@ from support.forked import Server, assert_clean, assert_holds, hidden, published
 from support.programs import TRAINING, num_iterations
 from support.traces import training
 
-from charact.measure.script.spans.event_log_to_record import read_event_log, script_cases
+from charact.measure.script.spans.event_log_reader import read_event_log
+from charact.measure.script.spans.event_log_to_record import script_cases
 from charact.record.reader import load_run
 
 QUICK = ["--threads", "1", "--quiet"]

@@ -7,7 +7,8 @@ import torch
 from support.stub_cuda import StubGpu
 
 import charact
-from charact.measure.script.spans.event_log_to_record import EventLog, read_event_log, script_cases
+from charact.measure.script.spans.event_log_reader import EventLog, read_event_log
+from charact.measure.script.spans.event_log_to_record import script_cases
 from charact.profiler import Profiler
 
 PRODUCT_S, LAUNCH_S = 1.4e-3, 1e-5

@@ -21,7 +21,8 @@ from torch.utils.data import DataLoader, TensorDataset
 import charact
 from charact import profiler as api
 from charact.core.errors import UserError
-from charact.measure.script.spans.event_log_to_record import read_event_log, script_cases
+from charact.measure.script.spans.event_log_reader import read_event_log
+from charact.measure.script.spans.event_log_to_record import script_cases
 
 Cases = dict[str, dict[str, Any]]
 

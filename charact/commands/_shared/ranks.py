@@ -52,17 +52,19 @@ def _facts(hostname: str, devices: list[str], of_torch: dict[str, Any] | None, r
 def add_cases_of_program(writer: RunWriter, options: ScriptOptions, nothing: str) -> tuple[str, str]:
     """Add the event log of a watched program to its record; return the run's status, and a message if it is empty."""
     from charact.measure.script.spans.blind_spots import unwatched
-    from charact.measure.script.spans.event_log_to_record import read_event_log, script_cases
+    from charact.measure.script.spans.event_log_reader import read_event_log
+    from charact.measure.script.spans.event_log_to_record import script_cases
     from charact.record.in_progress import TRACE
 
     watched = read_event_log(writer.directory)
     ending = watched.ending or stopped(writer.directory) or "killed"
     if "rank" in writer.manifest:
-        writer.manifest |= {"ending": ending, "traceback": watched.traceback, "ended_s": watched.ended_s,
-                            "hung": watched.hung}
+        end = watched.last("end")
+        writer.manifest |= {"ending": ending, "traceback": end.get("traceback"), "ended_s": end.get("time_s"),
+                            "hung": watched.last("hung").get("text")}
     cases = script_cases(watched, writer.manifest["name"], options.script, options.skip, options.iterations,
                          options.passes)
-    for damage in watched.damage:
+    for damage in watched.damage.values():
         warn(f"charact: {writer.directory}: {damage}")
     if watched.damage and not cases:
         raise UserError(f"no iteration can be read from the damaged event log in {writer.directory}")
@@ -70,9 +72,9 @@ def add_cases_of_program(writer: RunWriter, options: ScriptOptions, nothing: str
         backend = watched.arrivals.backend
         ranks = {(writer.manifest["rank"]["world_size"], backend)} if "rank" in writer.manifest and backend else set()
         writer.manifest |= {"ending": ending,
-                            "event_log_damage": [damage._asdict() for damage in watched.damage],
+                            "event_log_damage": [damage._asdict() for damage in watched.damage.values()],
                             **_facts(writer.manifest["hostname"], [entry.device for entry, _ in cases],
-                                     watched.torch_facts, ranks)}
+                                     watched.last("torch").get("facts"), ranks)}
         if "counters" in options.passes or any(tables.get("counters") for _, tables in cases):
             from charact.measure.counters import described  # imports PyTorch
 
@@ -87,8 +89,9 @@ def add_cases_of_program(writer: RunWriter, options: ScriptOptions, nothing: str
         nothing = (f"{options.script} ended after {len(watched.iterations)} iterations, which --skip leaves out: "
                    "give a smaller number")
     else:
-        elsewhere = "; ".join(unwatched(watched.num_children, watched.num_threads))
-        nothing = f"{options.script} {_BLIND if watched.compiled_whole else _ELSEWHERE}"
+        elsewhere = "; ".join(unwatched(
+            watched.total("unwatched", "children"), watched.total("unwatched", "threads")))
+        nothing = f"{options.script} {_BLIND if watched.totals.compiled_whole else _ELSEWHERE}"
         if elsewhere:
             nothing = f"{options.script} {_NO_MODEL}; {elsewhere}"
     return "complete", nothing

@@ -130,7 +130,8 @@ def read_run(path: Path, *, partial: bool) -> "Run":
     """
     import msgspec
 
-    from charact.measure.script.spans.event_log_to_record import read_event_log, script_cases, script_options
+    from charact.measure.script.spans.event_log_reader import read_event_log
+    from charact.measure.script.spans.event_log_to_record import script_cases, script_options
     from charact.record.rank_parts import is_job
     from charact.record.reader import Run, frame_of, load_run
 

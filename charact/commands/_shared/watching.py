@@ -19,7 +19,7 @@ from charact.core.errors import UserError
 from charact.core.files import lock
 from charact.core.output import OUT, show
 from charact.core.timeline import Iteration, iteration_rows
-from charact.measure.script.spans.event_log import EventLogReader
+from charact.measure.script.spans.event_log_reader import EventLogReader
 from charact.measure.script.spans.event_log_to_record import loaders_batch_size
 from charact.measure.script.spans.segmenter import Segmenter
 from charact.record.in_progress import PANEL, writer_of

@@ -21,7 +21,7 @@ from charact.measure.script.hooks.import_hook import when_imported
 from charact.measure.script.live_panel import start_panel
 from charact.measure.script.ranks.flight_recorder import enable_flight_recorder
 from charact.measure.script.session import EnoughMeasured, Plan, Session
-from charact.measure.script.spans.event_log_to_record import MAX_WARMUP_ITERATIONS
+from charact.measure.script.spans.iterations import MAX_WARMUP_ITERATIONS
 from charact.measure.script.spans.stack_sampler import INTERVAL_S, SPARSE_INTERVAL_S
 from charact.record.in_progress import begin_run
 from charact.record.rank_parts import note_stopped, part_folder

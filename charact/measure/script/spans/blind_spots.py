@@ -8,7 +8,6 @@ from statistics import median
 from charact.core.timeline import Interval, Iteration
 from charact.core.units import share
 from charact.measure.script.spans.frame_samples import Samples
-from charact.measure.script.spans.recorder import Kind, Slice
 
 FULL = "the record was full before the program ended: choose the recorded iterations with --skip and --iterations"
 MIXED = ("no call between two backwards was recorded, since modules and optimizers are called inside a compiled "
@@ -136,11 +135,3 @@ def _gaps(iterations: Sequence[Iteration]) -> dict[tuple[str, str], list[list[In
 def _typical_ns(gaps: Sequence[Sequence[Interval]], num_iterations: int) -> float:
     lengths = [sum(gap.duration_ns for gap in each) for each in gaps]
     return median(lengths + [0] * (num_iterations - len(lengths)))
-
-
-def is_compiled_whole(slices: Sequence[Slice]) -> bool:
-    """Return whether a compilation began while no span was open: then a function was compiled, not a model."""
-    return any(
-        one.kind is Kind.COMPILE and (index == 0 or slices[index - 1].ends)
-        for index, one in enumerate(slices)
-    )

@@ -1,7 +1,7 @@
 """Stack samples of an event log: the lines that a program ran most, by phase. No torch in here."""
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import mean, median
 from typing import Any
 
@@ -20,9 +20,9 @@ _MUCH_FRAC = 0.1
 
 
 class Samples:
-    """Stack samples of an event log."""
+    """Stack samples of an event log; notes of older versions have no texts, and do not know what waits."""
 
-    def __init__(self) -> None:
+    def __init__(self, notes: Iterable[dict[str, Any]] = ()) -> None:
         self.interval_s: float | None = None
         """Time between two samples; None if no sampler ran."""
         self._locations: list[CodeLocation] = []
@@ -31,18 +31,16 @@ class Samples:
         self._samples: list[tuple[int, int]] = []
         self._waiting: list[float | None] = []
         self._delays_s: list[float] = []
-
-    def add(self, note: dict[str, Any]) -> None:
-        """Add the samples of a note; those of older versions have no texts, and do not know what waits."""
-        self.interval_s = note.get("interval_s", INTERVAL_S)
-        self._locations += [(location, function, library) for location, function, library in note["places"]]
-        self._samples += [(time_ns, number) for time_ns, number in note["samples"]]
-        for values, added, total in ((self._texts, note.get("texts", []), len(self._locations)),
-                                     (self._loops, note.get("loops", []), len(self._locations)),
-                                     (self._waiting, note.get("waiting", []), len(self._samples))):
-            num_added = total - len(values)
-            values += [*added, *[None] * num_added][:num_added]
-        self._delays_s += [note["delay_s"]] if "delay_s" in note else []
+        for note in notes:
+            self.interval_s = note.get("interval_s", INTERVAL_S)
+            self._locations += [(location, function, library) for location, function, library in note["places"]]
+            self._samples += [(time_ns, number) for time_ns, number in note["samples"]]
+            for values, key, total in ((self._texts, "texts", len(self._locations)),
+                                       (self._loops, "loops", len(self._locations)),
+                                       (self._waiting, "waiting", len(self._samples))):
+                num_added = total - len(values)
+                values += [*note.get(key, []), *[None] * num_added][:num_added]
+            self._delays_s += [note["delay_s"]] if "delay_s" in note else []
 
     def facts(self, iterations: Sequence[Iteration], every: Sequence[Iteration], phase_fracs: Mapping[str, float],
               undisturbed: Sequence[Iteration] = (), passes_ns: Sequence[tuple[int, int]] = ()
@@ -85,7 +83,8 @@ class Samples:
         chosen |= {phase: samples for phase, samples in (("between", between), ("slow", in_slow))
                    if len(samples) >= _MIN_SPARSE}
         for phase in PHASES_IN_PYTORCH:
-            own = [index for index in chosen.get(phase, ()) if self._is_own(self._samples[index][1])]
+            own = [index for index in chosen.get(phase, ())
+                   if not (self._locations[self._samples[index][1]][2] or "").startswith("torch.")]
             if len(own) < _MIN_SPARSE:
                 chosen.pop(phase, None)
         if not chosen:
@@ -97,9 +96,6 @@ class Samples:
             facts |= {num_samples: len(samples), frames: [] if few else self._most(samples)}
         return FramesPass("ok", interval_s=self.interval_s,
                           delay_s=median(self._delays_s) if self._delays_s else None, **facts)
-
-    def _is_own(self, number: int) -> bool:
-        return not (self._locations[number][2] or "").startswith("torch.")
 
     def most_frequent(self, spans: Sequence[Interval]) -> str | None:
         """Return the line with most samples in given intervals, as text: `train.py:39 in load`.

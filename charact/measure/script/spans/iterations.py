@@ -16,6 +16,8 @@ _FOR_OPTIMIZER = frozenset({Kind.LOSS, Kind.BACKWARD, Kind.STEP, Kind.UPDATE})
 _ROLES = {Kind.FETCH: "restart", Kind.STEP: "restart", Kind.LOSS: "loss", Kind.BACKWARD: "backward",
           Kind.COPY: "apart"}
 
+MAX_WARMUP_ITERATIONS = 3
+"""Largest number of iterations left out as warm-up by default; at most a quarter of all are."""
 MOST_STEPS = 32
 """Largest number of steps in a cycle."""
 _FEWEST_CYCLES = 3

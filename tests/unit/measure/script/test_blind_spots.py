@@ -16,8 +16,8 @@ from charact.measure.script.spans.blind_spots import (
     SCATTERED,
     WHOLE,
     blind_spots,
-    is_compiled_whole,
 )
+from charact.measure.script.spans.event_log_reader import SliceTotals
 from charact.measure.script.spans.frame_samples import Samples
 from charact.measure.script.spans.recorder import Kind, Slice
 
@@ -84,9 +84,9 @@ def test_waiting_for_a_device_that_computes_is_no_gap(device_begin_ns: int, said
 def test_work_at_the_end_may_create_the_next_batch_unless_its_line_is_known() -> None:
     iterations = [Iteration(begin, begin + 100, [Interval("forward", begin, begin + 50, MODEL)])
                   for begin in range(0, 1000, 100)]
-    samples = Samples()
-    assert blind_spots(iterations, compiled_whole=False, full=False, any_loader=True, samples=samples) == [BY_HAND]
-    samples.add({"places": [["a.py:1", "f", None]], "samples": [[100 * number + 70, 0] for number in range(5)]})
+    assert blind_spots(iterations, compiled_whole=False, full=False, any_loader=True, samples=Samples()) == [BY_HAND]
+    samples = Samples([{"places": [["a.py:1", "f", None]],
+                        "samples": [[100 * number + 70, 0] for number in range(5)]}])
     assert blind_spots(iterations, compiled_whole=False, full=False, any_loader=True, samples=samples) == [
         BY_HAND, f"{AT_END.format('50.0 %', 'forward')}: most of it is in a.py:1 in f"]
 
@@ -106,9 +106,9 @@ def test_work_between_phases_is_named_where_it_was_sampled(num_samples: int, adv
     iterations = [Iteration(begin, begin + 100, [Interval("data", begin, begin + 40, NONE),
                                                        Interval("forward", begin + 50, begin + 100, MODEL)])
                   for begin in range(0, 1000, 100)]
-    samples = Samples()
-    samples.add({"places": [["a.py:1", "f", None], ["b.py:2", "g", None]],
-                 "samples": [*([100 * number + 49, 0] for number in range(num_samples)), *([[39, 1]] * 20)]})
+    samples = Samples([{
+        "places": [["a.py:1", "f", None], ["b.py:2", "g", None]],
+        "samples": [*([100 * number + 49, 0] for number in range(num_samples)), *([[39, 1]] * 20)]}])
     spots = blind_spots(iterations, compiled_whole=False, full=False, any_loader=True, samples=samples)
     assert spots == [f"10.0 % of a typical iteration lies between data and forward, and counts as other: {advice}"]
 
@@ -138,12 +138,7 @@ def test_of_predictions_only_that_there_was_no_room_for_more() -> None:
     assert blind_spots(predictions, compiled_whole=True, full=True, any_loader=False) == [FULL]
 
 
-def compiled(*, after: Slice | None) -> bool:
-    before = [] if after is None else [after]
-    return is_compiled_whole([*before, Slice(Kind.COMPILE, 10, 20, NONE, ends=True)])
-
-
-def test_what_is_compiled_in_a_span_is_not_a_function_as_a_whole() -> None:
-    assert not compiled(after=Slice(Kind.FORWARD, 0, 10, MODEL, ends=False))
-    assert compiled(after=Slice(Kind.FORWARD, 0, 10, MODEL, ends=True))
-    assert compiled(after=None)
+@pytest.mark.parametrize(("before", "is_whole"), [([], True), ([True], True), ([False], False), ([False, True], True)])
+def test_what_is_compiled_in_a_span_is_not_a_function_as_a_whole(before: list[bool], is_whole: bool) -> None:
+    slices = [Slice(Kind.FORWARD, 0, 10, MODEL, ends=ends) for ends in before]
+    assert SliceTotals([*slices, Slice(Kind.COMPILE, 10, 20, NONE, ends=True)]).compiled_whole is is_whole

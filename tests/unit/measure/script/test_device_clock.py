@@ -9,8 +9,8 @@ from charact.core.errors import UserError
 from charact.measure.script.program_state import compute_device
 from charact.measure.script.session import Plan, Session
 from charact.measure.script.spans.device_clock import program_device
-from charact.measure.script.spans.event_log import EventLogReader
-from charact.measure.script.spans.event_log_to_record import read_event_log, script_cases
+from charact.measure.script.spans.event_log_reader import EventLogReader, read_event_log
+from charact.measure.script.spans.event_log_to_record import script_cases
 from charact.measure.script.spans.recorder import Kind
 from charact.record.manifest import CaseEntry
 from charact.record.schema import Rows

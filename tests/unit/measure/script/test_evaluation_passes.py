@@ -9,7 +9,8 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 from charact.measure.script.session import Plan, Session
-from charact.measure.script.spans.event_log_to_record import EventLog, read_event_log, script_cases
+from charact.measure.script.spans.event_log_reader import EventLog, read_event_log
+from charact.measure.script.spans.event_log_to_record import script_cases
 from charact.record.schema import Rows
 
 Cases = dict[str, tuple[dict[str, Any], dict[str, Rows]]]
@@ -74,8 +75,8 @@ def test_iterations_that_passes_measured_are_not_timed(measured: tuple[EventLog,
     log, cases = measured
     for _, tables in cases.values():
         assert {row["kind"] for row in tables["program_iterations"]} >= {"pass", "timed"}
-    for begin_ns, end_ns in log.passes.evaluation_spans_ns:
-        assert not [one for one in log.passes.timed(log.iterations) if one.start_ns < end_ns and begin_ns < one.end_ns]
+    for begin_ns, end_ns in log.evaluation_spans_ns:
+        assert not [one for one in log.timed(log.iterations) if one.start_ns < end_ns and begin_ns < one.end_ns]
         # ... nor does a pass reach into the training.
         assert not [one for one in log.iterations if one.training and one.start_ns < end_ns and begin_ns < one.end_ns]
 
@@ -83,10 +84,10 @@ def test_iterations_that_passes_measured_are_not_timed(measured: tuple[EventLog,
 def test_the_time_of_the_passes_is_charact_s_own(measured: tuple[EventLog, Cases]) -> None:
     log, cases = measured
     program = cases["train"][0].passes.timing.program
-    in_evaluations_s = sum(end - begin for begin, end in log.passes.evaluation_spans_ns) / 1e9
+    in_evaluations_s = sum(end - begin for begin, end in log.evaluation_spans_ns) / 1e9
     assert program.own_s.passes > in_evaluations_s > 0
-    assert log.span_ns is not None
-    whole_s = (log.span_ns[1] - log.span_ns[0]) / 1e9
+    begin_ns, end_ns = log.last("end")["span_ns"]
+    whole_s = (end_ns - begin_ns) / 1e9
     assert program.duration_s + program.own_s.start + program.own_s.passes == pytest.approx(whole_s)
 
 
@@ -100,7 +101,7 @@ def test_evaluations_that_are_too_short_say_so(tmp_path: Path) -> None:
 
 def test_an_inference_in_each_step_is_no_evaluation(tmp_path: Path) -> None:
     log, cases = recorded(tmp_path, training(num_epochs=2, num_batches=2, with_target=True))
-    assert not log.passes.evaluation_spans_ns
+    assert not log.evaluation_spans_ns
     assert cases["train"][0].passes.operators.status == "ok"
 
 

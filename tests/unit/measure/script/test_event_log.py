@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from charact.core.errors import UserError
 from charact.measure.script.session import EnoughMeasured, Plan, Session
-from charact.measure.script.spans.event_log import NOTES, SLICES, EventLogReader, EventLogWriter, remove_event_log
-from charact.measure.script.spans.event_log_to_record import read_event_log, script_cases
+from charact.measure.script.spans.event_log import NOTES, SLICES, EventLogWriter, remove_event_log
+from charact.measure.script.spans.event_log_reader import EventLogReader, read_event_log
+from charact.measure.script.spans.event_log_to_record import script_cases
 from charact.measure.script.spans.recorder import Kind, Slice
 
 MANY = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -181,7 +182,7 @@ def test_a_spool_that_holds_enough_ends_the_watching_and_says_so(
     assert len(list(EventLogReader(tmp_path).slices())) == 11
     notes = [note["note"] for note in EventLogReader(tmp_path).notes()]
     assert notes.count("full") == 1
-    assert read_event_log(tmp_path).full
+    assert read_event_log(tmp_path).notes["full"]
 
 
 def test_backwards_alone_are_written_as_they_come_and_counted(
@@ -234,7 +235,7 @@ def test_zeros_at_the_end_leave_what_is_before_them_and_are_reported(tmp_path: P
     assert reader.damage == {SLICES: (SLICES, 22 * record, size - 22 * record)}
     assert list(reader.slices()) == []
     watched = read_event_log(tmp_path)
-    assert [(one.at_byte, one.lost_bytes) for one in watched.damage] == [(22 * record, size - 22 * record)]
+    assert [(one.at_byte, one.lost_bytes) for one in watched.damage.values()] == [(22 * record, size - 22 * record)]
     ((entry, _),) = script_cases(watched, "net", "net.py", 0, None)
     assert entry.passes.timing.num_iterations == 5
     assert entry.passes.timing.blind_spots[0].startswith(
@@ -254,14 +255,14 @@ def test_zeros_in_the_notes_leave_the_lines_before_them(tmp_path: Path, kept: in
     damage = reader.damage[NOTES]
     assert damage.at_byte == sum(map(len, lines[:len(found)]))
     assert damage.at_byte + damage.lost_bytes == (tmp_path / NOTES).stat().st_size
-    assert read_event_log(tmp_path).passes.damaged
+    assert NOTES in read_event_log(tmp_path).damage
 
 
 def test_a_time_that_runs_back_takes_the_slice_before_it_along(tmp_path: Path) -> None:
     slices, _ = log_of(tmp_path, 10)
     written(tmp_path, [*slices[:7], replace(slices[7], end_ns=2**60), *slices[8:]], [])
     watched = read_event_log(tmp_path)
-    assert [one.at_byte for one in watched.damage] == [(tmp_path / SLICES).stat().st_size * 7 // len(slices)]
+    assert [one.at_byte for one in watched.damage.values()] == [(tmp_path / SLICES).stat().st_size * 7 // len(slices)]
     assert max(one.end_ns for one in watched.iterations) <= slices[6].end_ns
 
 

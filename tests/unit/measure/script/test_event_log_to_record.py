@@ -11,11 +11,10 @@ from torch.optim.swa_utils import AveragedModel
 from charact.core.errors import UserError
 from charact.core.timeline import Interval, Iteration, Mode
 from charact.measure.script.session import Plan, Session
+from charact.measure.script.spans.event_log_reader import EventLog, read_event_log
 from charact.measure.script.spans.event_log_to_record import (
-    EventLog,
     loaders_batch_size,
     num_samples,
-    read_event_log,
     script_cases,
     script_options,
 )
@@ -58,17 +57,18 @@ def of_parts(owners: dict[int, dict[str, Any]], *intervals: tuple[str, int, Mode
     """Phases and parts of an iteration with intervals of given phases, owners and modes."""
     log = EventLog([Iteration(0, 100, [
         Interval(phase, 10 * place, 10 * place + 5, owner, mode=mode)
-        for place, (phase, owner, mode) in enumerate(intervals)])], owners)
+        for place, (phase, owner, mode) in enumerate(intervals)])], owners.values())
     ((_, tables),) = script_cases(log, "mine", "mine.py", 0, None)
     return {(row["phase"], row["part"]) for row in tables["iterations"] if row["phase"] != "other"}
 
 
 def a_model(number: int, name: str, *methods: str) -> dict[str, Any]:
-    return {"owner": number, "kind": "model", "class": name, "num_parameters": 1, "methods": list(methods)}
+    return {"note": "owner", "owner": number, "kind": "model", "class": name, "num_parameters": 1,
+            "methods": list(methods)}
 
 
 def an_optimizer(number: int, *models: int) -> dict[str, Any]:
-    return {"owner": number, "kind": "optimizer", "class": "SGD", "models": list(models)}
+    return {"note": "owner", "owner": number, "kind": "optimizer", "class": "SGD", "models": list(models)}
 
 
 GRADIENTS, NO_GRADIENTS, METHOD = Mode.GRADIENTS, Mode.NO_GRADIENTS, Mode.METHOD
@@ -98,8 +98,7 @@ def test_a_backward_is_for_the_update_of_one_of_several_optimizers() -> None:
 
 def parts(*iterations: list[int], classes: str) -> list[list[str | None]]:
     """Parts of the forwards in each iteration, of models that are all called `model`."""
-    owners = {number: {"owner": number, "kind": "model", "class": name, "num_parameters": 1, "variable": "model"}
-              for number, name in enumerate(classes, 1)}  # fmt: skip
+    owners = [a_model(number, name) | {"variable": "model"} for number, name in enumerate(classes, 1)]
     log = EventLog([
         Iteration(0, 100, [Interval("forward", 10 * place, 10 * place + 5, owner)
                            for place, owner in enumerate(models)], training=False)
@@ -124,8 +123,8 @@ def test_time_outside_of_iterations_and_of_other_passes_is_recorded() -> None:
     iterations = [Iteration(begin * 10**9, (begin + 1) * 10**9, [Interval("forward", begin, begin + 1, 21)],
                             training=training)
                   for begin, training in ((10, True), (11, True), (15, False), (20, True), (21, True))]
-    log = EventLog(iterations, span_ns=(7 * 10**9, 25 * 10**9), process_peak_bytes=9)
-    log.passes.timing_ended_ns = 20 * 10**9
+    log = EventLog(iterations, [{"note": "end", "span_ns": (7 * 10**9, 25 * 10**9), "process_peak_bytes": 9},
+                                {"note": "timing ended", "time_ns": 20 * 10**9}])
     (train, _), (infer, _) = script_cases(log, "train", "train.py", 0, None)
     assert [train.case, infer.case] == ["train", "train-infer"]
     assert train.passes.timing.program == ProgramFacts(18.0, 3.0, 7.0, 3.0, 9, OwnTime(0.0, 0.0))
@@ -137,16 +136,17 @@ def test_the_time_of_passes_is_not_the_program_s() -> None:
     """Iterations take 1 s, in the passes 3 s; the passes take 2 s more; 4 s are before, 5 s after, 1 s between."""
     begins = ((4, 5), (5, 6), (6, 7), (9, 12), (12, 15), (15, 16), (17, 18))
     log = EventLog([Iteration(begin * 10**9, end * 10**9, [Interval("forward", begin, end, 21)])
-                    for begin, end in begins], span_ns=(0, 23 * 10**9))
-    log.passes.timing_ended_ns, log.passes.timing_resumed_ns = 7 * 10**9, 15 * 10**9
+                    for begin, end in begins],
+                   [{"note": "end", "span_ns": (0, 23 * 10**9)}, {"note": "timing ended", "time_ns": 7 * 10**9},
+                    {"note": "timing resumed", "time_ns": 15 * 10**9}])
     ((train, _),) = script_cases(log, "train", "train.py", 0, None)
     program = train.passes.timing.program
     assert program == ProgramFacts(17.0, 4.0, 1.0, 5.0, None, OwnTime(0.0, 6.0))
 
 
 def test_the_time_of_charact_s_start_is_not_the_program_s() -> None:
-    log = EventLog([Iteration(4 * 10**9, 5 * 10**9, [])], span_ns=(0, 6 * 10**9))
-    log.program_notes.add({"note": "started", "own_ns": 10**9})
+    log = EventLog([Iteration(4 * 10**9, 5 * 10**9, [])], [{"note": "end", "span_ns": (0, 6 * 10**9)},
+                                                           {"note": "started", "own_ns": 10**9}])
     ((train, _),) = script_cases(log, "train", "train.py", 0, None)
     program = train.passes.timing.program
     assert program == ProgramFacts(5.0, 3.0, 0.0, 1.0, None, OwnTime(1.0, 0.0))

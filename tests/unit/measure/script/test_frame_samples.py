@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from charact.core.timeline import Interval, Iteration
-from charact.measure.script.spans.event_log import EventLogReader, EventLogWriter
-from charact.measure.script.spans.event_log_notes import read_note
+from charact.measure.script.spans.event_log import EventLogWriter
+from charact.measure.script.spans.event_log_reader import EventLogReader, read_note
 from charact.measure.script.spans.frame_samples import Samples
 from charact.measure.script.spans.recorder import SpanRecorder
 from charact.measure.script.spans.stack_sampler import FrameSampler
@@ -27,10 +27,8 @@ def facts_of(samples: Samples, iterations: list[Iteration], **fracs: float) -> F
 
 
 def test_slow_iterations_have_lines_of_all_phases() -> None:
-    samples = Samples()
-    samples.add({"places": [["a.py:1", "f", None], ["a.py:2", "g", None]],
-                 "samples": [[5, 0], [35, 0], *([time_ns, 1] for time_ns in range(60, 68)), [109, 1]],
-                 "interval_s": 0.1})
+    samples = Samples([{"places": [["a.py:1", "f", None], ["a.py:2", "g", None]], "interval_s": 0.1,
+                        "samples": [[5, 0], [35, 0], *([time_ns, 1] for time_ns in range(60, 68)), [109, 1]]}])
     iterations = iterations_of([10] * 6 + [50] + [10] * 6)
     facts = facts_of(samples, iterations, forward=1.0)
     assert facts.num_slow_samples == 9  # from 60 to 110
@@ -39,10 +37,10 @@ def test_slow_iterations_have_lines_of_all_phases() -> None:
 
 
 def test_lines_between_iterations_begin_with_the_first_and_are_of_no_pass() -> None:
-    samples = Samples()
-    samples.add({"places": [["a.py:1", "f", None], ["a.py:2", "g", None], ["a.py:3", "h", None]], "interval_s": 0.1,
-                 "samples": [*([time_ns, 0] for time_ns in range(6)), *([time_ns, 1] for time_ns in range(30, 37)),
-                             [45, 2], [46, 2], [61, 1]]})
+    samples = Samples([{
+        "places": [["a.py:1", "f", None], ["a.py:2", "g", None], ["a.py:3", "h", None]], "interval_s": 0.1,
+        "samples": [*([time_ns, 0] for time_ns in range(6)), *([time_ns, 1] for time_ns in range(30, 37)),
+                    [45, 2], [46, 2], [61, 1]]}])
     every = [Iteration(start, start + 10, []) for start in (10, 20, 50)]
     facts = samples.facts(every, every, {"other": 1.0, "outside": 0.5}, every, [(44, 49)])
     assert facts is not None
@@ -51,10 +49,10 @@ def test_lines_between_iterations_begin_with_the_first_and_are_of_no_pass() -> N
 
 
 def test_waiting_is_the_mean_of_the_known_shares_and_texts_belong_to_the_lines() -> None:
-    samples = Samples()
-    samples.add({"places": [["a.py:1", "f", None]], "samples": [[1, 0], [2, 0]]})  # of an older version
-    samples.add({"places": [["a.py:2", "g", None]], "samples": [[3, 1], [4, 1], [5, 1]],
-                 "texts": ["save()"], "waiting": [1.0, None, 0.5]})
+    samples = Samples([
+        {"places": [["a.py:1", "f", None]], "samples": [[1, 0], [2, 0]]},  # of an older version
+        {"places": [["a.py:2", "g", None]], "samples": [[3, 1], [4, 1], [5, 1]], "texts": ["save()"],
+         "waiting": [1.0, None, 0.5]}])
     facts = facts_of(samples, iterations_of([10]), forward=1.0)
     assert [(frame.place, frame.text, frame.waiting_frac) for frame in facts.forward_frames] == [
         ("a.py:2", "save()", 0.75), ("a.py:1", None, None)]
@@ -86,11 +84,8 @@ def test_a_line_that_sleeps_waits_and_one_that_computes_does_not(tmp_path: Path,
     sampler.start()
     program["both"](program["time"].monotonic() + 2)
     sampler.stop()
-    samples = Samples()
-    for note in EventLogReader(tmp_path).notes():
-        samples.add(note)
     whole = [Iteration(0, 2**62, [])]
-    facts = samples.facts(whole, whole, {"other": 1.0})
+    facts = Samples(EventLogReader(tmp_path).notes()).facts(whole, whole, {"other": 1.0})
     assert facts is not None
     shares = {frame.text: frame.waiting_frac for frame in facts.frames}
     assert shares[waits] > 0.6

@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from charact.measure.passes.memory_pass import BlockOwners
 from charact.measure.script.session import EnoughMeasured, Plan, Session
-from charact.measure.script.spans.event_log import EventLogReader
+from charact.measure.script.spans.event_log_reader import EventLogReader
 
 BATCH, FEATURES, WIDTH = 64, 128, 256
 DATA = 4 * 20 * BATCH * FEATURES

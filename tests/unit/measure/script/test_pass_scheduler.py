@@ -17,7 +17,8 @@ from charact.measure.script import pass_instruments, pass_scheduler
 from charact.measure.script.pass_instruments import INSTRUMENTS, quiet_profiler
 from charact.measure.script.pass_scheduler import MAX_DISCARDED, PassScheduler
 from charact.measure.script.program_state import PhaseMarks, ProgramState
-from charact.measure.script.spans.pass_results import PassNotes
+from charact.measure.script.spans.event_log_reader import EventLog
+from charact.measure.script.spans.event_log_to_record import add_passes
 from charact.measure.script.spans.recorder import Kind, SpanRecorder
 from charact.record.in_progress import TRACE
 from charact.record.manifest import CaseEntry
@@ -238,26 +239,25 @@ class TestWhichIterationsServed:
     def iterations(self) -> list[Iteration]:
         return [Iteration(start, start + 10, []) for start in range(0, 80, 10)]
 
-    def passes(self, *notes: dict[str, Any]) -> PassNotes:
-        passes = PassNotes()
-        for note in notes:
-            passes.add(note)
-        return passes
-
     def test_those_that_reach_into_a_pass_are_not_timed(self) -> None:
-        assert len(self.passes({"note": "end"}).timed(self.iterations())) == 8
-        assert len(self.passes({"note": "timing ended", "time_ns": 38}).timed(self.iterations())) == 3
-        assert len(self.passes({"note": "timing ended", "time_ns": 40}).timed(self.iterations())) == 4
+        assert len(EventLog([]).timed(self.iterations())) == 8
+        for ended_ns, resumed_ns, num_timed in ((38, None, 3), (40, None, 4), (40, 60, 6), (40, 61, 5)):
+            notes = [{"note": "timing ended", "time_ns": ended_ns}]
+            if resumed_ns is not None:
+                notes.append({"note": "timing resumed", "time_ns": resumed_ns})
+            assert len(EventLog([], notes).timed(self.iterations())) == num_timed
+        evaluation = {"note": "evaluation measured", "span_ns": [9, 20]}
+        assert len(EventLog([], [*notes, evaluation]).timed(self.iterations())) == num_timed - 2
 
     def test_they_are_told_by_where_they_began(self) -> None:
-        passes = self.passes(
+        log = EventLog([], [
             {"note": "timing ended", "time_ns": 38},
             {"note": "pass", "pass": "operators", "status": "ok", "reason": None, "windows": [[48, 58], [59, 68]],
              "facts": {"iteration_s": 3.0, "flop": {"uncounted": []}}, "tables": {"operators": [{"phase": "forward"}]}},
-            {"note": "pass", "pass": "memory", "status": "failed", "reason": "why", "windows": []})
+            {"note": "pass", "pass": "memory", "status": "failed", "reason": "why", "windows": []}])
         entry = CaseEntry("a", "ok", device="cpu", passes=Passes(timing=TimingPass(median_s=2.0)))
         tables: dict[str, Any] = {"iterations": []}
-        passes.add_to(entry, tables, ["operators", "memory", "counters"], self.iterations())
+        add_passes(log, entry, tables, ["operators", "memory", "counters"], self.iterations())
         assert entry.passes == {
             "timing": TimingPass(median_s=2.0),
             "operators": OperatorsPass("ok", iterations=[5, 6], iteration_s=3.0, overhead_ratio=1.5),
@@ -272,16 +272,14 @@ class TestCountersOfTheTrace:
 
     def sources(self, device: str, asked_for: list[str], rows: list[dict[str, Any]], operators: str | None
                 ) -> tuple[SourceOutcome, dict[str, Any]]:
-        passes = PassNotes()
-        if "operators" in asked_for:
-            passes.add({"note": "pass", "pass": "operators", "status": "failed" if operators else "ok",
-                        "reason": operators, "windows": [], "facts": {"iteration_s": 1.0},
-                        "tables": {"counters": rows}})
-        passes.add({"note": "pass", "pass": "counters", "status": "ok", "reason": None, "windows": [],
-                    "facts": {"sources": {"host": {"status": "ok"}}}, "tables": {"counters": [{"source": "host"}]}})
+        log = EventLog([], [
+            {"note": "pass", "pass": "operators", "status": "failed" if operators else "ok", "reason": operators,
+             "windows": [], "facts": {"iteration_s": 1.0}, "tables": {"counters": rows}},
+            {"note": "pass", "pass": "counters", "status": "ok", "reason": None, "windows": [],
+             "facts": {"sources": {"host": {"status": "ok"}}}, "tables": {"counters": [{"source": "host"}]}}])
         entry = CaseEntry("a", "ok", device=device, passes=Passes(timing=TimingPass(median_s=2.0)))
         tables: dict[str, Any] = {}
-        passes.add_to(entry, tables, asked_for, [])
+        add_passes(log, entry, tables, asked_for, [])
         assert set(entry.passes.counters.sources) == {"host", "kineto"}
         return entry.passes.counters.sources["kineto"], tables
 

@@ -20,7 +20,8 @@ import charact
 from charact.core.timeline import Interval, Iteration
 from charact.measure.script.program.events import ProgramEvents
 from charact.measure.script.program.frames import _LIBRARIES, line_of, location_of
-from charact.measure.script.spans.event_log import EventLogReader, EventLogWriter
+from charact.measure.script.spans.event_log import EventLogWriter
+from charact.measure.script.spans.event_log_reader import EventLogReader
 from charact.measure.script.spans.frame_samples import NUM_KEPT, Samples
 from charact.measure.script.spans.recorder import Kind, SpanRecorder
 from charact.measure.script.spans.stack_sampler import INTERVAL_S, SPARSE_INTERVAL_S, FrameSampler
@@ -300,10 +301,8 @@ def iteration(start_ns: int, end_ns: int, *intervals: tuple[str, int, int]) -> I
 
 
 def samples(*times_ns: int) -> Samples:
-    found = Samples()
-    found.add({"places": [["a.py:1", "f", None], ["a.py:2", "f", "library.g"]],
-               "samples": [[time_ns, time_ns % 2] for time_ns in times_ns]})
-    return found
+    return Samples([{"places": [["a.py:1", "f", None], ["a.py:2", "f", "library.g"]],
+                     "samples": [[time_ns, time_ns % 2] for time_ns in times_ns]}])
 
 
 def test_only_what_lies_in_an_iteration_and_in_no_phase_is_other() -> None:
@@ -336,29 +335,26 @@ def test_forward_and_loss_have_lines_of_their_own() -> None:
 
 
 def test_places_beyond_the_most_frequent_are_counted_only() -> None:
-    found = Samples()
-    found.add({"places": [[f"a.py:{number}", "f", None] for number in range(30)],
-               "samples": [[time_ns, time_ns % 30] for time_ns in range(900)]})
-    facts = found.facts([iteration(0, 900)], [], {"other": 1.0})
+    facts = Samples([{"places": [[f"a.py:{number}", "f", None] for number in range(30)],
+                      "samples": [[time_ns, time_ns % 30] for time_ns in range(900)]}]).facts(
+        [iteration(0, 900)], [], {"other": 1.0})
     assert facts is not None
     assert (facts.num_samples, len(facts.frames)) == (900, NUM_KEPT)
 
 
 def test_the_delay_of_samples_is_that_of_the_median_note() -> None:
-    found = Samples()
-    for delay_s in (1e-5, 2e-4, 3e-5):
-        found.add({"places": [["a.py:1", "f", None]], "samples": [[1, 0]], "delay_s": delay_s})
+    found = Samples({"places": [["a.py:1", "f", None]], "samples": [[1, 0]], "delay_s": delay_s}
+                    for delay_s in (1e-5, 2e-4, 3e-5))
     facts = found.facts([iteration(0, 9)], [], {"other": 1.0})
     assert facts is not None
     assert facts.delay_s == 3e-5
 
 
 def test_places_of_several_notes_are_numbered_through() -> None:
-    found = Samples()
-    assert found.facts([iteration(0, 9)], [], {"other": 1.0}) is None
-    found.add({"places": [["a.py:1", "f", None]], "samples": [[1, 0]]})
-    found.add({"places": [["b.py:1", "g", None]], "samples": [[2, 1], [3, 1]]})
-    facts = found.facts([iteration(0, 9)], [], {"other": 1.0})
+    assert Samples().facts([iteration(0, 9)], [], {"other": 1.0}) is None
+    facts = Samples([{"places": [["a.py:1", "f", None]], "samples": [[1, 0]]},
+                     {"places": [["b.py:1", "g", None]], "samples": [[2, 1], [3, 1]]}]).facts(
+        [iteration(0, 9)], [], {"other": 1.0})
     assert facts is not None
     assert [frame.function for frame in facts.frames] == ["g", "f"]
 
@@ -368,9 +364,8 @@ def test_places_of_several_notes_are_numbered_through() -> None:
     ([None] * 4 + ["torch.optim.adam.Adam.step"] * 9, None)])
 def test_an_update_has_lines_if_the_program_s_own_code_runs_in_it(libraries: list[str | None], num_own: int | None
                                                                   ) -> None:
-    found = Samples()
-    found.add({"places": [[f"a.py:{number}", "f", library] for number, library in enumerate(libraries)],
-               "samples": [[number, number] for number in range(len(libraries))]})
+    found = Samples([{"places": [[f"a.py:{number}", "f", library] for number, library in enumerate(libraries)],
+                      "samples": [[number, number] for number in range(len(libraries))]}])
     facts = found.facts([iteration(0, 50, ("update", 0, 40))], [iteration(0, 50)], {"update": 0.8, "other": 0.0})
     assert facts is not None
     assert facts.num_update_samples == (num_own or 0)
@@ -381,9 +376,8 @@ def test_an_update_has_lines_if_the_program_s_own_code_runs_in_it(libraries: lis
     (5, 0.11, True), (5, 0.09, False), (4, 0.5, False)])
 def test_samples_that_nobody_asked_for_are_shown_where_other_is_large(
         num_samples: int, other_frac: float, is_shown: bool) -> None:
-    found = Samples()
-    found.add({"places": [["a.py:1", "f", None]], "samples": [[time_ns, 0] for time_ns in range(num_samples)],
-               "interval_s": SPARSE_INTERVAL_S})
+    found = Samples([{"places": [["a.py:1", "f", None]], "samples": [[time_ns, 0] for time_ns in range(num_samples)],
+                      "interval_s": SPARSE_INTERVAL_S}])
     facts = found.facts([iteration(0, 9)], [], {"other": other_frac, "data": 0.9})
     assert facts is not None
     assert (facts.interval_s, facts.num_data_samples) == (SPARSE_INTERVAL_S, 0)

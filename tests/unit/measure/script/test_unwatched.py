@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 import torch
+from support.watched import cases, watched
 from torch.utils.data._utils.worker import _worker_loop
 
 from charact.measure.script.hooks import child_patches
 from charact.measure.script.hooks.child_patches import ChildPatches
 from charact.measure.script.hooks.patch_context import PatchContext
-from charact.measure.script.session import Plan, Session
 from charact.measure.script.spans.blind_spots import unwatched
-from charact.measure.script.spans.event_log_to_record import EventLog, read_event_log, script_cases
+from charact.measure.script.spans.event_log_reader import EventLog
 from charact.measure.script.spans.recorder import SpanRecorder
 
 
@@ -36,12 +36,8 @@ def predict() -> None:
         torch.nn.Linear(2, 2)(torch.ones(1, 2))
 
 
-def watched(directory: Path, program: Callable[[], object]) -> EventLog:
-    session = Session(directory, Plan())
-    session.start()
-    program()
-    session.close("to its end")
-    return read_event_log(directory)
+def unwatched_of(log: EventLog) -> tuple[int, int]:
+    return log.total("unwatched", "children"), log.total("unwatched", "threads")
 
 
 def in_child(function: Callable[[], None]) -> None:
@@ -61,15 +57,15 @@ def in_thread(function: Callable[[], None]) -> None:
 @pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork")
 def test_forked_children_that_train_are_counted_once_each(tmp_path: Path) -> None:
     log = watched(tmp_path, lambda: [in_child(train), in_child(predict), train(), in_child(train)])
-    assert (log.num_children, log.num_threads) == (2, 0)
+    assert unwatched_of(log) == (2, 0)
     assert sum(one.training for one in log.iterations) == 4  # nothing of the children
-    ((entry, _),) = script_cases(log, "mine", "mine.py", 0, None)
+    ((entry, _),) = cases(log)
     assert unwatched(2, 0)[0] in entry.passes.timing.blind_spots
 
 
 def test_threads_that_train_are_counted(tmp_path: Path) -> None:
     log = watched(tmp_path, lambda: [in_thread(predict), in_thread(train), train()])
-    assert (log.num_children, log.num_threads) == (0, 1)
+    assert unwatched_of(log) == (0, 1)
 
 
 @pytest.mark.parametrize(("method", "target", "num_children"), [
@@ -126,4 +122,4 @@ WITH_TORCH = "import torch, time; time.sleep(0.7)"
 def test_programs_with_torch_that_a_script_starts_are_counted(tmp_path: Path, command: list[str], num_children: int
                                                               ) -> None:
     log = watched(tmp_path, lambda: [subprocess.run(command, check=True), train()])
-    assert log.num_children == num_children
+    assert unwatched_of(log) == (num_children, 0)

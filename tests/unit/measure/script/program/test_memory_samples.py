@@ -13,7 +13,8 @@ from torch.utils.data import DataLoader, Dataset
 from charact.core.timeline import Iteration
 from charact.measure.script.program.memory_samples import MemorySamples
 from charact.measure.script.session import Plan, Session
-from charact.measure.script.spans.event_log_to_record import EventLog, read_event_log, script_cases
+from charact.measure.script.spans.event_log_reader import EventLog, read_event_log
+from charact.measure.script.spans.event_log_to_record import script_cases
 from charact.record.schema import Rows
 
 MIB = 2**20
@@ -79,10 +80,9 @@ def test_long_collections_count_in_their_iterations(tmp_path: Path) -> None:
 
 
 def test_only_the_part_of_a_collection_inside_of_an_iteration_counts() -> None:
-    log = EventLog([Iteration(begin, begin + 10, []) for begin in (0, 10, 20)])
-    log.program_notes.add({"note": "collections", "rows": [[3, 5], [8, 12]]})
-    log.program_notes.add({"note": "memory", "rows": [[4, 100, None], [9, 200, 7], [25, 300, None]]})
-    log.program_notes.add({"note": "workers' memory", "rows": [[15, 50]]})
+    log = EventLog([Iteration(begin, begin + 10, []) for begin in (0, 10, 20)], [
+        {"note": "collections", "rows": [[3, 5], [8, 12]]}, {"note": "workers' memory", "rows": [[15, 50]]},
+        {"note": "memory", "rows": [[4, 100, None], [9, 200, 7], [25, 300, None]]}])
     ((_, tables),) = script_cases(log, "train", "train.py", 0, None)
     rows = tables["program_iterations"]
     assert [row["gc_s"] for row in rows] == [4e-9, 2e-9, None]

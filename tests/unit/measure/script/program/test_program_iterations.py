@@ -11,7 +11,8 @@ from charact.core.timeline import Interval, Iteration
 from charact.measure.script.program import events as program_events
 from charact.measure.script.program.events import ProgramEvents
 from charact.measure.script.session import Plan, Session
-from charact.measure.script.spans.event_log_to_record import EventLog, read_event_log, script_cases
+from charact.measure.script.spans.event_log_reader import EventLog, read_event_log
+from charact.measure.script.spans.event_log_to_record import script_cases
 from charact.record.schema import PHASES, Rows
 
 SECOND = 10**9
@@ -50,9 +51,9 @@ def test_every_iteration_has_a_row_with_its_kind_in_its_case() -> None:
     log = EventLog([Iteration(begin * SECOND, end * SECOND,
                               [Interval("forward", begin * SECOND, begin * SECOND + SECOND // 4)],
                               training=training)
-                    for training, begin, end in spans])
-    log.passes.timing_ended_ns, log.passes.timing_resumed_ns = 5 * SECOND, 9 * SECOND
-    log.program_notes.add({"note": "began", "time_ns": SECOND // 2})
+                    for training, begin, end in spans],
+                   [{"note": "began", "time_ns": SECOND // 2}, {"note": "timing ended", "time_ns": 5 * SECOND},
+                    {"note": "timing resumed", "time_ns": 9 * SECOND}])
     train, infer = rows_of(log, skip=1)
     assert column(train, "index") == [0, 1, 3, 4, 5]
     assert column(train, "kind") == ["warm-up", "timed", "timed", "pass", "timed"]

@@ -19,7 +19,8 @@ from charact.measure.script.program.settings import (
     process_settings,
 )
 from charact.measure.script.session import Plan, Session
-from charact.measure.script.spans.event_log_to_record import read_event_log, script_cases
+from charact.measure.script.spans.event_log_reader import read_event_log
+from charact.measure.script.spans.event_log_to_record import script_cases
 
 
 class Own(torch.optim.Optimizer):
