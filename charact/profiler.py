@@ -17,8 +17,8 @@ from charact.core.errors import UserError
 from charact.core.files import release
 from charact.core.output import warn
 from charact.measure.script.annotations import Annotations
+from charact.measure.script.exit_handling import TerminationHandler
 from charact.measure.script.session import Plan, Session, is_recording
-from charact.measure.script.termination_signals import TerminationHandler
 from charact.record.in_progress import LOCK, BegunRun, begin_run
 from charact.record.redaction import redacted_arguments
 

@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 from torch.multiprocessing.spawn import ProcessException, start_processes
 
-from charact.measure.script.ranks.flight_recorder import enable_flight_recorder
+from charact.measure.script.ranks.collectives import enable_flight_recorder
 
 _NUM_RECORDED = 4096
 """Collectives that PyTorch keeps of each rank until they are read."""

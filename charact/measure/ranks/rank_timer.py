@@ -13,8 +13,7 @@ from charact.core.timeline import Interval, Iteration
 from charact.measure.passes.phase_timer import phases_for
 from charact.measure.script.hooks.patch_context import Replacements
 from charact.measure.script.hooks.patches import COLLECTIVES
-from charact.measure.script.ranks.flight_recorder import FlightRecorder
-from charact.measure.script.spans.collectives import Arrival, Arrivals, collective_rows, with_waiting
+from charact.measure.script.ranks.collectives import Arrivals, FlightRecorder, collective_rows, with_waiting
 from charact.record.manifest_passes import CollectivesPass
 from charact.record.schema import Rows
 
@@ -68,7 +67,7 @@ class RankTimer:
         self._num_iterations += len(iterations)
         note = self._recorder.note(self._num_iterations) or {"lost": 0, "rows": []}
         self._num_lost += note["lost"]
-        arrivals = Arrivals([Arrival(*row) for row in note["rows"]])
+        arrivals = Arrivals(note["rows"])
         waits, self._waits = self._waits, []
         iterations = [with_waiting(_interrupted(iteration, waits), arrivals) for iteration in iterations]
         return iterations, [collective_rows(0, iteration, arrivals) for iteration in iterations]

@@ -7,9 +7,9 @@ import contextlib
 import ctypes
 import gc
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 import torch
@@ -24,7 +24,7 @@ from charact.measure.passes.memory_pass import MemoryProbe
 from charact.measure.passes.operators import NUM_ITERATIONS, OperatorProbe
 from charact.measure.script.hooks.patch_context import Replacements, subclasses
 from charact.measure.script.inspection.instrument import InspectionInstrument
-from charact.measure.script.program_state import PhaseMarks, ProgramState, compiles, compute_device
+from charact.measure.script.program_state import Instrument, PhaseMarks, ProgramState, compiles, compute_device
 from charact.measure.script.spans.recorder import SpanRecorder
 from charact.record.in_progress import TRACE
 from charact.record.schema import Rows
@@ -65,42 +65,14 @@ def quiet_allocator() -> Iterator[None]:
         level.value = before
 
 
-class Instrument(Protocol):
-    """Measurement of a program's iterations, each between `begin` and `end`."""
-
-    num_iterations: int
-    warms_up: bool
-    """Whether an iteration runs between `prepare` and the first that is measured."""
-    may_end_early: bool
-    """Whether fewer iterations are measured if they take much of charact's time budget."""
-
-    def prepare(self) -> None:
-        """Set up."""
-
-    def begin(self) -> None:
-        """Start to measure an iteration."""
-
-    def end(self, *, last: bool) -> None:
-        """End the iteration."""
-
-    def drop(self) -> None:
-        """End the iteration and discard it."""
-
-    def found(self) -> tuple[dict[str, Rows], dict[str, Any]]:
-        """Return rows by table, and facts, of all measured iterations."""
-
-    def clean(self) -> None:
-        """Undo `prepare`."""
-
-
-class _Operators:
+class _Operators(Instrument):
     """Profiler trace of iterations, with annotations of phases and layers."""
 
     num_iterations = NUM_ITERATIONS
-    warms_up, may_end_early = True, True
+    may_end_early = True
 
-    def __init__(self, seen: ProgramState, recorder: SpanRecorder, directory: Path) -> None:
-        self._models = seen.models()
+    def __init__(self, state: ProgramState, recorder: SpanRecorder, directory: Path) -> None:
+        self._models = state.models()
         self._marks = PhaseMarks(recorder)
         self._layers = contextlib.ExitStack()
         self._probe = OperatorProbe(directory / TRACE, compute_device(), replays_work=not compiles())
@@ -127,27 +99,24 @@ class _Operators:
         self._marks.stop()
         self._probe.drop()
 
-    def found(self) -> tuple[dict[str, Rows], dict[str, Any]]:
-        found = self._probe.found()
+    def results(self) -> tuple[dict[str, Rows], dict[str, Any]]:
+        measured = self._probe.found()
         layers = [row for prefix, model in self._models.items() for row in layer_rows(model, prefix)]
-        tables = {"operators": found.operator_rows, "kernels": found.kernel_rows, "counters": found.counter_rows,
-                  "layers": layers, "flop": list(found.flop_rows)}
-        return tables, msgspec.to_builtins(found.facts) | {"flop": found.flop_facts}
+        tables = {"operators": measured.operator_rows, "kernels": measured.kernel_rows, "layers": layers,
+                  "counters": measured.counter_rows, "flop": list(measured.flop_rows)}
+        return tables, msgspec.to_builtins(measured.facts) | {"flop": measured.flop_facts}
 
     def clean(self) -> None:
         self._layers.close()
 
 
-class _Memory:
+class _Memory(Instrument):
     """Profiler's allocation events of one iteration."""
 
-    num_iterations = 1
-    may_end_early = False
-
-    def __init__(self, seen: ProgramState, recorder: SpanRecorder, _: Path) -> None:
+    def __init__(self, state: ProgramState, recorder: SpanRecorder, _: Path) -> None:
         # Without an optimizer, an iteration begins inside a fetch, and `prepare` patches only later fetches.
-        self.warms_up = not seen.optimizers()
-        self._probe = MemoryProbe(compute_device(), list(seen.models().values()), seen.optimizers(), others=True)
+        self.warms_up = not state.optimizers()
+        self._probe = MemoryProbe(compute_device(), list(state.models().values()), state.optimizers(), others=True)
         self._marks = PhaseMarks(recorder, self._probe.phase_ended)
         self._replacements = Replacements()
         self._silence = contextlib.ExitStack()
@@ -169,19 +138,20 @@ class _Memory:
 
     def end(self, *, last: bool) -> None:
         with self._silence:
-            self._listening = False
-            self._marks.stop()
-            self._probe.stop()
+            self._stop()
             self._rows, self._facts = self._probe.found()
             self._marks.check()
 
     def drop(self) -> None:
         with self._silence:
-            self._listening = False
-            self._marks.stop()
-            self._probe.stop()
+            self._stop()
 
-    def found(self) -> tuple[dict[str, Rows], dict[str, Any]]:
+    def _stop(self) -> None:
+        self._listening = False
+        self._marks.stop()
+        self._probe.stop()
+
+    def results(self) -> tuple[dict[str, Rows], dict[str, Any]]:
         return {"memory": self._rows}, msgspec.to_builtins(self._facts) | {"num_iterations": 1}
 
     def clean(self) -> None:
@@ -207,19 +177,15 @@ class _Memory:
         return wrapper
 
 
-class _Counters:
+class _Counters(Instrument):
     """Counter readings over several iterations, including the time between them, such as a validation."""
 
     num_iterations = 10
-    warms_up, may_end_early = True, False
 
     def __init__(self, _: ProgramState, recorder: SpanRecorder, __: Path) -> None:
         self._timeline = PhaseTimeline(compute_device())
         self._marks = PhaseMarks(recorder, mark=self._timeline)
         self._sampler = Sampler(chosen_sources(None), compute_device())
-
-    def prepare(self) -> None:
-        pass
 
     def begin(self) -> None:
         """Start the counters before the first iteration."""
@@ -237,10 +203,7 @@ class _Counters:
             self._facts = {"duration_s": duration_s, "spans": drawable(spans, self._sampler.begun_ns)}
             self._marks.check()
 
-    def drop(self) -> None:
-        """Do nothing: the counters also cover the time between iterations."""
-
-    def found(self) -> tuple[dict[str, Rows], dict[str, Any]]:
+    def results(self) -> tuple[dict[str, Rows], dict[str, Any]]:
         return {"counters": self._rows}, self._facts | {
             "num_iterations": self.num_iterations, "sources": self._sampler.outcomes}
 
@@ -249,7 +212,7 @@ class _Counters:
         self._sampler.abandon()
 
 
-INSTRUMENTS: dict[str, Callable[[ProgramState, SpanRecorder, Path], Instrument]] = {
+INSTRUMENTS: dict[str, type[Instrument]] = {
     "operators": _Operators, "memory": _Memory, "inspection": InspectionInstrument,
     "counters": _Counters,
 }
@@ -257,13 +220,13 @@ INSTRUMENTS: dict[str, Callable[[ProgramState, SpanRecorder, Path], Instrument]]
 
 def _check_no_other_profiler() -> None:
     """Raise if the program has its own PyTorch profiler: a process can have only one, and its events would be lost."""
-    if _has_profiler():
-        gc.collect()
-        if _has_profiler():
-            raise UserError("the program uses PyTorch's profiler itself, and a process can have only one")
-
-
-def _has_profiler() -> bool:
     bases = torch.profiler.profile, torch.autograd.profiler.profile
     kinds = {id(kind) for base in bases for kind in (base, *subclasses(base))}
-    return not kinds.isdisjoint(id(type(obj)) for obj in gc.get_objects())
+
+    def has_profiler() -> bool:
+        return not kinds.isdisjoint(id(type(obj)) for obj in gc.get_objects())
+
+    if has_profiler():
+        gc.collect()
+        if has_profiler():
+            raise UserError("the program uses PyTorch's profiler itself, and a process can have only one")

@@ -1,7 +1,7 @@
 """Schedule of the passes that follow the timing of a profiled program; imports no torch when loaded.
 
 Each pass measures its own iterations, after one iteration of warm-up. Instruments therefore disturb neither other
-passes nor the timing.
+passes nor the timing. Afterwards, some passes measure the evaluations inside of a training.
 """
 
 import contextlib
@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 from charact.core.errors import UserError
 from charact.measure.passes.resident_memory import resident_peak_bytes
-from charact.measure.script.spans.recorder import SpanRecorder
+from charact.measure.script.spans.recorder import Kind, SpanRecorder
 
 if TYPE_CHECKING:
-    from charact.measure.script.pass_instruments import Instrument
+    from charact.measure.script.program_state import Instrument
 
 _NEEDED = ": all passes need 22 iterations, or 10 after those of --iterations"
 LEAST_BUDGET_S = 5.0
@@ -39,6 +39,10 @@ _NUM_TIMED = 13
 """Number of iterations before the passes: these take 7, so that a script of 20 steps has all of them."""
 _LONG_ENOUGH = (9, 1.0), (4, 3.0)
 """Numbers of iterations that are enough if they took so many seconds: a program may have few long iterations."""
+_WARMUP = 3
+"""Batches of each evaluation that are inferred before a pass measures."""
+_ENDS = frozenset({Kind.FETCH, Kind.BACKWARD, Kind.STEP, Kind.UPDATE})
+"""Spans that end an evaluation, except for fetches of its own loader."""
 
 
 class PassScheduler:
@@ -55,15 +59,18 @@ class PassScheduler:
         note: writes a note to the event log.
         budget_frac: share of the program's time that the passes may take, or `LEAST_BUDGET_S` if that is more; a pass
             is skipped if earlier ones have taken it. None: no limit. Processor time of the calling thread counts.
+        in_step: whether other ranks decide, too, when the passes begin: then all decide alike.
     """
 
     def __init__(self, passes: Sequence[str], directory: Path, recorder: SpanRecorder, objects: Mapping[int, Any],
                  names: Callable[[], Mapping[int, str]], note: Callable[[dict[str, Any]], None],
-                 budget_frac: float | None = None) -> None:
-        self._waiting = list(passes)
+                 budget_frac: float | None = None, *, in_step: bool = False) -> None:
+        self._passes, self._waiting = passes, list(passes)
         self._directory, self._recorder, self._note = directory, recorder, note
         self._objects, self._names = objects, names
-        self._began_s, self._budget_frac = time.perf_counter(), budget_frac
+        self._began_s, self._budget_frac, self._in_step = time.perf_counter(), budget_frac, in_step
+        self._num_timed = self._first_end_ns = 0
+        self._is_due = False
         self._spent_s = 0.0
         """Processor time of the passes, which other programs do not lengthen, without that of the iterations."""
         self._acting_s = 0.0
@@ -102,9 +109,22 @@ class PassScheduler:
         """Whether a pass is running or waiting."""
         return self._instrument is not None or bool(self._waiting)
 
-    def iteration_ended(self) -> None:
-        """Note the end of an iteration before the passes."""
-        self._ends_s.append(time.thread_time())
+    def are_due(self, *, iteration_ended: bool) -> bool:
+        """Return whether the passes may run if all iterations are measured: those before were many or long.
+
+        Call it at every boundary. It decides only at the end of an iteration; once True, the result stays True.
+        """
+        if iteration_ended and not self._is_due:
+            now_ns = perf_counter_ns()
+            self._num_timed += 1
+            if self._num_timed == 1:
+                self._first_end_ns = now_ns
+            passed_s = (now_ns - self._first_end_ns) / 1e9
+            self._is_due = self._num_timed >= _NUM_TIMED or (not self._in_step and any(
+                self._num_timed >= fewest and passed_s >= least_s for fewest, least_s in _LONG_ENOUGH))
+            if not self._is_due:
+                self._ends_s.append(time.thread_time())
+        return self._is_due
 
     def advance(self, *, iteration_ended: bool) -> bool:
         """Start or end passes at a boundary; return whether more iterations are needed.
@@ -117,7 +137,7 @@ class PassScheduler:
         if self._waiting and not self._begun:
             self._begun = True
             self._peak_before_bytes = resident_peak_bytes()
-            self._note({"note": "timing ended", "time_ns": time.perf_counter_ns()})
+            self._note({"note": "timing ended", "time_ns": perf_counter_ns()})
         if iteration_ended:
             self._attempt(self._next_iteration)
             self._iteration_s = time.thread_time()
@@ -125,9 +145,10 @@ class PassScheduler:
             self._attempt(self._look_for_validation)
         return self.needs_more
 
-    def continue_with(self, passes: Sequence[str]) -> None:
-        """Run passes on the evaluation, after all others have ended."""
-        self._waiting, self._mode, self._iteration_s = list(passes), "infer", None
+    def continue_in_evaluations(self) -> None:
+        """Run the passes "operators" and "memory" on evaluations, after all passes on the training have ended."""
+        self._waiting, self._mode = [name for name in self._passes if name in ("operators", "memory")], "infer"
+        self._iteration_s = None
 
     def interrupt(self) -> None:
         """Discard the iteration that is measured now: the program does something else."""
@@ -155,32 +176,40 @@ class PassScheduler:
         self._waiting.clear()
 
     def _next_iteration(self) -> None:
-        if self._instrument is None:
+        instrument = self._instrument
+        if instrument is None:
             self._open_next()
             return
         iteration_s = None if self._iteration_s is None else self._acting_s - self._iteration_s
-        if self._since_ns is not None:
-            window = [self._since_ns, time.perf_counter_ns()]
+        if self._since_ns is None:
+            self._typical_s = iteration_s
+        else:
+            window = [self._since_ns, perf_counter_ns()]
             self._spent_s += self._added_s(iteration_s, self._typical_s)
             reading_s = 0.0
-            if self._instrument.may_end_early:
-                reading_s = _READING_FACTOR * self._added_s(iteration_s, self._long_s())
+            if instrument.may_end_early:
+                times_s = sorted(end_s - begin_s for begin_s, end_s in pairwise(self._ends_s))
+                long_s = [*times_s[:-1], *([] if self._typical_s is None else [self._typical_s])]
+                reading_s = _READING_FACTOR * self._added_s(iteration_s, max(long_s, default=None))
             if reading_s and self._spent_s + reading_s > self._allowed_s():
                 raise UserError(f"an iteration calls so many operators that reading them would take some "
                                 f"{reading_s:.0f} s of processor time, and {self._allowed_s():.1f} s were allowed for "
                                 "passes: give a larger --budget")
-            last = len(self._windows) + 1 == self._instrument.num_iterations or (
-                self._instrument.may_end_early and self._spent_s + reading_s > self._allowed_s() / 2)
-            self._instrument.end(last=last)
+            last = len(self._windows) + 1 == instrument.num_iterations or (
+                instrument.may_end_early and self._spent_s + reading_s > self._allowed_s() / 2)
+            instrument.end(last=last)
             self._windows.append(window)
             self._since_ns = None
             if last:
-                self._finish(self._instrument)
+                tables, facts = instrument.results()
+                instrument.clean()
+                self._instrument = None
+                self._peak_after_bytes = resident_peak_bytes()
+                self._note_pass(self._name, "ok", None, facts=facts, tables=tables)
                 self._open_next()
                 return
-        else:
-            self._typical_s = iteration_s
-        self._begin(self._instrument)
+        self._since_ns = perf_counter_ns()
+        instrument.begin()
 
     def _added_s(self, iteration_s: float | None, usual_s: float | None) -> float:
         """Return the processor time (s) that a pass added to an iteration; 0 if it is not clearly more than usual."""
@@ -188,14 +217,6 @@ class PassScheduler:
             return 0.0
         added_s = iteration_s - usual_s
         return added_s if added_s > _CLEAR_FRAC * usual_s else 0.0
-
-    def _long_s(self) -> float | None:
-        times_s = sorted(end_s - begin_s for begin_s, end_s in pairwise(self._ends_s))
-        return max([*times_s[:-1], *([] if self._typical_s is None else [self._typical_s])], default=None)
-
-    def _begin(self, instrument: "Instrument") -> None:
-        self._since_ns = time.perf_counter_ns()
-        instrument.begin()
 
     def _open_next(self) -> None:
         if self._waiting and self._spend() > self._allowed_s():
@@ -210,13 +231,18 @@ class PassScheduler:
             self._instrument = INSTRUMENTS[self._name](seen, self._recorder, self._directory)
             self._instrument.prepare()
             if not self._instrument.warms_up and self._mode == "train":
-                self._begin(self._instrument)
+                self._since_ns = perf_counter_ns()
+                self._instrument.begin()
 
     def _skip_waiting(self, reason: str) -> None:
+        self._windows = []
         for name in self._waiting:
-            self._note({"note": "pass", "pass": name, "mode": self._mode, "status": "skipped", "windows": [],
-                        "reason": reason})
+            self._note_pass(name, "skipped", reason)
         self._waiting.clear()
+
+    def _note_pass(self, name: str, status: str, reason: str | None, **results: Any) -> None:
+        self._note({"note": "pass", "pass": name, "mode": self._mode, "status": status, "reason": reason,
+                    "windows": self._windows, **results})
 
     def _allowed_s(self) -> float:
         """Return the time that the passes may take, from the program's time so far."""
@@ -224,14 +250,6 @@ class PassScheduler:
             return float("inf")
         program_s = time.perf_counter() - self._began_s - self._spent_s
         return max(LEAST_BUDGET_S, self._budget_frac * program_s)
-
-    def _finish(self, instrument: "Instrument") -> None:
-        tables, facts = instrument.found()
-        instrument.clean()
-        self._instrument = None
-        self._peak_after_bytes = resident_peak_bytes()
-        self._note({"note": "pass", "pass": self._name, "mode": self._mode, "status": "ok", "reason": None,
-                    "windows": self._windows, "facts": facts, "tables": tables})
 
     def _look_for_validation(self) -> None:
         """Discard the current iteration if a trained model runs inference, because that is a validation."""
@@ -279,32 +297,53 @@ class PassScheduler:
             with contextlib.suppress(Exception):
                 instrument.clean()
         self._peak_after_bytes = resident_peak_bytes()
-        self._note({"note": "pass", "pass": self._name, "mode": self._mode, "status": "failed", "reason": reason,
-                    "windows": self._windows})
+        self._note_pass(self._name, "failed", reason)
 
 
-class PassStart:
-    """Counts iterations until the passes begin; more are timed after the passes.
+class EvaluationPasses:
+    """Runs passes on the evaluations inside of a training; an iteration begins where its next batch is fetched."""
 
-    `in_step`: other ranks decide, too: then always 13 are timed, so that all decide alike.
-    """
+    def __init__(self, scheduler: PassScheduler, recorder: SpanRecorder, note: Callable[[dict[str, Any]], None]
+                 ) -> None:
+        self._scheduler, self._recorder, self._note = scheduler, recorder, note
+        self._loader = 0
+        self._num_batches = 0
+        """Number of batches of the loader that were inferred one after another."""
+        self._is_inferred = False
+        self._since_ns: int | None = None
+        """Time since which passes act; None while they do not."""
+        scheduler.continue_in_evaluations()
 
-    def __init__(self, *, in_step: bool = False) -> None:
-        self._in_step = in_step
-        self._num_iterations = self._first_end_ns = 0
-        self._is_reached = False
+    def fetched(self, loader: int) -> None:
+        """Notice that the program has a batch of a loader, given by its owner ID."""
+        if loader != self._loader:
+            self._loader, self._num_batches = loader, 0
+        self._is_inferred = False
 
-    def is_reached(self, *, iteration_ended: bool) -> bool:
-        """Return whether the passes may run: iterations were many or long.
+    def inferred(self) -> None:
+        """Notice a forward without gradients."""
+        self._num_batches += not self._is_inferred
+        self._is_inferred = True
+        if self._num_batches == _WARMUP and self._loader and self._scheduler.needs_more:
+            self._recorder.on_open = self._on_open
 
-        Call it at every boundary. It decides only at the end of an iteration; once True, the result stays True.
-        """
-        if not self._is_reached and iteration_ended:
-            now_ns = perf_counter_ns()
-            self._num_iterations += 1
-            if self._num_iterations == 1:
-                self._first_end_ns = now_ns
-            passed_s = (now_ns - self._first_end_ns) / 1e9
-            self._is_reached = self._num_iterations >= _NUM_TIMED or (not self._in_step and any(
-                self._num_iterations >= fewest and passed_s >= least_s for fewest, least_s in _LONG_ENOUGH))
-        return self._is_reached
+    def trained(self) -> None:
+        """Notice an optimizer's step."""
+        self._num_batches = 0
+
+    def stop(self) -> None:
+        """End the iteration that is measured now, since the evaluation has ended."""
+        self._recorder.on_open = None
+        if self._since_ns is not None:
+            self._scheduler.interrupt()
+            self._note({"note": "evaluation measured", "span_ns": [self._since_ns, perf_counter_ns()]})
+            self._since_ns = None
+
+    def _on_open(self, kind: Kind, owner: int, _is_method: bool) -> None:
+        if kind is Kind.FETCH and owner == self._loader:
+            if self._since_ns is None:
+                self._since_ns = perf_counter_ns()
+            if not self._scheduler.advance(iteration_ended=True):
+                self.stop()
+        elif kind in _ENDS:
+            self.stop()

@@ -1,8 +1,11 @@
-"""State of a profiled program that instruments need: its models and optimizers, and annotations of its phases."""
+"""What the instruments of a profiled program's passes share: its models, annotations of its phases, and a clock."""
 
 import contextlib
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import perf_counter_ns
 from typing import Any
 
 import torch
@@ -10,8 +13,41 @@ from torch import nn
 
 from charact.core.errors import UserError
 from charact.measure.passes.marks import phase_mark
-from charact.measure.script.spans.device_clock import program_device
+from charact.measure.script.spans.device_clock import is_capturing, program_device
 from charact.measure.script.spans.recorder import PHASES, Kind, SpanRecorder
+from charact.record.schema import Rows
+
+
+class Instrument:
+    """Measurement of a program's iterations, each between `begin` and `end`."""
+
+    num_iterations = 1
+    warms_up = True
+    """Whether an iteration runs between `prepare` and the first that is measured."""
+    may_end_early = False
+    """Whether fewer iterations are measured if they take much of charact's time budget."""
+
+    def __init__(self, state: "ProgramState", recorder: SpanRecorder, directory: Path) -> None:
+        raise NotImplementedError
+
+    def prepare(self) -> None:
+        """Set up."""
+
+    def begin(self) -> None:
+        """Start to measure an iteration."""
+
+    def end(self, *, last: bool) -> None:
+        """End the iteration."""
+
+    def drop(self) -> None:
+        """End the iteration and discard it."""
+
+    def results(self) -> tuple[dict[str, Rows], dict[str, Any]]:
+        """Return rows by table, and facts, of all measured iterations."""
+        raise NotImplementedError
+
+    def clean(self) -> None:
+        """Undo `prepare`."""
 
 
 class ProgramState:
@@ -39,8 +75,7 @@ class ProgramState:
 
     def optimizers(self) -> list[torch.optim.Optimizer]:
         """Return the program's optimizers."""
-        return [obj for obj in list(self._objects.values()) if isinstance(obj, torch.optim.Optimizer)]
-
+        return list(self.optimizers_by_name().values())
 
     def optimizers_by_name(self) -> dict[str, torch.optim.Optimizer]:
         """Return the program's optimizers by its own names for them, else by their classes."""
@@ -112,3 +147,33 @@ class PhaseMarks:
             self._mark.__exit__(None, None, None)
             self._mark = None
             self._on_span_end()
+
+
+@dataclass(frozen=True, order=True)
+class Moment:
+    """A time on the host, and the event recorded on the device at that time; None on a CPU."""
+
+    host_ns: int
+    event: Any = field(default=None, compare=False)
+
+
+class Clock:
+    """Records moments, and computes the time between them."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+
+    def now(self) -> Moment:
+        """Return the current moment."""
+        if self._device.type != "cuda" or is_capturing(self._device):
+            return Moment(perf_counter_ns())
+        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        event.record(torch.cuda.current_stream(self._device))
+        return Moment(perf_counter_ns(), event)
+
+    def seconds(self, start: Moment, end: Moment) -> float:
+        """Return the time (s) between two moments: on the device if both have an event, else on the host."""
+        if start.event is None or end.event is None:
+            return (end.host_ns - start.host_ns) / 1e9
+        end.event.synchronize()
+        return float(start.event.elapsed_time(end.event)) / 1e3

@@ -19,7 +19,7 @@ from charact.machine.rank_identity import rank_identity
 from charact.measure.script.exit_handling import ExitHandler, StandardError
 from charact.measure.script.hooks.import_hook import when_imported
 from charact.measure.script.live_panel import start_panel
-from charact.measure.script.ranks.flight_recorder import enable_flight_recorder
+from charact.measure.script.ranks.collectives import enable_flight_recorder
 from charact.measure.script.session import EnoughMeasured, Plan, Session
 from charact.measure.script.spans.iterations import MAX_WARMUP_ITERATIONS
 from charact.measure.script.spans.stack_sampler import INTERVAL_S, SPARSE_INTERVAL_S

@@ -18,12 +18,11 @@ import msgspec
 from charact.core.errors import UserError
 from charact.machine.core_use import CoreMeter
 from charact.machine.facts import torch_facts
-from charact.measure.script.evaluation_passes import EvaluationPasses
 from charact.measure.script.hooks.patches import Patches
-from charact.measure.script.pass_scheduler import PassScheduler, PassStart
+from charact.measure.script.pass_scheduler import EvaluationPasses, PassScheduler
 from charact.measure.script.program.frames import variable_name
 from charact.measure.script.program.owner_facts import owner_facts
-from charact.measure.script.ranks.flight_recorder import FlightRecorder
+from charact.measure.script.ranks.collectives import FlightRecorder
 from charact.measure.script.ranks.hang_watch import HangWatch
 from charact.measure.script.spans.device_clock import DeviceClock, device_name, is_capturing, program_device
 from charact.measure.script.spans.event_log import EventLogWriter
@@ -42,7 +41,7 @@ MAX_SLICES = 500_000
 class Plan:
     """Iterations to measure: after the first `skip`, that many (None: all), and whether the program then ends.
 
-    If all are measured, the passes run after some iterations (`PassStart`), and timing resumes.
+    If all are measured, the passes run after some iterations (`PassScheduler.are_due`), and timing resumes.
     """
 
     skip: int = 0
@@ -100,8 +99,8 @@ class Session:
         self._steps = StepCounter()
         self._num_threads = 0
         """PyTorch's default number of threads."""
-        self._pass_start = PassStart(in_step=is_rank) if plan.iterations is None and plan.passes else None
-        """Decides when the passes run if all iterations are measured; None afterwards."""
+        self._awaits_passes = plan.iterations is None and bool(plan.passes)
+        """Whether passes have not ended, if all iterations are measured."""
         self._flight_recorder = FlightRecorder() if is_rank else None
         self._on_hang = on_hang
         self._hang_watch = None if hang_after_s is None else HangWatch(
@@ -120,7 +119,8 @@ class Session:
         self._notes: list[dict[str, Any]] = [{"note": "began", "time_ns": self._began_ns}]
         """Notes to write with the next slices."""
         self._pass_scheduler = PassScheduler(plan.passes, directory, self.recorder, self._objects,
-                                             lambda: self._names()["names"], self.note, plan.budget_frac)
+                                             lambda: self._names()["names"], self.note, plan.budget_frac,
+                                             in_step=is_rank)
         self._evaluation: EvaluationPasses | None = None
         """Passes on evaluations; None before those of the training have ended."""
         _SESSIONS.add(self)
@@ -241,10 +241,8 @@ class Session:
         if ended or (is_forward and not (last.grad and last.training)):  # the latter is probably inference
             events.memory.sample(self.recorder.progress)
         if plan.iterations is None:
-            timed = self._pass_start is not None and self._pass_start.is_reached(iteration_ended=ended)
+            timed = self._awaits_passes and self._pass_scheduler.are_due(iteration_ended=ended)
             if not timed:
-                if ended and self._pass_start is not None:
-                    self._pass_scheduler.iteration_ended()
                 self.flush_if_due()
                 return
         else:  # one more than requested: an iteration ends where the next begins
@@ -270,13 +268,13 @@ class Session:
 
     def _passes_ended(self) -> None:
         """Resume the timing if all iterations are measured, else end it."""
-        if self._pass_start is None:
+        if not self._awaits_passes:
             self._end_watching()
         else:
-            self._pass_start = None
+            self._awaits_passes = False
             self.note({"note": "timing resumed", "time_ns": perf_counter_ns()})
             if self._events.any_optimizer and self._flight_recorder is None:
-                self._evaluation = EvaluationPasses(self._pass_scheduler, self.recorder, self.note, self._plan.passes)
+                self._evaluation = EvaluationPasses(self._pass_scheduler, self.recorder, self.note)
 
     def _stop_if_measured(self) -> None:
         if self._plan.stop and not self.recorder.on and self.problem is None:

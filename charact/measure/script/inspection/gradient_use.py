@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from charact.measure.script.inspection.clock import Clock, Moment
+from charact.measure.script.program_state import Clock, Moment
 
 _COMPARED = 8
 """Number of a group's parameters whose first elements are compared, to detect updates without an optimizer."""

@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from charact.measure.script.inspection.clock import Clock, Moment
 from charact.measure.script.inspection.gradient_use import GradientUse
 from charact.measure.script.inspection.held_data import held_data
 from charact.measure.script.inspection.module_calls import ModuleCalls
@@ -21,7 +20,7 @@ from charact.measure.script.inspection.tensor_contents import (
     num_used_rows,
     padding_frac,
 )
-from charact.measure.script.program_state import ProgramState, compiles, compute_device
+from charact.measure.script.program_state import Clock, Instrument, Moment, ProgramState, compiles, compute_device
 from charact.measure.script.spans.device_clock import is_capturing
 from charact.measure.script.spans.recorder import Kind, SpanRecorder
 from charact.record.schema import Rows
@@ -34,7 +33,7 @@ _FEW_FRAC, _MANY_FRAC = 0.01, 0.05
 _FAST = "a GPU computes with denormal numbers at full speed"
 
 
-class InspectionInstrument:
+class InspectionInstrument(Instrument):
     """Instrument that reads gradients, optimizer state, inputs and module calls of one iteration.
 
     A fact that cannot be read is empty, and `missing` has the reason. Gradients are also followed in the iteration
@@ -43,12 +42,9 @@ class InspectionInstrument:
     *Error*: hooks add some microseconds to each module's call and each parameter's gradient.
     """
 
-    num_iterations = 1
-    warms_up, may_end_early = True, False
-
-    def __init__(self, seen: ProgramState, recorder: SpanRecorder, _: Path) -> None:
+    def __init__(self, state: ProgramState, recorder: SpanRecorder, _: Path) -> None:
         self._recorder, self._device = recorder, compute_device()
-        self._models, self._optimizers = seen.models(), seen.optimizers_by_name()
+        self._models, self._optimizers = state.models(), state.optimizers_by_name()
         self._missing: dict[str, str] = {}
         self._clock = Clock(self._device)
         self._gradients = GradientUse(self._models, self._optimizers, self._clock)
@@ -102,7 +98,7 @@ class InspectionInstrument:
         self._calls.forget()
         self._forget()
 
-    def found(self) -> tuple[dict[str, Rows], dict[str, Any]]:
+    def results(self) -> tuple[dict[str, Rows], dict[str, Any]]:
         """See `Instrument`."""
         facts = {
             "embeddings": list(self._embeddings.values()),

@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn.modules import module as modules
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
-from charact.measure.script.inspection.clock import Clock, Moment
+from charact.measure.script.program_state import Clock, Moment
 
 _FEWEST_CALLS, _MOST_LAYERS, _MOST_RECOMPUTED = 20, 20, 5
 """Minimum number of calls of a reported module; maximum numbers of reported and of recomputed modules."""

@@ -7,7 +7,7 @@ from types import FrameType
 
 from charact.core.running_frame import frame_reader
 from charact.measure.script.program.frames import location_of
-from charact.measure.script.ranks.flight_recorder import FlightRecorder
+from charact.measure.script.ranks.collectives import FlightRecorder
 from charact.measure.script.spans.recorder import PHASES, SpanRecorder
 
 _CHECKS = 20

@@ -17,7 +17,7 @@ from msgspec import Meta
 
 from charact.core.bounded_reading import check_declared
 from charact.core.timeline import Iteration
-from charact.measure.script.spans.collectives import Arrival, Arrivals, with_waiting
+from charact.measure.script.ranks.collectives import Arrival, Arrivals, with_waiting
 from charact.measure.script.spans.event_log import (
     ALL_FLAGS,
     BEGINS,

@@ -11,8 +11,8 @@ from msgspec import Meta
 from charact.core.errors import UserError
 from charact.core.timeline import Iteration, Mode, iteration_rows, total_s
 from charact.measure.script.program.facts import program_facts, program_iteration_rows
+from charact.measure.script.ranks.collectives import collective_rows
 from charact.measure.script.spans.blind_spots import NO_DEVICE_TIMES, blind_spots, unwatched
-from charact.measure.script.spans.collectives import collective_rows
 from charact.measure.script.spans.event_log_reader import EventLog
 from charact.measure.script.spans.frame_samples import Samples
 from charact.measure.script.spans.iterations import MAX_WARMUP_ITERATIONS

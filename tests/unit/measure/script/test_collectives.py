@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from charact.core.timeline import Interval, Iteration
-from charact.measure.script.spans.collectives import Arrival, Arrivals, collective_rows, with_waiting
+from charact.measure.script.ranks.collectives import Arrival, Arrivals, collective_rows, with_waiting
 from charact.measure.script.spans.iterations import iteration_of
 from charact.measure.script.spans.recorder import Kind, Slice
 

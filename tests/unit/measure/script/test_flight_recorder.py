@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from torch._C import _distributed_c10d
 
-from charact.measure.script.ranks.flight_recorder import FlightRecorder, enable_flight_recorder
+from charact.measure.script.ranks.collectives import FlightRecorder, enable_flight_recorder
 
 
 def entry(number: int, name: str = "gloo:all_reduce", **changes: Any) -> dict[str, Any]:
@@ -38,9 +38,9 @@ def test_a_collective_has_its_group_bytes_and_time(dump: list[dict[str, Any]]) -
              entry(3, is_p2p=True, p2p_seq_id=7)]  # fmt: skip
     first, second, third, fourth = rows(FlightRecorder().note(1))
     assert before_ns - 1e6 <= first[0] <= time.perf_counter_ns() + 1e6
-    assert first[1:] == ["default", 3, 1, "all_reduce", 3 * 4 * 4 + 2 * 8, None, "gloo"]
-    assert second[1:] == ["mesh_dp", 2, 2, "all_reduce", 800, None, "gloo"]
-    assert third[4:] == ["_all_gather_base", None, 1_500_000, "nccl"]
+    assert first[1:] == ("default", 3, 1, "all_reduce", 3 * 4 * 4 + 2 * 8, None, "gloo")
+    assert second[1:] == ("mesh_dp", 2, 2, "all_reduce", 800, None, "gloo")
+    assert third[4:] == ("_all_gather_base", None, 1_500_000, "nccl")
     assert fourth[3] == 7
 
 

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from charact.measure.script.ranks.flight_recorder import FlightRecorder
+from charact.measure.script.ranks.collectives import FlightRecorder
 from charact.measure.script.ranks.hang_watch import HangWatch
 from charact.measure.script.spans.recorder import Kind, SpanRecorder
 

@@ -51,7 +51,7 @@ class Fake:
             Fake.calls.append(name if last is None else f"{name} {'last' if last else 'one'}")
             if name == Fake.breaks_in:
                 raise ValueError("out of\norder")
-            return ({"counters": [{"value": 1}]}, {"num_iterations": 2}) if name == "found" else None
+            return ({"counters": [{"value": 1}]}, {"num_iterations": 2}) if name == "results" else None
 
         return call
 
@@ -92,7 +92,7 @@ class TestTheOrder:
     def test_each_pass_has_an_iteration_to_get_going_and_then_its_own(self, monkeypatch: pytest.MonkeyPatch) -> None:
         program = Program("first", "second", monkeypatch=monkeypatch)
         assert [program.iterate() for _ in range(7)] == [True] * 6 + [False]
-        one = ["prepare", "begin", "end one", "begin", "end last", "found", "clean"]
+        one = ["prepare", "begin", "end one", "begin", "end last", "results", "clean"]
         assert Fake.calls == one * 2
         assert program.endings == [("first", "ok", None), ("second", "ok", None)]
         assert program.notes[0]["note"] == "timing ended"
@@ -108,7 +108,7 @@ class TestTheOrder:
         program.scheduler.stop()
         assert program.notes == []
 
-    @pytest.mark.parametrize("place", ["prepare", "begin", "end", "found", "clean"])
+    @pytest.mark.parametrize("place", ["prepare", "begin", "end", "results", "clean"])
     def test_a_pass_that_breaks_leaves_its_reason_and_the_next_goes_on(self, place: str,
                                                                        monkeypatch: pytest.MonkeyPatch) -> None:
         program = Program("first", "second", monkeypatch=monkeypatch)
@@ -161,9 +161,9 @@ class TestTheOrder:
         monkeypatch.setattr(Fake, "may_end_early", True, raising=False)
         program = Program("first", monkeypatch=monkeypatch, budget_frac=0.0)
         for time_s in (0.01, 0.3, 0.01, 0.2, 0.01):  # one is an exception, such as an evaluation
-            program.scheduler.iteration_ended()
+            program.scheduler.are_due(iteration_ended=True)
             compute(time_s)
-        program.scheduler.iteration_ended()
+        program.scheduler.are_due(iteration_ended=True)
         program.iterate()
         while program.iterate():
             compute(0.15)
@@ -187,7 +187,7 @@ class TestTheOrder:
         monkeypatch.setattr(Fake, "warms_up", False, raising=False)
         program = Program("first", monkeypatch=monkeypatch)
         assert [program.iterate() for _ in range(3)] == [True, True, False]
-        assert Fake.calls == ["prepare", "begin", "end one", "begin", "end last", "found", "clean"]
+        assert Fake.calls == ["prepare", "begin", "end one", "begin", "end last", "results", "clean"]
 
     def test_a_validation_in_between_sends_a_pass_to_another_iteration(self, monkeypatch: pytest.MonkeyPatch) -> None:
         program = Program("first", monkeypatch=monkeypatch)
@@ -372,7 +372,7 @@ class TestCountersOfAWatchedProgram:
             recorder.leave()
             time.sleep(0.03)
             instrument.end(last=number == 2)
-        tables, facts = instrument.found()
+        tables, facts = instrument.results()
         instrument.clean()
         samples = [row for row in tables["counters"] if row["time_s"] is not None]
         assert {row["phase"] for row in samples} == {"forward", None}

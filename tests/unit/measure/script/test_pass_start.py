@@ -1,9 +1,12 @@
 """When the passes of a profiled program begin."""
 
+from pathlib import Path
+
 import pytest
 
 from charact.measure.script import pass_scheduler
-from charact.measure.script.pass_scheduler import PassStart
+from charact.measure.script.pass_scheduler import PassScheduler
+from charact.measure.script.spans.recorder import SpanRecorder
 
 
 @pytest.mark.parametrize(("times_s", "in_step", "num_iterations"), [
@@ -23,10 +26,10 @@ def test_passes_begin_after_many_or_long_iterations(monkeypatch: pytest.MonkeyPa
         return now_ns
 
     monkeypatch.setattr(pass_scheduler, "perf_counter_ns", clock)
-    start = PassStart(in_step=in_step)
-    assert not start.is_reached(iteration_ended=False)
+    scheduler = PassScheduler([], Path(), SpanRecorder(), {}, dict, lambda _: None, in_step=in_step)
+    assert not scheduler.are_due(iteration_ended=False)
     seen = 0
-    while not start.is_reached(iteration_ended=True):
+    while not scheduler.are_due(iteration_ended=True):
         seen += 1
     assert seen + 1 == num_iterations
-    assert start.is_reached(iteration_ended=False)
+    assert scheduler.are_due(iteration_ended=False)

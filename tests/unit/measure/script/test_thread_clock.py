@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from charact.measure.script.spans.thread_clock import ThreadClock
+from charact.measure.script.spans.stack_sampler import ThreadClock
 
 pytestmark = pytest.mark.clock
 

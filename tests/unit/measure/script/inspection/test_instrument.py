@@ -64,7 +64,7 @@ class Program:
         inspection.begin()
         iteration()
         inspection.end(last=True)
-        tables, facts = inspection.found()
+        tables, facts = inspection.results()
         inspection.clean()
         assert tables == {}
         return facts
@@ -310,5 +310,5 @@ def test_a_discarded_iteration_leaves_nothing() -> None:
     inspection.drop()
     inspection.begin()
     inspection.end(last=True)
-    assert inspection.found()[1]["layer_calls"] == []
+    assert inspection.results()[1]["layer_calls"] == []
     inspection.clean()
