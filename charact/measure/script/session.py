@@ -21,7 +21,6 @@ from charact.machine.facts import torch_facts
 from charact.measure.script.hooks.patches import Patches
 from charact.measure.script.pass_scheduler import EvaluationPasses, PassScheduler
 from charact.measure.script.program.frames import variable_name
-from charact.measure.script.program.owner_facts import owner_facts
 from charact.measure.script.ranks.collectives import FlightRecorder
 from charact.measure.script.ranks.hang_watch import HangWatch
 from charact.measure.script.spans.device_clock import DeviceClock, device_name, is_capturing, program_device
@@ -192,8 +191,10 @@ class Session:
         return {"note": "settings", "settings": process_settings()}
 
     def _facts(self, number: int) -> dict[str, Any]:
+        from charact.measure.script.program.settings import owner_facts
+
         facts = owner_facts(number, self._objects, self._variables[number], self._patches.context.places)
-        return facts | {"methods": self._patches.methods_of(number)} if facts["kind"] == "model" else facts
+        return facts | {"methods": sorted(self._patches.methods.names[number])} if facts["kind"] == "model" else facts
 
     def _names(self) -> dict[str, Any]:
         """Return a note with the names of models and optimizers that are global variables of the main module."""

@@ -27,35 +27,18 @@ class FunctionalPatches:
         from torch._functorch import eager_transforms
 
         replace = self._context.replacements.wrap
-        for name, wrap in (("grad_impl", self._gradient), ("grad_and_value_impl", self._gradient),
+        gradient = self._context.span(Kind.TRANSFORM, notify=Kind.BACKWARD)
+        for name, wrap in (("grad_impl", gradient), ("grad_and_value_impl", gradient),
                            ("_vjp_with_argnums", self._vjp)):
             if hasattr(eager_transforms, name):
                 replace(eager_transforms, name, wrap)
         replace(torch.no_grad, "__enter__", self._enter)
         replace(torch.no_grad, "__exit__", self._exit)
 
-    def _gradient(self, original: Any) -> Any:
-        """Wrap a call that computes a forward and its gradients."""
-        recorder, context = self._context.recorder, self._context
-
-        def wrapper(*args: Any, **kwargs: Any) -> Any:
-            if not context.may_open(Kind.TRANSFORM):
-                return original(*args, **kwargs)
-            recorder.enter(Kind.TRANSFORM)
-            try:
-                result = original(*args, **kwargs)
-            finally:
-                recorder.leave()
-            if recorder.idle:
-                context.on_span_end(Kind.BACKWARD, 0)
-            return result
-
-        return wrapper
-
     def _vjp(self, original: Any) -> Any:
         """Wrap a call that computes a forward, and returns a function that computes the gradients."""
-        in_transform, in_backward = self._context.span(Kind.TRANSFORM), self._context.span(Kind.BACKWARD, notify=True)
-        recorded = in_transform(original)
+        recorded = self._context.span(Kind.TRANSFORM)(original)
+        in_backward = self._context.span(Kind.BACKWARD, notify=Kind.BACKWARD)
 
         def wrapper(*args: Any, **kwargs: Any) -> Any:
             if not self._context.may_open(Kind.TRANSFORM):

@@ -15,14 +15,24 @@ _WORD_BYTES = 8
 
 
 class LoaderPatches:
-    """Patches of data loaders and their iterators."""
+    """Patches of data loaders and their iterators.
+
+    Forked workers add the times of their fetches to shared memory; workers that are started in another way have no
+    patches, and add nothing.
+    """
 
     def __init__(self, context: PatchContext) -> None:
         self._context = context
         self._numbers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         """IDs of the loaders that were started, from 1."""
         self._num_loaders = 0
-        self.worker_times = WorkerTimes()
+        self._starting = 0
+        """ID of the loader that starts workers now; a forked worker keeps that of its own."""
+        self.in_child = False
+        """Whether this is a forked child of the watched program."""
+        self._times = memoryview(mmap.mmap(-1, _MOST_LOADERS * _MOST_WORKERS * _WORD_BYTES)).cast("q")
+        """Times (ns) of each worker of each loader."""
+        self._noted: list[tuple[int, int]] = []
         self._started: dict[int, tuple[int, int, int]] = {}
         """Loader, and begin and end of the start, of each iterator whose first batch was not fetched, by its `id`."""
 
@@ -36,11 +46,7 @@ class LoaderPatches:
         replace(dataloader.DataLoader, "__iter__", self._iterate)
         replace(dataloader.DataLoader, "__init__", self._create)
         for fetcher in (fetch._MapDatasetFetcher, fetch._IterableDatasetFetcher):
-            replace(fetcher, "fetch", self.worker_times.fetch)
-
-    def notes(self) -> list[dict[str, Any]]:
-        """Return notes of the workers' times since the last call."""
-        return self.worker_times.notes(self._num_loaders)
+            replace(fetcher, "fetch", self._fetch_in_worker)
 
     def _create(self, original: Any) -> Any:
         """Wrap the constructor, to note which line calls it."""
@@ -60,13 +66,21 @@ class LoaderPatches:
             if not recorder.on or get_ident() != self._context.thread:
                 return original(loader)
             begin_ns, opens = perf_counter_ns(), self._context.may_open(Kind.FETCH)
-            self.worker_times.starting = number = self._loader_id(loader)
+            if loader not in self._numbers:
+                from charact.measure.script.program.settings import loader_settings
+
+                self._num_loaders += 1
+                self._numbers[loader] = self._num_loaders
+                with contextlib.suppress(Exception):  # the program's own loader may be anything
+                    self._context.events.loader(
+                        self._num_loaders, loader_settings(loader) | self._context.places.of(loader))
+            self._starting = number = self._numbers[loader]
             if opens:
                 recorder.enter(Kind.FETCH)
             try:
                 iterator = original(loader)
             finally:
-                self.worker_times.starting = 0
+                self._starting = 0
                 if opens:
                     recorder.leave()
             self._started[id(iterator)] = number, begin_ns, perf_counter_ns()
@@ -75,18 +89,6 @@ class LoaderPatches:
             return iterator
 
         return wrapper
-
-    def _loader_id(self, loader: Any) -> int:
-        """Return the ID of a loader; its first start records its settings."""
-        if loader not in self._numbers:
-            from charact.measure.script.program.settings import loader_settings
-
-            self._num_loaders += 1
-            self._numbers[loader] = self._num_loaders
-            with contextlib.suppress(Exception):  # the program's own loader may be anything
-                self._context.events.loader(
-                    self._num_loaders, loader_settings(loader) | self._context.places.of(loader))
-        return self._numbers[loader]
 
     def _fetch(self, original: Any) -> Any:
         """Wrap the fetch of a batch; a fetch that finds no batch starts no iteration."""
@@ -116,22 +118,7 @@ class LoaderPatches:
 
         return wrapper
 
-
-class WorkerTimes:
-    """Times (ns) in shared memory, one for each worker of each loader; forked workers add to them.
-
-    Workers that are started in another way have no patches, and add nothing.
-    """
-
-    def __init__(self) -> None:
-        self.starting = 0
-        """ID, from 1, of the loader that starts workers now; a forked worker keeps that of its own."""
-        self.in_child = False
-        """Whether this is a forked child of the watched program."""
-        self._times = memoryview(mmap.mmap(-1, _MOST_LOADERS * _MOST_WORKERS * _WORD_BYTES)).cast("q")
-        self._noted: list[tuple[int, int]] = []
-
-    def fetch(self, original: Any) -> Any:
+    def _fetch_in_worker(self, original: Any) -> Any:
         """Wrap the method of a fetcher that returns a batch."""
         def wrapper(fetcher: Any, index: Any) -> Any:
             if not self.in_child:
@@ -140,22 +127,19 @@ class WorkerTimes:
             try:
                 return original(fetcher, index)
             finally:
-                self._add(perf_counter_ns() - begin_ns)
+                from torch.utils.data import get_worker_info
+
+                worker = get_worker_info()
+                if worker is not None and worker.id < _MOST_WORKERS and 0 < self._starting <= _MOST_LOADERS:
+                    self._times[(self._starting - 1) * _MOST_WORKERS + worker.id] += perf_counter_ns() - begin_ns
 
         return wrapper
 
-    def notes(self, num_loaders: int) -> list[dict[str, Any]]:
-        """Return a note with the time of each loader's workers, if it has changed."""
-        rows = [(number, total) for number in range(1, min(num_loaders, _MOST_LOADERS) + 1)
+    def notes(self) -> list[dict[str, Any]]:
+        """Return a note with the time of each loader's workers, if it has changed since the last call."""
+        rows = [(number, total) for number in range(1, min(self._num_loaders, _MOST_LOADERS) + 1)
                 if (total := sum(self._times[(number - 1) * _MOST_WORKERS:number * _MOST_WORKERS]))]
         if rows == self._noted:
             return []
         self._noted = rows
         return [{"note": "worker fetch", "rows": rows}]
-
-    def _add(self, time_ns: int) -> None:
-        from torch.utils.data import get_worker_info
-
-        worker = get_worker_info()
-        if worker is not None and worker.id < _MOST_WORKERS and 0 < self.starting <= _MOST_LOADERS:
-            self._times[(self.starting - 1) * _MOST_WORKERS + worker.id] += time_ns

@@ -24,7 +24,7 @@ class Replacements:
     def wrap(self, target: Any, name: str, wrap: Callable[[Any], Any]) -> None:
         """Replace a function by `wrap(function)`; skip attributes that are not callable or already replaced."""
         original = getattr(target, name)
-        if not callable(original) or self.holds(original):
+        if not callable(original) or any(original is replacement for *_, replacement in self._made):
             return
         replacement: Any = functools.wraps(original)(hidden_from_warnings(wrap(original)))
         replacement.__prepare_scriptable__ = lambda: original  # TorchScript compiles the original
@@ -34,10 +34,6 @@ class Replacements:
         """Set an attribute of the target itself; an inherited attribute is shadowed."""
         self._made.append((target, name, vars(target).get(name, _ABSENT), replacement))
         setattr(target, name, replacement)
-
-    def holds(self, function: Any) -> bool:
-        """Return whether a function is one of the replacements."""
-        return any(function is replacement for *_, replacement in self._made)
 
     def undo(self) -> None:
         """Restore all attributes, except those that the program has replaced in the meantime."""
@@ -66,9 +62,9 @@ def code_hidden_from_warnings(code: CodeType) -> CodeType:
 
 def subclasses(kind: type[Any]) -> Iterator[type[Any]]:
     """Yield all direct and indirect subclasses; one with several bases may appear repeatedly."""
-    for one in kind.__subclasses__():
-        yield one
-        yield from subclasses(one)
+    for subclass in kind.__subclasses__():
+        yield subclass
+        yield from subclasses(subclass)
 
 
 class PatchContext:
@@ -117,11 +113,11 @@ class PatchContext:
             self.training_threads.add(thread)
         return thread == self.thread
 
-    def span(self, kind: Kind, owner: int = 0, *, notify: bool = False,
+    def span(self, kind: Kind, owner: int = 0, *, notify: Kind | None = None,
              on_open: Callable[[tuple[Any, ...], dict[str, Any]], None] | None = None) -> Callable[[Any], Any]:
         """Return a wrapper that opens a span of a kind and owner, after `on_open(arguments, keyword arguments)`.
 
-        With `notify` its end calls `on_span_end`.
+        Its end calls `on_span_end` with the kind `notify`, unless that is None.
         """
         recorder, is_compiling, is_watched_thread = self.recorder, self.is_compiling, self._is_watched_thread
 
@@ -136,8 +132,8 @@ class PatchContext:
                     result = original(*args, **kwargs)
                 finally:
                     recorder.leave()
-                if notify and recorder.idle:
-                    self.on_span_end(kind, owner)
+                if notify is not None and recorder.idle:
+                    self.on_span_end(notify, owner)
                 return result
 
             return wrapper

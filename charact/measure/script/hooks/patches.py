@@ -44,14 +44,10 @@ class Patches:
         self._optimizers = OptimizerPatches(self.context)
         self._compiling = CompilePatches(self.context)
         self.children = ChildPatches(self.context)
-        self._methods = MethodPatches(self.context)
+        self.methods = MethodPatches(self.context)
         self._functional = FunctionalPatches(self.context, lambda: self.context.events.any_optimizer)
         self._stop_waiting: Callable[[], None] = lambda: None
         """Cancels the patches of a module that is not imported yet."""
-
-    def methods_of(self, owner: int) -> list[str]:
-        """Return the names of a model's methods, other than `forward`, that are recorded as forwards."""
-        return sorted(self._methods.names[owner])
 
     def install(self) -> None:
         """Install the patches; functions that the program has already imported by name are not recorded.
@@ -66,13 +62,14 @@ class Patches:
         self._is_grad_enabled, self._is_anomaly_enabled = torch.is_grad_enabled, torch.is_anomaly_enabled
         self._loss_class, self._tensor_class = _Loss, torch.Tensor
         replace = self.context.replacements.wrap
+        backward = partial(self.context.span, Kind.BACKWARD, notify=Kind.BACKWARD)
         replace(torch.nn.Module, "__call__", self._module_call)
         self._patch_own_calls(torch.nn.Module)
         for name in dir(functional):
             if (name.endswith("_loss") or "cross_entropy" in name or name == "kl_div") and not name.startswith("_"):
                 replace(functional, name, self.context.span(Kind.LOSS))
-        replace(torch.autograd, "backward", self.context.span(Kind.BACKWARD, notify=True, on_open=self._note_backward))
-        replace(torch.autograd, "grad", self.context.span(Kind.BACKWARD, notify=True, on_open=self._count_backward))
+        replace(torch.autograd, "backward", backward(on_open=self._note_backward))
+        replace(torch.autograd, "grad", backward(on_open=self._count_backward))
         replace(torch.nn.Module, "zero_grad", self.context.span(Kind.UPDATE, ZEROED))
         for name in ("to", "cuda"):
             replace(torch.Tensor, name, self._copy)
@@ -85,7 +82,7 @@ class Patches:
         self.context.events.tensor_class = torch.Tensor
         gc.callbacks.append(self.context.events.collection)
         self._loaders.install()
-        self._methods.install()
+        self.methods.install()
         self._functional.install()
         self.children.install()
         self._optimizers.install()
@@ -101,7 +98,7 @@ class Patches:
     def stop_in_child(self) -> None:
         """Record nothing any more in a forked child, but the times of a loader's worker."""
         self._forget_collections()
-        self._loaders.worker_times.in_child = True
+        self._loaders.in_child = True
 
     def notes(self, *, last: bool = False) -> list[dict[str, Any]]:
         """Return notes of the events besides spans since the last call; `last` if watching has ended."""
@@ -115,7 +112,7 @@ class Patches:
         """Wrap a module's call: a forward or a loss. It is the most frequent call, so the cheapest checks are first."""
         recorder, is_compiling, grad_enabled, thread = (
             self.context.recorder, self.context.is_compiling, self._is_grad_enabled, self.context.thread)
-        methods, note_inputs = self._methods, self.context.events.inputs
+        methods, note_inputs = self.methods, self.context.events.inputs
         forward = Kind.FORWARD  # a variable takes a fifth of the time of an attribute of an enumeration
 
         def wrapper(module: Any, *args: Any, **kwargs: Any) -> Any:
@@ -133,7 +130,8 @@ class Patches:
             try:
                 outputs = original(module, *args, **kwargs)
             finally:
-                if kind is forward and self._is_criterion(module, outputs):
+                if kind is forward and isinstance(outputs, self._tensor_class) and outputs.dim() == 0 \
+                        and not any(True for _ in module.parameters()):  # a criterion
                     recorder.leave_as(Kind.LOSS)
                 else:
                     recorder.leave()
@@ -159,17 +157,13 @@ class Patches:
             if inspect.isfunction(own) and not kind.__module__.startswith("torch."):
                 self.context.replacements.wrap(kind, "__call__", self._module_call)
 
-        def made(kind: Any, /, **options: Any) -> None:
+        def init_subclass(kind: Any, /, **options: Any) -> None:
             super(base, kind).__init_subclass__(**options)
             watch_own(kind)
 
         for kind in subclasses(base):
             watch_own(kind)
-        self.context.replacements.put(base, "__init_subclass__", classmethod(made))
-
-    def _is_criterion(self, module: Any, outputs: Any) -> bool:
-        return isinstance(outputs, self._tensor_class) and outputs.dim() == 0 and not any(
-            True for _ in module.parameters())
+        self.context.replacements.put(base, "__init_subclass__", classmethod(init_subclass))
 
     def _copy(self, original: Any) -> Any:
         """Wrap the conversion of a tensor, and record only copies from the host to a device."""

@@ -1,10 +1,13 @@
 """Buffer of a watched program's events that are not spans, until they are written as notes. No torch in here."""
 
-from time import perf_counter_ns
+import contextlib
+import os
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable
+from time import perf_counter_ns, thread_time_ns
 from typing import Any
 
 from charact.measure.script.program.frozen_models import FrozenModels
-from charact.measure.script.program.memory_samples import MemorySamples
 
 MAX_EVENTS = 10_000
 """Largest number of events of a kind that are recorded."""
@@ -12,6 +15,18 @@ MAX_LOADERS = 100
 _MIN_COLLECTION_NS = 1_000_000
 _MAX_TENSORS = 32
 """Largest number of tensors whose shapes are compared in a call of a model."""
+INTERVAL_NS, _LONG_INTERVAL_NS = 20_000_000, 100_000_000
+"""Shortest time between two samples of the program's own memory: the first ones, and later. One takes some 70 µs."""
+_NUM_DENSE = 200
+"""Number of these first samples."""
+_WORKERS_INTERVAL_NS = 100_000_000
+"""Shortest time between two samples of the workers' memory."""
+_COST_FACTOR, _FIRST_COST_FACTOR, _NUM_FIRST = 100, 20, 20
+"""Time between two samples of the workers' memory, in times of the processor time of one; the same for the first ones,
+and their number."""
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
+_MOST_BYTES = 4096
+"""Largest number of bytes that are read of a file."""
 
 
 class ProgramEvents:
@@ -23,23 +38,21 @@ class ProgramEvents:
     def __init__(self) -> None:
         self.tensor_class: type[Any] | tuple[()] = ()
         """Class of tensors; none until PyTorch is imported."""
-        self._last_shapes: dict[int, list[Any]] = {}
-        """Shapes of the inputs of each model's latest call."""
-        self._shapes: list[tuple[int, int, list[Any]]] = []
-        self._num_shapes = 0
         self.any_optimizer = False
         """Whether the program has created an optimizer."""
-        self._frozen = FrozenModels()
-        self._epochs: list[tuple[int, ...]] = []
-        self._num_epochs = 0
-        self._loaders: list[dict[str, Any]] = []
-        self._num_loaders = 0
         self.memory = MemorySamples()
-        self._collections: list[tuple[int, int]] = []
-        self._num_collections = self._collection_ns = 0
-        self._num_backwards = self._num_anomalous = self._num_noted = 0
         self.graph_place: dict[str, Any] | None = None
         """File and line of the first backward with `create_graph=True`."""
+        self._rows: dict[str, list[tuple[Any, ...]]] = defaultdict(list)
+        """Events by the kind of their note."""
+        self._numbers: Counter[str] = Counter()
+        """Numbers of all events so far."""
+        self._last_shapes: dict[int, list[Any]] = {}
+        """Shapes of the inputs of each model's latest call."""
+        self._frozen = FrozenModels()
+        self._loaders: list[dict[str, Any]] = []
+        self._collection_ns = 0
+        self._num_backwards = self._num_anomalous = self._num_noted = 0
 
     def inputs(self, owner: int, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Record the shapes of a model's input tensors if they differ from those of its last call.
@@ -55,13 +68,12 @@ class ProgramEvents:
                 shapes = [each.shape if type(each) is tensor else _concrete(each.shape) for each in tensors]
             if self.any_optimizer:
                 self._frozen.call(owner, module, tensors)
-            if not shapes or self._last_shapes.get(owner) == shapes or self._num_shapes >= MAX_EVENTS:
+            if not shapes or self._last_shapes.get(owner) == shapes:
                 return
         except Exception:  # such as a nested tensor, which has no sizes
             return
-        self._last_shapes[owner] = shapes
-        self._num_shapes += 1
-        self._shapes.append((perf_counter_ns(), owner, shapes))
+        if self._add("input shapes", perf_counter_ns(), owner, shapes):
+            self._last_shapes[owner] = shapes
 
     def backward(self, is_anomalous: bool) -> None:
         """Count a backward, and whether it runs under anomaly detection."""
@@ -73,22 +85,17 @@ class ProgramEvents:
         now_ns = perf_counter_ns()
         if phase == "start":
             self._collection_ns = now_ns
-        elif now_ns - self._collection_ns >= _MIN_COLLECTION_NS and self._collection_ns \
-                and self._num_collections < MAX_EVENTS:
-            self._num_collections += 1
-            self._collections.append((self._collection_ns, now_ns))
+        elif now_ns - self._collection_ns >= _MIN_COLLECTION_NS and self._collection_ns:
+            self._add("collections", self._collection_ns, now_ns)
 
     def loader(self, number: int, settings: dict[str, Any]) -> None:
         """Record the settings of a loader."""
-        if self._num_loaders < MAX_LOADERS:
-            self._num_loaders += 1
+        if number <= MAX_LOADERS:
             self._loaders.append({"note": "loader", "loader": number, "settings": settings})
 
     def epoch(self, loader: int, begin_ns: int, ready_ns: int, owner: int, fetch_ns: int, end_ns: int) -> None:
         """Record the start of a loader."""
-        if self._num_epochs < MAX_EVENTS:
-            self._num_epochs += 1
-            self._epochs.append((loader, begin_ns, ready_ns, owner, fetch_ns, end_ns))
+        self._add("epochs", loader, begin_ns, ready_ns, owner, fetch_ns, end_ns)
 
     def notes(self, *, last: bool = False) -> list[dict[str, Any]]:
         """Return the events since the last call as notes.
@@ -98,16 +105,9 @@ class ProgramEvents:
                 ran under anomaly detection.
         """
         notes, self._loaders = self._loaders, []
-        if self._shapes:
-            notes.append({"note": "input shapes", "rows": self._shapes})
-            self._shapes = []
-        if self._collections:
-            notes.append({"note": "collections", "rows": self._collections})
-            self._collections = []
+        notes += [{"note": kind, "rows": rows} for kind, rows in self._rows.items()]
+        self._rows = defaultdict(list)
         notes += self.memory.take()
-        if self._epochs:
-            notes.append({"note": "epochs", "rows": self._epochs})
-            self._epochs = []
         if self._num_backwards > self._num_noted and (last or self._num_anomalous or not self._num_noted):
             notes.append({"note": "backwards", "total": self._num_backwards, "anomalous": self._num_anomalous,
                           "create_graph": self.graph_place})
@@ -115,6 +115,14 @@ class ProgramEvents:
         if last and (frozen := self._frozen.rows()):
             notes.append({"note": "frozen models", "rows": frozen})
         return notes
+
+    def _add(self, kind: str, *row: Any) -> bool:
+        """Record an event unless there are too many of its kind; return whether it is recorded."""
+        self._numbers[kind] += 1
+        if self._numbers[kind] > MAX_EVENTS:
+            return False
+        self._rows[kind].append(row)
+        return True
 
     def _tensors_of(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
         """Return the tensors among arguments, including those in lists, tuples and dictionaries."""
@@ -129,11 +137,82 @@ class ProgramEvents:
 
 
 def _concrete(shape: Any) -> Any:
-    """Return the shape of a tensor of a subclass.
-
-    Raises:
-        ValueError: a length is symbolic. During an export, comparing it would fix its value.
-    """
+    """Return a shape; raise if a length is symbolic: during an export, comparing it would fix its value."""
     if any(type(length) is not int for length in shape):
         raise ValueError("symbolic shape")
     return shape
+
+
+class MemorySamples:
+    """Buffer of samples of the program's and its workers' memory, until they are written as notes.
+
+    A sample of the program has its resident set and the bytes in the CUDA allocator; one of the workers has the memory
+    that they do not share.
+    """
+
+    def __init__(self) -> None:
+        self.allocated_bytes: Callable[[], int] | None = None
+        """Returns the bytes in the allocator of the program's device; None on a CPU."""
+        self._due_ns = self._num_samples = 0
+        self._program: list[tuple[int, int, int | None]] = []
+        self._workers: list[tuple[int, int]] = []
+        self._worker_processes: set[int] = set()
+        self._workers_due_ns = self._num_workers_samples = 0
+
+    def sample(self, now_ns: int) -> None:
+        """Sample the program's memory, unless it was sampled shortly before."""
+        if now_ns < self._due_ns:
+            return
+        self._num_samples += 1
+        self._due_ns = now_ns + (INTERVAL_NS if self._num_samples < _NUM_DENSE else _LONG_INTERVAL_NS)
+        fields = _read("/proc/self/statm").split()
+        allocated = None
+        if self.allocated_bytes is not None:
+            with contextlib.suppress(Exception):  # no error of the device may reach the program here
+                allocated = self.allocated_bytes()
+        if len(fields) > 1:
+            self._program.append((now_ns, int(fields[1]) * _PAGE_BYTES, allocated))
+
+    def watch_workers(self, processes: Iterable[int]) -> None:
+        """Add processes whose memory is sampled until they end."""
+        self._worker_processes.update(processes)
+
+    def sample_workers(self) -> bool:
+        """Sample the memory that the workers share with no other process, and return True, unless it is too early.
+
+        The kernel walks all pages of a process for it, some milliseconds, so samples take 1 % of a core at most; the
+        first 20 take 5 %. Another thread may call this.
+        """
+        if not self._worker_processes or perf_counter_ns() < self._workers_due_ns:
+            return False
+        begin_ns = thread_time_ns()
+        total = 0
+        for process in list(self._worker_processes):
+            lines = _read(f"/proc/{process}/smaps_rollup").splitlines()
+            sizes = [int(line.split()[1]) * 1024 for line in lines if line.startswith(b"Private_")]
+            total += sum(sizes)
+            if not sizes:  # it has ended, or must not be read
+                self._worker_processes.discard(process)
+        now_ns = perf_counter_ns()
+        if self._worker_processes:
+            self._workers.append((now_ns, total))
+        self._num_workers_samples += 1
+        factor = _FIRST_COST_FACTOR if self._num_workers_samples <= _NUM_FIRST else _COST_FACTOR
+        self._workers_due_ns = now_ns + max(_WORKERS_INTERVAL_NS, factor * (thread_time_ns() - begin_ns))
+        return True
+
+    def take(self) -> list[dict[str, Any]]:
+        """Return the samples since the last call as notes."""
+        (program, self._program), (workers, self._workers) = (self._program, []), (self._workers, [])
+        return [{"note": name, "rows": rows} for name, rows in (("memory", program), ("workers' memory", workers))
+                if rows]
+
+
+def _read(path: str) -> bytes:
+    with contextlib.suppress(OSError):
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            return os.read(file, _MOST_BYTES)
+        finally:
+            os.close(file)
+    return b""

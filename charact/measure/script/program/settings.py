@@ -1,10 +1,11 @@
-"""Settings of a watched program that affect its speed: of its models, optimizers and loaders, and of PyTorch."""
+"""Facts and settings of a watched program: of its models, optimizers and loaders, and of PyTorch."""
 
 import contextlib
 import multiprocessing
+import re
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from torch.nn.parameter import is_lazy
 from torch.utils.data import ConcatDataset, StackDataset, Subset, TensorDataset
 
 from charact.machine.facts import usable_cores
+from charact.measure.script.program.frames import CreationPlaces
 
 _PARALLEL = ("DistributedDataParallel", "DataParallel", "FullyShardedDataParallel")
 _FSDP2 = "FSDPModule"
@@ -19,6 +21,31 @@ _FSDP2 = "FSDPModule"
 _MOST_REASONS = 5
 _MOST_CHARACTERS = 200
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
+
+def owner_facts(number: int, objects: Mapping[int, Any], variable: str | None, places: CreationPlaces
+                ) -> dict[str, Any]:
+    """Return a note with the current facts of an owner of slices: a model, an optimizer or a loader's iterator."""
+    obj = objects[number]
+    facts: dict[str, Any] = {"note": "owner", "owner": number, "class": type(obj).__name__, "variable": variable}
+    with contextlib.suppress(Exception):  # a class of the program may lack an attribute
+        if hasattr(obj, "param_groups"):
+            facts["settings"] = optimizer_settings(obj) | places.of(obj)
+        elif hasattr(obj, "named_modules") and any(not is_lazy(parameter) for parameter in obj.parameters()):
+            facts["settings"] = model_settings(obj)
+    if hasattr(obj, "param_groups"):
+        owned = {id(parameter) for group in obj.param_groups for parameter in group["params"]}
+        models = [other for other, model in objects.items() if hasattr(model, "parameters")
+                  and any(id(parameter) in owned for parameter in model.parameters())]
+        return facts | {"kind": "optimizer", "models": models}
+    if hasattr(obj, "named_modules"):
+        modules = {id(module) for module in obj.modules()} - {id(obj)}
+        return facts | {
+            "kind": "model", "parts": [other for other, part in objects.items() if id(part) in modules],
+            "num_parameters": sum(parameter.numel() for parameter in obj.parameters() if not is_lazy(parameter))}
+    sampler = getattr(obj, "_index_sampler", None)
+    return facts | {"kind": "loader", "batch_size": getattr(sampler, "batch_size", None),
+                    "num_workers": getattr(obj, "_num_workers", None)}
 
 
 def model_settings(model: Any) -> dict[str, Any]:
@@ -100,7 +127,8 @@ def loader_settings(loader: Any) -> dict[str, Any]:
     if batch_size is None:
         batch_size = getattr(loader.batch_sampler, "batch_size", None)
     return {"class": type(loader).__name__, "dataset": type(dataset).__name__, "in_memory": _is_in_memory(dataset),
-            "num_items": _length(dataset), "batch_size": batch_size if isinstance(batch_size, int) else None,
+            "num_items": _attempt(lambda: len(dataset)),
+            "batch_size": batch_size if isinstance(batch_size, int) else None,
             "num_workers": loader.num_workers, "persistent_workers": bool(loader.persistent_workers),
             "prefetch_factor": loader.prefetch_factor, "pin_memory": bool(loader.pin_memory),
             "multiprocessing_context": start_method(loader)}
@@ -129,12 +157,6 @@ def _is_in_memory(dataset: Any, depth: int = 5) -> bool | None:
     return True if parts and all(parts) else None
 
 
-def _length(dataset: Any) -> int | None:
-    with contextlib.suppress(Exception):  # the program's own method, or a dataset without a length
-        return len(dataset)
-    return None
-
-
 def process_settings() -> dict[str, Any]:
     """Return PyTorch's settings of the process, see `ProgramSettings`."""
     cudnn, matmul = torch.backends.cudnn, torch.backends.cuda.matmul
@@ -146,11 +168,12 @@ def process_settings() -> dict[str, Any]:
     }
     return {"threads": {"intra_op": torch.get_num_threads(), "inter_op": torch.get_num_interop_threads(),
                         "num_usable_cores": usable_cores()},
-            **{name: _read(read) for name, read in reads.items()}, "compile": _compile_settings()}
+            **{name: _attempt(read) for name, read in reads.items()}, "compile": _compile_settings()}
 
 
-def _read(read: Callable[[], Any]) -> Any:
-    with contextlib.suppress(Exception):  # raised after a program has set it through both interfaces of PyTorch
+def _attempt(read: Callable[[], Any]) -> Any:
+    """Return a setting; None if it cannot be read, as after a program has set it through both interfaces of PyTorch."""
+    with contextlib.suppress(Exception):
         return read()
     return None
 
@@ -168,15 +191,12 @@ def _compile_settings() -> dict[str, Any] | None:
         num_graphs = counters["stats"]["unique_graphs"]
         if not num_graphs and not counters["graph_break"]:
             return None
-        recompiled = [str(one.recompile_reason) for one in dynamo.get_compilation_metrics() if one.recompile_reason]
+        # A reason may begin with the number of the guard.
+        recompiled = [re.sub(r"^[^:]*/[^:]*: ", "", str(metrics.recompile_reason))
+                      for metrics in dynamo.get_compilation_metrics() if metrics.recompile_reason]
         broken = [str(reason).strip().partition("\n")[0] for reason in counters["graph_break"]]
-        reasons = [text[:_MOST_CHARACTERS] for text in dict.fromkeys([*map(_without_number, recompiled), *broken])]
+        reasons = [text[:_MOST_CHARACTERS] for text in dict.fromkeys([*recompiled, *broken])]
         return {"num_graphs": num_graphs, "num_graph_breaks": max(len(counters["resumes"]), len(broken)),
                 "num_recompilations": len(recompiled), "reasons": reasons[:_MOST_REASONS]}
     except (AttributeError, KeyError, TypeError):  # another release of PyTorch
         return None
-
-
-def _without_number(reason: str) -> str:
-    number, colon, text = reason.partition(": ")
-    return text if colon and "/" in number else reason

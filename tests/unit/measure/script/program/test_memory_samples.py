@@ -11,7 +11,7 @@ from msgspec import to_builtins
 from torch.utils.data import DataLoader, Dataset
 
 from charact.core.timeline import Iteration
-from charact.measure.script.program.memory_samples import MemorySamples
+from charact.measure.script.program.events import MemorySamples
 from charact.measure.script.session import Plan, Session
 from charact.measure.script.spans.event_log_reader import EventLog, read_event_log
 from charact.measure.script.spans.event_log_to_record import script_cases
