@@ -1,7 +1,10 @@
-"""Gradients that backwards compute and that are deleted before an optimizer uses them."""
+"""Use of what backwards compute: gradients that no optimizer uses, and outputs of layers without a gradient."""
 
-from collections.abc import Callable, Mapping
+import contextlib
+from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import takewhile
 from typing import Any
 
@@ -9,10 +12,14 @@ import torch
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
+from charact.measure.script.inspection.tensor_contents import num_used_rows
 from charact.measure.script.program_state import Clock, Moment
 
 _COMPARED = 8
 """Number of a group's parameters whose first elements are compared, to detect updates without an optimizer."""
+_MOST_LAYERS = 20
+_LEAST_DIMENSIONS = 3
+"""Rows of outputs with fewer dimensions are samples: a loss may have no gradient for those that are learned."""
 
 
 @dataclass(eq=False)
@@ -23,11 +30,7 @@ class _Group:
     optimizers: frozenset[str]
     parameters: list[nn.Parameter]
     samples: list[torch.Tensor] = field(default_factory=list)
-
-    def has_changed(self) -> bool:
-        """Return whether the sampled parameters differ from those at the start."""
-        return any(not torch.equal(before, _sample(parameter))
-                   for before, parameter in zip(self.samples, self.parameters, strict=False))
+    """First elements of some parameters at the start, if no optimizer updates them."""
 
 
 @dataclass(eq=False)
@@ -69,7 +72,7 @@ class GradientUse:
         for group in self._groups:
             if not group.optimizers:
                 group.samples = [_sample(parameter) for parameter in group.parameters[:_COMPARED]]
-            hook = self._hook(group)
+            hook = partial(self._gradient_ready, group)
             add = torch.Tensor.register_post_accumulate_grad_hook
             self._handles += [add(parameter, hook) for parameter in group.parameters]  # type: ignore[no-untyped-call]
         self._handles += [register_optimizer_step_pre_hook(self._step), register_optimizer_step_post_hook(self._step)]
@@ -99,7 +102,9 @@ class GradientUse:
         that are neither used nor deleted at the end count as unused if those of an earlier backward were.
         """
         self._look_for_deleted()
-        by_hand = {group for group in self._groups if not group.optimizers and group.has_changed()}
+        by_hand = {group for group in self._groups if not all(
+            torch.equal(before, _sample(parameter))
+            for before, parameter in zip(group.samples, group.parameters, strict=False))}
         for backward in self._backwards:
             backward.unused |= {group for group in backward.pending if not group.optimizers}
             backward.unused -= by_hand
@@ -128,13 +133,10 @@ class GradientUse:
                 since = backward.last[group]
         return late
 
-    def _hook(self, group: _Group) -> Callable[[torch.Tensor], None]:
-        def ready(_: torch.Tensor) -> None:
-            if self._current is not None:
-                self._current.last[group] = self._clock.now()
-                self._current.pending.add(group)
-
-        return ready
+    def _gradient_ready(self, group: _Group, _: torch.Tensor) -> None:
+        if self._current is not None:
+            self._current.last[group] = self._clock.now()
+            self._current.pending.add(group)
 
     def _step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         """Mark an optimizer's gradients as used, before and after its step: a closure computes them inside the step."""
@@ -159,29 +161,59 @@ class GradientUse:
 def _groups(prefix: str, model: nn.Module, optimizers: Mapping[str, torch.optim.Optimizer]) -> list[_Group]:
     owners: dict[int, set[str]] = {}
     for name, optimizer in optimizers.items():
-        for parameter in (one for group in optimizer.param_groups for one in group["params"]):
-            owners.setdefault(id(parameter), set()).add(name)
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                owners.setdefault(id(parameter), set()).add(name)
     parameters: dict[frozenset[str], list[tuple[str, nn.Parameter]]] = {}
     for name, parameter in model.named_parameters():
         if parameter.requires_grad and parameter.is_leaf:
             parameters.setdefault(frozenset(owners.get(id(parameter), ())), []).append((prefix + name, parameter))
-    return [_Group(_common_module([name for name, _ in named]) or type(model).__name__, of,
-                   [parameter for _, parameter in named]) for of, named in parameters.items()]
-
-
-def _common_module(names: list[str]) -> str:
-    """Return the qualified name of the innermost module that has all these parameters; "" for the model itself."""
-    modules = [name.split(".")[:-1] for name in names]
-    first, last = min(modules), max(modules)
-    return ".".join(part for part, _ in takewhile(lambda pair: pair[0] == pair[1], zip(first, last, strict=False)))
+    groups = []
+    for optimizers_of_group, named in parameters.items():
+        modules = [name.split(".")[:-1] for name, _ in named]
+        common = takewhile(lambda pair: pair[0] == pair[1], zip(min(modules), max(modules), strict=False))
+        innermost = ".".join(part for part, _ in common)
+        groups.append(_Group(innermost or type(model).__name__, optimizers_of_group,
+                             [parameter for _, parameter in named]))
+    return groups
 
 
 def _is_deleted(group: _Group) -> bool:
     """Return whether no parameter has a gradient, or all gradients are zero."""
     gradients = [parameter.grad for parameter in group.parameters if parameter.grad is not None]
     contents = [gradient._values() if gradient.is_sparse else gradient for gradient in gradients]
-    return not any(bool(one.any()) for one in sorted(contents, key=lambda one: one.numel()))
+    return not any(bool(values.any()) for values in sorted(contents, key=lambda values: values.numel()))
 
 
 def _sample(parameter: nn.Parameter) -> torch.Tensor:
     return parameter.detach().reshape(-1)[:16].clone()
+
+
+class OutputUse:
+    """Counts the rows of linear layers' outputs for sequences, such as tokens, and those with a nonzero gradient.
+
+    *Error*: a row whose gradient is zero by chance, or below the smallest number, counts as unused.
+    """
+
+    def __init__(self) -> None:
+        self._rows: dict[str, list[int]] = defaultdict(lambda: [0, 0])
+        """Numbers of rows and of used rows by layer."""
+
+    def watch(self, layer: str, module: nn.Module, output: Any) -> None:
+        """Count the rows of a call's output in the backward that follows."""
+        if (isinstance(module, nn.Linear) and type(output) is torch.Tensor and output.requires_grad
+                and output.dim() >= _LEAST_DIMENSIONS):
+            output.register_hook(partial(self._count, layer))  # type: ignore[no-untyped-call]
+
+    def unused(self) -> list[dict[str, Any]]:
+        """Return the layers with rows that nothing used, those with most rows first."""
+        layers = sorted(self._rows, key=lambda layer: self._rows[layer][1] - self._rows[layer][0])
+        return [{"layer": layer, "num_rows": self._rows[layer][0], "num_used_rows": self._rows[layer][1]}
+                for layer in layers[:_MOST_LAYERS] if self._rows[layer][1] < self._rows[layer][0]]
+
+    def _count(self, layer: str, gradient: torch.Tensor) -> None:
+        with contextlib.suppress(Exception), torch.no_grad():  # subclasses of tensors may do anything
+            rows = gradient.reshape(-1, gradient.shape[-1])
+            num_used = num_used_rows(rows)
+            self._rows[layer][0] += len(rows)
+            self._rows[layer][1] += num_used

@@ -8,11 +8,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from charact.measure.script.inspection.gradient_use import GradientUse
-from charact.measure.script.inspection.held_data import held_data
+from charact.measure.script.inspection.gradient_use import GradientUse, OutputUse
+from charact.measure.script.inspection.held_data import held_data, tensor_census
 from charact.measure.script.inspection.module_calls import ModuleCalls
-from charact.measure.script.inspection.output_use import OutputUse
-from charact.measure.script.inspection.tensor_census import tensor_census
 from charact.measure.script.inspection.tensor_contents import (
     denormal_frac,
     gradient_bytes,
@@ -165,18 +163,6 @@ class InspectionInstrument(Instrument):
 
     def _denormals(self) -> list[dict[str, Any]]:
         """Return the share of denormal numbers in each state of each optimizer, and in layers with many of them."""
-        rows = self._denormal_layers()
-        for name, optimizer in self._optimizers.items():
-            states: dict[str, list[torch.Tensor]] = {}
-            for state in list(optimizer.state.values()):
-                for key, value in state.items() if isinstance(state, dict) else ():
-                    if isinstance(value, torch.Tensor) and value.is_floating_point() and value.dim() > 0:
-                        states.setdefault(str(key), []).append(value)
-            rows += [{"optimizer": name, "state": key, "denormal_frac": denormal_frac(tensors),
-                      "num_elements": sum(tensor.numel() for tensor in tensors)} for key, tensors in states.items()]
-        return rows
-
-    def _denormal_layers(self) -> list[dict[str, Any]]:
         rows: list[dict[str, Any]] = []
         for prefix, model in self._models.items():
             if denormal_frac([each for each in model.parameters() if each.is_floating_point()]) < _FEW_FRAC:
@@ -186,6 +172,14 @@ class InspectionInstrument(Instrument):
                 if (frac := denormal_frac(own)) >= _MANY_FRAC:
                     rows.append({"layer": prefix + name or type(module).__name__, "denormal_frac": frac,
                                  "num_elements": sum(each.numel() for each in own)})
+        for name, optimizer in self._optimizers.items():
+            states: dict[str, list[torch.Tensor]] = {}
+            for state in list(optimizer.state.values()):
+                for key, value in state.items() if isinstance(state, dict) else ():
+                    if isinstance(value, torch.Tensor) and value.is_floating_point() and value.dim() > 0:
+                        states.setdefault(str(key), []).append(value)
+            rows += [{"optimizer": name, "state": key, "denormal_frac": denormal_frac(tensors),
+                      "num_elements": sum(tensor.numel() for tensor in tensors)} for key, tensors in states.items()]
         return rows
 
     def _recompute(self) -> dict[str, Any] | None:
@@ -204,38 +198,35 @@ class InspectionInstrument(Instrument):
             self._attempt("unused_outputs", lambda: self._outputs.watch(layer, module, output))
 
     def _look_at_inputs(self, module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        if self._recorder.top is Kind.FORWARD:
-            self._attempt("padding", lambda: self._add_padding(module, args, kwargs))
-            self._attempt("repeated_rows", lambda: self._add_repeated_rows(module, args, kwargs))
+        if self._recorder.top is Kind.FORWARD and not self._is_capturing():
+            self._attempt("padding", lambda: self._add_padding(_tensors(_named(module, args, kwargs))))
+            self._attempt("repeated_rows", lambda: self._add_repeated_rows(
+                module, [tensor for _, tensor in _tensors(_named(module, args, kwargs)) if tensor.dim() > 0]))
 
-    def _add_padding(self, module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        if self._is_capturing():
-            return
-        for name, tensor in _tensors({**_positional(module, args), **kwargs}):
+    def _add_padding(self, inputs: Iterator[tuple[str, torch.Tensor]]) -> None:
+        for name, tensor in inputs:
             padding = padding_frac(name, tensor)
             if padding is not None:
                 total = self._padding.setdefault(name, [0.0, 0.0])
                 total[0] += padding * tensor.numel()
                 total[1] += tensor.numel()
 
-    def _add_repeated_rows(self, module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    def _add_repeated_rows(self, module: nn.Module, tensors: list[torch.Tensor]) -> None:
         """Count the rows of a call, and the repeated ones without dropout: it computes the same for each of them."""
-        if self._is_capturing():
-            return
-        tensors = [each for _, each in _tensors({**_positional(module, args), **kwargs}) if each.dim() > 0]
         if tensors:
             total = self._repeated.setdefault(self._names.get(id(module), type(module).__name__), [0, 0])
             total[0] += len(tensors[0])
             total[1] += 0 if module.training else num_repeated_rows(tensors) or 0
 
 
-def _positional(module: nn.Module, args: Sequence[Any]) -> dict[str, Any]:
-    """Return a module's positional arguments by the names of its forward's parameters."""
+def _named(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a module's call by the names of its forward's parameters."""
     try:
         names = list(inspect.signature(module.forward).parameters)
     except (TypeError, ValueError):
         names = []
-    return {names[place] if place < len(names) else str(place): value for place, value in enumerate(args)}
+    positional = {names[place] if place < len(names) else str(place): value for place, value in enumerate(args)}
+    return positional | dict(kwargs)
 
 
 def _tensors(inputs: Mapping[str, Any]) -> Iterator[tuple[str, torch.Tensor]]:

@@ -4,7 +4,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from charact.measure.script.inspection.output_use import OutputUse
+from charact.measure.script.inspection.gradient_use import OutputUse
 
 
 def unused_after(tokens: torch.Tensor, labels: torch.Tensor) -> list[dict[str, object]]:

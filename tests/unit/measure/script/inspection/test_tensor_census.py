@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from charact.measure.script.inspection.tensor_census import tensor_census
+from charact.measure.script.inspection.held_data import tensor_census
 
 
 def trained(num: int = 12) -> tuple[nn.Module, torch.optim.Optimizer, list[Any]]:
