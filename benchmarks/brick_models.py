@@ -9,7 +9,7 @@ from brick_zoo import Member
 
 from charact.bricks.capture.capture import capture
 from charact.bricks.suite.composition import Composition, Configuration, CutModel, cut_model
-from charact.bricks.timing.inputs import num_new_pages
+from charact.bricks.timing.work import num_new_pages
 from charact.core.errors import UserError
 from charact.execution.loop import Loop
 

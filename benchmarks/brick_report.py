@@ -12,7 +12,7 @@ from brick_models import Measured
 from charact.bricks.analysis.calibration import fit_correction, typical
 from charact.bricks.analysis.construction import BrickTimes, Construction, construct
 from charact.bricks.suite.suite import Suite
-from charact.bricks.timing.rounds import Rounds, as_stored
+from charact.bricks.timing.rounds import Rounds
 from charact.bricks.timing.suite_run import left_out
 from charact.record.manifest import typed_entry
 from charact.record.reader import Rows, load_run
@@ -22,16 +22,15 @@ NUM_CALIBRATION = 8
 """Models, at most, that the correction is learned on."""
 
 
-def times_of(suite: Suite, rounds: Rounds, times: Rows, mode: str, method: str, out: Path,
-             left_out: Rows) -> BrickTimes:
+def times_of(suite: Suite, rounds: Rounds, times: Rows, mode: str, out: Path, left_out: Rows) -> BrickTimes:
     """The rounds' times as the record of a suite's run, without those of bricks that are left out."""
     names = {row["brick"] for row in left_out}
     case = f"bricks-{suite.name}"
     writer = RunWriter(out, case, {"command_line": [], "options": {}})
     for brick in rounds.left:
         rounds.rows[brick]["status"] = "ok"
-    rows = [as_stored(row) for row in rounds.rows.values() if row["brick"] not in names]
-    facts = {**rounds.facts, "status": "ok", "reason": None, "method": method, "suite": suite.name, "g": suite.g,
+    rows = [row for row in rounds.rows.values() if row["brick"] not in names]
+    facts = {**rounds.facts, "status": "ok", "reason": None, "method": "contextual", "suite": suite.name, "g": suite.g,
              "cut_method": suite.method}
     writer.add_case(typed_entry(
         {"case": case, "workload": "bricks", "variant": suite.name, "mode": mode, "precision": "fp32", "device": "cpu",

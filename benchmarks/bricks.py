@@ -1,10 +1,10 @@
 """How near constructed latencies come to measured ones, and what timing bricks in place of models saves.
 
 Run `python benchmarks/bricks.py`, with `--g 1,2,4`, `--batch-size 8`, `--mode train`, `--families charact`, `--every 4`
-for a quarter of the models, `--method paper` for warm bricks. torchvision, timm and transformers take part where they
-are installed. In each round over the bricks every model of a group runs as well, spread evenly among them, so that what
-slows the machine for minutes slows both; a second report holds them against one another at the machine's usual pace,
-see `brick_pace.py`. The correction is learned on at most 8 models, none of those held out.
+for a quarter of the models. torchvision, timm and transformers take part where they are installed. In each round over
+the bricks every model of a group runs as well, spread evenly among them, so that what slows the machine for minutes
+slows both; a second report holds them against one another at the machine's usual pace, see `brick_pace.py`. The
+correction is learned on at most 8 models, none of those held out.
 """
 
 import os
@@ -33,17 +33,13 @@ from charact.bricks.suite.suite import Suite, add_models
 from charact.bricks.timing.rounds import Rounds, rotated
 from charact.bricks.timing.suite_run import brick_settings
 from charact.execution.loop import Loop
-from charact.measure.passes.timing import StopRule
 
 CPU = torch.device("cpu")
 
 
-def measure(models: list[Measured], suites: dict[int, Suite], num_rounds: int, group_bytes: float, *, infers: bool,
-            warm: bool) -> dict[int, Rounds]:
-    """Rounds over the bricks with iterations of the models between them, shared evenly by the groups of models.
-
-    Bricks that are to be warm are not visited between models, but each repeated by itself afterwards.
-    """
+def measure(models: list[Measured], suites: dict[int, Suite], num_rounds: int, group_bytes: float, *, infers: bool
+            ) -> dict[int, Rounds]:
+    """Rounds over the bricks with iterations of the models between them, shared evenly by the groups of models."""
     parts = groups(models, group_bytes)
     rounds: dict[int, Rounds] = {}
     prepared_s: dict[int, float] = {}
@@ -58,14 +54,11 @@ def measure(models: list[Measured], suites: dict[int, Suite], num_rounds: int, g
         num_turns = max(1, round(num_rounds / len(parts)))
         for turn in range(num_turns):
             with torch.inference_mode() if infers else nullcontext():
-                _turn(number * num_turns + turn, part, loops, [] if warm else list(rounds.values()))
+                _turn(number * num_turns + turn, part, loops, list(rounds.values()))
             print(f"  group {number + 1} of {len(parts)} ({len(part)} models): turn {turn + 1}", flush=True)
         del loops
     for g, each in rounds.items():
         each.facts["prepared_s"] = prepared_s[g]
-        with torch.inference_mode() if infers else nullcontext():
-            for brick in each.left if warm else ():
-                each.repeat_warm(brick, StopRule(0.02, num_rounds, 600.0))
     return rounds
 
 
@@ -94,7 +87,6 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, default=1)
     parser.add_argument("--mode", default="infer")
     parser.add_argument("--cut", default=None)
-    parser.add_argument("--method", default="contextual")
     parser.add_argument("--share", default=[1.0], type=lambda text: [float(each) for each in text.split(",")],
                         help="of the bricks whose times are used; those of the others are predicted: 1,0.3,0.2")
     parser.add_argument("--families", default="charact,torchvision,timm,transformers")
@@ -117,22 +109,20 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder, brick_settings("fp32"):
         suites = {g: add_models(Path(folder, f"g{g}"), [model.by_g[g] for model in models], g, method,
                                 torch.__version__).suite for g in g_values}
-        rounds = measure(models, suites, asked.rounds, asked.group_bytes, infers=asked.mode == "infer",
-                         warm=asked.method == "paper")
+        rounds = measure(models, suites, asked.rounds, asked.group_bytes, infers=asked.mode == "infer")
         figures = []
-        views = [(asked.method, models, {g: each.times for g, each in rounds.items()})]
-        if asked.method != "paper":
-            pace = Pace(rounds)
-            views.append((f"{asked.method}, at the usual pace", [pace.model(model) for model in models],
-                          {g: pace.bricks(g, each.times) for g, each in rounds.items()}))
-            print(f"the machine's pace varied by {pace.spread:.1%}")
+        pace = Pace(rounds)
+        views = [("as measured", models, {g: each.times for g, each in rounds.items()}),
+                 ("at the usual pace", [pace.model(model) for model in models],
+                  {g: pace.bricks(g, each.times) for g, each in rounds.items()})]
+        print(f"the machine's pace varied by {pace.spread:.1%}")
         for g, suite in suites.items():
             if asked.share != [1.0]:
                 with torch.inference_mode():
                     rounds[g].describe()
             for share, (words, viewed, times) in itertools.product(asked.share, views):
                 left = [] if share == 1 else not_timed(suite, models, g, share)
-                found = times_of(suite, rounds[g], times[g], asked.mode, asked.method, Path(folder), left)
+                found = times_of(suite, rounds[g], times[g], asked.mode, Path(folder), left)
                 constructions = [construct(model.by_g[g].composition, found, "none yet") for model in viewed]
                 figures += report(g, viewed, constructions, rounds[g],
                                   words if share == 1 else f"{words}, {share:.0%} of the bricks timed")

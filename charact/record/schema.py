@@ -65,9 +65,9 @@ OPERATION_PRECISIONS = ("fp32", "tf32", "bf16", "fp16", "int8")
 DIRECTIONS = ("forward", "backward_input", "backward_weight")
 """Directions of basic operations."""
 
-STRATEGIES = ("sequential", "critical_path", "corrected", "paper")
+STRATEGIES = ("sequential", "critical_path", "corrected")
 """Ways to construct a model's latency from bricks: the sum of their times; the critical path of the model's graph; the
-sum with a correction from other models; the sum of warm times, as in the paper."""
+sum with a correction from other models."""
 
 STAGES = ("training", "validation", "checkpointing", "load_cold", "load_warm", "prediction")
 """Stages of the total time of a training or an inference."""

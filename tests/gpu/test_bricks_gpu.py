@@ -8,7 +8,7 @@ from support.hand_made_bricks import a_gradient_sum, a_suite, an_update, product
 from support.notes import Notes
 
 from charact import load_run
-from charact.bricks.timing.suite_run import run_bricks
+from charact.bricks.timing.suite_run import SuiteRun
 from charact.execution.interrupt import Interrupt
 from charact.measure.microbench.call_timer import clock_for
 from charact.measure.passes.timing import StopRule
@@ -27,8 +27,8 @@ def run(tmp_path: Path, mode: str) -> Run:
         bricks += [an_update(WIDTH, WIDTH, optimizer="Adam", lr=0.1), a_gradient_sum(ROWS, WIDTH)]
     writer = RunWriter(tmp_path / "runs", "test", {"machine": {}, "software": {}, "options": {}})
     with Interrupt() as interrupt:
-        run_bricks(a_suite(tmp_path / "suite", *bricks, mode=mode), mode, "fp32", torch.device("cuda", 0),
-                   StopRule(0.0, 8, 30.0), writer, Notes(), interrupt)
+        SuiteRun(a_suite(tmp_path / "suite", *bricks, mode=mode), mode, "fp32", torch.device("cuda", 0),
+                 StopRule(0.0, 8, 30.0), writer, Notes(), interrupt).run()
     writer.close("complete")
     return load_run(writer.publish())
 

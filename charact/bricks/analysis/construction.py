@@ -18,7 +18,7 @@ from charact.core.errors import UserError
 from charact.record.manifest import CaseEntry
 from charact.record.manifest_passes import ConstructPass, Passes
 from charact.record.reader import Rows, Run
-from charact.record.schema import LEFT_OUT
+from charact.record.schema import LEFT_OUT, STRATEGIES
 
 _Frac = Annotated[float, msgspec.Meta(ge=0)]
 
@@ -280,22 +280,21 @@ def construct(composition: Composition, times: BrickTimes, correction: Correctio
     overhead, which is measured separately, subtracted from each brick, and added once per model. Times of optimizer
     steps are recorded without their start, which is also added once. *Critical path* is the longest path through the
     graph of segments, forward and backward; updates and gradient sums are added in full. *Corrected* applies the
-    correction to the sequential sum, for whole iterations only. A run with the paper's method has `paper` instead of
-    `sequential`. On CUDA all strategies use the clock with the larger sum, device or host, because a model waits for
-    the slower one.
+    correction to the sequential sum, for whole iterations only. On CUDA all strategies use the clock with the
+    larger sum, device or host, because a model waits for the slower one.
 
     *Error*: the interval covers the variation between rounds, not systematic errors of bricks or of the correction.
     """
     brick_uses = uses(composition, times)
     reason = missing(composition, brick_uses, times, layer_types or {})
     if reason is not None:
-        rows = [_row(strategy, phase, None, reason) for strategy in _strategies(times)
+        rows = [_row(strategy, phase, None, reason) for strategy in STRATEGIES
                 for phase in _phases(composition, strategy)]  # fmt: skip
         return Construction(composition, times, None, None, 0, reason, _piece_rows(brick_uses, times, None), rows)
     sums = {clock: _sums(brick_uses, times, clock) for clock in times.clocks}
     clock = max(sums, key=lambda each: float(sum(sums[each].values())[0]))  # type: ignore[index]
     num_starts = sum(use.starts_backward for use in brick_uses)
-    by_strategy = {_strategies(times)[0]: sums[clock], "critical_path": _paths(composition, brick_uses, times, clock)}
+    by_strategy = {"sequential": sums[clock], "critical_path": _paths(composition, brick_uses, times, clock)}
     rows = []
     for strategy, by_phase in by_strategy.items():
         by_phase["all"] = np.asarray(sum(by_phase.values()))
@@ -304,10 +303,6 @@ def construct(composition: Composition, times: BrickTimes, correction: Correctio
     rows.append(_corrected(composition, whole, num_starts, correction))
     return Construction(composition, times, clock, float(whole[0]), num_starts, None,
                         _piece_rows(brick_uses, times, clock), rows)  # fmt: skip
-
-
-def _strategies(times: BrickTimes) -> tuple[str, ...]:
-    return "paper" if times.facts.method == "paper" else "sequential", "critical_path", "corrected"
 
 
 def _phases(composition: Composition, strategy: str) -> tuple[str, ...]:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import pandas as pd
 
 from charact.analysis.common.machine_names import machine_name
-from charact.bricks.analysis.tables import PLAIN, model_summary, normalized_latency
+from charact.bricks.analysis.tables import model_summary, normalized_latency
 from charact.record.reader import Run
 
 _CONFIGURATION = ["workload", "variant", "input_size", "batch_size", "mode", "precision"]
@@ -46,7 +46,7 @@ def _of_each(runs: Sequence[Run], table: Callable[[Run], pd.DataFrame]) -> pd.Da
 
 def _plain_summary(run: Run) -> pd.DataFrame:
     rows = normalized_latency(run)
-    return rows[rows["phase"].eq("all") & rows["strategy"].isin(PLAIN)]
+    return rows[rows["phase"].eq("all") & rows["strategy"].eq("sequential")]
 
 
 def _names(runs: Sequence[Run]) -> list[str]:

@@ -298,9 +298,7 @@ STARTS = "start of backward and of step"
 _LEAST_START_S = 1e-9
 """Smaller remainders of a sum are rounding errors."""
 
-PLAIN = ["sequential", "paper"]
-"""Strategies that sum uncorrected times; a model has one of them."""
-_BEST_FIRST = ("corrected", "sequential", "paper", "critical_path")
+_BEST_FIRST = ("corrected", "sequential", "critical_path")
 """Preference of strategies: the first with a latency represents the model."""
 BAND_FRAC = 0.1
 """Constructions within this relative error count as good."""
@@ -310,12 +308,12 @@ BAND_FRAC = 0.1
 def model_summary(run: Run) -> pd.DataFrame:
     """Return one row for each model of a record, also for those that could not be constructed, in the record's order.
 
-    Columns: case; workload; status; strategy, the first that has a latency of corrected, plain sum (`sequential`, or
-    `paper` if that method timed the bricks) and critical path; g, latency_s, low_s, high_s, measured_s, normalized and
+    Columns: case; workload; status; strategy, the first that has a latency of corrected, plain sum (`sequential`) and
+    critical path; g, latency_s, low_s, high_s, measured_s, normalized and
     error_frac as in `normalized_latency`, for whole iterations; plain_s, the plain sum; reason, why latency_s is null.
     """
     rows = normalized_latency(run).query("phase == 'all'")
-    plain = rows[rows["strategy"].isin(PLAIN)].drop_duplicates("case").set_index("case")["latency_s"]
+    plain = rows[rows["strategy"] == "sequential"].set_index("case")["latency_s"]
     rank = rows["strategy"].map(_BEST_FIRST.index).astype("int64") + len(_BEST_FIRST) * rows["latency_s"].isna()
     best = rows.assign(rank=rank).sort_values("rank", kind="stable").drop_duplicates("case")
     cases = pd.DataFrame([[entry.case, entry.workload, entry.status, entry.reason or "the record has no construction"]
@@ -339,7 +337,7 @@ def _whole_pieces(run: Run) -> pd.DataFrame:
 def _plain_sums(run: Run) -> "pd.Series[float]":
     """Return the plain sum (s) of each model's iteration, by case."""
     rows = run.constructions
-    rows = rows[rows["strategy"].isin(PLAIN) & rows["phase"].eq("all")]
+    rows = rows[rows["strategy"].eq("sequential") & rows["phase"].eq("all")]
     return rows.set_index("case")["latency_s"].astype("float64")
 
 

@@ -275,7 +275,7 @@ def resume_run(directory: Path, quiet: bool, interrupt: Interrupt, *, as_json: b
         writer.close("complete")
         return 0 if publish_and_report(writer, quiet, as_json=as_json) else 1
     check_holds(writer.manifest, directory, options=(
-        "suite", "threads", "device", "cases", "precision_target_frac", "max_rounds", "max_seconds", "method"))
+        "suite", "threads", "device", "cases", "precision_target_frac", "max_rounds", "max_seconds"))
     options = writer.manifest["options"]
     suite = load_suite(expanded_path(options["suite"]))
     if suite.digest != options["suite_digest"]:

@@ -17,7 +17,6 @@ from charact.record.schema import MODES, PRECISIONS
 if TYPE_CHECKING:
     from charact.execution.interrupt import Interrupt
 
-METHODS = ("contextual", "paper")
 CUTS = ("chains", "paper", "heavy")
 
 Suite = Annotated[Path, typer.Argument(metavar="SUITE", help="Directory of a suite of bricks.")]
@@ -146,9 +145,6 @@ def run(
         help="Precisions of the suite's models. Default: all.", autocompletion=completion.precisions)] = None,
     batch_sizes: Annotated[str | None, typer.Option(
         help="Only bricks of models at these batch sizes. Default: all.")] = None,
-    method: Annotated[str, typer.Option(
-        help="contextual times a brick with the cache state of a model; paper repeats it back to back.")]
-    = "contextual",
     share: Annotated[float, typer.Option(
         help="Time only this share of the bricks: those that matter most for the models, and some of every kind. "
              "construct predicts the times of the others. Inference only.")] = 1.0,
@@ -178,7 +174,6 @@ def run(
       charact bricks run suite
       charact bricks run suite --batch-sizes 8 --mode train --max-seconds 120 --threads 1
       charact bricks run suite --share 0.2   about a third of the cost, with a larger error
-      charact bricks run suite --method paper
       charact bricks run --resume runs/.partial-20261121-100000-bricks-suite-0a1b2c
     """  # noqa: D301  (click wants the character itself)
     if (suite is None) == (resume is None):
@@ -191,9 +186,8 @@ def run(
         "modes": None if mode is None else opt.parse_choices(mode, "--mode", MODES),
         "precisions": None if precision is None else opt.parse_choices(precision, "--precision", PRECISIONS),
         "batch_sizes": parse_sizes(batch_sizes, "--batch-sizes"),
-        "method": opt.parse_choice(method, "--method", METHODS), "max_rounds": max_rounds,
-        "precision_target_frac": precision_target, "max_seconds": max_seconds, "device": device,
-        "share_frac": share,
+        "max_rounds": max_rounds, "precision_target_frac": precision_target, "max_seconds": max_seconds,
+        "device": device, "share_frac": share,
         "max_bytes": None if max_bytes is None else parse_bytes(max_bytes, "--max-bytes"),
     }
 

@@ -30,9 +30,8 @@ class Sizes:
 
 
 def sizes_of(row: Mapping[str, Any]) -> Sizes:
-    """Return the features of a brick from its row of the table `bricks`, whose lists are lists or JSON."""
-    types, shapes, numbers = (json.loads(row[name]) if isinstance(row[name], str) else row[name]
-                              for name in ("layer_types", "input_shapes", "literals"))
+    """Return the features of a brick from its row of the table `bricks`."""
+    types, shapes, numbers = (json.loads(row[name]) for name in ("layer_types", "input_shapes", "literals"))
     values = [float(size) for shape in shapes for size in shape] + [abs(number) for number in numbers]
     work = [np.nan_to_num(float(row[name] or 0)) / unit for name, unit in (("flop", _FLOP), ("bytes", _BYTES))]
     family = [row["kind"], types, [len(shape) for shape in shapes], len(numbers)]

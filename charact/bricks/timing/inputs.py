@@ -1,30 +1,19 @@
-"""Inputs and cache state of bricks: cold weights from a pool, freshly written activations, overwritten near caches.
-
-Rounds over all bricks and the weight pool make weights as cold as in a model that does not fit into the last-level
-cache. If the model fits, untimed calls load the weights first. Caches nearer than the last level, and instruction
-caches, would be overwritten by the model's other layers: other memory is read before each timed call.
-"""
+"""Inputs of bricks: weights from a pool, so that they are cold in cache, and freshly written activations."""
 
 import hashlib
 import math
-from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cache
-from typing import Any
 
-import psutil
 import torch
 from torch import Tensor
 
-from charact.bricks.aten import BrickFunction
 from charact.bricks.suite.brick import Brick, BrickInput, canonical
 from charact.bricks.suite.captured_graph import TensorType
 from charact.bricks.value_distributions import draw, storage_elements
 from charact.execution.out_of_memory import free_host_bytes
-from charact.measure.microbench.call_timer import HostClock, Times
-from charact.measure.microbench.operation_timing import cache_bytes, near_cache_bytes
+from charact.measure.microbench.operation_timing import cache_bytes
 
 _WEIGHTS_FRAC, _OTHERS_FRAC = 0.2, 0.1
 """Shares of the free memory for tensors held between visits. Drawing tensors for each visit costs set-up time, and
@@ -113,24 +102,21 @@ class Arguments:
                 found[number] = pristine if kept else copied(pristine)
         return found
 
-    def restored(self, others: Tensors) -> Tensors:
-        """Return the same tensors, or freshly written ones if the brick changes any of them."""
-        return self.others() if self._brick.written & others.keys() else others
-
     def call_with(self, tensors: Tensors) -> list[Tensor]:
         """Return the list of arguments; in training with new leaves."""
         if not self._training:
             return [tensors[number] for number in range(len(tensors))]
         leaves: dict[int, Tensor] = {}  # a repeated input is one leaf
-        return [self._leaf(number, tensors[number], leaves) for number in range(len(tensors))]
-
-    def _leaf(self, number: int, tensor: Tensor, leaves: dict[int, Tensor]) -> Tensor:
-        if not self._brick.inputs[number].requires_grad:
-            return tensor
-        if id(tensor) not in leaves:
-            leaf = tensor.detach().requires_grad_()
-            leaves[id(tensor)] = leaf.clone() if number in self._brick.written else leaf
-        return leaves[id(tensor)]
+        arguments = []
+        for number, each in enumerate(self._brick.inputs):
+            argument = tensors[number]
+            if each.requires_grad:
+                if id(argument) not in leaves:
+                    leaf = argument.detach().requires_grad_()
+                    leaves[id(argument)] = leaf.clone() if number in self._brick.written else leaf
+                argument = leaves[id(argument)]
+            arguments.append(argument)
+        return arguments
 
 
 def _sharing(first: Tensor, brick: Brick, of: BrickInput) -> Tensor | None:
@@ -264,157 +250,3 @@ def _scale(of: BrickInput) -> int:
 def _dtype(of: BrickInput) -> torch.dtype:
     found: torch.dtype = getattr(torch, of.type.dtype)
     return found
-
-
-CACHE_FRAC = 0.5
-"""Maximum share of the last-level cache for a model's weights to stay there next to its activations."""
-CALLS_A_VISIT = 2
-"""Timed calls of a visit, after the untimed ones."""
-_UNTIMED_CALLS = 1
-_UNTIMED_CALLS_LARGE = 8
-_LARGE_WEIGHTS_BYTES = 500_000
-"""Weights of at least this size (bytes) need several untimed calls to stay in the cache: on an AMD EPYC (Zen 5), 3 MB
-take 390 µs in the first call, 160 in the second, and 55 from the eighth on. For smaller weights, more calls only
-warm the instruction cache: pooling layers then take 20 % less time than in a model."""
-_NEAR_CACHES = 4
-"""Other memory to read, in multiples of the near caches. Chosen on an Intel Xeon (2 MB of L2): the plain sums of 38
-models at batch 1 are off by 15.1 % at half as much (between cached weights only), 5.7 % at this, 9.1 % at twice as
-much. It also covers the reach of the TLB there."""
-_MAX_EXTRA_CALLS = 7
-"""Maximum number of additional untimed calls until a call takes few new pages."""
-_FEW_PAGES = 8
-"""Maximum number of new pages of a call in steady state. A page fault takes 0.5 to 8 µs."""
-_TRAINING_FACTOR = 3
-"""Memory of weights, gradients and optimizer state, in multiples of the weights."""
-
-
-class Work(ABC):
-    """Timed work of a brick."""
-
-    @abstractmethod
-    def warm(self) -> dict[str, Times]:
-        """Return the times by phase of one call directly after another one with the same inputs."""
-
-    def in_context(self) -> list[dict[str, Times]]:
-        """Return the times by phase of a visit's calls, with the cache state of a model; here that of a warm call."""
-        return [self.warm()]
-
-    def release(self) -> None:  # noqa: B027  (most hold none)
-        """Release the inputs that warm calls hold."""
-
-
-def stays_in_cache(brick: Brick, device: torch.device, *, training: bool = False) -> bool:
-    """Return whether the weights of the brick's model stay in the last-level cache until the next iteration.
-
-    In training, gradients and optimizer state count too.
-    """
-    return brick.context_bytes * (_TRAINING_FACTOR if training else 1) <= CACHE_FRAC * cache_bytes(device)
-
-
-def num_new_pages() -> int:
-    """Return the number of minor page faults of this process so far, on Windows of all page faults."""
-    try:
-        import resource  # Unix only
-    except ImportError:
-        memory: Any = psutil.Process().memory_info()
-        return int(memory.num_page_faults)
-    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-
-
-def warm_up(call: Callable[[], object], fewest: int = 1) -> None:
-    """Call at least `fewest` times, then until a call takes few new pages from the system, at most 7 times more."""
-    for number in range(1, fewest + _MAX_EXTRA_CALLS + 1):
-        before = num_new_pages()
-        call()
-        if number >= fewest and num_new_pages() - before <= _FEW_PAGES:
-            return
-
-
-def num_untimed(brick: Brick, *, cached: bool) -> int:
-    """Return the minimum number of untimed calls of a visit: several if large weights stay in the cache."""
-    return _UNTIMED_CALLS_LARGE if cached and brick.weights_bytes >= _LARGE_WEIGHTS_BYTES else _UNTIMED_CALLS
-
-
-class CacheEvictor:
-    """Overwrites the near caches by reading other memory, as the other layers of a model do between two calls.
-
-    This evicts the operators' code, dispatch tables, page table entries and weights from the near caches. The inputs
-    of the timed call are written afterwards and stay there.
-    """
-
-    def __init__(self, brick: Brick, device: torch.device, *, training: bool = False) -> None:
-        self._most_bytes = _NEAR_CACHES * near_cache_bytes(device)
-        others = brick.context_bytes * (_TRAINING_FACTOR if training else 1) - brick.weights_bytes
-        self.num_bytes = max(0, min(others, self._most_bytes))
-
-    def evict(self) -> None:
-        """Read other memory of `num_bytes`."""
-        if self.num_bytes:
-            _other_memory(self._most_bytes)[: self.num_bytes // 4].sum()
-
-
-@cache
-def _other_memory(num_bytes: int) -> Tensor:
-    return torch.ones(num_bytes // 4)
-
-
-class InContext(Work):
-    """A brick that is called with the cache state of its model.
-
-    Each visit begins with untimed calls until one takes few new pages from the system. Before each timed call, other
-    memory is read to overwrite the near caches. Each timed call gets other weights than the call before it, so that no
-    cache holds them. If the model's weights fit into the last-level cache, timed calls get the same weights, after
-    several untimed calls if they are large.
-
-    *Error*: a model whose weights partly fit is between the two cases; inputs from earlier
-    layers than the previous one are freshly written here, but may have left the cache in a model; consecutive layers
-    of one type find their code in nearer caches in a model.
-    """
-
-    training = False
-
-    def __init__(self, brick: Brick, call: BrickFunction, pool: InputPool, clock: HostClock) -> None:
-        training = self.training
-        self._arguments = Arguments(brick, pool, training=training)
-        self._call, self._clock, self._pool = call, clock, pool
-        self._cached = stays_in_cache(brick, pool.device, training=training)
-        self._num_untimed = num_untimed(brick, cached=self._cached)
-        self._evictor = CacheEvictor(brick, pool.device, training=training)
-        self._kept: tuple[Tensors, Tensors] | None = None
-
-    @abstractmethod
-    def timed(self, inputs: list[Tensor]) -> dict[str, Times]:
-        """Return the times by phase of one call."""
-
-    def in_context(self) -> list[dict[str, Times]]:
-        """Return the times by phase of a visit's calls."""
-        arguments = self._arguments
-        # Before the first call: later they could reuse the memory of its outputs, which is cached.
-        weights = [arguments.weights() for _ in range(1 if self._cached else 1 + CALLS_A_VISIT)]
-        warm_up(lambda: self.timed(arguments.call_with(weights[0] | arguments.others())), self._num_untimed)
-        found = []
-        for number in range(1, CALLS_A_VISIT + 1):
-            self._evictor.evict()
-            found.append(self.timed(arguments.call_with(weights[number % len(weights)] | arguments.others())))
-        return found
-
-    def warm(self) -> dict[str, Times]:
-        """Return the times by phase of one call with the previous call's inputs, after an untimed first call."""
-        weights, others = self._kept or (self._arguments.weights(), self._arguments.others())
-        if self._kept is None:
-            self.timed(self._arguments.call_with(weights | others))
-        others = self._arguments.restored(others)
-        self._kept = weights, others
-        return self.timed(self._arguments.call_with(weights | others))
-
-    def release(self) -> None:
-        """Release the inputs that warm calls hold."""
-        self._kept = None
-
-
-class InferenceWork(InContext):
-    """A brick in inference."""
-
-    def timed(self, inputs: list[Tensor]) -> dict[str, Times]:
-        """Return the time of the forward pass."""
-        return {"forward": self._clock.time(self._call, inputs)}

@@ -15,30 +15,21 @@ import torch
 from charact.bricks.aten import BrickFunction, runnable
 from charact.bricks.suite.brick import Brick, literals
 from charact.bricks.suite.captured_graph import ITEM_BYTES
-from charact.bricks.timing.inputs import Arguments, InferenceWork, InputPool, Work
-from charact.bricks.timing.training import GradientSumWork, TrainingWork, UpdateWork, backward_start
+from charact.bricks.timing.inputs import Arguments, InputPool
+from charact.bricks.timing.work import GradientSumWork, SequenceWork, UpdateWork, Visit, Work, backward_start
 from charact.bricks.timing.worker import DESCRIBING, TIMING, Crashes
 from charact.bricks.value_distributions import storage_elements
 from charact.core.bounded_reading import limit_bytes
 from charact.core.errors import UserError
 from charact.execution.case_outcome import failure, size
 from charact.execution.memory_limit import growth_limit
-from charact.measure.microbench.call_timer import Times, by_clock, clock_for, queued, seconds
+from charact.measure.microbench.call_timer import by_clock, clock_for, queued, seconds
 from charact.measure.passes.flops import work_of
-from charact.measure.passes.timing import MIN_ITERATIONS, StopRule, ended_by
+from charact.measure.passes.timing import MIN_ITERATIONS, StopRule
 from charact.record.reader import Rows
 
 MOST_BRICK_BYTES = 16 * 2**30
 """Default memory limit of a brick (bytes)."""
-
-
-def check_size(brick: Brick) -> None:
-    """Check that a brick's inputs, weights included, are within the memory limit of a brick."""
-    num_bytes = sum(storage_elements(each.type.shape, each.type.stride) * ITEM_BYTES[each.type.dtype]
-                    for each in brick.inputs)
-    if num_bytes > (limit := most_bytes()):
-        raise UserError(f"its inputs take {size(num_bytes)}, the limit is {size(limit)}: raise it with --max-bytes if "
-                        "you trust the suite")
 
 
 def most_bytes() -> int:
@@ -46,18 +37,22 @@ def most_bytes() -> int:
     return limit_bytes(MOST_BRICK_BYTES)
 
 
+def _check_size(brick: Brick) -> None:
+    num_bytes = sum(storage_elements(each.type.shape, each.type.stride) * ITEM_BYTES[each.type.dtype]
+                    for each in brick.inputs)
+    if num_bytes > (limit := most_bytes()):
+        raise UserError(f"its inputs take {size(num_bytes)}, the limit is {size(limit)}: raise it with --max-bytes if "
+                        "you trust the suite")
+
+
 def described(brick: Brick) -> dict[str, Any]:
-    """Return the columns of the table `bricks` that are known before the brick runs."""
+    """Return the columns of the table `bricks` that are known before the brick runs; lists are JSON."""
     return {
-        "brick": brick.id, "kind": brick.kind, "num_layers": brick.num_layers, "layer_types": brick.layer_types,
-        "input_shapes": [list(each.type.shape) for each in brick.inputs], "literals": literals(brick),
-        "weights_bytes": float(brick.weights_bytes),
+        "brick": brick.id, "kind": brick.kind, "num_layers": brick.num_layers,
+        "layer_types": json.dumps(brick.layer_types),
+        "input_shapes": json.dumps([list(each.type.shape) for each in brick.inputs]),
+        "literals": json.dumps(literals(brick)), "weights_bytes": float(brick.weights_bytes),
     }
-
-
-def as_stored(row: dict[str, Any]) -> dict[str, Any]:
-    """Return a row of `described` with its lists as JSON, as the table stores them."""
-    return row | {name: json.dumps(row[name]) for name in ("layer_types", "input_shapes", "literals")}
 
 
 def counted_work(brick: Brick, call: BrickFunction, pool: InputPool, *, training: bool
@@ -129,7 +124,7 @@ class Rounds:
             if crashed in self.rows:
                 self._fail(crashed, ending)
         for brick in self._running():
-            self._try(brick.id, partial(check_size, brick))
+            self._try(brick.id, partial(_check_size, brick))
         self._pool = InputPool(self._running(), device)
         for brick in self._running():
             self._try(brick.id, partial(self._prepare, brick))
@@ -166,20 +161,14 @@ class Rounds:
         with interruptible():
             for brick in rotated(self.left, number):
                 between()
-                found[brick] = self._visit(brick, self._works[brick].in_context)
+                found[brick] = self._visit(brick)
         for brick, times in found.items():
             if times:
-                self._add(brick, number, times)
-
-    def repeat_warm(self, brick: str, rule: StopRule) -> None:
-        """Time one brick with the same inputs again and again until the rule is met; each time counts as a round."""
-        begun, spent = time.perf_counter(), self._seconds[brick]
-        while ended_by(spent, len(spent), rule, time.perf_counter() - begun) is None:
-            times = self._visit(brick, lambda: [self._works[brick].warm()])
-            if not times:
-                return
-            self._add(brick, len(spent), times)
-        self._works[brick].release()
+                self._take([
+                    {"brick": brick, "phase": phase, "round": number, "call": call,
+                     "num_calls": self._works[brick].num_calls, "host_s": host_s, "device_s": device_s}
+                    for call, phases in enumerate(times) for phase, (host_s, device_s) in phases.items()])
+                self.rows[brick]["num_rounds"] = number + 1
 
     def interval_frac(self) -> float | None:
         """Return the relative half-width of the 95 % interval of the sum of medians, or None below 6 rounds.
@@ -220,8 +209,12 @@ class Rounds:
                 self.undescribed[brick] = ended[brick]["reason"]
                 continue
             try:
-                with self._crashes.running(brick, DESCRIBING):
-                    self._describe(brick)
+                if brick in self._calls:  # optimizer steps are not counted
+                    with self._crashes.running(brick, DESCRIBING):
+                        work, uncounted = counted_work(self.bricks[brick], self._calls[brick], self._pool,
+                                                       training=self._training)
+                    self.rows[brick] |= work
+                    self.uncounted |= uncounted
             except Exception as error:
                 self.undescribed[brick] = failure(error)["reason"]
             self._pool.end_visit()
@@ -235,12 +228,16 @@ class Rounds:
             self.rows[row["brick"]] |= {
                 "num_rounds": row["num_rounds"], "set_up_s": row["set_up_s"], "reason": row["reason"],
                 "status": row["status"] if failed else "running"}
-        self.times = before.get("brick_times", [])
+        self._take(before.get("brick_times", []))
+
+    def _take(self, rows: Rows) -> None:
+        """Add the times of whole rounds."""
+        self.times += rows
         by_round: dict[tuple[str, int], dict[int, float]] = defaultdict(lambda: defaultdict(float))
-        for row in self.times:
-            times = row["host_s"], row["device_s"]
-            self.timed_s += row["num_calls"] * seconds(times)
-            by_round[row["brick"], row["round"]][row["call"]] += seconds(times)
+        for row in rows:
+            time_s = seconds((row["host_s"], row["device_s"]))
+            self.timed_s += row["num_calls"] * time_s
+            by_round[row["brick"], row["round"]][row["call"]] += time_s
         for (brick, _), calls in by_round.items():
             self._seconds[brick].append(fmean(calls.values()))
 
@@ -253,48 +250,24 @@ class Rounds:
             self._works[brick.id] = UpdateWork(brick, self._pool, self._clock)
             return
         call = self._calls[brick.id] = runnable(brick, str(self._device))
-        kinds = {"gradient_sum": GradientSumWork, "sequence": TrainingWork if self._training else InferenceWork}
-        self._works[brick.id] = kinds[brick.kind](brick, call, self._pool, self._clock)
+        self._works[brick.id] = (
+            GradientSumWork(brick, call, self._pool, self._clock) if brick.kind == "gradient_sum" else
+            SequenceWork(brick, call, self._pool, self._clock, training=self._training))
 
-    def _visit(self, brick: str, work: Callable[[], list[dict[str, Times]]]) -> list[dict[str, Times]]:
+    def _visit(self, brick: str) -> Visit:
         """Return the times by phase of each call; an empty list if the brick failed."""
-        found: list[list[dict[str, Times]]] = []
-        begun = time.perf_counter()
-
-        def visit() -> None:
-            found.append(queued(self._clock, work))
-
-        if brick in self._unlimited:
-            self._try(brick, visit)
-        else:
-            with growth_limit(self._device, most_bytes() + self._pool.weight_pool.num_bytes):
-                self._try(brick, visit)
-            self._unlimited.add(brick)
+        times: Visit = []
+        begun, work = time.perf_counter(), self._works[brick]
+        first = brick not in self._unlimited
+        limit = growth_limit(self._device, most_bytes() + self._pool.weight_pool.num_bytes) if first else nullcontext()
+        with limit:
+            self._try(brick, lambda: times.extend(queued(self._clock, work.visit)))
+        self._unlimited.add(brick)
         self._pool.end_visit()
-        if not found:
-            return []
-        spent = sum(host_s for times in found[0] for host_s, _ in times.values()) * self._num_calls(brick)
-        self.rows[brick]["set_up_s"] += max(0.0, time.perf_counter() - begun - spent)
-        return found[0]
-
-    def _add(self, brick: str, number: int, calls: list[dict[str, Times]]) -> None:
-        self.times += [{"brick": brick, "phase": phase, "round": number, "call": call,
-                        "num_calls": self._num_calls(brick), "host_s": host_s, "device_s": device_s}
-                       for call, times in enumerate(calls) for phase, (host_s, device_s) in times.items()]
-        totals_s = [sum(map(seconds, times.values())) for times in calls]
-        self._seconds[brick].append(fmean(totals_s))
-        self.timed_s += self._num_calls(brick) * sum(totals_s)
-        self.rows[brick]["num_rounds"] = number + 1
-
-    def _num_calls(self, brick: str) -> int:
-        work = self._works[brick]
-        return work.num_parameters if isinstance(work, UpdateWork) else 1
-
-    def _describe(self, brick: str) -> None:
-        if brick in self._calls:  # optimizer steps are not counted
-            work, uncounted = counted_work(self.bricks[brick], self._calls[brick], self._pool, training=self._training)
-            self.rows[brick] |= work
-            self.uncounted |= uncounted
+        if times:
+            spent_s = sum(host_s for call in times for host_s, _ in call.values()) * work.num_calls
+            self.rows[brick]["set_up_s"] += max(0.0, time.perf_counter() - begun - spent_s)
+        return times
 
     def _try(self, brick: str, work: Callable[[], object]) -> None:
         """Run `work` for a brick; on an error, record the brick as failed."""

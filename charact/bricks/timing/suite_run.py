@@ -8,7 +8,8 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from charact.bricks.suite.brick import Brick, runs_as
 from charact.bricks.suite.composition import load_compositions
 from charact.bricks.suite.prediction import chosen_to_time, sizes_of
 from charact.bricks.suite.suite import Suite, load_suite
-from charact.bricks.timing.rounds import Rounds, as_stored, described
+from charact.bricks.timing.rounds import Rounds, described
 from charact.bricks.timing.worker import TIMING, Crashes, Report, supervise
 from charact.core.bounded_reading import limited_to
 from charact.core.errors import UserError
@@ -85,45 +86,148 @@ _FLUSH_FRAC = 0.05
 """Maximum share of the time spent on flushing."""
 
 
-def run_bricks(suite: Suite, mode: str, precision: str, device: torch.device, rule: StopRule, writer: RunWriter,
-               observer: Observer, interrupt: Interrupt, batch_sizes: Sequence[int] | None = None,
-               method: str = "contextual", place: tuple[int, int] = (1, 1), share_frac: float = 1.0,
-               models: Sequence[Mapping[str, int]] = (), precisions: Sequence[str] | None = None,
-               crashes: Crashes | None = None) -> None:
-    """Time a suite's bricks on a device, and flush the times to the record every few seconds and at the end.
+@dataclass
+class SuiteRun:
+    """One case: the bricks of a suite in a mode and a precision, timed into a record.
 
-    An unfinished case of the record is resumed after its last complete round. A brick that fails is recorded with its
-    reason, and the run continues. A signal ends the run after the last complete round and is in `interrupt.signal`.
-
-    Args:
-        suite: the suite; bricks of the given mode, precision and batch sizes run.
-        mode: as in `schema.MODES`.
-        precision: as in `schema.PRECISIONS`.
-        device: device to run on.
-        rule: stop rule; its iterations are rounds. With the method `paper` each brick gets an equal part of the
-            seconds, and at most as many repetitions as the rule has rounds.
-        writer: of the record.
-        observer: receives progress; its iterations are rounds.
-        interrupt: ends the run early.
-        batch_sizes: of the bricks' models; by default all.
-        method: `contextual` or `paper`.
-        place: number of this case and of all cases, for the observer.
-        share_frac: share of the bricks to time, in inference; the times of the others can be predicted.
-        models: number of uses of each brick, for each known model, to choose the bricks to time.
-        precisions: of the bricks' models; by default all that run in `precision`.
-        crashes: bricks that ended earlier processes of this run.
+    Times are flushed to the record every few seconds and at the end. An unfinished case of the record is resumed after
+    its last complete round. A brick that fails is recorded with its reason, and the run continues. A signal ends the
+    run after the last complete round and is in `interrupt.signal`.
     """
-    if reason := unsupported_reason(precision, device):
-        raise UserError(reason)
-    bricks = chosen_bricks(suite, mode, precision, batch_sizes, precisions)
-    run = _SuiteRun(suite, bricks, mode, precision, device, rule, writer, observer, interrupt, method,
-                    crashes or Crashes(), share_frac, models)
-    before = writer.entry(run.case)
-    if before is not None and before.status not in UNFINISHED:
-        return
-    observer.case_started(run.case, *place)
-    entry = run.run(before)
-    observer.case_ended(entry.status, entry.reason)
+
+    suite: Suite
+    mode: str
+    precision: str
+    device: torch.device
+    rule: StopRule
+    """Its iterations are rounds."""
+    writer: RunWriter
+    observer: Observer
+    """Receives progress; its iterations are rounds."""
+    interrupt: Interrupt
+    batch_sizes: Sequence[int] | None = None
+    """Of the bricks' models; by default all."""
+    precisions: Sequence[str] | None = None
+    """Of the bricks' models; by default all that run in `precision`."""
+    share_frac: float = 1.0
+    """Share of the bricks to time, in inference; the times of the others can be predicted."""
+    models: Sequence[Mapping[str, int]] = ()
+    """Number of uses of each brick, for each known model, to choose the bricks to time."""
+    crashes: Crashes = field(default_factory=Crashes)
+    """Bricks that ended earlier processes of this run."""
+
+    def __post_init__(self) -> None:
+        if reason := unsupported_reason(self.precision, self.device):
+            raise UserError(reason)
+        suite = self.suite
+        self._bricks = chosen_bricks(suite, self.mode, self.precision, self.batch_sizes, self.precisions)
+        self._left_out: Rows = []
+        self.case = f"bricks-{suite.name}-g{suite.g}-{self.mode}-{self.precision}-{str(self.device).replace(':', '')}"
+        self._facts = BricksPass(
+            "ok", method="contextual", suite=suite.name, suite_digest=suite.digest, g=suite.g, cut_method=suite.method,
+            num_bricks=len(self._bricks), num_rounds=0, precision_target_frac=self.rule.precision_target_frac,
+            timed_s=0.0, set_up_s=0.0)
+        self._entry = CaseEntry(
+            self.case, "running", workload="bricks", variant=suite.name, mode=self.mode, precision=self.precision,
+            device=str(self.device), device_name=device_name(self.device), data="synthetic",
+            passes=Passes(bricks=self._facts))
+        self._rounds: Rounds | None = None
+        self._flushed, self._flushing_s = time.perf_counter(), 0.0
+
+    def run(self, number: int = 1, total: int = 1) -> None:
+        """Time the bricks of this case, the `number`-th of `total` of the run."""
+        before = self.writer.entry(self.case)
+        if before is not None and before.status not in UNFINISHED:
+            return
+        self.observer.case_started(self.case, number, total)
+        rows = {} if before is None else self._rows_before(before)
+        gradients = torch.enable_grad() if self.mode == "train" else torch.inference_mode()
+        try:
+            with host_memory_guard(self.device), brick_settings(self.precision), gradients:
+                rounds = self._time(rows)
+            self._entry.status = "ok"
+            if not rounds.left:
+                first = next(iter(rounds.rows.values()))
+                self._end(status=first["status"], reason=f"every brick failed; the first: {first['reason']}")
+        except UserError:
+            raise
+        except KeyboardInterrupt:
+            self._end(**self.interrupt.ending())
+        except Exception as error:
+            self._end(**failure(error, self.precision))
+        self._flush()
+        self._rounds = None
+        release_memory(self.device)
+        self.observer.case_ended(self._entry.status, self._entry.reason)
+
+    def _time(self, before: dict[str, Rows]) -> Rounds:
+        begun = time.perf_counter()
+        with self.interrupt.allowed():
+            if self.device.type == "cuda":
+                torch.cuda.set_device(self.device)  # events are recorded on the current one
+            if rows := before.get("bricks"):  # a resumed run keeps its choice, since the known models may have changed
+                self._left_out = [row for row in rows if row["status"] == LEFT_OUT]
+            elif self.share_frac < 1:
+                self._left_out = left_out(self._bricks, self.share_frac, self.models, self.crashes)
+            names = {row["brick"] for row in self._left_out}
+            self._rounds = rounds = Rounds(
+                [brick for brick in self._bricks if brick.id not in names], self.device,
+                training=self.mode == "train", crashes=self.crashes,
+                before={table: [row for row in rows if row["brick"] not in names] for table, rows in before.items()})
+        self._facts.update(**rounds.facts, preparing_s=self._facts.preparing_s + time.perf_counter() - begun)
+        self.observer.pass_started("bricks")
+        with self.interrupt.allowed():
+            warm_device(self.device)
+        while (reason := rounds.ended_by(self.rule)) is None:
+            begun = time.perf_counter()
+            rounds.round(interruptible=self.interrupt.allowed)
+            self.observer.iteration(rounds.num_rounds, time.perf_counter() - begun)
+            if time.perf_counter() - self._flushed >= max(_FLUSH_EVERY_S, self._flushing_s / _FLUSH_FRAC):
+                self._flush()
+        self._facts.update(ended_by=reason, interval_frac=rounds.interval_frac())
+        if self.crashes.note is not None:
+            self._flush()  # a brick may end the process while its work is counted
+        begun = time.perf_counter()
+        self.observer.pass_started("work")
+        with self.interrupt.allowed():
+            rounds.describe()
+        self._facts.update(describing_s=time.perf_counter() - begun, uncounted=sorted(rounds.uncounted),
+                           undescribed=rounds.undescribed)
+        return rounds
+
+    def _end(self, **ending: Any) -> None:
+        self._entry.update(**ending)
+        self._facts.update(status="failed", reason=ending["reason"])
+
+    def _flush(self) -> None:
+        begun = time.perf_counter()
+        tables: dict[str, Rows] = {}
+        if self._rounds is not None:
+            rows = list(self._rounds.rows.values())
+            self._facts.update(num_rounds=self._rounds.num_rounds, num_left_out=len(self._left_out),
+                               num_failed=sum(row["reason"] is not None for row in rows),
+                               timed_s=self._rounds.timed_s, set_up_s=self._rounds.set_up_s)
+            tables = {"bricks": [*rows, *self._left_out], "brick_times": self._rounds.times}
+        self.writer.add_case(self._entry, tables)
+        self._flushed = time.perf_counter()
+        self._flushing_s = self._flushed - begun
+
+    def _rows_before(self, entry: CaseEntry) -> dict[str, Rows]:
+        """Return the record's rows of complete rounds."""
+        facts = entry.passes.bricks
+        if facts.suite_digest != self._facts.suite_digest:
+            raise UserError(f"the suite {self._facts.suite} is no longer what {self.case} was begun with: start a "
+                            "new run")
+        facts.update(status="ok", reason=None, num_resumed=facts.num_resumed + (0 if self.crashes.signals else 1))
+        self._facts = self._entry.passes["bricks"] = facts
+        run = load_run(self.writer.directory, partial=True)
+        tables: dict[str, Rows] = {}
+        for name in ("bricks", "brick_times"):
+            rows = run.table(name)
+            rows = rows[rows["case"] == self.case].drop(columns="case")
+            records = rows.astype(object).where(rows.notna(), None).to_dict("records")
+            tables[name] = [{str(column): value for column, value in record.items()} for record in records]
+        return tables
 
 
 def chosen_bricks(suite: Suite, mode: str, precision: str, batch_sizes: Sequence[int] | None,
@@ -133,178 +237,37 @@ def chosen_bricks(suite: Suite, mode: str, precision: str, batch_sizes: Sequence
     Bricks of autocast precisions and of pure-bf16 carry their own dtypes and count as fp32. Bricks of models without a
     batch size match every batch size.
     """
-    found = [name for name, entry in sorted(suite.bricks.items())
+    names = [name for name, entry in sorted(suite.bricks.items())
              if entry["mode"] == mode and entry["precision"] == runs_as(precision)
              and (batch_sizes is None or not entry["batch_sizes"] or set(batch_sizes) & set(entry["batch_sizes"]))
              and (precisions is None or set(precisions) & set(entry["precisions"]))]
-    if not found:
+    if not names:
         raise UserError(f"the suite {suite.name} has no bricks for {mode} in {precision} with these batch sizes and "
                         "precisions: choose other options, or generate them")
-    return [suite.brick(name) for name in found]
-
-
-class _SuiteRun:
-    """One case: all bricks of a mode and a precision. The arguments are those of `run_bricks`."""
-
-    def __init__(self, suite: Suite, bricks: list[Brick], mode: str, precision: str, device: torch.device,
-                 rule: StopRule, writer: RunWriter, observer: Observer, interrupt: Interrupt, method: str,
-                 crashes: Crashes, share_frac: float, models: Sequence[Mapping[str, int]]) -> None:
-        self._bricks, self._mode, self._precision, self._device = bricks, mode, precision, device
-        self._rule, self._writer, self._observer, self._interrupt = rule, writer, observer, interrupt
-        self._method, self._crashes, self._share_frac, self._models = method, crashes, share_frac, models
-        self._left_out: Rows = []
-        self.case = f"bricks-{suite.name}-g{suite.g}-{mode}-{precision}-{str(device).replace(':', '')}"
-        self._facts = BricksPass(
-            "ok", method=method, suite=suite.name, suite_digest=suite.digest, g=suite.g, cut_method=suite.method,
-            num_bricks=len(bricks), num_rounds=0, precision_target_frac=rule.precision_target_frac, timed_s=0.0,
-            set_up_s=0.0)
-        self._entry = CaseEntry(
-            self.case, "running", workload="bricks", variant=suite.name, mode=mode, precision=precision,
-            device=str(device), device_name=device_name(device), data="synthetic", passes=Passes(bricks=self._facts))
-        self._rounds: Rounds | None = None
-        self._flushed, self._flushing_s = time.perf_counter(), 0.0
-
-    def run(self, before: CaseEntry | None) -> CaseEntry:
-        """Time the bricks and return the case's entry."""
-        rows = {} if before is None else self._rows_before(before)
-        gradients = torch.enable_grad() if self._mode == "train" else torch.inference_mode()
-        try:
-            with host_memory_guard(self._device), brick_settings(self._precision), gradients:
-                rounds = self._time(rows)
-            self._entry.status = "ok"
-            if not rounds.left:
-                first = next(iter(rounds.rows.values()))
-                self._end(status=first["status"], reason=f"every brick failed; the first: {first['reason']}")
-        except UserError:
-            raise
-        except KeyboardInterrupt:
-            self._end(**self._interrupt.ending())
-        except Exception as error:
-            self._end(**failure(error, self._precision))
-        self._flush()
-        self._rounds = None
-        release_memory(self._device)
-        return self._entry
-
-    def _time(self, before: dict[str, Rows]) -> Rounds:
-        begun = time.perf_counter()
-        with self._interrupt.allowed():
-            if self._device.type == "cuda":
-                torch.cuda.set_device(self._device)  # events are recorded on the current one
-            if rows := before.get("bricks"):  # a resumed run keeps its choice, since the known models may have changed
-                self._left_out = [row for row in rows if row["status"] == LEFT_OUT]
-            elif self._share_frac < 1:
-                self._left_out = left_out(self._bricks, self._share_frac, self._models, self._crashes)
-            names = {row["brick"] for row in self._left_out}
-            self._rounds = rounds = Rounds(
-                [brick for brick in self._bricks if brick.id not in names], self._device,
-                training=self._mode == "train", crashes=self._crashes,
-                before={table: [row for row in rows if row["brick"] not in names] for table, rows in before.items()})
-        self._facts.update(**rounds.facts, preparing_s=self._facts.preparing_s + time.perf_counter() - begun)
-        self._observer.pass_started("bricks")
-        with self._interrupt.allowed():
-            warm_device(self._device)
-        self._warm(rounds) if self._method == "paper" else self._in_context(rounds)
-        if self._crashes.note is not None:
-            self._flush()  # a brick may end the process while its work is counted
-        begun = time.perf_counter()
-        self._observer.pass_started("work")
-        with self._interrupt.allowed():
-            rounds.describe()
-        self._facts.update(describing_s=time.perf_counter() - begun, uncounted=sorted(rounds.uncounted),
-                           undescribed=rounds.undescribed)
-        return rounds
-
-    def _in_context(self, rounds: Rounds) -> None:
-        while (reason := rounds.ended_by(self._rule)) is None:
-            begun = time.perf_counter()
-            rounds.round(interruptible=self._interrupt.allowed)
-            self._observer.iteration(rounds.num_rounds, time.perf_counter() - begun)
-            self._flush_if_due()
-        self._facts.update(ended_by=reason, interval_frac=rounds.interval_frac())
-
-    def _warm(self, rounds: Rounds) -> None:
-        """Time one brick after another, each for its share of the time."""
-        rule = replace(self._rule, max_seconds=self._rule.max_seconds / max(1, len(rounds.left)))
-        for number, brick in enumerate(rounds.left, start=1):
-            begun = time.perf_counter()
-            with self._interrupt.allowed():
-                rounds.repeat_warm(brick, rule)
-            self._observer.iteration(number, time.perf_counter() - begun)
-            self._flush_if_due()
-        self._facts.ended_by = "repetitions"
-
-    def _end(self, **ending: Any) -> None:
-        self._entry.update(**ending)
-        self._facts.update(status="failed", reason=ending["reason"])
-
-    def _flush_if_due(self) -> None:
-        since = time.perf_counter() - self._flushed
-        if since >= max(_FLUSH_EVERY_S, self._flushing_s / _FLUSH_FRAC):
-            begun = time.perf_counter()
-            self._flush()
-            self._flushing_s = time.perf_counter() - begun
-
-    def _flush(self) -> None:
-        tables: dict[str, Rows] = {}
-        if self._rounds is not None:
-            rows = self._rounds.rows.values()
-            self._facts.update(num_rounds=self._rounds.num_rounds, num_left_out=len(self._left_out),
-                               num_failed=sum(row["reason"] is not None for row in rows),
-                               timed_s=self._rounds.timed_s, set_up_s=self._rounds.set_up_s)
-            tables = {"bricks": [*map(as_stored, rows), *self._left_out], "brick_times": self._rounds.times}
-        self._writer.add_case(self._entry, tables)
-        self._flushed = time.perf_counter()
-
-    def _rows_before(self, entry: CaseEntry) -> dict[str, Rows]:
-        """Return the record's rows of complete rounds."""
-        facts = entry.passes.bricks
-        if facts.suite_digest != self._facts.suite_digest:
-            raise UserError(f"the suite {self._facts.suite} is no longer what {self.case} was begun with: start a "
-                            "new run")
-        facts.update(status="ok", reason=None, num_resumed=facts.num_resumed + (0 if self._crashes.signals else 1))
-        self._facts = self._entry.passes["bricks"] = facts
-        run = load_run(self._writer.directory, partial=True)
-        found: dict[str, Rows] = {}
-        for table in ("bricks", "brick_times"):
-            rows = run.table(table)
-            rows = rows[rows["case"] == self.case].drop(columns="case")
-            records = rows.astype(object).where(rows.notna(), None).to_dict("records")
-            found[table] = [{str(column): value for column, value in record.items()} for record in records]
-        return found
+    return [suite.brick(name) for name in names]
 
 
 def left_out(bricks: Sequence[Brick], share_frac: float, models: Iterable[Mapping[str, int]],
-             crashes: Crashes | None = None) -> list[dict[str, Any]]:
+             crashes: Crashes | None = None) -> Rows:
     """Return rows of the bricks that `chosen_to_time` does not choose.
 
-    FLOP and bytes are counted on fake tensors. A brick for which this fails is timed.
+    FLOP and bytes are counted on fake tensors. A brick for which this fails, since an operator needs values, is timed.
     """
     crashes = crashes or Crashes()
     rows: dict[str, dict[str, Any]] = {}
     for brick in bricks:
         if brick.id in crashes.endings(TIMING):
             continue
-        with crashes.running(brick.id, TIMING):
-            if (work := _fake_work(brick)) is not None:
-                rows[brick.id] = described(brick) | work
-    chosen = chosen_to_time({brick: sizes_of(row) for brick, row in rows.items()}, models, share_frac)
-    ending = {"status": LEFT_OUT, "reason": "not timed: its time is predicted from similar bricks", "num_rounds": 0,
-              "set_up_s": 0.0}
-    return [as_stored(row) | ending for brick, row in rows.items() if brick not in chosen]
-
-
-def _fake_work(brick: Brick) -> dict[str, float | None] | None:
-    """Return FLOP and bytes of one call, or None if an operator needs values."""
-    try:
-        with FakeTensorMode():
+        with crashes.running(brick.id, TIMING), contextlib.suppress(Exception), FakeTensorMode():
             inputs = [torch.empty_strided(each.type.shape, each.type.stride, dtype=getattr(torch, each.type.dtype))
                       for each in brick.inputs]
             call = runnable(brick, "cpu")
-            flop, num_bytes, _ = work_of(lambda: call(inputs))
-    except Exception:  # operators raise many types for fake tensors
-        return None
-    return {"flop": flop, "bytes": num_bytes}
+            flop, num_bytes, _ = work_of(partial(call, inputs))
+            rows[brick.id] = described(brick) | {"flop": flop, "bytes": num_bytes}
+    chosen = chosen_to_time({brick: sizes_of(row) for brick, row in rows.items()}, models, share_frac)
+    ending = {"status": LEFT_OUT, "reason": "not timed: its time is predicted from similar bricks", "num_rounds": 0,
+              "set_up_s": 0.0}
+    return [row | ending for brick, row in rows.items() if brick not in chosen]
 
 
 def run_cases(directory: Path, lock: int, report: Report, interrupt: Interrupt, crashes: Crashes) -> None:
@@ -317,20 +280,16 @@ def run_cases(directory: Path, lock: int, report: Report, interrupt: Interrupt, 
             raise UserError(f"{options['suite']} is not the suite that the run began with: run it again")
         set_recorded_threads(options["threads"])
         share_frac = options.get("share_frac", 1.0)
-        models = _known_models(expanded_path(options["compositions"])) if share_frac < 1 else []
+        private = expanded_path(options["compositions"])
+        known = load_compositions(private) if share_frac < 1 and any(private.glob("*.json")) else []
+        models = [Counter(piece.brick for piece in composition.pieces) for composition in known]
         rule = StopRule(options["precision_target_frac"], options["max_rounds"], options["max_seconds"])
         for number, (mode, precision) in enumerate(options["cases"], start=1):
-            run_bricks(suite, mode, precision, torch.device(options["device"]), rule, writer, report, interrupt,
-                       options["batch_sizes"], options["method"], (number, len(options["cases"])), share_frac, models,
-                       options["precisions"], crashes)
+            SuiteRun(suite, mode, precision, torch.device(options["device"]), rule, writer, report, interrupt,
+                     options["batch_sizes"], options["precisions"], share_frac, models, crashes
+                     ).run(number, len(options["cases"]))
             if interrupt.signal is not None:
                 return
-
-
-def _known_models(private: Path) -> list[Mapping[str, int]]:
-    """Return the number of uses of each brick for each model with a composition in the directory."""
-    compositions = load_compositions(private) if any(private.glob("*.json")) else []
-    return [Counter(piece.brick for piece in composition.pieces) for composition in compositions]
 
 
 if __name__ == "__main__":

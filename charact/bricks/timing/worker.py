@@ -80,11 +80,10 @@ class Crashes:
 
     def endings(self, what: str) -> dict[str, dict[str, Any]]:
         """Return status and reason of the bricks that ended a process during an activity."""
-        return {brick: ending_by(number) for (brick, done), number in self.signals.items() if done == what}
+        return {brick: _ending_by(number) for (brick, done), number in self.signals.items() if done == what}
 
 
-def ending_by(number: int) -> dict[str, Any]:
-    """Return status and reason of a brick whose process was ended by a signal."""
+def _ending_by(number: int) -> dict[str, Any]:
     name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
     if number == signal.SIGKILL:
         return {"status": "oom", "reason": f"its process was ended by {name}, which usually means out of memory"}
@@ -137,9 +136,6 @@ def _relay(events: int, answers: int, child: "subprocess.Popen[bytes]", observer
            ) -> str | None:
     """Forward a process's reports to the observer until it ends; return the error that it reported, if any."""
     refused = None
-    calls: dict[str, Callable[..., None]] = {
-        "case": observer.case_started, "pass": observer.pass_started, "round": observer.iteration,
-        "ended": observer.case_ended}
     for line in _lines(events, child, interrupt):
         try:
             kind, *arguments = json.loads(line)
@@ -148,7 +144,7 @@ def _relay(events: int, answers: int, child: "subprocess.Popen[bytes]", observer
             elif kind == "signal":
                 interrupt.signal = interrupt.signal or int(arguments[0])
             else:
-                calls[kind](*arguments)
+                getattr(observer, _CALLBACKS[kind])(*arguments)
         except (ValueError, TypeError, LookupError) as error:  # a brick may have corrupted its memory
             raise UserError("the process that runs the bricks sent an invalid report: a brick of the suite may have "
                             "corrupted its memory") from error
@@ -171,6 +167,10 @@ def _lines(events: int, child: "subprocess.Popen[bytes]", interrupt: Interrupt) 
             return
         *lines, left = (left + chunk).split(b"\n")
         yield from lines
+
+
+_CALLBACKS = {"case": "case_started", "pass": "pass_started", "round": "iteration", "ended": "case_ended"}
+"""Callbacks that a process may request, by the name in its reports."""
 
 
 class Report(Observer):

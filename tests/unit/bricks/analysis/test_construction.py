@@ -111,12 +111,6 @@ def test_rounds_that_one_brick_lacks_are_drawn_of_none(tmp_path: Path) -> None:
     assert 8.5 - 5 <= low < 8.5 < high <= 8.5 + 5
 
 
-def test_the_papers_method_is_named(tmp_path: Path) -> None:
-    run = infer_run(tmp_path, {"a": 0.01}, facts={"method": "paper"})
-    assert list(latencies(construct(composition(["a"]), BrickTimes(run, CASE), NONE))) == [
-        ("paper", "all"), ("critical_path", "all"), ("corrected", "all")]
-
-
 @pytest.mark.parametrize(("device_s", "clock", "latency_s"), [(0.03, "device_s", 0.03), (0.001, "host_s", 0.01)])
 def test_on_a_device_the_slower_side_counts(tmp_path: Path, device_s: float, clock: str, latency_s: float) -> None:
     run = infer_run(tmp_path, {"a": 0.01}, device_s={"a": device_s})

@@ -5,6 +5,7 @@ import itertools
 import time
 from collections.abc import Iterator
 
+import numpy as np
 import pytest
 import torch
 from support.hand_made_bricks import a_brick, a_layer, an_input, pointwise, product, value
@@ -12,6 +13,7 @@ from support.hand_made_bricks import a_brick, a_layer, an_input, pointwise, prod
 from charact.bricks.suite.brick import Brick
 from charact.bricks.timing.inputs import InputPool
 from charact.bricks.timing.rounds import Rounds, rotated
+from charact.measure.passes.timing import StopRule
 
 CPU = torch.device("cpu")
 BRICKS = [pointwise("relu.default"), product(), pointwise("tanh.default")]
@@ -104,3 +106,24 @@ def test_what_has_no_room_is_let_go_after_each_visit(monkeypatch: pytest.MonkeyP
     assert len(ended) == len(BRICKS)
     rounds.describe()
     assert len(ended) == 2 * len(BRICKS)
+
+
+def test_the_interval_is_that_of_the_sum_of_medians() -> None:
+    def timed(seconds: list[float]) -> Rounds:
+        times = [{"brick": BRICKS[0].id, "phase": "forward", "round": number, "call": call, "num_calls": 1,
+                  "host_s": time_s + offset, "device_s": None}
+                 for number, time_s in enumerate(seconds) for call, offset in enumerate((-0.5, 0.5))]
+        row = {"brick": BRICKS[0].id, "status": "running", "reason": None, "num_rounds": len(seconds), "set_up_s": 1.0}
+        return Rounds(BRICKS[:1], CPU, training=False, before={"bricks": [row], "brick_times": times})
+
+    assert timed([1.0] * 5).interval_frac() is None
+    steady, shaky = timed([4.0] * 6), timed([3.0, 5.0] * 8)
+    assert steady.interval_frac() == 0
+    assert (steady.num_rounds, steady.timed_s, steady.set_up_s) == (6, 48.0, 1.0)
+    noise = np.random.default_rng(1).choice([3.0, 5.0], (50, 16))
+    spread = 1.96 * np.median(noise, axis=1).std() / 4
+    assert shaky.interval_frac() == pytest.approx(spread, rel=0.5)
+    limits = [(0.5, 99, 99.0, "precision"), (0.0, 16, 99.0, "max_rounds"), (0.0, 17, 129.0, "max_seconds"),
+              (0.0, 17, 129.1, None)]
+    for target, rounds, seconds, reason in limits:
+        assert shaky.ended_by(StopRule(target, rounds, seconds)) == reason

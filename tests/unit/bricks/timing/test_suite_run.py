@@ -1,4 +1,4 @@
-"""Running suites into a record: what each brick leaves, also one that fails, and going on after a signal or a kill."""
+"""Running suites into a record: rows of each brick, failures, and resuming after a signal or a kill."""
 
 import json
 import os
@@ -23,7 +23,7 @@ from support.notes import Notes
 
 from charact import load_run
 from charact.bricks.suite.suite import Suite
-from charact.bricks.timing.suite_run import chosen_bricks, run_bricks
+from charact.bricks.timing.suite_run import SuiteRun, chosen_bricks
 from charact.core.errors import UserError
 from charact.execution.interrupt import Interrupt
 from charact.measure.passes.timing import StopRule
@@ -58,10 +58,10 @@ def new_writer(tmp_path: Path) -> RunWriter:
 
 
 def time_into(writer: RunWriter, suite: Suite, mode: str = "infer", *, notes: Notes | None = None,
-              rule: StopRule = RULE, **options: Any) -> None:
+              rule: StopRule = RULE, place: tuple[int, int] = (1, 1), **options: Any) -> None:
     with Interrupt() as interrupt:
-        run_bricks(suite, mode, options.pop("precision", "fp32"), CPU, rule, writer, notes or Notes(), interrupt,
-                   **options)
+        SuiteRun(suite, mode, options.pop("precision", "fp32"), CPU, rule, writer, notes or Notes(), interrupt,
+                 **options).run(*place)
 
 
 def run(tmp_path: Path, suite: Suite, mode: str = "infer", **options: Any) -> Run:
@@ -69,13 +69,6 @@ def run(tmp_path: Path, suite: Suite, mode: str = "infer", **options: Any) -> Ru
     time_into(writer, suite, mode, **options)
     writer.close("complete")
     return load_run(writer.publish())
-
-
-@pytest.mark.slow
-def test_the_observer_is_told_the_case_s_place(tmp_path: Path) -> None:
-    notes = Notes()
-    run(tmp_path, a_suite(tmp_path / "suite", product(8, 4)), notes=notes, place=(2, 3))
-    assert notes.told[0] == ("case", CASE, 2, 3)
 
 
 def killed(writer: RunWriter) -> RunWriter:
@@ -87,7 +80,8 @@ def killed(writer: RunWriter) -> RunWriter:
 def test_every_brick_leaves_its_rows(tmp_path: Path) -> None:
     bricks = [product(), pointwise("relu.default"), pointwise("relu_.default")]
     notes = Notes()
-    record = run(tmp_path, a_suite(tmp_path / "suite", *bricks), notes=notes)
+    record = run(tmp_path, a_suite(tmp_path / "suite", *bricks), notes=notes, place=(2, 3))
+    assert notes.told[0] == ("case", CASE, 2, 3)
     (case,) = record.cases.to_dict("records")
     assert (case["case"], case["status"], case["workload"], case["variant"]) == (CASE, "ok", "bricks", "suite")
     rows = record.bricks.set_index("brick")
@@ -122,8 +116,8 @@ def test_training_has_its_phases(tmp_path: Path) -> None:
     assert set(updates["num_calls"]) == {4}  # parameters
     facts = record.entry(record.cases["case"][0]).passes.bricks
     for start in ("backward_start_s", "step_start_s"):
-        assert facts[start]["host_s"] > 0
-        assert facts[start]["device_s"] is None
+        assert getattr(facts, start)["host_s"] > 0
+        assert getattr(facts, start)["device_s"] is None
 
 
 @pytest.mark.slow
@@ -137,8 +131,7 @@ def test_enough_is_when_the_sum_is_precise(tmp_path: Path) -> None:
 
 
 class TestFailures:
-    @pytest.mark.slow
-    def test_a_brick_that_fails_is_told_and_the_others_go_on(self, tmp_path: Path) -> None:
+    def test_a_brick_that_fails_is_recorded_and_the_others_continue(self, tmp_path: Path) -> None:
         whole = product()
         record = run(tmp_path, a_suite(tmp_path / "suite", whole, TOO_LARGE, UNKNOWN, BROKEN))
         assert list(record.cases["status"]) == ["ok"]
@@ -151,7 +144,6 @@ class TestFailures:
         assert set(record.brick_times["brick"]) == {whole.id}
         assert record.entry(CASE).passes.bricks.num_failed == 3
 
-    @pytest.mark.slow
     def test_a_brick_whose_work_cannot_be_counted_keeps_its_times(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
                                                                 ) -> None:
         def no_luck(*_: object, **__: object) -> None:
@@ -171,7 +163,7 @@ class TestFailures:
         assert record.cases["reason"][0].startswith("every brick failed; the first: a brick may not")
         assert record.brick_times.empty
 
-    def test_what_the_suite_lacks_is_one_line(self, tmp_path: Path) -> None:
+    def test_missing_bricks_are_one_line(self, tmp_path: Path) -> None:
         suite = a_suite(tmp_path / "suite", product())
         for mode, options, words in (("train", {}, "no bricks for train in fp32"),
                                      ("infer", {"batch_sizes": [4, 3]}, "with these batch sizes and precisions"),
@@ -179,10 +171,6 @@ class TestFailures:
             with pytest.raises(UserError, match=words) as caught:
                 time_into(new_writer(tmp_path), suite, mode, **options)
             assert "\n" not in str(caught.value)
-
-    def test_of_sizes_that_were_asked_for_those_that_it_has_are_run(self, tmp_path: Path) -> None:
-        suite = a_suite(tmp_path / "suite", brick := product())
-        assert chosen_bricks(suite, "infer", "fp32", [8, 3]) == [suite.brick(brick.id)]
 
     def test_a_brick_that_was_tampered_with_is_one_line(self, tmp_path: Path) -> None:
         suite = a_suite(tmp_path / "suite", brick := product())
@@ -192,32 +180,26 @@ class TestFailures:
             time_into(new_writer(tmp_path), suite)
 
 
-@pytest.mark.slow
-def test_bricks_of_other_batch_sizes_are_left_out(tmp_path: Path) -> None:
+def test_bricks_of_other_batch_sizes_and_precisions_are_left_out(tmp_path: Path) -> None:
     small, large = product(rows=1), product(rows=8)
     a_suite(tmp_path / "suite", small, batch_size=1)
     suite = a_suite(tmp_path / "suite", large, batch_size=8)
-    assert run(tmp_path, suite, batch_sizes=[1]).bricks["brick"].tolist() == [small.id]
-    assert len(run(tmp_path, suite).bricks) == 2
+    for sizes, precisions, ids in (([1, 3], None, {small.id}), (None, ["fp32"], {small.id, large.id}),
+                                   ([8], ["bf16", "fp32"], {large.id})):
+        assert {brick.id for brick in chosen_bricks(suite, "infer", "fp32", sizes, precisions)} == ids
+    with pytest.raises(UserError, match="no bricks for infer in fp32"):
+        chosen_bricks(suite, "infer", "fp32", None, ["bf16"])
 
 
-@pytest.mark.slow
-def test_the_papers_method_takes_each_brick_warm(tmp_path: Path) -> None:
-    record = run(tmp_path, a_suite(tmp_path / "suite", product(), pointwise("relu.default"), UNKNOWN), method="paper")
-    facts = record.entry(CASE).passes.bricks
-    assert (facts.method, facts.ended_by, facts.num_failed) == ("paper", "repetitions", 1)
-    assert record.brick_times.groupby(["brick", "call"])["round"].agg(list).tolist() == [list(range(7))] * 2
-
-
-class TestGoingOn:
+class TestResuming:
     @pytest.mark.slow
-    def test_a_signal_keeps_whole_rounds_and_another_process_goes_on(self, tmp_path: Path) -> None:
+    def test_a_signal_keeps_whole_rounds_and_another_process_continues(self, tmp_path: Path) -> None:
         suite = a_suite(tmp_path / "suite", product(), pointwise("relu.default"), UNKNOWN)
         writer = new_writer(tmp_path)
         time_into(writer, suite, notes=AtRound(3))
         entry = writer.entry(CASE)
         assert entry is not None
-        assert (entry["status"], entry["reason"]) == ("interrupted", "by SIGINT")
+        assert (entry.status, entry.reason) == ("interrupted", "by SIGINT")
         partial = load_run(writer.directory, partial=True)
         before = partial.brick_times
         assert before.groupby(["brick", "call"])["round"].agg(list).tolist() == [[0, 1, 2]] * 4
@@ -257,19 +239,6 @@ class TestGoingOn:
         assert notes.rounds == [4, 5, 6, 7]
 
     @pytest.mark.slow
-    def test_warm_bricks_that_are_done_are_not_taken_again(self, tmp_path: Path) -> None:
-        suite = a_suite(tmp_path / "suite", product(), pointwise("relu.default"))
-        writer = new_writer(tmp_path)
-        time_into(writer, suite, notes=AtRound(1), method="paper")
-        before = load_run(writer.directory, partial=True).brick_times
-        assert before["round"].tolist() == list(range(7))
-        again = killed(writer)
-        time_into(again, suite, method="paper")
-        after = load_run(again.directory, partial=True).brick_times
-        assert len(after) == 14
-        assert set(before["host_s"]) < set(after["host_s"])
-
-    @pytest.mark.slow
     def test_a_case_that_has_ended_is_left_alone(self, tmp_path: Path) -> None:
         suite = a_suite(tmp_path / "suite", product())
         writer = new_writer(tmp_path)
@@ -279,7 +248,7 @@ class TestGoingOn:
         assert notes.told == []
 
     @pytest.mark.slow
-    def test_another_suite_is_not_gone_on_with(self, tmp_path: Path) -> None:
+    def test_another_suite_is_not_resumed(self, tmp_path: Path) -> None:
         suite = a_suite(tmp_path / "suite", product())
         writer = new_writer(tmp_path)
         time_into(writer, suite, notes=AtRound(2))

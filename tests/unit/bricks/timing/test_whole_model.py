@@ -56,12 +56,12 @@ def test_phases_sum_to_the_wall_time() -> None:
         rows = [row for row in timing.rows if row["iteration"] == iteration]
         assert sum(row["host_s"] for row in rows) == pytest.approx(wall_s)
         assert all(row["host_s"] >= 0 and row["device_s"] is None for row in rows)
-    assert timing.facts["ended_by"] == "max_iterations"
+    assert timing.facts.ended_by == "max_iterations"
 
 
 @pytest.mark.slow
 def test_how_long_the_thread_had_a_core_is_told() -> None:
     busy = time_end_to_end(Source(small_case("infer"), "two_layers"), RULE)
     asleep = time_end_to_end(Source(small_case("infer", workload=Slow()), "slow"), RULE)
-    assert 0 < asleep.facts["on_core_frac"] < 0.5
-    assert asleep.facts["on_core_frac"] < busy.facts["on_core_frac"] <= 1.01
+    assert 0 < asleep.facts.on_core_frac < 0.5
+    assert asleep.facts.on_core_frac < busy.facts.on_core_frac <= 1.01

@@ -42,13 +42,6 @@ def test_a_suite_is_told_as_a_whole_and_by_its_slowest_bricks(tmp_path: Path) ->
     assert told.index("00aa conv2d") < told.index("33dd conv2d") < told.index("11bb linear") < told.index("22cc relu")
 
 
-def test_warm_times_are_said_to_be_warm(tmp_path: Path) -> None:
-    entry = made.suite_entry()
-    entry["passes"]["bricks"]["method"] = "paper"
-    run = made.suite_run(tmp_path, passes=entry["passes"])
-    assert "warm: each repeated back to back" in words(html_of(run)["summary"])
-
-
 def test_constructed_models_stand_beside_what_was_measured(tmp_path: Path) -> None:
     html = html_of(made.three_models(tmp_path))
     assert list(html) == ["summary", "constructed", "reuse", "machine", "method"]

@@ -8,7 +8,7 @@ import pandas as pd
 
 from charact.analysis.common.significance import Sample, timed
 from charact.analysis.compare.samples import CASE
-from charact.bricks.analysis.tables import PLAIN, brick_summary, model_summary, round_times, suite_times, time_by_layers
+from charact.bricks.analysis.tables import brick_summary, model_summary, round_times, suite_times, time_by_layers
 from charact.core.statistics import student_factor
 from charact.record.reader import Run
 
@@ -36,7 +36,7 @@ def _cases(run: Run) -> _Samples:
 def _phases(run: Run) -> _Samples:
     """Yield the phases of each constructed training, by the plain sum."""
     rows = run.constructions
-    return _latencies(rows[rows["strategy"].isin(PLAIN) & rows["phase"].ne("all")].assign(part=rows["phase"]))
+    return _latencies(rows[rows["strategy"].eq("sequential") & rows["phase"].ne("all")].assign(part=rows["phase"]))
 
 
 def _latencies(rows: pd.DataFrame) -> _Samples:
