@@ -53,7 +53,7 @@ class TestTheWholeWay:
         assert "sum ÷ measured" in taught.stdout
         assert "Saved for this machine" in taught.stdout
         done = here("bricks", "construct", "all", run, "--verify", "--max-seconds", "0.2", cwd=there, status=0)
-        for words in ("plain sum", "longest path", "corrected", "95 % interval", "measured", "mean |error|",
+        for words in ("plain sum", "longest path", "corrected", "95 % interval", "Measured", "Mean |error|",
                       "benchmarking time", "by layer type"):
             assert words in done.stdout
         record = load_run(only_run(there, "constructed-suite"))

@@ -69,8 +69,8 @@ def calibrate_machine(path: Path, names: Sequence[str], own: Named, directory: P
         sums_s = [each.sum_s or 0.0 for each in constructions]
         corrections.append(_correction_data(case, constructions, measured_s, learned))
         if not quiet:
-            models = [each.composition.case for each in constructions]
-            Console().print(drawn(correction(case, models, sums_s, measured_s, learned)))
+            Console().print(drawn(correction(case, [each.composition.case for each in constructions], sums_s,
+                                             measured_s, learned)))
     if as_json:
         show(*lines_of({"corrections": corrections}))
     return 0

@@ -4,14 +4,19 @@ from typing import Any
 
 import pandas as pd
 
-from charact.views.document import Legend
+from charact.views.document import Bar, Legend, bar
 from charact.views.tables import format as fmt
 from charact.views.tables import palette
-from charact.views.tables.model import Column, Table, table
+from charact.views.tables.model import Column, Table, share_column, table
 
 PIECES, BRICKS = "#AAB7C4", "#4477AA"
 """Colors of all segments, and of the distinct ones."""
 LAYERS = Column("layers", "Layers", reason=lambda row: "not recorded", wide=True)
+SEGMENTS = [
+    Column("num_pieces", "Segments", fmt.number, "positions of bricks"),
+    Column("num_bricks", "Different", fmt.number, "bricks that differ"),
+    share_column("unique_frac", "Unique", "different bricks / segments"),
+]  # fmt: skip
 
 
 def legend_of_types(rows: pd.DataFrame) -> Legend:
@@ -19,10 +24,17 @@ def legend_of_types(rows: pd.DataFrame) -> Legend:
     return [(name, palette.operator_type(name)) for name in dict.fromkeys(rows["operator_type"].dropna().astype(str))]
 
 
-COLORS = {"corrected": "#4477AA", "sequential": "#EE6677", "critical_path": "#CCBB44", "paper": "#AA3377"}
-LABELS = {"sequential": "plain sum", "critical_path": "longest path", "corrected": "corrected sum",
-         "paper": "plain sum, the paper’s method"}
+def bar_of_types(title: str, rows: pd.DataFrame) -> Bar:
+    """Return the bar of operator types, from the times and shares of rows."""
+    sums = rows.groupby("operator_type", sort=False, as_index=False)[["time_s", "share_frac"]].sum()
+    return bar(title, sums, "operator_type", palette.operator_type)
+
+
+COLORS = {"corrected": "#4477AA", "sequential": "#EE6677", "critical_path": "#CCBB44"}
+LABELS = {"corrected": "corrected sum", "sequential": "plain sum", "critical_path": "longest path"}
+"""Labels of strategies, the preferred one first."""
 STRATEGY = Column("strategy_label", "Strategy", unbroken=True)
+NO_INTERVAL = "fewer than 6 rounds"
 
 
 def reason_of(row: Any) -> str | None:
@@ -32,19 +44,8 @@ def reason_of(row: Any) -> str | None:
     return "not corrected" if row.strategy == "corrected" else "not constructed"
 
 
-def no_error(row: Any) -> str:
-    """Return why a row lacks its error."""
-    return reason_of(row) or "not measured"
-
-
-def no_interval(row: Any) -> str:
-    """Return why a row lacks its interval."""
-    return reason_of(row) or "fewer than 6 rounds"
-
-
-def with_labels(rows: pd.DataFrame) -> pd.DataFrame:
-    """Add the labels of the strategies to the rows."""
-    return rows.assign(strategy_label=rows["strategy"].map(LABELS))
+MEASURED = Column("measured_s", "Measured", fmt.seconds, "median iteration of the model itself",
+                  lambda row: reason_of(row) or "not measured")
 
 
 def signed_share(value: float | None, reason: str | None = None) -> str:
@@ -52,6 +53,14 @@ def signed_share(value: float | None, reason: str | None = None) -> str:
     if value is None or fmt.absent(value):
         return fmt.missing(reason)
     return f"{'−' if value < 0 else '+'}{100 * abs(value):.1f} %"
+
+
+ERROR = Column("error_frac", "Error", signed_share, "constructed / measured − 1", MEASURED.reason)
+
+
+def with_labels(rows: pd.DataFrame) -> pd.DataFrame:
+    """Add the labels of the strategies to the rows."""
+    return rows.assign(strategy_label=rows["strategy"].map(LABELS))
 
 
 def errors_table(errors: pd.DataFrame, *more: Column) -> Table:

@@ -6,39 +6,37 @@ import pandas as pd
 
 from charact.bricks.analysis import tables
 from charact.bricks.views.comparison import brick_tables
-from charact.bricks.views.summary import suite
+from charact.bricks.views.tables import LAYERS, bar_of_types
 from charact.record.reader import Run
 from charact.views.case_kind import CaseKind, CasePart, Overview, in_one_table
-from charact.views.document import Bar, Card, Number, Part
+from charact.views.document import Card, Item, Lines, Number, failure_line
 from charact.views.html.elements.blocks import CASE, STATUS, failure_of
 from charact.views.tables import format as fmt
-from charact.views.tables import palette
 from charact.views.tables.model import Column, Table, table
 
-_METHODS = {"contextual": "in context: all bricks take turns", "paper": "warm: each repeated back to back"}
+_NUM_BRICKS = 10
+"""Largest number of slowest and of failed bricks in the terminal."""
 
 
-def _cards(run: Run) -> list[Card]:
-    """Return a card for each case: time of all bricks, their number, and shares by layer type."""
-    types = tables.brick_types(run)
-    return [_card(row, types[types["case"] == row.case]) for row in fmt.rows(tables.suite_summary(run))]
+def _overview(run: Run, cases: pd.DataFrame) -> Overview:
+    """Build a card for each case: time of all bricks, their number, and shares by layer type."""
+    types, suites = tables.brick_types(run), tables.suite_summary(run)
+    return Overview([_card(row, types[types["case"] == row.case]) for row in fmt.rows(suites)], _table(suites))
 
 
 def _card(row: Any, types: pd.DataFrame) -> Card:
     failure = failure_of(row.status, row.reason)
     if pd.isna(row.suite_s):
         return Card(row.case, failure=failure or ("no data", "the record has no brick times"))
-    kinds = types.groupby("operator_type", sort=False)["share_frac"].sum()
+    left_out = [Number("left to the regression", fmt.number(row.num_left_out))] if row.num_left_out else []
     return Card(
         row.case, failure=failure, headline=Number("every brick once", fmt.seconds(row.suite_s)),
-        details=[_METHODS.get(row.method, f"n/a ({row.method})")],
+        details=["in context: all bricks take turns"],
         warnings=[f"{row.num_failed:.0f} of {row.num_bricks:.0f} bricks have no time"] if row.num_failed else [],
-        numbers=[Number("bricks", fmt.number(row.num_bricks)),
+        numbers=[Number("bricks", fmt.number(row.num_bricks)), *left_out,
                  Number("rounds", fmt.number(row.num_rounds, "not recorded")),
-                 Number("took", fmt.duration(row.timed_s, "not recorded"))],
-        bars=[Bar("Time by type of layer", [Part(str(kind), float(share), palette.operator_type(str(kind)))
-                                            for kind, share in kinds.items()])],
-    )  # fmt: skip
+                 Number("timing took", fmt.duration(row.timed_s, "not recorded"))],
+        bars=[bar_of_types("Time by type of layer", types)])
 
 
 def _table(rows: pd.DataFrame, *more: Column) -> Table:
@@ -57,8 +55,20 @@ def _table(rows: pd.DataFrame, *more: Column) -> Table:
     return table(rows, "Suites of bricks", columns)
 
 
-def _overview(run: Run, cases: pd.DataFrame) -> Overview:
-    return Overview(_cards(run), _table(tables.suite_summary(run)))
+def _details(run: Run, case: str) -> list[Item]:
+    """Return the slowest bricks of a case, and those that failed."""
+    bricks = tables.brick_summary(run).query("case == @case")
+    timed, failed = bricks.dropna(subset=["time_s"]), bricks[tables.has_failed(bricks)]
+    left_out = [max(0, len(rows) - _NUM_BRICKS) for rows in (timed, failed)]
+    more = [f"{number} more{what}: see the report or charact export" if number else ""
+            for number, what in zip(left_out, ("", " failed"), strict=True)]
+    slowest = table(timed.head(_NUM_BRICKS), "Slowest bricks", [
+        Column("brick", "Brick"), LAYERS, Column("time_s", "Time", fmt.seconds),
+        Column("share_frac", "Share", fmt.share),
+        Column("flop_per_s", "FLOP/s", fmt.flop_rate, "", lambda row: "none counted")], " ".join(filter(None, more)))
+    lines = [failure_line(f"{row.brick} {row.layers}", row.status, fmt.failure(row.status, row.reason))
+             for row in fmt.rows(failed.head(_NUM_BRICKS))]
+    return [slowest, *([Lines(lines)] if lines else [])]
 
 
 _PARTS = {
@@ -70,4 +80,5 @@ _PARTS = {
 }  # fmt: skip
 
 KIND = CaseKind("bricks", 60, _overview, tables.suite_summary, in_one_table(_table),
-                summary=suite, parts=_PARTS, compared=brick_tables)
+                first=("suite_s", "num_bricks", "num_layers", "num_rounds", "timed_s", "set_up_s"), details=_details,
+                parts=_PARTS, compared=brick_tables)

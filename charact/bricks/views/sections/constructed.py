@@ -1,5 +1,7 @@
 """The section Constructed latency: latencies of models, their errors, and their composition."""
 
+from typing import Any
+
 import pandas as pd
 
 from charact.bricks.analysis import tables
@@ -7,16 +9,16 @@ from charact.bricks.analysis.tables import NOT_RUN, latency_errors, normalized_l
 from charact.bricks.views import figures
 from charact.bricks.views.tables import (
     COLORS,
+    ERROR,
     LABELS,
     LAYERS,
+    MEASURED,
+    NO_INTERVAL,
     STRATEGY,
     errors_table,
     legend_of_types,
-    no_error,
-    no_interval,
     reason_of,
     regression_text,
-    signed_share,
     with_labels,
 )
 from charact.record.reader import Run
@@ -72,9 +74,9 @@ def _normalized(rows: pd.DataFrame, legend: Legend) -> Block:
     drawing = figures.normalized(kept, "strategy", COLORS, means)
     few = f"The figure shows the {_NUM_DRAWN} farthest from 1 of {len(farthest)}." if len(farthest) > _NUM_DRAWN else ""
     columns = [
-        CASE, STRATEGY, Column("latency_s", "Constructed", fmt.seconds), Column("measured_s", "Measured", fmt.seconds),
+        CASE, STRATEGY, Column("latency_s", "Constructed", fmt.seconds), MEASURED,
         Column("normalized", "Normalized", fmt.number, "constructed / measured"),
-        Column("error_frac", "Error", signed_share, "constructed / measured − 1"),
+        ERROR,
     ]  # fmt: skip
     return Block(title="Normalized latency", figures=[drawing], legend=legend, note=few,
                  table=table(with_labels(rows), "Normalized latency of each model", columns))  # fmt: skip
@@ -99,14 +101,16 @@ def _saved(run: Run) -> list[Block]:
 
 
 def _latencies(run: Run) -> Block:
+    def no_interval(row: Any) -> str:
+        return reason_of(row) or NO_INTERVAL
+
     rows = normalized_latency(run)
     columns = [
         CASE, STRATEGY, Column("phase", "Phase", meaning="all: the whole iteration"),
         Column("latency_s", "Latency", fmt.seconds, "", reason_of),
         Column("low_s", "95 % from", fmt.seconds, "", no_interval),
         Column("high_s", "95 % to", fmt.seconds, "", no_interval),
-        Column("measured_s", "Measured", fmt.seconds, "median iteration of the model itself", no_error),
-        Column("error_frac", "Error", signed_share, "constructed / measured − 1", no_error),
+        MEASURED, ERROR,
     ]  # fmt: skip
     return Block(title="Every strategy", table=table(with_labels(rows), "Latency of each model by strategy", columns))
 
