@@ -19,7 +19,7 @@ from torch import Tensor
 
 from charact.bricks.aten import runnable
 from charact.bricks.capture.capture import capture
-from charact.bricks.commands._generate import sources_of
+from charact.bricks.commands._models import sources_of
 from charact.bricks.suite.brick import Brick
 from charact.bricks.suite.captured_graph import Json
 from charact.bricks.suite.composition import Configuration, cut_model

@@ -17,7 +17,7 @@ from brick_zoo import members
 from charact.bricks.allowlist import OPERATORS, STRINGS
 from charact.bricks.capture.capture import capture
 from charact.bricks.capture.recording import Source
-from charact.bricks.commands._generate import sources_of
+from charact.bricks.commands._models import sources_of
 from charact.core.errors import UserError
 from charact.workload.registry import all_workloads
 

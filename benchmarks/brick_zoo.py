@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from charact.bricks.capture.recording import Source
-from charact.bricks.commands._generate import sources_of
+from charact.bricks.commands._models import sources_of
 from charact.workload.registry import all_workloads
 
 _VISION = """

@@ -57,7 +57,9 @@ class CollectiveBandwidth(TypedDict):
     """Bus bandwidth at that time, and at the ends of its 95 % interval."""
 
 
-class _Cached(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+class Cached(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """What is stored in the cache of measurements; a kind has more fields."""
+
     format: Literal[1] = 1
     charact: str = msgspec.field(default_factory=lambda: version("charact"))
     """Version that measured them; another may measure differently."""
@@ -70,7 +72,7 @@ class _Cached(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
         return self.measured[:16].replace("T", " ")
 
 
-class CachedCeilings(_Cached):
+class CachedCeilings(Cached):
     """Ceilings of a device, as stored in the cache."""
 
     ceilings: Annotated[list[Ceiling], msgspec.Meta(min_length=1)]
@@ -78,7 +80,7 @@ class CachedCeilings(_Cached):
     """Rate of the short check (see `measure.microbench.ceilings.check_speed`) at that time; null if not checked."""
 
 
-class CachedCollectives(_Cached):
+class CachedCollectives(Cached):
     """Collectives between ranks of this machine, as stored in the cache."""
 
     backend: str
@@ -98,11 +100,11 @@ class CachedCollectives(_Cached):
         return list(rows.values())
 
 
-Kept = TypeVar("Kept", CachedCeilings, CachedCollectives)
+Kept = TypeVar("Kept", bound=Cached)
 
 
 class NotCached(Exception):
-    """There are no ceilings in the cache; the message is the reason."""
+    """There is no usable measurement in the cache; the message is the reason."""
 
 
 def ceilings_file(fingerprint: str, torch_version: str, num_threads: int, device: str) -> Path:
@@ -111,7 +113,7 @@ def ceilings_file(fingerprint: str, torch_version: str, num_threads: int, device
     Raises:
         NotCached: the user has no home directory.
     """
-    return _cache_file(f"{fingerprint}-torch{torch_version}-{num_threads}threads-{device}")
+    return cache_file("ceilings", f"{fingerprint}-torch{torch_version}-{num_threads}threads-{device}")
 
 
 def collectives_file(fingerprint: str, torch_version: str, num_ranks: int, backend: str) -> Path:
@@ -120,33 +122,39 @@ def collectives_file(fingerprint: str, torch_version: str, num_ranks: int, backe
     Raises:
         NotCached: the user has no home directory.
     """
-    return _cache_file(f"{fingerprint}-torch{torch_version}-{num_ranks}ranks-{backend}")
+    return cache_file("ceilings", f"{fingerprint}-torch{torch_version}-{num_ranks}ranks-{backend}")
 
 
-def _cache_file(name: str) -> Path:
+def cache_file(folder: str, name: str) -> Path:
+    """Return the path of a measurement in a folder of the cache.
+
+    Raises:
+        NotCached: the user has no home directory.
+    """
     try:
         cache = user_cache()
     except RuntimeError:
         raise NotCached("there is no home directory for the cache: set XDG_CACHE_HOME") from None
-    return cache / "ceilings" / (re.sub(r"[^\w.+-]", "_", name) + ".json")
+    return cache / folder / (re.sub(r"[^\w.+-]", "_", name) + ".json")
 
 
-def read_cached(path: Path, kind: type[Kept]) -> Kept:
-    """Return the ceilings of a device, or the collectives, from the cache.
+def read_cached(path: Path, kind: type[Kept], absent: str = "they were not measured yet",
+                other: str = "they were measured by charact {}") -> Kept:
+    """Return the ceilings of a device, the collectives, or another measurement from the cache.
 
     Raises:
-        NotCached: there are none, or they cannot be used.
+        NotCached: there is none (`absent`), it cannot be used, or is of another version of charact (`other`).
     """
     try:
         kept = msgspec.json.decode(path.read_bytes(), type=kind)
     except FileNotFoundError:
-        raise NotCached("they were not measured yet") from None
+        raise NotCached(absent) from None
     except OSError as error:
         raise NotCached(f"{path} cannot be read ({(error.strerror or str(error)).lower()})") from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise NotCached(f"{path} is damaged, or of another version of charact") from None
     if kept.charact != version("charact"):
-        raise NotCached(f"they were measured by charact {kept.charact}")
+        raise NotCached(other.format(kept.charact))
     return kept
 
 

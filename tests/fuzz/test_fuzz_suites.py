@@ -38,9 +38,9 @@ from support.hand_made_bricks import (
 
 from charact.bricks.allowlist import OPERATORS, STRINGS
 from charact.bricks.analysis.construction import brick_case
-from charact.bricks.commands._construct import Models, _construct, _open
-from charact.bricks.commands._show import audit_suite, show_suite
-from charact.bricks.commands._whole_models import Named, recreated_source
+from charact.bricks.commands._construct import construct_into
+from charact.bricks.commands._generate import audit_suite, show_suite
+from charact.bricks.commands._models import Named, recreated_source
 from charact.bricks.suite.brick import brick_from_json, brick_to_json, canonical
 from charact.bricks.suite.composition import load_compositions
 from charact.bricks.suite.suite import index_bytes, load_suite
@@ -304,8 +304,8 @@ def read_composition(path: Path) -> None:
 
         def construct() -> None:
             cases = {each.case: brick_case(run, each) for each in found}
-            writer = _open(run, next(iter(cases.values())), out, None, verifies=False)
-            _construct(writer, run, cases, Models(found), None, True)
+            writer = RunWriter(out, "constructed", {name: run.manifest[name] for name in ("machine", "software")})
+            construct_into(writer, run, cases, found, {}, None, True)
             publish_and_report(writer, False)
 
         attempts(construct, *(functools.partial(recreated_source, each, Named()) for each in found))

@@ -9,25 +9,23 @@ import msgspec
 
 import charact.measure  # noqa: F401  (quiets torch, so it comes before torch)
 from charact.bricks.analysis.calibration import MIN_MODELS, fit_correction, typical
-from charact.bricks.analysis.construction import BrickTimes, Construction, Correction, brick_case, construct
+from charact.bricks.analysis.construction import BrickTimes, Construction, brick_case, construct
 from charact.bricks.commands._construct import (
     ALL,
-    NotCorrected,
+    CachedCorrection,
     brick_run,
     correction_file,
-    correction_key,
     is_called,
-    keep_correction,
     kept_compositions,
 )
-from charact.bricks.commands._generate import is_of_this_machine
-from charact.bricks.commands._whole_models import Named, timed_model
+from charact.bricks.commands._models import Named, is_of_this_machine, timed_model
 from charact.bricks.suite.composition import Composition
 from charact.bricks.views.summary import correction
 from charact.core.console import Console
 from charact.core.errors import UserError
 from charact.core.output import show, warn
 from charact.execution.interrupt import Interrupt
+from charact.machine.ceilings_cache import NotCached, cache_ceilings
 from charact.measure.passes.timing import StopRule
 from charact.record.reader import Run
 from charact.views.export.run_summary import lines_of
@@ -56,36 +54,36 @@ def calibrate_machine(path: Path, names: Sequence[str], own: Named, directory: P
                         "extend the suite")
     rule = StopRule(_PRECISION_FRAC, _MAX_ITERATIONS, max_seconds)
     corrections: list[dict[str, Any]] = []
-    for case, constructions in by_case.items():
-        constructions, measured_s = measured_by_turns(run, case, constructions, own, turns, rule, quiet, interrupt)
+    for case, chosen in by_case.items():
+        constructions, measured_s = measured_by_turns(run, case, chosen, own, turns, rule, quiet, interrupt)
         learned = fit_correction(constructions, measured_s)
         try:
-            keep_correction(correction_file(correction_key(run, case)), learned)
-        except NotCorrected as error:
+            cache_ceilings(correction_file(run, case), CachedCorrection(correction=learned))
+        except NotCached as error:
             raise UserError(f"the correction cannot be stored: {error}") from error
         if learned.error_frac > learned.plain_error_frac:
             warn(f"warning: the correction of {case} from these {len(constructions)} models does not generalize: name "
                  "more, or repeat it on an idle machine")
+        models = [each.composition.case for each in constructions]
         sums_s = [each.sum_s or 0.0 for each in constructions]
-        corrections.append(_correction_data(case, constructions, measured_s, learned))
+        corrections.append({"case": case, **msgspec.to_builtins(learned), "models": [
+            {"model": model, "sum_s": sum_s, "measured_s": wall_s}
+            for model, sum_s, wall_s in zip(models, sums_s, measured_s, strict=True)]})
         if not quiet:
-            Console().print(drawn(correction(case, [each.composition.case for each in constructions], sums_s,
-                                             measured_s, learned)))
+            Console().print(drawn(correction(case, models, sums_s, measured_s, learned)))
     if as_json:
         show(*lines_of({"corrections": corrections}))
     return 0
 
 
-def _correction_data(case: str, constructions: Sequence[Construction], measured_s: Sequence[float],
-                     learned: Correction) -> dict[str, Any]:
-    """Return a correction for programs; times in seconds."""
-    models = [{"model": each.composition.case, "sum_s": each.sum_s, "measured_s": wall_s}
-              for each, wall_s in zip(constructions, measured_s, strict=True)]
-    return {"case": case, **msgspec.to_builtins(learned), "models": models}
-
-
 def _by_case(run: Run, names: Sequence[str], directory: Path | None) -> dict[str, list[Construction]]:
     """Return the models for calibration, by the case that timed their bricks."""
+    def fits(composition: Composition, case: str) -> bool:
+        try:
+            return brick_case(run, composition) == case
+        except UserError:
+            return False
+
     kept = kept_compositions(run, directory)
     wanted = [name for name in names if name != ALL]
     chosen = [each for each in kept if not wanted or any(is_called(each, name) for name in wanted)]
@@ -93,23 +91,15 @@ def _by_case(run: Run, names: Sequence[str], directory: Path | None) -> dict[str
         if not any(is_called(each, name) for each in kept):
             raise UserError(f"{name} is not one of the suite's models "
                             f"({', '.join(sorted({each.model for each in kept})) or 'there are no compositions'})")
-    found: dict[str, list[Construction]] = {}
+    by_case: dict[str, list[Construction]] = {}
     for entry in run.entries:
         times = BrickTimes(run, entry.case)
-        fitting = [each for each in chosen if _fits(run, each, entry.case)]
-        constructions = [construct(each, times, "not yet learned") for each in fitting]
+        constructions = [construct(each, times, "not yet learned") for each in chosen if fits(each, entry.case)]
         for lacking in (each for each in constructions if each.sum_s is None and names):
             warn(f"warning: {lacking.composition.case} is left out: {lacking.reason}")
         whole = [each for each in constructions if each.sum_s is not None]
-        found[entry.case] = whole if names else typical(whole, MOST_MODELS)
-    return found
-
-
-def _fits(run: Run, composition: Composition, case: str) -> bool:
-    try:
-        return brick_case(run, composition) == case
-    except UserError:
-        return False
+        by_case[entry.case] = whole if names else typical(whole, MOST_MODELS)
+    return by_case
 
 
 def measured_by_turns(run: Run, case: str, constructions: Sequence[Construction], own: Named, turns: int,

@@ -44,13 +44,6 @@ def parse_models(words: list[str]) -> list[str]:
     return list(dict.fromkeys(part for word in words for part in opt.parse_list(word, "MODEL")))
 
 
-def model_options(input_sizes: str | None, batch_sizes: str | None, variant: str | None, own: dict[str, Any]
-                  ) -> dict[str, Any]:
-    """Return the parsed options of models; `own` holds the options of imported models."""
-    return {"input_sizes": parse_sizes(input_sizes, "--input-sizes"),
-            "batch_sizes": parse_sizes(batch_sizes, "--batch-sizes"), "variant": variant, "own": own}
-
-
 def exit_status(interrupt: "Interrupt", work: Callable[[], int]) -> int:
     """Run `work` and return its exit status, or that of an interrupted command that wrote nothing."""
     try:
@@ -120,19 +113,20 @@ def generate(
     """  # noqa: D301  (click wants the character itself)
     names = parse_models(models)
     modes = opt.parse_choices(mode, "--mode", MODES)
-    asked = model_options(input_sizes, batch_sizes, variant, {
-        "--model-args": model_args, "--input-spec": input_spec, "--loss": loss, "--optimizer": optimizer,
-        "--learning-rate": learning_rate})
-    asked |= {"precisions": opt.parse_choices(precision, "--precision", PRECISIONS), "seed": seed}
+    precisions = opt.parse_choices(precision, "--precision", PRECISIONS)
+    sizes = parse_sizes(input_sizes, "--input-sizes"), parse_sizes(batch_sizes, "--batch-sizes")
+    own = {"model_args": model_args, "input_spec": input_spec, "loss": loss, "optimizer": optimizer,
+           "learning_rate": learning_rate}
     method = opt.parse_choice(cut, "--cut", CUTS) if cut else "heavy" if modes == ["train"] else "chains"
 
     from charact.execution.interrupt import Interrupt
 
     with Interrupt() as interrupt:
-        from charact.bricks.commands._generate import Asked, generate_suite
+        from charact.bricks.commands._generate import generate_suite
+        from charact.bricks.commands._models import Asked
 
-        return exit_status(interrupt, lambda: generate_suite(
-            Asked(names=names, modes=modes, **asked), out, g, method, decoys, quiet, interrupt))
+        asked = Asked(names, modes, precisions, *sizes, variant, own, seed)
+        return exit_status(interrupt, lambda: generate_suite(asked, out, g, method, decoys, quiet, interrupt))
 
 
 @group.command()
@@ -194,7 +188,7 @@ def run(
     from charact.execution.interrupt import Interrupt
 
     with Interrupt() as interrupt:
-        from charact.bricks.commands._generate import resume_run, start_run
+        from charact.bricks.commands._run import resume_run, start_run
 
         if resume is not None:
             return resume_run(resume, quiet, interrupt, as_json=as_json)
@@ -230,7 +224,7 @@ def calibrate(
 
     with Interrupt() as interrupt:
         from charact.bricks.commands._calibrate import calibrate_machine
-        from charact.bricks.commands._whole_models import Named
+        from charact.bricks.commands._models import Named
 
         names = parse_models(models or [])
         own = Named.from_command_line(model or [], loss or [], names)
@@ -281,7 +275,10 @@ def construct(
     opt.check_name(name)
     if (model or loss) and not verify:
         raise UserError(f"{'--model' if model else '--loss'} is only for --verify: add --verify, or leave it out")
-    asked = model_options(input_sizes, batch_sizes, variant, {"--model-args": model_args, "--input-spec": input_spec})
+    asked: dict[str, Any] = {
+        "input_sizes": parse_sizes(input_sizes, "--input-sizes"), "variant": variant,
+        "batch_sizes": parse_sizes(batch_sizes, "--batch-sizes"),
+        "own": {"model_args": model_args, "input_spec": input_spec}}
 
     from charact.execution.interrupt import Interrupt
 
@@ -301,7 +298,7 @@ def show(suite: Suite, compositions: Compositions = None) -> int:
     \b
       charact bricks show suite
     """  # noqa: D301  (click wants the character itself)
-    from charact.bricks.commands._show import show_suite
+    from charact.bricks.commands._generate import show_suite
 
     return show_suite(suite, compositions)
 
@@ -315,6 +312,6 @@ def audit(suite: Suite) -> int:
     \b
       charact bricks audit suite
     """  # noqa: D301  (click wants the character itself)
-    from charact.bricks.commands._show import audit_suite
+    from charact.bricks.commands._generate import audit_suite
 
     return audit_suite(suite)

@@ -13,7 +13,7 @@ from charact.bricks import aten
 from charact.bricks.aten import operator_of, optimizer_class, runnable, written_values
 from charact.bricks.capture.capture import capture
 from charact.bricks.capture.recording import Program, Source
-from charact.bricks.commands._generate import sources_of
+from charact.bricks.commands._models import sources_of
 from charact.bricks.suite.brick import Brick, brick_from_json, brick_of, brick_to_json, gradient_sum_brick, update_brick
 from charact.bricks.suite.captured_graph import METHODS, CapturedModel, Layer, TensorType, Update, cut
 from charact.bricks.suite.composition import cut_model

@@ -8,7 +8,7 @@ from torch import Tensor
 from charact.bricks.aten import call
 from charact.bricks.capture.capture import Interpretation, capture
 from charact.bricks.capture.recording import Program, Source, recorded
-from charact.bricks.commands._generate import sources_of
+from charact.bricks.commands._models import sources_of
 from charact.bricks.suite.captured_graph import CapturedModel, CaptureError
 
 NETS = "support.capture_nets:"

@@ -9,7 +9,7 @@ from torch import Tensor
 from charact.bricks.aten import call
 from charact.bricks.capture.capture import capture
 from charact.bricks.capture.recording import Program, Source
-from charact.bricks.commands._generate import sources_of
+from charact.bricks.commands._models import sources_of
 from charact.bricks.suite.captured_graph import CapturedModel, CaptureError, TensorType
 from charact.workload.registry import all_workloads
 

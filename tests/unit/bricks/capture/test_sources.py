@@ -5,7 +5,7 @@ import re
 import pytest
 import torch
 
-from charact.bricks.commands._generate import sources_of
+from charact.bricks.commands._models import sources_of
 from charact.core.errors import UserError
 
 

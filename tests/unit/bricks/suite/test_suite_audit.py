@@ -11,7 +11,7 @@ import pytest
 from support.captured_by_hand import branches, configuration
 
 from charact.bricks.capture.capture import capture
-from charact.bricks.commands._generate import sources_of
+from charact.bricks.commands._models import sources_of
 from charact.bricks.suite.audit import audit
 from charact.bricks.suite.brick import canonical
 from charact.bricks.suite.captured_graph import CapturedModel

@@ -10,7 +10,7 @@ from support.small import TwoLayers, small_case
 from torch import Tensor
 
 from charact.bricks.capture.recording import Source
-from charact.bricks.timing.whole_model import time_end_to_end
+from charact.bricks.commands._models import time_end_to_end
 from charact.measure.passes.timing import StopRule
 
 pytestmark = pytest.mark.clock
