@@ -193,8 +193,8 @@ def distinct_devices(devices: Iterable[str]) -> Sequence[str]:
     return list(dict.fromkeys("cuda:0" if device == "cuda" else device for device in devices))
 
 
-def cache_ceilings(path: Path, kept: CachedCeilings | CachedCollectives) -> None:
-    """Write ceilings to the cache, atomically."""
+def cache_ceilings(path: Path, kept: Cached) -> None:
+    """Write ceilings or another measurement to the cache, atomically."""
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, msgspec.json.format(msgspec.json.encode(kept), indent=1).decode())

@@ -88,8 +88,8 @@ def _summary(run: Run) -> list[Item]:
     items: list[Item] = [_by_strategy(built, latencies)] if len(built) else []
     if len(errors):
         items += [Line(), Numbers(errors_table(errors), (
-            "mode", "num_models", "geometric_mean", "mean_abs_error_frac", "worst_error_frac", "worst_case"),
-            strong=False)]
+            "mode", "num_models", "geometric_mean", "mean_abs_error_frac", "worst_error_frac"), strong=False),
+            Line((f"worst: {', '.join(dict.fromkeys(errors['worst_case']))}", "dim"))]
     items += [Line((regression_text(row), "dim")) for row in fmt.rows(tables.predicted_times(run))]
     for row in fmt.rows(tables.time_saved(run)):
         those = "the model" if row.num_models == 1 else f"the {row.num_models:.0f} models"
