@@ -9,8 +9,7 @@ from charact.datasets._common.request import DataRequest
 from charact.execution.case import Case
 from charact.execution.loop import Loop
 from charact.measure.counters import ncu, pm
-from charact.measure.counters._support.permissions import ADMIN_ONLY, BUSY
-from charact.measure.counters._support.protocol import Found, UnavailableError
+from charact.measure.counters._support.protocol import ADMIN_ONLY, BUSY, Found, UnavailableError
 from charact.workload.registry import find_workload
 from charact.workload.user_model.input_spec import parse_input_spec
 from charact.workload.user_model.model import own_model

@@ -70,7 +70,6 @@ class _AmdReading:
         self._device = device
 
     def sample(self) -> Mapping[str, float]:
-        """Return amdsmi's current values."""
         values = {}
         for counter, (ask, unit) in _READS.items():
             if counter.name in self.missing:
@@ -87,7 +86,6 @@ class _AmdReading:
         return values
 
     def close(self) -> Mapping[str, float]:
-        """Return no counters over the whole pass."""
         return {}
 
 

@@ -8,17 +8,8 @@ from typing import Any
 import pynvml
 import torch
 
-from charact.measure.counters._support.nvml_library import (
-    Gpu,
-    UuidOf,
-    error_message,
-    find_gpu,
-    nvml_errors,
-    start,
-    torch_uuid,
-)
-from charact.measure.counters._support.permissions import ADMIN_ONLY
-from charact.measure.counters._support.protocol import Counter, SampledSource, Unavailable, UnavailableError
+from charact.measure.counters._support.nvml_library import Gpu, UuidOf, find_gpu, nvml_errors, started, torch_uuid
+from charact.measure.counters._support.protocol import ADMIN_ONLY, Counter, SampledSource, Unavailable, UnavailableError
 
 MIN_WINDOW_S = 0.1
 """Shortest time in seconds between two GPM snapshots, according to NVML's documentation."""
@@ -81,8 +72,7 @@ class GpmCounters(SampledSource):
     def available(self) -> Unavailable | None:
         """Require NVIDIA's driver and a GPU with GPM."""
         try:
-            with nvml_errors(), contextlib.ExitStack() as resources:
-                start(resources)
+            with started():
                 supported = any(map(_is_supported_at, range(pynvml.nvmlDeviceGetCount())))
         except UnavailableError as error:
             return error.unavailable
@@ -90,8 +80,7 @@ class GpmCounters(SampledSource):
 
     def open(self, device: torch.device) -> "_GpmReading":
         """Find the device, and try whether it gives snapshots."""
-        with nvml_errors(), contextlib.ExitStack() as resources:
-            start(resources)
+        with started() as resources:
             gpu = find_gpu(self._uuid_of(device))
             if not _is_supported(gpu.handle):
                 raise UnavailableError("this GPU has no GPM: Hopper and later do")
@@ -130,7 +119,6 @@ class _GpmReading:
         return values
 
     def close(self) -> Mapping[str, float]:
-        """Return metrics of the whole pass."""
         with nvml_errors(), self._resources:
             self._take(self._next)
             if self._lags or self._next.time_s - self._first.time_s < MIN_WINDOW_S:
@@ -173,11 +161,11 @@ def _metrics(begin: _Snapshot, end: _Snapshot) -> tuple[dict[str, float], dict[s
     pynvml.nvmlGpmMetricsGet(asked)
     values, missing = {}, {}
     for index, (name, _, unit, _) in enumerate(_METRICS):
-        found = asked.metrics[index]
-        if found.nvmlReturn == pynvml.NVML_SUCCESS:
-            values[name] = found.value * unit
+        answer = asked.metrics[index]
+        if answer.nvmlReturn == pynvml.NVML_SUCCESS:
+            values[name] = answer.value * unit
         else:
-            missing[name] = error_message(pynvml.NVMLError(found.nvmlReturn))
+            missing[name] = f"NVML: {pynvml.NVMLError(answer.nvmlReturn)}"
     busy, active = values.get("sm_utilization_frac"), values.get("sm_occupancy_frac")
     if busy and active is not None:
         values[_OCCUPANCY.name] = active / busy

@@ -4,6 +4,7 @@ import contextlib
 import os
 import re
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -13,9 +14,20 @@ import torch
 
 from charact.machine.facts import usable_cores
 from charact.measure.counters._support.protocol import Counter, SampledSource, Unavailable
-from charact.measure.counters._support.threads import POOLS, ProcessorTimes, lists_children
 
+TASKS = Path("/proc/self/task")
 _PROC = Path("/proc")
+POOLS = {
+    "main_thread": "the main thread",
+    "autograd_threads": "autograd's threads, which run the backward pass on a GPU (on a CPU the calling thread does)",
+    "compute_threads": "threads of OpenMP and PyTorch's own pools, which share an operator's work",
+    "loader_threads": "the data loader's thread that pins memory",
+    "other_threads": "all other threads, including charact's sampling threads",
+}
+_PREFIXES = {"pt_autograd_": "autograd_threads", "PTThreadPool": "compute_threads", "pt_data_": "loader_threads"}
+_WORKER = "pt_data_worker"
+_SCHEDULED, _ONE_THREAD = 2, 4
+"""Clock of a process's or thread's processor time (Linux: CPUCLOCK_SCHED, CPUCLOCK_PERTHREAD_MASK)."""
 _CHANGES = {
     "num_minor_page_faults": ("page faults served without reading a disk, most of them first touches of fresh memory",
                               "ru_minflt"),
@@ -66,6 +78,79 @@ class HostCounters(SampledSource):
         return _HostReading()
 
 
+class ProcessorTimes:
+    """Processor time of this process's threads by pool, and of its data-loader workers, since the last reading.
+
+    Threads are identified by name: autograd's threads and the loader's pinning thread have names of PyTorch. Threads
+    that Python did not start and that have the process's name are compute threads (OpenMP sets no names).
+
+    *Error*: the time of a thread that ends between two readings is missed since the last one.
+    """
+
+    def __init__(self) -> None:
+        self._seen_ns: dict[int, int] = {}
+        self._pools: dict[int, str] = {}
+        self.total_s = dict.fromkeys([*POOLS, "loader_workers"], 0.0)
+        """Processor time since the first reading in seconds, by pool."""
+        self.workers: list[int] = []
+        """Data-loader workers at the last reading."""
+        self._look()
+
+    def look(self) -> dict[str, float]:
+        """Return processor seconds since the last reading, by pool."""
+        spent_s = self._look()
+        for pool, spent in spent_s.items():
+            self.total_s[pool] += spent
+        return spent_s
+
+    def _look(self) -> dict[str, float]:
+        spent_ns = dict.fromkeys(self.total_s, 0)
+        known, self._pools = self._pools, {}
+        for number in map(int, os.listdir(TASKS)):
+            with contextlib.suppress(OSError):  # it has ended
+                pool = known.get(number) or _pool(number)
+                if number in self._seen_ns:  # a new thread may not have its name yet
+                    self._pools[number] = pool
+                spent_ns[pool] += self._since_last(number, _SCHEDULED | _ONE_THREAD)
+        self.workers = []
+        for thread in threading.enumerate():  # workers of a fork server are no children of a thread
+            with contextlib.suppress(OSError):  # it has ended
+                children = (TASKS / str(thread.native_id) / "children").read_text(encoding="ascii").split()
+                self.workers += [int(child) for child in children if _name(Path("/proc", child)) == _WORKER]
+        for worker in self.workers:
+            with contextlib.suppress(OSError):
+                spent_ns["loader_workers"] += self._since_last(worker, _SCHEDULED)
+        return {pool: spent / 1e9 for pool, spent in spent_ns.items()}
+
+    def _since_last(self, number: int, kind: int) -> int:
+        """Return the processor time in ns of a thread or process since the last reading, or since its start.
+
+        Raises:
+            OSError: it has ended.
+        """
+        # Clock ID, computed as in glibc's pthread_getcpuclockid.
+        now_ns = time.clock_gettime_ns((~number << 3) | kind)
+        before_ns = self._seen_ns.get(number, 0)
+        self._seen_ns[number] = now_ns
+        return max(0, now_ns - before_ns)
+
+
+def _pool(number: int) -> str:
+    name = _name(TASKS / str(number))
+    if number == os.getpid():
+        return "main_thread"
+    for prefix, pool in _PREFIXES.items():
+        if name.startswith(prefix):
+            return pool
+    is_python = any(thread.native_id == number for thread in threading.enumerate())
+    is_named = name != _name(TASKS / str(os.getpid()))
+    return "other_threads" if is_named or is_python else "compute_threads"
+
+
+def _name(directory: Path) -> str:
+    return (directory / "comm").read_text(encoding="utf-8", errors="replace").rstrip("\n")
+
+
 @dataclass(frozen=True)
 class _Totals:
     time_s: float
@@ -78,7 +163,8 @@ class _HostReading:
 
     def __init__(self) -> None:
         self.missing: Mapping[str, str] = {
-            **({} if lists_children() else dict.fromkeys(_OF_WORKERS, _NO_CHILDREN)),
+            **({} if (TASKS / str(threading.main_thread().native_id) / "children").exists()
+               else dict.fromkeys(_OF_WORKERS, _NO_CHILDREN)),
             **({} if (_PROC / "self/smaps_rollup").exists() else {"pss_bytes": _NO_ROLLUP}),
         }
         self._num_cores = usable_cores()
@@ -86,7 +172,6 @@ class _HostReading:
         self._begin = self._last = _now()
 
     def sample(self) -> Mapping[str, float]:
-        """Return the current memory, and cores in use since the last sample."""
         last, self._last = self._last, _now()
         spent_s, length_s = self._times.look(), self._last.time_s - last.time_s
         return self._available({
@@ -97,7 +182,6 @@ class _HostReading:
         })
 
     def close(self) -> Mapping[str, float]:
-        """Return the counters of the whole pass."""
         begin, end = self._begin, _now()
         self._times.look()
         length_s = end.time_s - begin.time_s

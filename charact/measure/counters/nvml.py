@@ -12,11 +12,10 @@ import torch
 from charact.measure.counters._support.nvml_library import (
     Gpu,
     UuidOf,
-    error_message,
     find_gpu,
     is_lasting,
     nvml_errors,
-    start,
+    started,
     torch_uuid,
 )
 from charact.measure.counters._support.protocol import Counter, SampledSource, Unavailable, UnavailableError
@@ -49,7 +48,6 @@ class _Read:
     of: Literal["instance", "gpu", "nobody"]
 
     def whom(self, gpu: Gpu) -> Any:
-        """Return the handle to query; None if there is none."""
         if gpu.instance is None:
             return gpu.handle
         return {"instance": gpu.instance, "gpu": gpu.handle, "nobody": None}[self.of]
@@ -138,16 +136,14 @@ class NvmlCounters(SampledSource):
     def available(self) -> Unavailable | None:
         """Require NVIDIA's driver and a GPU."""
         try:
-            with nvml_errors(), contextlib.ExitStack() as resources:
-                start(resources)
+            with started():
                 return None if pynvml.nvmlDeviceGetCount() else Unavailable("NVIDIA's driver finds no GPU")
         except UnavailableError as error:
             return error.unavailable
 
     def open(self, device: torch.device) -> "_NvmlReading":
         """Find the device and read its energy meter."""
-        with nvml_errors(), contextlib.ExitStack() as resources:
-            start(resources)
+        with started() as resources:
             return _NvmlReading(find_gpu(self._uuid_of(device)), resources)
 
 
@@ -167,9 +163,19 @@ class _NvmlReading:
         self._resources = resources.pop_all()
 
     def sample(self) -> Mapping[str, float]:
-        """Return NVML's current values."""
+        values: dict[str, float] = {}
         with nvml_errors():
-            return self._ask()
+            for read in list(self._asked):
+                try:
+                    answer = read.ask(read.whom(self._gpu))
+                except pynvml.NVMLError as error:
+                    if is_lasting(error):
+                        raise
+                    self._asked.remove(read)
+                    self._miss(read, f"NVML: {error}")
+                else:
+                    values |= zip((counter.name for counter in read.counters), answer, strict=True)
+        return values
 
     def close(self) -> Mapping[str, float]:
         """Return the energy of the pass, and the mean power from it.
@@ -185,20 +191,6 @@ class _NvmlReading:
                 return {}
             return {"energy_j": energy_j, "power_w": energy_j / (time.perf_counter() - self._begun_s)}
 
-    def _ask(self) -> dict[str, float]:
-        values: dict[str, float] = {}
-        for read in list(self._asked):
-            try:
-                answer = read.ask(read.whom(self._gpu))
-            except pynvml.NVMLError as error:
-                if is_lasting(error):
-                    raise
-                self._asked.remove(read)
-                self._miss(read, error_message(error))
-            else:
-                values |= zip((counter.name for counter in read.counters), answer, strict=True)
-        return values
-
     def _energy_j(self) -> float | None:
         if self._gpu.instance is not None:
             self.missing["energy_j"] = _WHOLE_GPU_ONLY
@@ -208,7 +200,7 @@ class _NvmlReading:
         except pynvml.NVMLError as error:
             if is_lasting(error):
                 raise
-            self.missing["energy_j"] = f"{error_message(error)} (GPUs have the meter from Volta on)"
+            self.missing["energy_j"] = f"NVML: {error} (GPUs have the meter from Volta on)"
             return None
 
     def _miss(self, read: _Read, reason: str) -> None:

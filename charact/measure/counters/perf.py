@@ -8,12 +8,13 @@ import struct
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 
 from charact.measure.counters._support.protocol import Counter, SampledSource, Unavailable, UnavailableError
-from charact.measure.counters._support.threads import TASKS
 
+TASKS = Path("/proc/self/task")
 LINE_BYTES = 64
 """Size of a cache line on x86-64 and on most ARM servers."""
 _SYSTEM_CALL = {"x86_64": 298, "aarch64": 241}

@@ -94,14 +94,12 @@ class _RaplReading:
         self._last_j = 0.0
 
     def sample(self) -> Mapping[str, float]:
-        """Return the mean power since the last sample."""
         last_s, last_j = self._last_s, self._last_j
         self._update()
         self._last_s, self._last_j = time.perf_counter(), self._joules("package")
         return {"power_w": (self._last_j - last_j) / (self._last_s - last_s)}
 
     def close(self) -> Mapping[str, float]:
-        """Return energy and mean power over the whole pass."""
         self._update()
         length_s = time.perf_counter() - self._begun_s
         energies = {name: self._joules(kind) for kind, name in _ENERGIES.items() if self._zones[kind]}

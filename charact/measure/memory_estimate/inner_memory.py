@@ -123,7 +123,6 @@ class _PeakSearch:
             self._memory.reason(next(iter(failed))) if failed else None)
 
     def _certain(self) -> dict[str, float]:
-        """Return the largest total of each phase that is certain to be reached."""
         certain: dict[str, float] = defaultdict(float)
         for number, op in enumerate(self._trace.ops):
             inside = self._inside(number) if op.call in self._known else 0

@@ -106,7 +106,6 @@ def _loop(case: Case, dataset: Dataset[Any]) -> Loop:
 
 
 def _failed(probe: MemoryProbe) -> tuple[Snapshot, Snapshot]:
-    """Return the snapshots at the failed allocation and at the end of a failed iteration."""
     tree, curve = probe.read(failed=True)
     if tree.out_of_memory_ns is not None:
         before = [snapshot for snapshot in curve.snapshots if snapshot.place.moment <= tree.out_of_memory_ns]

@@ -113,7 +113,6 @@ def run_operations(cases: Sequence[OperationCase], rule: StopRule, writer: RunWr
 
 def _measure(case: OperationCase, direction: str, rule: StopRule, observer: Observer, *,
              hot: bool) -> tuple[OperationTiming, dict[str, Any]]:
-    """Time a direction, and compute the error of its result against float64."""
     problem, device = case.problem, case.device
     if device.type == "cuda":
         torch.cuda.set_device(device)  # events are recorded on the current one

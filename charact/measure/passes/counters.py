@@ -73,7 +73,7 @@ class Sampler:
             phases: called after counting has ended; returns the spans of phases. A sample outside of them has no phase.
         """
         for thread in self._threads:
-            thread.halt()
+            thread.ended.set()
         # Device sources first: the device is idle already, and the last reading of a host source may take long.
         for thread in sorted(self._threads, key=lambda thread: thread.source.reads != "device"):
             thread.end()
@@ -111,7 +111,7 @@ class _SourceThread(threading.Thread):
         self.samples: list[tuple[int, Mapping[str, float]]] = []
         self.whole: Mapping[str, float] = {}
         self._reading: Reading | None = None
-        self._ended = threading.Event()
+        self.ended = threading.Event()
         self._problem: dict[str, Any] | None = None
 
     def open(self, device: torch.device) -> None:
@@ -123,9 +123,6 @@ class _SourceThread(threading.Thread):
 
     def run(self) -> None:
         self.attempt(self._sample_until_end)
-
-    def halt(self) -> None:
-        self._ended.set()
 
     def end(self) -> None:
         if self.ident is not None:
@@ -155,7 +152,7 @@ class _SourceThread(threading.Thread):
         self._problem = self._problem or problem
 
     def _sample_until_end(self) -> None:
-        while not self._ended.wait(self.source.period_s) and len(self.samples) < MAX_SAMPLES:
+        while not self.ended.wait(self.source.period_s) and len(self.samples) < MAX_SAMPLES:
             self._sample()
 
     def _sample(self) -> None:
@@ -199,22 +196,23 @@ def counter_pass(loop: Loop, sources: Sequence[CounterSource]) -> tuple[Rows, Co
     outcomes = sampler.outcomes
     for source in sources:
         if source.taken == "own pass":
-            found, outcomes[source.name] = _own_pass(loop, source)  # type: ignore[arg-type]  # what `taken` says
-            rows += found
+            outcomes[source.name] = _take_own_pass(loop, source, rows)  # type: ignore[arg-type]  # what `taken` says
     return rows, CountersPass("ok", num_iterations=num_iterations, duration_s=duration_s,
                               sources=msgspec.convert(outcomes, dict[str, SourceOutcome]),
                               spans=[(begin, end, phase) for begin, end, phase in drawable(spans, sampler.begun_ns)])
 
 
-def _own_pass(loop: Loop, source: PassSource) -> tuple[Rows, dict[str, Any]]:
+def _take_own_pass(loop: Loop, source: PassSource, rows: Rows) -> dict[str, Any]:
+    """Add the rows of a source's own pass; return its outcome."""
     unavailable = why_unavailable(source, loop.case.device)
     if unavailable is not None:
-        return [], outcome(unavailable)
+        return outcome(unavailable)
     try:
         taken = source.take(loop)
     except UnavailableError as error:
-        return [], outcome(error.unavailable)
+        return outcome(error.unavailable)
     except Exception as error:  # an optional instrument, whose failure is reported
-        return [], failed(error)
-    return ([{"phase": None, "time_s": None, "rank": 0, "kernel": None, "source": source.name, **row}
-             for row in taken.rows], outcome(None, taken.missing) | dict(taken.facts))
+        return failed(error)
+    common = {"phase": None, "time_s": None, "rank": 0, "kernel": None, "source": source.name}
+    rows += [common | row for row in taken.rows]
+    return outcome(None, taken.missing) | dict(taken.facts)

@@ -14,6 +14,7 @@ from charact.execution.tensor_files import write_tensors
 from charact.measure.training.checkpoint import Progress, read_checkpoint, write_checkpoint
 from charact.measure.training.plan import Training
 from charact.measure.training.stage_timer import Stage, run_stage
+from charact.record.schema import Rows
 from charact.workload.metrics import Metric
 
 
@@ -65,8 +66,10 @@ class Trainer:
         metrics = {metric.name: metric.larger_is_better for metric in self._metrics() if metric.unavailable() is None}
         return metrics | {"loss": False}
 
-    def epoch(self, number: int) -> tuple[Stage, Stage]:
-        """Train, validate, and step the schedulers. Randomness depends only on the seed and the epoch's number.
+    def epoch(self, number: int) -> tuple[Stage, Stage, list[dict[str, Rows]]]:
+        """Train, validate, and step the schedulers; return both stages, and the rows of other ranks: none.
+
+        Randomness depends only on the seed and the epoch's number.
 
         Raises:
             DivergedError: the loss is not finite.
@@ -74,7 +77,7 @@ class Trainer:
         training = self.train(number)
         validation = self.validate(number)
         self.step_schedulers(validation.values["loss"])
-        return training, validation
+        return training, validation, []
 
     def train(self, number: int) -> Stage:
         """Train for an epoch; on several ranks, all have the same order of samples, and each its random numbers."""

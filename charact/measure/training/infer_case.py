@@ -14,15 +14,14 @@ from torch.utils.data import Dataset
 
 from charact.core.observer import Observer
 from charact.core.statistics import mean_interval_frac
-from charact.core.timeline import Iteration, iteration_rows, total_s, with_rest
+from charact.core.timeline import Iteration, iteration_rows
 from charact.execution.batches import Batches
 from charact.execution.case import Case
 from charact.execution.case_outcome import case_entry
 from charact.execution.interrupt import Interrupt
 from charact.execution.loop import Loop, placed
 from charact.measure.case_loop import ending_of, run_each
-from charact.measure.passes.phase_timer import phases_for
-from charact.measure.training.stage_timer import value_of
+from charact.measure.training.stage_timer import StageClock, value_of
 from charact.measure.training.weight_files import drop_cached, place_weights, read_weights, save_weights
 from charact.record.in_progress import RANDOM_WEIGHTS
 from charact.record.manifest import CaseEntry
@@ -130,14 +129,14 @@ class _InferenceRun:
         compiling_s = None
         if case.compiled:  # compile for every shape that occurs
             self._observer.pass_started("compilation")
-            compiling_s = run_inference(loop, batches, num_batches, [], self._observer.iteration).wall_s
+            compiling_s = run_inference(loop, batches, num_batches, [], self._observer.iteration).clock.wall_s
         self._observer.pass_started("prediction")
         metrics = loop.workload.metrics(loop.dataset)
         available = [metric for metric in metrics if metric.unavailable() is None]
         prediction = run_inference(loop, batches, num_batches, available, self._observer.iteration)
         self._facts.update(
             num_samples=num_samples, num_batches=num_batches,
-            compile_s=None if compiling_s is None else max(0.0, compiling_s - prediction.wall_s))
+            compile_s=None if compiling_s is None else max(0.0, compiling_s - prediction.clock.wall_s))
         self._tables["iterations"] = iteration_rows(prediction.batches)
         self._tables["stages"] += prediction.stage_rows(num_samples)
         self._tables["metrics"] = [
@@ -159,7 +158,8 @@ def load(case: Case, dataset: Dataset[Any], path: Path) -> tuple[nn.Module, dict
     times_s.append(perf_counter())
     place_weights(model, state, path)
     model = placed(model, case)
-    synchronize(case.device)
+    if case.device.type == "cuda":
+        torch.cuda.synchronize(case.device)
     times_s.append(perf_counter())
     durations = [end - begin for begin, end in itertools.pairwise(times_s)]
     return model, dict(zip(LOAD_PHASES, durations, strict=True))
@@ -167,22 +167,15 @@ def load(case: Case, dataset: Dataset[Any], path: Path) -> tuple[nn.Module, dict
 
 @dataclass(frozen=True)
 class InferenceTimes:
-    """Times of an inference on a data set: loader start, each batch by phase, and wall time on the host's clock."""
+    """Times of an inference on a data set: each batch by phase, and of the stage as a whole."""
 
-    loading_s: float
     batches: list[Iteration]
-    wall_s: float
+    clock: StageClock
 
     def stage_rows(self, num_samples: int) -> Rows:
         """Return rows of the table `stages`; host time outside of the batches' phases is `other`."""
-        host_s, device_s = total_s(self.batches)
-        interval_frac = mean_interval_frac([batch.wall_s for batch in self.batches])
-        host_s = with_rest(host_s | {"data": host_s.get("data", 0.0) + self.loading_s}, self.wall_s)
-        return [
-            {"stage": "prediction", "number": 1, "phase": phase, "host_s": spent_s, "device_s": device_s.get(phase),
-             "num_iterations": len(self.batches), "num_samples": num_samples, "interval_frac": interval_frac}
-            for phase, spent_s in host_s.items()
-        ]
+        return self.clock.rows("prediction", 1, num_iterations=len(self.batches), num_samples=num_samples,
+                               interval_frac=mean_interval_frac([batch.wall_s for batch in self.batches]))
 
 
 def run_inference(loop: Loop, batches: Batches, num_batches: int, metrics: Sequence[Metric],
@@ -192,25 +185,16 @@ def run_inference(loop: Loop, batches: Batches, num_batches: int, metrics: Seque
     Starting the loader counts as `data` of the stage; metrics and the final synchronization count as its `other`. None
     of them is part of a batch's latency. The first batch includes the initialization of the device.
     """
-    phases = phases_for(loop.case.device)
+    clock, begun = StageClock(loop.case.device), perf_counter()
     measured: list[Iteration] = []
-    begun = perf_counter()
-    loop.feed(batches.epoch(loop.case.data.seed))
-    loading_s = perf_counter() - begun
+    with clock.loading():
+        loop.feed(batches.epoch(loop.case.data.seed))
     for number in range(1, num_batches + 1):
-        with phases:
-            step = loop.iteration(phases)
+        with clock.phases:
+            step = loop.iteration(clock.phases)
         for metric in metrics:
             metric.update(step.outputs, step.batch)
         del step  # so that only one batch is in memory while the next one is fetched
-        measured += phases.take()
+        measured += clock.read()
         on_iteration(number, (perf_counter() - begun) / number)
-    synchronize(loop.case.device)
-    wall_s = perf_counter() - begun
-    return InferenceTimes(loading_s, measured + phases.take(wait=True), wall_s)
-
-
-def synchronize(device: torch.device) -> None:
-    """Wait until the device has finished all its work."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+    return InferenceTimes(measured + clock.stop(), clock)

@@ -98,6 +98,5 @@ class Training:
 
 
 def _number_of(what: str, dataset: Any) -> int | None:
-    """Return the number of classes or words that a dataset declares; None if it declares none."""
     vocabulary = getattr(dataset, "target_vocabulary", None) if what == "words" else None
     return getattr(dataset, f"num_{what}", None) if vocabulary is None else len(vocabulary)

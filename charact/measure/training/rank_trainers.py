@@ -45,7 +45,6 @@ class RankTrainers:
 
     def __init__(self, training: Training, on_iteration: Callable[[str, int, int], None], interrupt: Interrupt) -> None:
         self._on_iteration, self._interrupt = on_iteration, interrupt
-        self._others: list[dict[str, Rows]] = []
         num_ranks = training.case.num_ranks
         self._folder = tempfile.TemporaryDirectory(prefix="charact-ranks-")
         pairs = [get_context("spawn").Pipe() for _ in range(num_ranks)]
@@ -60,26 +59,21 @@ class RankTrainers:
             self.close()
             raise
 
-    def epoch(self, number: int) -> tuple[Stage, Stage]:
-        """Train, validate, and step the schedulers; return the stages of rank 0.
+    def epoch(self, number: int) -> tuple[Stage, Stage, list[dict[str, Rows]]]:
+        """Train, validate, and step the schedulers; return the stages of rank 0, and the rows of the other ranks.
 
         Raises:
             DivergedError: the loss is not finite on some rank.
         """
-        trainings = self._call("train", number)
+        training, *others = self._call("train", number)
         begun = time.perf_counter()
         validation = self._call("validate", number, on_all=False)[0]
         waited: Rows = [{"stage": "validation", "number": number, "phase": "communication",
                          "host_s": time.perf_counter() - begun, "device_s": None, "num_iterations": 0,
                          "num_samples": 0}]
         self._call("step_schedulers", validation.values["loss"])
-        self._others = [{"stages": [*one.stage_rows, *waited], "metrics": [*one.metric_rows, *validation.metric_rows]}
-                        for one in trainings[1:]]
-        return trainings[0], validation
-
-    def take_others(self) -> list[dict[str, Rows]]:
-        """Return the rows of the tables `stages` and `metrics` of ranks 1 and above for the last epoch."""
-        return self._others
+        return training, validation, [{"stages": [*stage.stage_rows, *waited],
+                                       "metrics": [*stage.metric_rows, *validation.metric_rows]} for stage in others]
 
     def read(self, checkpoint: Path) -> Progress:
         """Continue from a checkpoint on every rank; raises as `Trainer.read`."""
@@ -112,8 +106,8 @@ class RankTrainers:
 
     def _results(self, ranks: Sequence[int]) -> list[Any]:
         """Return a result of each of these ranks; raise the error of any rank."""
-        found: dict[int, Any] = {}
-        while len(found) < len(ranks):
+        results: dict[int, Any] = {}
+        while len(results) < len(ranks):
             wait([*self._connections, *[process.sentinel for process in self._processes]])
             errors: list[Exception] = []
             for rank, connection in enumerate(self._connections):
@@ -127,10 +121,10 @@ class RankTrainers:
                 elif kind == "failed":
                     errors.append(value)
                 elif kind == "done":
-                    found[rank] = value
+                    results[rank] = value
             if errors:  # that of a closed connection is a consequence
                 raise next((error for error in errors if not isinstance(error, RuntimeError)), errors[0])
-        return [found[rank] for rank in ranks]
+        return [results[rank] for rank in ranks]
 
     def _ended(self) -> BaseException:
         """Return the error for a rank that was killed; if a signal ends the run, KeyboardInterrupt."""
@@ -168,7 +162,6 @@ def _serve(rank: int, task: _Task, connections: list[Connection]) -> None:
 
 
 def _reporter(connection: Connection) -> Callable[[str, int, int], None]:
-    """Return a function that sends the progress at intervals."""
     last_s = 0.0
 
     def report(*progress: Any) -> None:

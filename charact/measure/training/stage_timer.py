@@ -6,13 +6,13 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from statistics import median
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from charact.core.statistics import mean_interval_frac
-from charact.core.timeline import total_s, with_rest
+from charact.core.timeline import Iteration, total_s, with_rest
 from charact.execution.batches import Batches
 from charact.execution.loop import Loop, Step
 from charact.measure.passes.phase_timer import phases_for
@@ -45,7 +45,7 @@ def run_stage(name: str, epoch: int, loop: Loop, batches: Batches, seed: int, me
     """
     loop.model.train(name == "training")
     iterate = loop.iteration if name == "training" else loop.validate
-    clock, totals, compile_timer = _Clock(loop.case.device), _Totals(loop.case.device, metrics), _CompileTimer(loop)
+    clock, totals, compile_timer = StageClock(loop.case.device), _Totals(loop.case.device, metrics), _CompileTimer(loop)
     with clock.loading():
         loop.feed(batches.epoch(seed))
     for number in range(len(batches)):
@@ -58,22 +58,22 @@ def run_stage(name: str, epoch: int, loop: Loop, batches: Batches, seed: int, me
     with clock.loading():
         loop.close()
     values = totals.values(f"over the {name} of epoch {epoch}")
-    where = {"stage": name, "number": epoch}
-    counts = {"num_iterations": len(batches), "num_samples": totals.num_samples,
-              "interval_frac": mean_interval_frac(compile_timer.usual_s)}
+    clock.stop()
     return Stage(
-        [where | {"phase": phase, "host_s": host_s, "device_s": device_s} | counts
-         for phase, (host_s, device_s) in clock.stop().items()],
-        [where | {"metric": metric, "value": value, "reason": reason} for metric, (value, reason) in values.items()],
-        {metric: value for metric, (value, _) in values.items()}, compile_timer.seconds(),
-    )
+        clock.rows(name, epoch, num_iterations=len(batches), num_samples=totals.num_samples,
+                   interval_frac=mean_interval_frac(compile_timer.usual_s)),
+        [{"stage": name, "number": epoch, "metric": metric, "value": value, "reason": reason}
+         for metric, (value, reason) in values.items()],
+        {metric: value for metric, (value, _) in values.items()}, compile_timer.seconds())
 
 
-class _Clock:
+class StageClock:
     """Sums of a stage's phases, which add up to its wall time on the host's clock."""
 
     def __init__(self, device: torch.device) -> None:
         self.phases = phases_for(device)
+        self.wall_s = 0.0
+        """Time from the beginning to the end of the stage (s), once it has stopped."""
         self._device = device
         self._host_s: dict[str, float] = defaultdict(float)
         self._device_s: dict[str, float] = defaultdict(float)
@@ -86,20 +86,27 @@ class _Clock:
         yield
         self._host_s["data"] += time.perf_counter() - begun
 
-    def read(self, *, wait: bool = False) -> None:
-        """Add the finished iterations."""
-        for of_all, of_these in zip((self._host_s, self._device_s), total_s(self.phases.take(wait=wait)), strict=True):
+    def read(self, *, wait: bool = False) -> list[Iteration]:
+        """Add the iterations that have finished, or all, and return them."""
+        finished = self.phases.take(wait=wait)
+        for of_all, of_these in zip((self._host_s, self._device_s), total_s(finished), strict=True):
             for phase, spent_s in of_these.items():
                 of_all[phase] += spent_s
+        return finished
 
-    def stop(self) -> dict[str, tuple[float, float | None]]:
-        """Synchronize the device; return the time of each phase on the host and on the device, in seconds."""
+    def stop(self) -> list[Iteration]:
+        """Wait for the device, and end the stage; return the iterations that were not read yet."""
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
-        self.read(wait=True)
-        wall_s = time.perf_counter() - self._begun
-        host_s = with_rest(self._host_s, wall_s)
-        return {phase: (spent_s, self._device_s.get(phase)) for phase, spent_s in host_s.items()}
+        last = self.read(wait=True)
+        self.wall_s = time.perf_counter() - self._begun
+        return last
+
+    def rows(self, stage: str, number: int, **counts: Any) -> Rows:
+        """Return rows of the table `stages`; the time outside of all phases is `other`."""
+        return [{"stage": stage, "number": number, "phase": phase, "host_s": host_s,
+                 "device_s": self._device_s.get(phase)} | counts
+                for phase, host_s in with_rest(self._host_s, self.wall_s).items()]
 
 
 class _CompileTimer:
@@ -113,7 +120,6 @@ class _CompileTimer:
 
     @contextlib.contextmanager
     def iteration(self) -> Iterator[None]:
-        """Time an iteration on the host's clock."""
         num_before, begun = self._loop.num_compiled, time.perf_counter()
         yield
         compiled = self._loop.num_compiled > num_before

@@ -24,7 +24,7 @@ from charact.measure.training.stage_timer import DivergedError, Stage
 from charact.record.in_progress import CHECKPOINTS
 from charact.record.manifest import CaseEntry
 from charact.record.manifest_passes import Passes, Protocol, Target, TrainingPass
-from charact.record.schema import UNFINISHED
+from charact.record.schema import UNFINISHED, Rows
 from charact.record.writer import RunWriter
 
 
@@ -70,7 +70,6 @@ class _CaseTraining:
         self._entry.update(case=_name(training), status="running", passes=Passes(training=self._facts))
 
     def run(self) -> CaseEntry:
-        """Train; return the case's manifest entry."""
         try:
             with host_memory_guard(self._case.device), float32_products(self._case.precision):
                 self._train()
@@ -99,36 +98,33 @@ class _CaseTraining:
             trainer = (RankTrainers(self._training, self._observer.stage_iteration, self._interrupt)
                        if self._case.parallel else Trainer(self._training, self._observer.stage_iteration))
         with contextlib.closing(trainer):
-            self._train_with(trainer, time.perf_counter() - begun)
-
-    def _train_with(self, trainer: Trainer | RankTrainers, setup_s: float) -> None:
-        self._facts.setup_s = setup_s
-        self._entry.num_parameters = trainer.num_parameters
-        num_samples = trainer.num_samples
-        self._facts.update(num_train_samples=num_samples["training"], num_valid_samples=num_samples["validation"])
-        if not self._checkpoint_path.exists():
-            self._advance(Progress(0, [], [], None))
-            self._facts.compile_s = None
-        else:
-            self._advance(trainer.read(self._checkpoint_path))
-            # Write it again: it does not contain its own time, and the weights may be missing.
-            self._checkpoint(trainer)
-        self._flush()
-        num_epochs = self._training.num_epochs
-        while self._progress.epoch < num_epochs and not self._target_is_reached(trainer):
-            number = self._progress.epoch + 1
-            self._observer.epoch_started(number, num_epochs)
-            with self._interrupt.allowed():
-                training, validation = trainer.epoch(number)
-            self._take(number, training, validation, trainer)
-            self._checkpoint(trainer)
+            self._entry.num_parameters = trainer.num_parameters
+            num_samples = trainer.num_samples
+            self._facts.update(setup_s=time.perf_counter() - begun, num_train_samples=num_samples["training"],
+                               num_valid_samples=num_samples["validation"])
+            if not self._checkpoint_path.exists():
+                self._advance(Progress(0, [], [], None))
+                self._facts.compile_s = None
+            else:
+                self._advance(trainer.read(self._checkpoint_path))
+                # Write it again: it does not contain its own time, and the weights may be missing.
+                self._checkpoint(trainer)
             self._flush()
-            seconds = sum(row["host_s"] for row in self._progress.stages if row["number"] == number)
-            self._observer.epoch_ended(number, num_epochs, training.values, validation.values, seconds)
+            num_epochs = self._training.num_epochs
+            while self._progress.epoch < num_epochs and not self._target_is_reached(trainer):
+                number = self._progress.epoch + 1
+                self._observer.epoch_started(number, num_epochs)
+                with self._interrupt.allowed():
+                    training, validation, others = trainer.epoch(number)
+                self._take(number, training, validation, others, trainer.directions)
+                self._checkpoint(trainer)
+                self._flush()
+                seconds = sum(row["host_s"] for row in self._progress.stages if row["number"] == number)
+                self._observer.epoch_ended(number, num_epochs, training.values, validation.values, seconds)
 
-    def _take(self, number: int, training: Stage, validation: Stage, trainer: Trainer | RankTrainers) -> None:
-        """Add a finished epoch to the progress."""
-        metric, larger_is_better = next(iter(trainer.directions.items()))
+    def _take(self, number: int, training: Stage, validation: Stage, others: list[dict[str, Rows]],
+              directions: dict[str, bool]) -> None:
+        metric, larger_is_better = next(iter(directions.items()))
         value, best = validation.values[metric], self._progress.best
         if value is not None and (best is None or (value > best["value"] if larger_is_better
                                                    else value < best["value"])):
@@ -137,12 +133,11 @@ class _CaseTraining:
             if compile_s is not None:
                 self._facts.compile_s = (self._facts.compile_s or 0.0) + compile_s
         done = self._progress
-        new = trainer.take_others() if isinstance(trainer, RankTrainers) else []
-        before = done.others or [{"stages": [], "metrics": []} for _ in new]
+        before = done.others or [{"stages": [], "metrics": []} for _ in others]
         self._advance(Progress(
             number, [*done.stages, *training.stage_rows, *validation.stage_rows],
             [*done.metrics, *training.metric_rows, *validation.metric_rows], best,
-            [{table: [*old[table], *rows[table]] for table in old} for old, rows in zip(before, new, strict=True)]))
+            [{table: [*old[table], *rows[table]] for table in old} for old, rows in zip(before, others, strict=True)]))
 
     def _advance(self, progress: Progress) -> None:
         self._progress = progress

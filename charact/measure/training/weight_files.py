@@ -113,7 +113,6 @@ def _some(names: list[str]) -> str:
 
 
 def _shown(name: str) -> str:
-    """Return a name from a file in printable form."""
     return name[:80].encode("ascii", "backslashreplace").decode() if name[:80].isprintable() else ascii(name[:80])
 
 

@@ -29,7 +29,6 @@ class _Copy(Kind):
                        {"numbers": count, "way": transfer or "within"})
 
     def num_bytes(self, problem: Problem, direction: str, itemsize: int) -> float:
-        """Return the bytes read and written, or those transferred."""
         return float(itemsize * int(problem.sizes["numbers"]) * (2 if problem.sizes["way"] == "within" else 1))
 
     def refusal(self, problem: Problem, precision: str, device: torch.device) -> str | None:
@@ -41,7 +40,6 @@ class _Copy(Kind):
         return None
 
     def prepare(self, problem: Problem, direction: str, precision: str, device: torch.device) -> Prepared:
-        """Return normal random numbers."""
         count, way = int(problem.sizes["numbers"]), str(problem.sizes["way"])
         generator, dtype = torch.Generator().manual_seed(0), DTYPES[precision]
 

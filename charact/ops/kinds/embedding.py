@@ -48,7 +48,6 @@ class _Embedding(Kind):
         return float(_INDEX_BYTES * tokens + itemsize * width * rows)
 
     def prepare(self, problem: Problem, direction: str, precision: str, device: torch.device) -> Prepared:
-        """Return normal random rows."""
         words, width, tokens = problem.numbers(*_NAMES)
         exponent = _EXPONENTS[str(problem.sizes["distribution"])]
         generator, drawing = torch.Generator(device).manual_seed(0), np.random.default_rng(0)

@@ -34,12 +34,10 @@ class _Gemm(Kind):
         return Problem(self.name, text, {"m": m, "n": n, "k": k, "form": form})
 
     def flop(self, problem: Problem, direction: str) -> float:
-        """Return 2·M·N·K."""
         m, n, k = problem.numbers("m", "n", "k")
         return 2.0 * m * n * k
 
     def num_bytes(self, problem: Problem, direction: str, itemsize: int) -> float:
-        """Return the bytes of A and B read, and C written."""
         m, n, k = problem.numbers("m", "n", "k")
         return float((m * k + k * n) * itemsize + m * n * (4 if itemsize == 1 else itemsize))
 

@@ -88,7 +88,6 @@ def _normalized(inputs: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
 
 
 def _check_channels(shape: torch.Size) -> tuple[Any, Any]:
-    """Return reference and compared part of the first channels."""
     channels = slice(max(1, _CHECKED_ELEMENTS * shape[1] // shape.numel()))
 
     def reference(*tensors: Tensor) -> Tensor:

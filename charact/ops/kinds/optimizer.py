@@ -48,7 +48,6 @@ class _Optimizer(Kind):
         return Problem(self.name, text, {"rule": rule, "parameters": parameters, "tensors": tensors, "way": way})
 
     def num_bytes(self, problem: Problem, direction: str, itemsize: int) -> float:
-        """Return the bytes of parameters and states read and written, and gradients read."""
         num_states = _NUM_STATES[str(problem.sizes["rule"])]
         return float(itemsize * int(problem.sizes["parameters"]) * (3 + 2 * num_states))
 

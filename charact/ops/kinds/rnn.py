@@ -67,7 +67,6 @@ class _Recurrent(Kind):
                                          "input": width})
 
     def flop(self, problem: Problem, direction: str) -> float:
-        """Return the FLOP of the direction."""
         gates, hidden, batch, steps, width = _sizes(problem)
         widths = steps * (width + hidden)
         if direction == "backward_weight":
@@ -163,7 +162,6 @@ def _run(cell: str, inputs: Tensor, *rest: Tensor, train: bool = False) -> Tenso
 
 
 def _check(problem: Problem, direction: str) -> tuple[Any, Any]:
-    """Return the reference of a direction, and the compared part of its result."""
     cell = str(problem.sizes["cell"])
     gates, hidden, batch, steps, width = _sizes(problem)
     few = slice(_COMPARED_SEQUENCES)

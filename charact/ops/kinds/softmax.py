@@ -29,12 +29,10 @@ class _Softmax(Kind):
         return Problem(self.name, f"{self.name}:{rows}x{width}", {"rows": rows, "width": width})
 
     def num_bytes(self, problem: Problem, direction: str, itemsize: int) -> float:
-        """Return the bytes of input and output; backward of the output and both gradients."""
         rows, width = problem.numbers("rows", "width")
         return float(itemsize * (2 if direction == "forward" else 3) * rows * width)
 
     def prepare(self, problem: Problem, direction: str, precision: str, device: torch.device) -> Prepared:
-        """Return normal random input."""
         rows, width = problem.numbers("rows", "width")
         generator = torch.Generator(device).manual_seed(0)
         few = slice(max(1, _CHECKED_ELEMENTS // width))

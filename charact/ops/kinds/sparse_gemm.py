@@ -147,7 +147,6 @@ def _chosen(number: int, count: int, generator: torch.Generator) -> torch.Tensor
 
 
 def _kept(dense: torch.Tensor, layout: str) -> torch.Tensor:
-    """Return a dense matrix in a layout."""
     if layout == "dense":
         return dense
     if layout == "coo":

@@ -9,8 +9,7 @@ from typing import Any
 import pynvml
 import torch
 
-from charact.measure.counters._support.permissions import BUSY
-from charact.measure.counters._support.protocol import Unavailable, UnavailableError
+from charact.measure.counters._support.protocol import BUSY, Unavailable, UnavailableError
 
 UuidOf = Callable[[torch.device], str]
 """Returns a device's UUID, with or without the prefix `GPU-`."""
@@ -49,12 +48,7 @@ def nvml_errors() -> Iterator[None]:
     try:
         yield
     except pynvml.NVMLError as error:
-        raise UnavailableError(_KNOWN_ERRORS.get(error.value, Unavailable(error_message(error)))) from error
-
-
-def error_message(error: pynvml.NVMLError) -> str:
-    """Return NVML's message."""
-    return f"NVML: {error}"
+        raise UnavailableError(_KNOWN_ERRORS.get(error.value, Unavailable(f"NVML: {error}"))) from error
 
 
 def is_lasting(error: pynvml.NVMLError) -> bool:
@@ -62,10 +56,16 @@ def is_lasting(error: pynvml.NVMLError) -> bool:
     return error.value in _LASTING
 
 
-def start(resources: contextlib.ExitStack) -> None:
-    """Initialize NVML until `resources` are closed; NVML counts its initializations."""
-    pynvml.nvmlInit()
-    resources.callback(pynvml.nvmlShutdown)
+@contextlib.contextmanager
+def started() -> Iterator[contextlib.ExitStack]:
+    """Initialize NVML, whose errors are raised as `UnavailableError`; yield what ends it.
+
+    A reading that takes all with `pop_all` ends it later. NVML counts its initializations.
+    """
+    with nvml_errors(), contextlib.ExitStack() as resources:
+        pynvml.nvmlInit()
+        resources.callback(pynvml.nvmlShutdown)
+        yield resources
 
 
 def torch_uuid(device: torch.device) -> str:
@@ -86,7 +86,11 @@ def find_gpu(uuid: str) -> Gpu:
         gpu = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{bare}")
     except pynvml.NVMLError_NotFound:
         return _instance(f"MIG-{bare}")
-    if not _is_divided(gpu):
+    try:
+        is_divided = pynvml.nvmlDeviceGetMigMode(gpu)[0] == pynvml.NVML_DEVICE_MIG_ENABLE
+    except pynvml.NVMLError_NotSupported:  # before Ampere
+        is_divided = False
+    if not is_divided:
         return Gpu(gpu)
     name = os.environ.get("CUDA_VISIBLE_DEVICES", "").partition(",")[0].strip()
     if not name.startswith("MIG-"):
@@ -100,17 +104,17 @@ def sm_clock_reader(device: torch.device, uuid_of: UuidOf = torch_uuid) -> Itera
     """Yield a function that returns the clock of a device's multiprocessors (Hz); None if NVML does not report it."""
     with contextlib.ExitStack() as resources:
         read: Callable[[], float] | None = None
-        try:
-            start(resources)
-            read = _sm_clock_of(find_gpu(uuid_of(device)))
-            read()
-        except (pynvml.NVMLError, UnavailableError, AttributeError):  # ROCm's properties may have no UUID
-            read = None
+        # ROCm's properties may have no UUID.
+        with contextlib.suppress(UnavailableError, AttributeError), started() as session:
+            gpu = find_gpu(uuid_of(device))
+
+            def clock_hz() -> float:
+                return float(pynvml.nvmlDeviceGetClockInfo(gpu.handle, pynvml.NVML_CLOCK_SM)) * 1e6
+
+            clock_hz()
+            read = clock_hz
+            resources.push(session.pop_all())
         yield read
-
-
-def _sm_clock_of(gpu: Gpu) -> Callable[[], float]:
-    return lambda: float(pynvml.nvmlDeviceGetClockInfo(gpu.handle, pynvml.NVML_CLOCK_SM)) * 1e6
 
 
 def _instance(name: str) -> Gpu:
@@ -120,11 +124,3 @@ def _instance(name: str) -> Gpu:
         raise UnavailableError(f"NVML has no device {name.removeprefix('MIG-')}",
                                "compare CUDA_VISIBLE_DEVICES with `nvidia-smi -L`") from error
     return Gpu(pynvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(instance), instance)
-
-
-def _is_divided(gpu: Any) -> bool:
-    try:
-        current, _ = pynvml.nvmlDeviceGetMigMode(gpu)
-    except pynvml.NVMLError_NotSupported:  # before Ampere
-        return False
-    return bool(current == pynvml.NVML_DEVICE_MIG_ENABLE)

@@ -1,4 +1,7 @@
-"""Reruns of a case in a child process, under another tool or isolated from crashes."""
+"""Reruns of a case in a child process, under another tool or isolated from crashes.
+
+Run as a program, it is the child process of `ncu`: it runs one iteration of a case with NVTX ranges.
+"""
 
 import contextlib
 import json
@@ -25,6 +28,8 @@ from charact.workload.registry import find_workload
 from charact.workload.user_model.input_spec import parse_input_spec
 from charact.workload.user_model.model import OwnModel, own_model
 
+RANGE_PREFIX = "charact_phase_"
+"""Beginning of the names of NVTX ranges of phases."""
 NUM_WARM_UPS = 3
 """Warm-up iterations: libraries select algorithms, optimizers create their state."""
 
@@ -142,3 +147,21 @@ def child_failure(ended: Ended) -> Unavailable | None:
                            "look for it in the system's log")
     lines = [line.strip() for line in ended.output.splitlines() if line.strip()]
     return Unavailable(f"rerunning the case failed: {lines[-1][:200] if lines else f'status {ended.status}'}")
+
+
+def main(path: Path) -> None:
+    """Warm up, then run one iteration of a case from a file with a range around each phase."""
+    @contextlib.contextmanager
+    def nvtx_range(phase: str) -> Iterator[None]:
+        number = torch.cuda.nvtx.range_start(RANGE_PREFIX + phase)
+        yield
+        torch.cuda.nvtx.range_end(number)
+
+    with warm_loop(path) as loop:
+        loop.iteration(nvtx_range)
+        if loop.case.device.type == "cuda":
+            torch.cuda.synchronize(loop.case.device)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -12,10 +12,25 @@ import torch
 from charact.execution.case import Case
 from charact.execution.loop import Loop
 from charact.machine.facts import find_program
-from charact.measure.counters._support.permissions import ADMIN_ONLY, BUSY, UNSUPPORTED, counters_unavailable
-from charact.measure.counters._support.protocol import Counter, Found, PassSource, Unavailable, UnavailableError
-from charact.measure.counters._support.rerun_case import Ended, child_command, child_failure, run_child, write_case
-from charact.measure.counters.ncu.child import RANGE_PREFIX
+from charact.measure.counters._support.protocol import (
+    ADMIN_ONLY,
+    BUSY,
+    UNSUPPORTED,
+    Counter,
+    Found,
+    PassSource,
+    Unavailable,
+    UnavailableError,
+    counters_unavailable,
+)
+from charact.measure.counters._support.rerun_case import (
+    RANGE_PREFIX,
+    Ended,
+    child_command,
+    child_failure,
+    run_child,
+    write_case,
+)
 from charact.measure.counters.ncu.csv_page import (
     Launch,
     Wanted,
@@ -151,11 +166,10 @@ def _command(executable: Path, metrics: Sequence[str], log: Path, case: Path) ->
     return [str(executable), "--target-processes", "all", "--nvtx", *ranges, "--replay-mode", "kernel",
             "--cache-control", "none", "--clock-control", "none", "--print-kernel-base", "demangled",
             "--csv", "--page", "raw", "--print-units", "base", "--metrics", ",".join(metrics),
-            "--log-file", str(log), *child_command("ncu.child", case)]
+            "--log-file", str(log), *child_command("_support.rerun_case", case)]
 
 
 def _failure(ended: Ended, log: str) -> Unavailable | None:
-    """Return why a run under `ncu` failed; None if it succeeded."""
     errors = [line.removeprefix("==ERROR==").strip() for line in (log + "\n" + ended.output).splitlines()
             if line.startswith("==ERROR==")]
     if ended.status == 0 and not errors:

@@ -9,8 +9,14 @@ import torch
 
 from charact.execution.loop import Loop
 from charact.measure.counters._support.cupti import VERSIONS
-from charact.measure.counters._support.permissions import counters_unavailable
-from charact.measure.counters._support.protocol import Counter, Found, PassSource, Unavailable, UnavailableError
+from charact.measure.counters._support.protocol import (
+    Counter,
+    Found,
+    PassSource,
+    Unavailable,
+    UnavailableError,
+    counters_unavailable,
+)
 from charact.measure.counters._support.rerun_case import child_command, child_failure, run_child, write_case
 
 TIMEOUT_S = 600.0
@@ -70,7 +76,7 @@ class PmSampling(PassSource):
         with tempfile.TemporaryDirectory(prefix="charact-pm-") as name:
             directory = Path(name)
             write_case(loop.case, directory / "case.json")
-            command = child_command("_support.pm_child", directory / "case.json", directory / "answer.json")
+            command = child_command("_support.cupti", directory / "case.json", directory / "answer.json")
             failure = child_failure(run_child(command, TIMEOUT_S, directory / "output.txt"))
             if failure is not None:
                 raise UnavailableError(failure)

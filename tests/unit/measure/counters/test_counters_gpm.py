@@ -7,7 +7,7 @@ snapshots, and the first sample two others, from which GPM shows what ran since:
 import pytest
 from support.stub_nvml import DIVIDED, INSTANCE, LOST, StubNvml
 
-from charact.measure.counters._support.permissions import ADMIN_ONLY, BUSY
+from charact.measure.counters._support.protocol import ADMIN_ONLY, BUSY
 from charact.measure.counters.gpm import LAG_S, MIN_WINDOW_S, GpmCounters
 
 SHOWN_S, WINDOW_S = 1.1 * LAG_S, 1.1 * MIN_WINDOW_S

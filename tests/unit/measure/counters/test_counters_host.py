@@ -15,7 +15,6 @@ from torch.utils.data import DataLoader, Dataset
 
 from charact.machine.facts import usable_cores
 from charact.measure.counters import host
-from charact.measure.counters._support import threads
 from charact.measure.counters._support.protocol import Unavailable
 from charact.measure.counters.host import SOURCE, HostCounters
 
@@ -91,7 +90,7 @@ def test_pools_sum_to_the_process() -> None:
         stretch.reading.sample()  # before the thread ends, with which its time would go
         ended.set()
         other.join()
-    used = {pool: stretch.values[f"num_cores_{pool}"] * stretch.wall_s for pool in threads.POOLS}
+    used = {pool: stretch.values[f"num_cores_{pool}"] * stretch.wall_s for pool in host.POOLS}
     assert sum(used.values()) == pytest.approx(stretch.cpu_s, rel=0.1)
     assert used["main_thread"] == pytest.approx(0.2, rel=0.1)
     assert used["other_threads"] == pytest.approx(0.1, rel=0.1)
@@ -110,7 +109,7 @@ def test_samples_tell_what_was_done_since_the_one_before() -> None:
 @pytest.mark.slow
 def test_pythons_own_threads_are_others_and_native_ones_compute() -> None:
     program = ("import threading, time, torch\n"
-               "from charact.measure.counters._support.threads import ProcessorTimes\n"
+               "from charact.measure.counters.host import ProcessorTimes\n"
                "torch.set_num_threads(2)\n"
                "a = torch.randn(700, 700)\n"
                "a @ a\n"
@@ -139,8 +138,8 @@ def test_named_threads_are_known_by_their_names(monkeypatch: pytest.MonkeyPatch,
     for number, thread_name in ((os.getpid(), "python"), (77, name), (78, "python")):
         (tmp_path / str(number)).mkdir()
         (tmp_path / str(number) / "comm").write_text(f"{thread_name}\n")
-    monkeypatch.setattr(threads, "TASKS", tmp_path)
-    assert [threads._pool(number) for number in (os.getpid(), 77, 78)] == ["main_thread", pool, "compute_threads"]
+    monkeypatch.setattr(host, "TASKS", tmp_path)
+    assert [host._pool(number) for number in (os.getpid(), 77, 78)] == ["main_thread", pool, "compute_threads"]
 
 
 @pytest.mark.slow
@@ -188,7 +187,7 @@ def test_peak_is_that_of_the_process_and_not_of_the_one_that_started_it() -> Non
 
 
 def test_a_kernel_that_lists_no_children_gives_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(host, "lists_children", lambda: False)
+    monkeypatch.setattr(host.threading.main_thread(), "_native_id", 0)
     with Stretch() as stretch:
         sample = stretch.reading.sample()
     lost = {"num_loader_workers", "loader_workers_rss_bytes", "num_cores_loader_workers"}

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from charact.measure.counters.ncu.child import RANGE_PREFIX
+from charact.measure.counters._support.rerun_case import RANGE_PREFIX
 from charact.measure.counters.ncu.csv_page import (
     Launch,
     Wanted,

@@ -12,9 +12,14 @@ from support.small import small_case
 from charact.datasets._common.request import DataRequest, Synthetic
 from charact.execution.case import Case
 from charact.execution.loop import Loop
-from charact.measure.counters._support import permissions
-from charact.measure.counters._support.permissions import ADMIN_ONLY, admin_only, counters_unavailable, privileged
-from charact.measure.counters._support.protocol import UnavailableError
+from charact.measure.counters._support import protocol
+from charact.measure.counters._support.protocol import (
+    ADMIN_ONLY,
+    UnavailableError,
+    admin_only,
+    counters_unavailable,
+    privileged,
+)
 from charact.measure.counters._support.rerun_case import Ended, child_failure, read_case, run_child, write_case
 from charact.workload.registry import find_workload
 from charact.workload.user_model.input_spec import parse_input_spec
@@ -128,8 +133,8 @@ def test_a_refusal_is_predicted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert "finds none" in str(counters_unavailable())
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(permissions, "admin_only", lambda: True)
-    monkeypatch.setattr(permissions, "privileged", lambda: False)
+    monkeypatch.setattr(protocol, "admin_only", lambda: True)
+    monkeypatch.setattr(protocol, "privileged", lambda: False)
     assert counters_unavailable() == ADMIN_ONLY
-    monkeypatch.setattr(permissions, "privileged", lambda: True)
+    monkeypatch.setattr(protocol, "privileged", lambda: True)
     assert counters_unavailable() is None
