@@ -79,7 +79,7 @@ class TestRunningCode:
         assert "add --loss received_loss:loss" in done.stderr
 
     def test_processes_of_charact_import_nothing_from_the_working_directory(self) -> None:
-        assert child_command("_support.cupti")[1:3] == ["-P", "-m"]
+        assert child_command("_support.pm_child")[1:3] == ["-P", "-m"]
 
 
 class TestNamedOnTheCommandLine:

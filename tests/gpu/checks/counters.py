@@ -14,7 +14,7 @@ from support.device_clocks import peak_bytes_per_s, sampled_powers_w, spin_kerne
 
 from charact.measure.counters import all_sources, gpm, ncu, nvml
 from charact.measure.counters._support.protocol import UnavailableError
-from charact.measure.counters.ncu.csv_page import wanted_metrics
+from charact.measure.counters.ncu import wanted_metrics
 
 ROWS, FEATURES, WIDTH = 4096, 512, 1024
 

@@ -1,17 +1,10 @@
 """Functions of cupti-python that charact uses: its errors, a chip's metrics, and a collector's settings.
 
-Run as a program, it is the child process of `pm`: CUPTI's profiler can be started only once per process. A process also
-loads only one library of a name: here it must be the CUPTI of cupti-python, not the older one that PyTorch bundles.
-
 Source: cupti-python 13.4, modules `cupti.pm_sampling` and `cupti.profiler_host`.
 """
 
 import contextlib
-import json
-import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 from charact.measure.counters._support.protocol import ADMIN_ONLY, BUSY, UNSUPPORTED, Unavailable, UnavailableError
@@ -106,22 +99,3 @@ def configure(collector: Any, metrics: Sequence[str], interval_ns: int) -> None:
     except ValueError:
         collector.configure(metrics=list(metrics), sampling_interval=interval_ns,
                             trigger_mode=TriggerMode.GPU_SYSCLK_INTERVAL)
-
-
-def main(case_path: Path, answer_path: Path) -> None:
-    """Sample iterations of a case; write a `Found` or an `Unavailable` as JSON."""
-    try:
-        with cupti_errors():
-            from cupti import cupti
-
-            cupti.get_last_error()  # any call loads the library
-        from charact.measure.counters.pm.sampling_run import sampled_case  # imports torch
-
-        answer = {"found": asdict(sampled_case(case_path))}
-    except UnavailableError as error:
-        answer = {"unavailable": asdict(error.unavailable)}
-    answer_path.write_text(json.dumps(answer), encoding="utf-8")
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]))

@@ -76,7 +76,7 @@ class PmSampling(PassSource):
         with tempfile.TemporaryDirectory(prefix="charact-pm-") as name:
             directory = Path(name)
             write_case(loop.case, directory / "case.json")
-            command = child_command("_support.cupti", directory / "case.json", directory / "answer.json")
+            command = child_command("_support.pm_child", directory / "case.json", directory / "answer.json")
             failure = child_failure(run_child(command, TIMEOUT_S, directory / "output.txt"))
             if failure is not None:
                 raise UnavailableError(failure)

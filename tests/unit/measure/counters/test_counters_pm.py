@@ -19,7 +19,7 @@ from charact.execution.loop import Loop
 from charact.measure.counters import pm
 from charact.measure.counters._support.protocol import Found, UnavailableError
 from charact.measure.counters._support.rerun_case import child_command, run_child
-from charact.measure.counters.pm.sampling_run import sampled
+from charact.measure.counters.pm.sampling import sampled
 from charact.workload.user_model.input_spec import parse_input_spec
 from charact.workload.user_model.model import own_model
 
@@ -192,7 +192,7 @@ def test_a_cupti_python_that_cannot_sample_is_refused(tmp_path: Path, monkeypatc
 
 def test_cupti_is_loaded_before_pytorch(tmp_path: Path) -> None:
     (tmp_path / "starts.py").write_text(
-        "import sys\nimport charact.measure.counters._support.cupti\nsys.exit('torch' in sys.modules)\n",
+        "import sys\nimport charact.measure.counters._support.pm_child\nsys.exit('torch' in sys.modules)\n",
         encoding="utf-8")
     assert run_child([sys.executable, str(tmp_path / "starts.py")], 60, tmp_path / "out.txt").status == 0
 
@@ -203,8 +203,8 @@ def test_a_workload_that_another_process_cannot_find_is_refused(stub: None) -> N
 
 
 def test_the_child_is_run_by_this_python() -> None:
-    command = child_command("_support.cupti", Path("a"))
-    assert command == [sys.executable, "-P", "-m", "charact.measure.counters._support.cupti", "a"]
+    command = child_command("_support.pm_child", Path("a"))
+    assert command == [sys.executable, "-P", "-m", "charact.measure.counters._support.pm_child", "a"]
     assert importlib.util.find_spec(command[3]) is not None
 
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from charact.measure.counters._support.rerun_case import RANGE_PREFIX
-from charact.measure.counters.ncu.csv_page import (
+from charact.measure.counters.ncu import (
     Launch,
     Wanted,
     counters_of,

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from charact.measure.counters.pm.samples import (
+from charact.measure.counters.pm.sampling import (
     ACTIVE,
     WANTED,
     Sample,
