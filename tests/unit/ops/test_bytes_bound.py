@@ -8,7 +8,7 @@ from charact.ops import Prepared, all_kinds, parse_problem
 from charact.ops.kinds import embedding, normalization, softmax
 from charact.ops.kinds.all_reduce import with_ranks
 
-CPU, CUDA = torch.device("cpu"), torch.device("cuda")
+CPU = torch.device("cpu")
 KINDS = all_kinds()
 
 
@@ -95,25 +95,6 @@ def test_adam_by_hand() -> None:
         tensor.fill_(value)
     made.call(weight, gradient, mean, square, step)
     assert float(weight) == pytest.approx(0.9)  # the first step from nothing is the learning rate, by the sign
-
-
-@pytest.mark.parametrize(("text", "precision", "device", "remedy"), [
-    ("copy:10:host_to_device", "fp32", CPU, "use --device cuda"),
-    ("copy:10", "int8", CPU, "use --precision fp32"),
-    ("all_reduce:10", "fp32", CPU, "use --ranks 2"),
-    ("all_reduce:10x1000", "fp32", CUDA, "use --device cpu"),
-    ("softmax:2x2", "tf32", CPU, "use --precision fp32"),
-    ("softmax:2x2", "fp16", CPU, "--precision bf16"),
-    ("optimizer:sgd:2", "int8", CPU, "use --precision fp32"),
-    ("normalization:batch_norm:1x3x1x1", "fp32", CPU, "choose a larger batch"),
-    ("attention:1x1x2x2x2", "int8", CPU, "use --precision bf16"),
-])
-def test_refusals_name_the_remedy(text: str, precision: str, device: torch.device, remedy: str) -> None:
-    problem = parse_problem(text)
-    reason = KINDS[problem.operation].refusal(problem, precision, device)
-    assert reason is not None
-    assert remedy in reason
-    assert "\n" not in reason
 
 
 def test_ranks_are_taken_from_the_text_or_else_from_the_option() -> None:

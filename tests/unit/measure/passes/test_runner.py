@@ -15,6 +15,8 @@ from support.sources import Made, break_down
 
 from charact import load_run
 from charact.core.errors import UserError
+from charact.datasets._common.request import DataRequest
+from charact.execution.case import Case
 from charact.execution.interrupt import Interrupt
 from charact.execution.out_of_memory import is_out_of_memory, reason_line, requested_bytes
 from charact.measure.counters import chosen_sources
@@ -26,8 +28,10 @@ from charact.record.manifest_passes import CountersPass
 from charact.record.reader import Run
 from charact.record.schema import TABLES
 from charact.record.writer import RunWriter
+from charact.workload.registry import find_workload
 
 pytestmark = pytest.mark.usefixtures("short_counter_pass")
+CPU = torch.device("cpu")
 RULE = StopRule(max_iterations=6, max_seconds=1.0)
 
 
@@ -202,6 +206,9 @@ def test_the_line_that_tells_the_size_is_the_reason() -> None:
     assert reason_line(error) == "Unable to allocate 1 GiB now"
     assert reason_line(RuntimeError("std::bad_alloc")) == "std::bad_alloc"
     assert reason_line(MemoryError()) == "MemoryError"
+    assert is_out_of_memory(MemoryError())
+    assert not is_out_of_memory(RuntimeError("shapes cannot be multiplied"))
+    assert not is_out_of_memory(ValueError("can't allocate memory"))
 
 
 def test_a_second_signal_does_not_interrupt_again() -> None:
@@ -218,48 +225,21 @@ def test_a_second_signal_does_not_interrupt_again() -> None:
         assert interrupt.signal == signal.SIGINT
 
 
-def test_other_errors_are_not_taken_for_it() -> None:
-    assert not is_out_of_memory(RuntimeError("shapes cannot be multiplied"))
-    assert not is_out_of_memory(ValueError("can't allocate memory"))
-    assert is_out_of_memory(MemoryError())
+@pytest.mark.parametrize(("case", "message"), [
+    (Case(find_workload("vgg16").prepare(), 7, 1, "train", "fp32", CPU, DataRequest()),
+     r"^input size 7 is too small for vgg16 \(needs at least \d+\)$"),
+    (small_case(batch_size=257), "batch size 257 is larger than the 256 samples"),
+    (small_case(precision="fp16"), r"fp16 is not measured on a CPU: .*bf16"),
+    (Case(find_workload("resnet18").prepare(), 32, 1, "train", "fp32", CPU, DataRequest("mnits")),
+     r"^unknown dataset 'mnits': did you mean mnist"),
+], ids=["input size", "batch size", "precision", "data"])
+def test_cases_that_cannot_run(case: Case, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        case.check()
 
 
-class TestCaseChecks:
-    def test_an_input_too_small(self) -> None:
-        from charact.datasets._common.request import DataRequest
-        from charact.execution.case import Case
-        from charact.workload.registry import find_workload
-
-        workload = find_workload("vgg16").prepare()
-        case = Case(workload, 7, 1, "train", "fp32", torch.device("cpu"), DataRequest())
-        with pytest.raises(UserError, match=r"^input size 7 is too small for vgg16 \(needs at least \d+\)$"):
-            case.check()
-
-    def test_a_batch_larger_than_the_data(self) -> None:
-        with pytest.raises(UserError, match="batch size 257 is larger than the 256 samples"):
-            small_case(batch_size=257).check()
-
-    def test_fp16_on_a_cpu(self) -> None:
-        with pytest.raises(UserError, match=r"fp16 is not measured on a CPU: .*bf16"):
-            small_case(precision="fp16").check()
-
-    def test_data_that_nobody_knows(self) -> None:
-        from charact.datasets._common.request import DataRequest
-        from charact.execution.case import Case
-        from charact.workload.registry import find_workload
-
-        workload = find_workload("resnet18").prepare()
-        with pytest.raises(UserError, match=r"^unknown dataset 'mnits': did you mean mnist"):
-            Case(workload, 32, 1, "train", "fp32", torch.device("cpu"), DataRequest("mnits")).check()
-
-    def test_ids_are_readable_and_stable(self) -> None:
-        from charact.datasets._common.request import DataRequest
-        from charact.execution.case import Case
-        from charact.workload.registry import find_workload
-
-        def case_id(variant: str | None, device: str) -> str:
-            workload = find_workload("resnet").prepare(variant)
-            return Case(workload, 224, 8, "train", "fp32", torch.device(device), DataRequest()).id
-
-        assert case_id(None, "cpu") == "resnet50-224-b8-train-fp32-cpu"
-        assert case_id("cifar", "cuda:1") == "resnet50.cifar-224-b8-train-fp32-cuda1"
+@pytest.mark.parametrize(("variant", "device", "case_id"), [
+    (None, "cpu", "resnet50-224-b8-train-fp32-cpu"), ("cifar", "cuda:1", "resnet50.cifar-224-b8-train-fp32-cuda1")])
+def test_ids_are_readable_and_stable(variant: str | None, device: str, case_id: str) -> None:
+    workload = find_workload("resnet").prepare(variant)
+    assert Case(workload, 224, 8, "train", "fp32", torch.device(device), DataRequest()).id == case_id
