@@ -85,7 +85,7 @@ def summary(run: Run) -> pd.DataFrame:
     """
     cases = case_summary(run).to_dict("records")
     times, growth, findings_by_case = time_samples(run, CASE), _growth(run), _findings(run)
-    rows = [_row(run, case, entry, times.get((entry.case, CASE)))
+    rows = [_row(run, case, entry, times.get(entry.case, {}).get(CASE))
             | growth.get(entry.case, {}) | findings_by_case.get(entry.case, {})
             for case, entry in zip(cases, run.entries, strict=True)]
     types = {"string": "str", "int64": "Int64", "float64": "float64"}

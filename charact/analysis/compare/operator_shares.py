@@ -1,8 +1,6 @@
 """Composition of the median iteration of a case over repeated runs: phases, operators and kernels."""
 
 import math
-import sys
-from array import array
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -58,7 +56,7 @@ class Composition:
     def __init__(self) -> None:
         self.num_repeats = 0
         self._median = Pool()
-        self._phases: tuple[list[str], array[float]] = [], array("d")
+        self._phases: defaultdict[str, float] = defaultdict(float)
         self._shares: dict[tuple[Any, ...], float] = defaultdict(float)
         self._num_with_phase: Counter[str] = Counter()
         self._missing: dict[str, list[str]] = {}
@@ -67,13 +65,12 @@ class Composition:
         self.kernels: Seen = defaultdict(lambda: defaultdict(set))
         self._calls: defaultdict[tuple[str, str], float] = defaultdict(float)
 
-    def add(self, parts: Parts) -> None:
-        """Add the parts of another run."""
+    def add(self, parts: Parts) -> "Composition":
+        """Add the parts of another run, and return the sum."""
         self.num_repeats += 1
         self._median.add(parts.median)
-        names, shares = self._phases
-        names += map(sys.intern, parts.phases["phase"].tolist())
-        shares.extend(parts.phases["share_frac"].tolist())
+        for phase, share_frac in _plain(parts.phases):
+            self._phases[phase] += share_frac
         for *place, share_frac in _plain(parts.operators[[*PART, "share_frac"]]):
             self._shares[tuple(place)] += share_frac
         self._num_with_phase.update(set(parts.operators["phase"]))
@@ -85,6 +82,7 @@ class Composition:
         self._clocks += parts.clocks.itertuples(index=False, name=None)
         for table, reason in parts.missing.items():
             self._missing.setdefault(table, []).append(reason)
+        return self
 
     @property
     def median_s(self) -> float:
@@ -94,9 +92,8 @@ class Composition:
     @property
     def phases(self) -> "pd.Series[float]":
         """Time of each phase of the median iteration (s): its share, averaged over the runs, times the median."""
-        names, shares = self._phases
-        rows = pd.DataFrame({"phase": pd.Series(names, dtype="str"), "share_frac": np.asarray(shares)})
-        return rows.groupby("phase")["share_frac"].sum() / self.num_repeats * self.median_s
+        shares = pd.Series(self._phases, pd.Index(sorted(self._phases), dtype="str", name="phase"), dtype="float64")
+        return shares / self.num_repeats * self.median_s
 
     @property
     def operators(self) -> pd.DataFrame:
@@ -160,7 +157,7 @@ def _parts(run: Run, cases: Collection[str]) -> dict[str, Parts]:
     return parts
 
 
-COMPOSITION = Fact(_parts, Composition)
+COMPOSITION: Fact[Parts, Composition] = Fact(_parts, lambda total, parts: (total or Composition()).add(parts))
 
 
 def _plain(rows: pd.DataFrame) -> Iterator[tuple[Any, ...]]:

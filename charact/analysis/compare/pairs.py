@@ -1,9 +1,10 @@
 """Facts of matched cases, read in one pass over the runs of all groups, and pairs of their samples."""
 
 import sys
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import pandas as pd
 
@@ -18,29 +19,19 @@ JUDGEMENT = ["ratio", "low", "high", "p_value", "significant", "reason"]
 """Columns of a ratio to the baseline, as in `significance.judged`."""
 
 Value = TypeVar("Value")
-Added = TypeVar("Added", contravariant=True)
-
-
-class Total(Protocol[Added]):
-    """Accumulator of a fact over the runs of a group that have a case."""
-
-    def add(self, value: Added, /) -> None:
-        """Add the value of one run."""
-
-
-Summed = TypeVar("Summed", bound=Total[Any])
+Total = TypeVar("Total")
 
 
 @dataclass(frozen=True, eq=False)
-class Fact(Generic[Value, Summed]):
+class Fact(Generic[Value, Total]):
     """A fact of cases: how to read it from a run, and how to accumulate it over the runs of a group.
 
     `of` takes a run and the identifiers of the cases to read. It may return other cases, and omits those without a
-    value.
+    value. `added` returns the total of the runs so far, None before the first, and the value of another run.
     """
 
     of: Callable[[Run, Collection[str]], Mapping[str, Value]]
-    total: Callable[[], Summed]
+    added: Callable[[Total | None, Value], Total]
 
 
 class Place(NamedTuple):
@@ -74,36 +65,28 @@ def gathered(sides: Sequence[Group], facts: Sequence[Fact[Any, Any]], cases: Col
     wanted = [case for case in places(sides) if cases is None or case in cases]
     cached: list[Totals] = [sides[0].found.setdefault((tuple(sides), fact), {}) for fact in facts]
     new: list[Totals] = [{case: {} for case in wanted if case not in totals} for totals in cached]
-    if any(new):
-        _gather(sides, list(zip(facts, new, strict=True)))
+    identifiers: defaultdict[tuple[str, int], dict[str, str]] = defaultdict(dict)
+    for case in set().union(*new):
+        for label, of_side in places(sides)[case].items():
+            for place in of_side:
+                identifiers[label, place.run][case] = place.run_case
+    is_many = sum(len(side.runs) for side in sides) > MAX_HELD_RUNS
+    for group, position, run in [(side, position, run) for side in sides for position, run in enumerate(side.runs)]:
+        of_run = identifiers.get((group.label, position))
+        if of_run is None:
+            continue
+        for fact, totals in zip(facts, new, strict=True):
+            names = {case: name for case, name in of_run.items() if case in totals}
+            values = fact.of(run, set(names.values())) if names else {}
+            for case, name in names.items():
+                if name in values:
+                    totals[case][group.label] = fact.added(totals[case].get(group.label), values[name])
+        if is_many:
+            run.release()
+        group.on_run(run)
     for totals, added in zip(cached, new, strict=True):
         totals.update(added)  # only now: an unreadable run must not leave partial results
     return [{case: totals[case] for case in wanted} for totals in cached]
-
-
-def _gather(sides: Sequence[Group], gathering: Sequence[tuple[Fact[Any, Any], Totals]]) -> None:
-    """Fill the totals of each fact, whose cases are given, in one pass over the runs."""
-    wanted = set().union(*(totals for _, totals in gathering))
-    identifiers: dict[tuple[str, int], dict[str, str]] = {}
-    for case in wanted:
-        for label, of_side in places(sides)[case].items():
-            for place in of_side:
-                identifiers.setdefault((label, place.run), {})[case] = place.run_case
-    is_many = sum(len(side.runs) for side in sides) > MAX_HELD_RUNS
-    for side in sides:
-        for position, run in enumerate(side.runs):
-            if (side.label, position) not in identifiers:
-                continue
-            for fact, totals in gathering:
-                of_run = {case: name for case, name in identifiers[side.label, position].items() if case in totals}
-                values = fact.of(run, set(of_run.values())) if of_run else {}
-                for case, name in of_run.items():
-                    if name in values:
-                        total: Total[Any] = totals[case].setdefault(side.label, fact.total())
-                        total.add(values[name])
-            if is_many:
-                run.release()
-            side.on_run(run)
 
 
 @dataclass(frozen=True)
@@ -140,35 +123,22 @@ class Pair:
         return Judgement(None, reason="not in the baseline" if base is None else "not here")
 
 
-class Pools:
-    """Samples of the parts of a case over the runs of a group, by name."""
-
-    def __init__(self) -> None:
-        self._pools: dict[str, Pool] = {}
-
-    def add(self, samples: Mapping[str, Sample]) -> None:
-        """Add the samples of another run."""
-        for name, sample in samples.items():
-            self._pools.setdefault(sys.intern(name), Pool()).add(sample)
-
-    def samples(self) -> dict[str, Sample]:
-        """Return one sample for each name."""
-        return {name: pool.sample() for name, pool in self._pools.items()}
-
-
+Samples = dict[str, dict[str, Sample]]
+"""Samples of a run, by the case's identifier in it and the part's name."""
+Pools = dict[str, Pool]
 Measured = Fact[Mapping[str, Sample], Pools]
 
 
-def measured(samples: Callable[[Run], dict[tuple[str, str], Sample]]) -> Measured:
-    """Return the fact of a run's samples, by the case's identifier in it and the part's name."""
-    def of(run: Run, cases: Collection[str]) -> dict[str, dict[str, Sample]]:
-        by_case: dict[str, dict[str, Sample]] = {}
-        for (case, name), sample in samples(run).items():
-            if case in cases:
-                by_case.setdefault(case, {})[name] = sample
-        return by_case
+def measured(samples: Callable[[Run], Samples]) -> Measured:
+    """Return the fact of a run's samples."""
+    return Fact(lambda run, _: samples(run), _pooled)
 
-    return Fact(of, Pools)
+
+def _pooled(pools: Pools | None, samples: Mapping[str, Sample]) -> Pools:
+    pools = {} if pools is None else pools
+    for name, sample in samples.items():
+        pools.setdefault(sys.intern(name), Pool()).add(sample)
+    return pools
 
 
 def pairs(sides: Sequence[Group], fact: Measured, cases: Collection[str] | None = None) -> Iterator[Pair]:
@@ -179,7 +149,8 @@ def pairs(sides: Sequence[Group], fact: Measured, cases: Collection[str] | None 
     for case, of_sides in places(sides).items():
         if case not in totals:
             continue
-        samples = {side: pools.samples() for side, pools in totals[case].items()}
+        samples = {side: {name: pool.sample() for name, pool in pools.items()}
+                   for side, pools in totals[case].items()}
         reasons = {side: next((place.reason or place.status for place in of_side if place.status != "ok"), None)
                    for side, of_side in of_sides.items()}
         for side, (first, *_) in of_sides.items():

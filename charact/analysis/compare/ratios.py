@@ -10,8 +10,8 @@ from charact.analysis.common.pass_status import pass_reason
 from charact.analysis.compare.matching import Group
 from charact.analysis.compare.metrics import all_metrics
 from charact.analysis.compare.operator_shares import compositions
-from charact.analysis.compare.pairs import Pair, measured, pairs, typed
-from charact.analysis.compare.samples import CASE, Samples, time_samples
+from charact.analysis.compare.pairs import Pair, Samples, measured, pairs, typed
+from charact.analysis.compare.samples import CASE, time_samples
 from charact.core.errors import UserError
 from charact.record.reader import Run
 from charact.record.schema import PHASES
@@ -102,7 +102,11 @@ def metric_ratios(sides: Sequence[Group]) -> pd.DataFrame:
 
 def metric_samples(run: Run) -> Samples:
     """Return the samples of a run's cases, by case and metric."""
-    return {(case, metric.name): sample for metric in all_metrics().values() for case, sample in metric.samples(run)}
+    samples: Samples = {}
+    for metric in all_metrics().values():
+        for case, sample in metric.samples(run):
+            samples.setdefault(case, {})[metric.name] = sample
+    return samples
 
 
 MEASURED = measured(metric_samples)

@@ -8,7 +8,8 @@ import numpy as np
 import pandas as pd
 
 from charact.analysis.common.cache import memoize
-from charact.analysis.common.significance import MIN_ITERATIONS, Sample, Values, resampling, timed
+from charact.analysis.common.significance import MIN_ITERATIONS, Sample, resampling, timed
+from charact.analysis.compare.pairs import Samples
 from charact.analysis.compare.times import Timer, further_times
 from charact.analysis.operations.timings import call_times
 from charact.analysis.profile.breakdown import operator_times, phase_breakdown
@@ -22,23 +23,22 @@ _ONE_PASS = "operators are profiled once in each run: several runs give an inter
 CASE = "case"
 """Name of the whole case among its parts."""
 
-Samples = dict[tuple[str, str], Sample]
-"""By case, and by the name of its timed part."""
 _Named = Iterator[tuple[tuple[str, str], Sample]]
 
 
 @memoize
 def time_samples(run: Run, by: str) -> Samples:
-    """Return the time of an iteration of each case (s), or of its parts by one of `RATIOS_BY`, by name.
+    """Return the time of an iteration of each case (s), or of its parts by one of `RATIOS_BY`.
 
     For a training it is the time of an epoch, for an operation of a call in each direction, for a suite of every brick
     once, for a constructed model its latency.
     """
     # Further times come last: a constructed latency, not the iteration that verified it, is compared with others.
     timers = [*([_TIMERS[by]] if by in _TIMERS else []), *further_times(by)] or [partial(_operators, column=by)]
-    samples = {place: sample for timer in timers for place, sample in timer(run)}
-    if "reference" in run.manifest:
-        samples = {key: Sample(sample.value, reason=PUBLISHED) for key, sample in samples.items()}
+    samples: Samples = {}
+    for (case, name), sample in (named for timer in timers for named in timer(run)):
+        is_published = "reference" in run.manifest
+        samples.setdefault(case, {})[name] = Sample(sample.value, reason=PUBLISHED) if is_published else sample
     return samples
 
 
@@ -84,11 +84,6 @@ def epoch_times(run: Run) -> Iterator[tuple[str, "pd.Series[float]"]]:
             yield str(case), epochs.groupby("number")["wall_s"].sum()
 
 
-def num_epochs(run: Run, case: str) -> int | None:
-    """Return the number of epochs that a training finished; None if not recorded."""
-    return run.entry(case).passes.training.num_epochs
-
-
 def epochs_sample(values: "pd.Series[float]", whole: float) -> Sample:
     """Return the sample of a number over all epochs, with the spread of the single epochs' values."""
     if len(values) < MIN_ITERATIONS:
@@ -99,7 +94,7 @@ def epochs_sample(values: "pd.Series[float]", whole: float) -> Sample:
 
 
 def _mean_epoch(run: Run, case: str, walls: "pd.Series[float]") -> Sample:
-    return epochs_sample(walls, float(walls.sum()) / (num_epochs(run, case) or len(walls)))
+    return epochs_sample(walls, float(walls.sum()) / (run.entry(case).passes.training.num_epochs or len(walls)))
 
 
 def _summed(samples: list[Sample]) -> Sample:
@@ -111,12 +106,7 @@ def _summed(samples: list[Sample]) -> Sample:
     # Wider than the interval of the sum; exact for a single direction.
     ends = [sample.least for sample in samples if sample.least is not None]
     least = (sum(low for low, _ in ends), sum(high for _, high in ends)) if len(ends) == len(samples) else None
-    return Sample(value, repeats, partial(_sum_of_draws, samples), least=least)
-
-
-def _sum_of_draws(samples: list[Sample]) -> Values:
-    draws = [draws for sample in samples if (draws := sample.draws) is not None]
-    return np.sum(draws, axis=0)  # type: ignore[no-any-return]
+    return Sample(value, repeats, lambda: np.sum([np.asarray(sample.draws) for sample in samples], axis=0), least=least)
 
 
 def _problems(run: Run) -> _Named:
@@ -146,14 +136,11 @@ def _operators(run: Run, column: str) -> _Named:
     yield from _sums(rows, column, "time_s")
 
 
-def _kernels(run: Run) -> _Named:
-    yield from _sums(run.kernels, "kernel", "device_s")
-
-
 def _sums(rows: pd.DataFrame, column: str, seconds: str) -> _Named:
     sums: dict[Any, float] = rows.groupby(["case", column], sort=False)[seconds].sum().to_dict()
     for (case, name), value in sums.items():
         yield (case, name), Sample(value, reason=_ONE_PASS)
 
 
-_TIMERS: dict[str, Timer] = {"case": _cases, "phase": _phases, "problem": _problems, "kernel": _kernels}
+_TIMERS: dict[str, Timer] = {"case": _cases, "phase": _phases, "problem": _problems,
+                             "kernel": lambda run: _sums(run.kernels, "kernel", "device_s")}

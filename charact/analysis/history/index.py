@@ -7,13 +7,16 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from charact.core.errors import UserError
 from charact.core.files import atomic_write, user_cache
 from charact.record.schema import SCHEMA_VERSION
+
+if TYPE_CHECKING:
+    from charact.analysis.common.significance import Sample
 
 FORMAT = 2
 _NUM_KEPT_CHANGES = 256
@@ -30,6 +33,13 @@ class Number(msgspec.Struct, array_like=True, frozen=True):
     high: float | None
     """95 % interval over the iterations or epochs of the run; None with the reason."""
     reason: str | None
+
+    @classmethod
+    def of(cls, sample: "Sample") -> "Number":
+        """Return the value of a run's sample."""
+        low, high = sample.interval or (None, None)
+        reason = "a count: no variation" if sample.exact else sample.reason
+        return cls(sample.value, low, high, reason if low is None else None)
 
 
 class CaseFacts(msgspec.Struct, array_like=True, frozen=True):
@@ -158,11 +168,8 @@ def _facts(path: Path, state: tuple[int, int]) -> RunFacts:
 
     try:
         run = presentable(load_run(path))
-        metrics: dict[str, dict[str, Number]] = {}
-        for (case, metric), sample in metric_samples(run).items():
-            low, high = sample.interval or (None, None)
-            reason = "a count: no variation" if sample.exact else sample.reason
-            metrics.setdefault(case, {})[metric] = Number(sample.value, low, high, reason if low is None else None)
+        metrics = {case: {name: Number.of(sample) for name, sample in samples.items()}
+                   for case, samples in metric_samples(run).items()}
     except UserError as error:
         return RunFacts(path.name, state, None, None, None, None, None, str(error), {})
     software = run.manifest.get("software") or {}

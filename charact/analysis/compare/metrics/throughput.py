@@ -2,9 +2,10 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
 
-from charact.analysis.common.significance import Sample, Values
+import numpy as np
+
+from charact.analysis.common.significance import Sample
 from charact.analysis.compare.metrics._metric import Metric
 from charact.analysis.compare.samples import CASE, epoch_times, epochs_sample, time_samples
 from charact.analysis.training.stages import stage_times
@@ -13,10 +14,10 @@ from charact.record.reader import Run
 
 def _rates(run: Run) -> Iterator[tuple[str, Sample]]:
     in_training = {case for case, _ in epoch_times(run)}
-    for (case, _), time in time_samples(run, CASE).items():
+    for case, samples in time_samples(run, CASE).items():
         batch_size = run.entry(case).batch_size
         if batch_size is not None and case not in in_training:
-            yield case, _rate(float(batch_size), time)
+            yield case, _rate(float(batch_size), samples[CASE])
     if not in_training:
         return
     trained = stage_times(run).query("stage == 'training'").dropna(subset=["samples_per_s"])
@@ -30,13 +31,7 @@ def _rate(amount: float, time: Sample) -> Sample:
         return replace(time, value=amount / time.value)
     least = None if time.least is None else (amount / time.least[1], amount / time.least[0])
     return Sample(amount / time.value, tuple(amount / repeat for repeat in time.repeats),
-                  partial(_rate_draws, amount, time), least=least)
-
-
-def _rate_draws(amount: float, time: Sample) -> Values:
-    draws = time.draws
-    assert draws is not None  # only such times are resampled
-    return amount / draws
+                  lambda: amount / np.asarray(time.draws), least=least)
 
 
 METRIC = Metric("throughput", 20, "samples/s", "samples/s", "batch size over the time of an iteration; of a training, "

@@ -9,8 +9,8 @@ from charact.record.reader import Run
 
 
 def _times(run: Run) -> Iterator[tuple[str, Sample]]:
-    for (case, _), sample in time_samples(run, CASE).items():
-        yield case, sample
+    for case, samples in time_samples(run, CASE).items():
+        yield case, samples[CASE]
 
 
 METRIC = Metric(

@@ -50,16 +50,6 @@ def unmatched_bricks(sides: Sequence[Group]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["case", "brick", "side", "missing_in", "why"], dtype="str")
 
 
-class _Reasons:
-    """Why bricks of a case have no time, by name, from the last of a group's runs."""
-
-    def __init__(self) -> None:
-        self.by_name: dict[str, str] = {}
-
-    def add(self, reasons: dict[str, str]) -> None:
-        self.by_name |= reasons
-
-
 def _untimed(run: Run, cases: Collection[str]) -> dict[str, dict[str, str]]:
     bricks = brick_summary(run)
     found: dict[str, dict[str, str]] = {}
@@ -68,11 +58,12 @@ def _untimed(run: Run, cases: Collection[str]) -> dict[str, dict[str, str]]:
     return found
 
 
-_UNTIMED = Fact(_untimed, _Reasons)
+_UNTIMED: Fact[dict[str, str], dict[str, str]] = Fact(_untimed, lambda reasons, of_run: (reasons or {}) | of_run)
+"""Why bricks of a case have no time, by name, from the last of a group's runs."""
 
 
 def _failed(sides: Sequence[Group], cases: Collection[str]) -> dict[tuple[str, str, str], str]:
     """Return why bricks have no time, by side, case and name."""
     (found,) = gathered(sides, [_UNTIMED], cases)
     return {(side, case, name): reason for case, of_side in found.items() for side, reasons in of_side.items()
-            for name, reason in reasons.by_name.items()}  # fmt: skip
+            for name, reason in reasons.items()}  # fmt: skip

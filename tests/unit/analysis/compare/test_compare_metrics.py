@@ -127,4 +127,5 @@ def test_repetitions_without_their_problem_are_left_out(tmp_path: Path) -> None:
     """As in a record whose table of problems has lost a row."""
     run = vo(tmp_path)
     damaged = Run(run.path, run.manifest, _tables={"problems": run.problems.iloc[1:]})
-    assert len(time_samples(damaged, "problem")) == len(time_samples(run, "problem")) - 1
+    before, after = (sum(map(len, time_samples(each, "problem").values())) for each in (run, damaged))
+    assert after == before - 1
