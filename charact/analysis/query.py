@@ -136,19 +136,15 @@ def _cases(paths: Sequence[Path]) -> pd.DataFrame:
         try:
             manifest = decoder.decode((path / "run.json").read_bytes())
             rows += [[path.name, *(getattr(manifest, fact) for fact in _RUN_FACTS),
-                      *(case.get(fact) for fact in _FACTS), _why_unreliable(case)] for case in manifest.cases]
+                      *(case.get(fact) for fact in _FACTS), why_unreliable(msgspec.convert(
+                          case.get("passes", {}).get("timing", {}).get("core_use"), CoreUse | None))]
+                     for case in manifest.cases]
         except (OSError, msgspec.DecodeError, AttributeError, KeyError, TypeError) as error:
             raise UserError(f"{path / 'run.json'} is damaged ({type(error).__name__}): leave this run out") from error
     return pd.DataFrame(rows, columns=["run", *_RUN_FACTS, *_FACTS, _UNRELIABLE])
 
 
-def _why_unreliable(case: dict[str, Any]) -> str | None:
-    use = case.get("passes", {}).get("timing", {}).get("core_use")
-    return why_unreliable(msgspec.convert(use, CoreUse | None))
-
-
 def _results(index: Index) -> pd.DataFrame:
-    """Return a row for each run, case and metric."""
     rows: list[list[Any]] = []
     for path, facts in index.runs.items():
         unreliable = {row["case"]: row[_UNRELIABLE] for row in facts.summary}

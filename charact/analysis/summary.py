@@ -123,7 +123,6 @@ def _row(run: Run, case: dict[Any, Any], entry: CaseEntry, time: Sample | None) 
 
 
 def _findings(run: Run) -> dict[str, dict[str, Any]]:
-    """Return the columns about the first finding of each case, by case."""
     columns: dict[str, dict[str, Any]] = {}
     for row in findings(run).to_dict("records"):
         low_s, high_s = row["recoverable_s"] if isinstance(row["recoverable_s"], list) else (None, None)

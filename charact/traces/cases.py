@@ -72,7 +72,6 @@ def trace_case(trace: Trace, name: str, *, by_rank: bool = False) -> tuple[CaseE
 
 
 def _outside(trace: AttributedTrace) -> Counter[Dropped]:
-    """Return the numbers of operators and kernels that belong to no iteration."""
     operators = sum(trace.phase_at(operator.start_ns) is None for operator in trace.events.operators)
     launches = [event.launched_ns for event in trace.events.device if trace.phase_at(event.launched_ns) is None]
     return +Counter({
@@ -107,7 +106,6 @@ def _timing(trace: Trace, attributed: AttributedTrace, rows: Rows) -> TimingPass
 
 
 def _passes(events: TraceEvents, iterations: Sequence[Iteration], tables: dict[str, Rows]) -> dict[str, Pass]:
-    """Return the other passes of a trace."""
     num_iterations = len(iterations)
     phase_ns = sums((each.start_ns, each.end_ns, each.phase)
                     for iteration in iterations for each in iteration.intervals)

@@ -209,7 +209,6 @@ class EventFilter:
         self.events.dropped[dropped] += 1
 
     def _thread(self, event: Event) -> Thread:
-        """Return process and thread, as one shared pair for all equal ones."""
         thread = event.pid, event.tid
         known = self._threads.get(thread)
         if known is None:
@@ -229,7 +228,6 @@ class EventFilter:
         return known
 
     def _parsed(self, text: bytes, words: Callable[[Any], str | None], of_pass: str, what: str) -> str | None:
-        """Return a JSON value as text; None if it is missing or impossible."""
         if not text:
             return None
         try:

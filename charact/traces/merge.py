@@ -87,7 +87,6 @@ def _outline(path: Path) -> _Outline:
 
 
 def _names(number: int, name: str, outline: _Outline) -> Iterator[Event]:
-    """Yield the events that name a row and its threads."""
     row = {"ph": "M", "pid": number, "tid": 0}
     yield row | {"name": "process_name", "args": {"name": name}}
     yield row | {"name": "process_sort_index", "args": {"sort_index": number}}
@@ -97,7 +96,6 @@ def _names(number: int, name: str, outline: _Outline) -> Iterator[Event]:
 
 
 def _shifted(row: Row, number: int, shift_us: float, threads: dict[tuple[Any, Any], int]) -> Iterator[Event]:
-    """Yield a trace's events as those of a row."""
     with open_trace(row.path, _KEPT) as stream:
         for event in _events(stream):
             if event.get("ph") != "M":

@@ -264,7 +264,6 @@ class _Finder:
 
 
 def _of(spans: Sequence[Spanned], start_ns: int, end_ns: int) -> list[Spanned]:
-    """Return spans that begin in an interval."""
     first = bisect_left(spans, start_ns, key=lambda span: span.start_ns)
     last = bisect_left(spans, end_ns, key=lambda span: span.start_ns)
     return list(spans[first:last])

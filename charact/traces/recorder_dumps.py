@@ -77,7 +77,6 @@ def _read(path: Path) -> Dump:
 
 
 def _not_completed(entries: list[RecordedCollective]) -> list[str]:
-    """Return a text on the collectives that had not completed; nothing if all had."""
     if not entries:
         return []
     listed = ", ".join(f"{clean(entry.operation)} {entry.sequence} of group {clean(entry.group)}"

@@ -7,7 +7,7 @@ medians of blocks. `benchmarks/false_alarms.py` and `benchmarks/by_turns.py` mea
 
 import math
 from array import array
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import pairwise
@@ -135,11 +135,6 @@ def timed(values: Sequence[float]) -> Sample:
                   partial(resampled_medians, np.asarray(values, dtype=np.float64)), least=median_interval(values))
 
 
-def resampling(values: Sequence[float], statistic: Callable[..., Any]) -> Callable[[], Values]:
-    """Return a function that calls `resampled` on the values when draws are needed."""
-    return partial(resampled, np.asarray(values, dtype=np.float64), statistic)
-
-
 def block_medians(values: Sequence[float]) -> tuple[float, ...]:
     """Return the medians of 15 equal blocks of consecutive values; fewer blocks if there are fewer than 30 values."""
     num_values = len(values)
@@ -187,14 +182,6 @@ class Pool:
         values = tuple(self._values)
         value = math.exp(fmean(map(math.log, values))) if min(values) > 0 else median(values)
         return Sample(value, values, basis=" or ".join(self._bases) or None, of_runs=True)
-
-
-def pooled(samples: Iterable[Sample]) -> Sample:
-    """Return one sample for a group of runs: see `Pool.sample`."""
-    pool = Pool()
-    for sample in samples:
-        pool.add(sample)
-    return pool.sample()
 
 
 def judged(base: Sample, new: Sample) -> Judgement:
@@ -270,7 +257,6 @@ def _middle(logs: Sequence[float]) -> tuple[float, float, int]:
 
 
 def _not_comparable(base: Sample, new: Sample) -> Judgement | None:
-    """Return the judgement of two samples without a ratio; None if they have one."""
     if base.basis != new.basis and None not in (base.basis, new.basis):
         return Judgement(None, reason=f"not comparable: {new.basis} here, {base.basis} in the baseline")
     if min(base.value, new.value) <= 0:
@@ -298,18 +284,15 @@ def _judged_runs(ratio: float, base: tuple[float, ...], new: tuple[float, ...]) 
         if error:
             squares = sum(part**2 / (len(values) - 1) for part, values in zip(parts, logs, strict=True))
             num_degrees = math.floor(sum(parts) ** 2 / squares)
-    judgement = _around(ratio, error, num_degrees)
-    if math.comb(len(base) + len(new), len(base)) <= _FEWEST_ORDERS:
-        return judgement
-    assert judgement.low is not None  # it has an interval
-    assert judgement.high is not None
-    return _judgement(ratio, judgement.low, judgement.high, rank_test(base, new))
+    has_enough = math.comb(len(base) + len(new), len(base)) > _FEWEST_ORDERS
+    return _around(ratio, error, num_degrees, rank_test(base, new) if has_enough else None)
 
 
-def _around(ratio: float, error: float, num_degrees: int) -> Judgement:
-    """Return the judgement of a ratio from the standard error of its logarithm, with Student's t."""
+def _around(ratio: float, error: float, num_degrees: int, p_value: float | None = None) -> Judgement:
+    """Judge a ratio by the standard error of its logarithm; without a p-value, it is that of Student's t."""
     reach = math.exp(student_factor(num_degrees) * error)
-    p_value = student_probability(math.log(ratio) / error, num_degrees) if error else float(ratio == 1)
+    if p_value is None:
+        p_value = student_probability(math.log(ratio) / error, num_degrees) if error else float(ratio == 1)
     return _judgement(ratio, ratio / reach, ratio * reach, p_value)
 
 

@@ -86,7 +86,6 @@ def _with_changes(rows: pd.DataFrame, sides: list[Composition]) -> pd.DataFrame:
 
 
 def _change(base: dict[str, set[str]], new: dict[str, set[str]]) -> str | None:
-    """Return the change in the first layer that differs, and the number of other such layers."""
     changed = [layer for layer in base if layer in new and base[layer] != new[layer]]
     if not changed:
         return None

@@ -53,7 +53,6 @@ def has_failed(judged: pd.DataFrame) -> bool:
 
 
 def _ratios(thresholds: Sequence[Threshold], sides: Sequence[Group]) -> dict[tuple[str, str], dict[Any, Any]]:
-    """Return the rows of `metric_ratios` and `ratios` that the thresholds need, by case and metric."""
     frames = []
     if any(threshold.phase is None for threshold in thresholds):
         frames.append(metric_ratios(sides))

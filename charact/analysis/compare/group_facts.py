@@ -114,7 +114,6 @@ def _facts(side: Group) -> dict[str, list[str]]:
 
 
 def _flat(facts: Any, name: str) -> Iterator[tuple[str, str | None]]:
-    """Yield nested facts as one list, with names joined by dots."""
     if name == _ARGUMENTS:
         yield f"{name} (number)", str(len(facts))
     elif isinstance(facts, Mapping):

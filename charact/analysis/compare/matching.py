@@ -174,7 +174,6 @@ class _Similar:
                          for word, mine, theirs in zip(_WORDS, key, nearest, strict=True) if mine != theirs)
 
     def _coded(self, key: Key) -> list[int]:
-        """Return an integer code for each value of a key; equal values have equal codes."""
         return [self._code_of.setdefault(value, len(self._code_of)) for value in key]
 
 

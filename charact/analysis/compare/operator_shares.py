@@ -161,7 +161,6 @@ COMPOSITION: Fact[Parts, Composition] = Fact(_parts, lambda total, parts: (total
 
 
 def _plain(rows: pd.DataFrame) -> Iterator[tuple[Any, ...]]:
-    """Return the rows as tuples, with None for null."""
     # Iterating over Arrow-backed strings of pandas is slow.
     columns = [[None if value != value else value for value in rows[name].to_numpy("object")] for name in rows]
     return zip(*columns, strict=True)

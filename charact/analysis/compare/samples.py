@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from charact.analysis.common.cache import memoize
-from charact.analysis.common.significance import MIN_ITERATIONS, Sample, resampling, timed
+from charact.analysis.common.significance import MIN_ITERATIONS, Sample, resampled, timed
 from charact.analysis.compare.pairs import Samples
 from charact.analysis.compare.times import Timer, further_times
 from charact.analysis.operations.timings import call_times
@@ -62,7 +62,6 @@ def _phases(run: Run) -> _Named:
 
 
 def _by_phase(rows: pd.DataFrame, number: str) -> Iterator[tuple[str, "pd.Series[float]"]]:
-    """Yield the times of each phase, 0 in iterations or epochs without it."""
     wide = rows.pivot_table(index=number, columns="phase", values="time_s", aggfunc="sum", fill_value=0.0)
     for phase in wide:
         yield str(phase), wide[phase]
@@ -89,8 +88,8 @@ def epochs_sample(values: "pd.Series[float]", whole: float) -> Sample:
     if len(values) < MIN_ITERATIONS:
         return Sample(whole, reason=f"fewer than {MIN_ITERATIONS} epochs")
     mean = float(values.mean())
-    draw = resampling(values.tolist(), np.mean)
-    return Sample(whole, tuple(values.tolist()), lambda: draw() * (whole / mean if mean else 1.0))
+    scale = whole / mean if mean else 1.0
+    return Sample(whole, tuple(values.tolist()), lambda: scale * resampled(values.tolist(), np.mean))
 
 
 def _mean_epoch(run: Run, case: str, walls: "pd.Series[float]") -> Sample:

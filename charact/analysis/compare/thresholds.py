@@ -66,7 +66,6 @@ def parse(text: str) -> Threshold:
 
 
 def _match(pattern: re.Pattern[str], text: str, start: int, wanted: str) -> re.Match[str]:
-    """Return the match of a pattern, which begins with blanks."""
     match = pattern.match(text, start)
     if match is None:
         raise _error(text, len(text) - len(text[start:].lstrip()), f"expected {wanted}")

@@ -102,7 +102,6 @@ def bottlenecks(run: Run) -> pd.DataFrame:
 
 
 def _judged(case: Situation) -> dict[str, Any]:
-    """Return the columns of a case whose iterations were timed."""
     limit, threshold_frac = next(((largest, frac) for limits, frac in _RULES
                                   if case.share(largest := max(limits, key=case.share)) >= frac), (None, 0.0))
     disturbed = disturbance(case.run, case.name)
@@ -133,14 +132,21 @@ def _bound_by(case: Situation, limit: str, threshold_frac: float) -> dict[str, A
         prize_s = float((parts["time_s"] - parts["bound_s"]).clip(lower=0.0).sum())
         if case.reached_frac(limit) > 1:  # the ceiling is no limit, so the distance to it is no saving
             prize_s = math.nan
+    return _verdict(case, VERDICTS[limit], limit, threshold_frac, prize_s, words.SAVINGS[limit],
+                    words.EVIDENCE[limit](case), words.ADVICE[limit](case), more)
+
+
+def _verdict(case: Situation, verdict: str, limit: str, threshold_frac: float, prize_s: float, saving: str,
+             evidence: str, advice: str, more: str = "") -> dict[str, Any]:
     prize_frac = prize_s / case.median_s
-    evidence = f"{words.shares(case)}; {words.from_share(limit, threshold_frac)}; {words.EVIDENCE[limit](case)}"
     return {
-        "verdict": VERDICTS[limit], "share_frac": case.share(limit), "threshold_frac": threshold_frac,
+        "verdict": verdict, "share_frac": case.share(limit), "threshold_frac": threshold_frac,
         "prize_s": prize_s, "prize_frac": prize_frac,
-        "prize": None if math.isnan(prize_s) else f"{words.SAVINGS[limit]} could save at most {share(prize_frac)} of "
-                                                  f"the iteration, {quantity(prize_s, 's')}{more}",
-        "evidence": evidence, "advice": words.ADVICE[limit](case),
+        "prize": None if math.isnan(prize_s) else f"{saving} could save at most {share(prize_frac)} of the iteration, "
+                                                  f"{quantity(prize_s, 's')}{more}",
+        "evidence": f"{words.shares(case)}; {limit} counts as a bottleneck if it takes {share(threshold_frac)} of the "
+                    f"iteration or more; {evidence}",
+        "advice": advice,
     }  # fmt: skip
 
 
@@ -149,19 +155,12 @@ def _waiting(case: Situation, threshold_frac: float) -> dict[str, Any] | None:
     waited_s = late_s(case.run, case.name)
     if waited_s < _LATE_FRAC * case.spent_s("communication"):
         return None
-    prize_frac = waited_s / case.median_s
     program: Any = rank_cases(case.run).set_index("case").loc[case.name, "program"]
     straggler = stragglers(case.run).set_index("program").loc[program]
     cause = straggler["evidence"] or straggler["reason"]
-    evidence = (f"{words.shares(case)}; {words.from_share('communication', threshold_frac)}; "
-                f"{quantity(waited_s, 's')} of it is waiting for ranks that come later: {cause}")
-    return {
-        "verdict": _STRAGGLER, "share_frac": case.share("communication"), "threshold_frac": threshold_frac,
-        "prize_s": waited_s, "prize_frac": prize_frac,
-        "prize": f"ranks of equal speed could save at most {share(prize_frac)} of the iteration, "
-                 f"{quantity(waited_s, 's')}",
-        "evidence": evidence, "advice": straggler["advice"],
-    }  # fmt: skip
+    evidence = f"{quantity(waited_s, 's')} of it is waiting for ranks that come later: {cause}"
+    return _verdict(case, _STRAGGLER, "communication", threshold_frac, waited_s, "ranks of equal speed", evidence,
+                    straggler["advice"])
 
 
 def _memory(case: Situation) -> tuple[float | None, float | None]:
@@ -177,7 +176,6 @@ def _memory(case: Situation) -> tuple[float | None, float | None]:
 
 
 def _why_other(case: Situation) -> str:
-    """Return why much of the time has an unknown limit, with a remedy."""
     run, name, parts = case.run, case.name, case.of("other")
     if 2 * parts.loc[parts["phase"] == "other", "time_s"].sum() >= case.spent_s("other"):
         return "most of it is in no phase" + (": charact run --sample shows where" if is_watched(run) else "")

@@ -4,7 +4,7 @@ import math
 import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import partial
 from typing import Any
 
 import pandas as pd
@@ -103,6 +103,11 @@ class Situation:
         """Mean number of cores that the process and its children used or waited for; None if it is not known."""
         return next((float(cores) for cores in self.rows(core_use(self.run))["wanted_cores"].dropna()), None)
 
+    @property
+    def loading_s(self) -> float:
+        """Time (s) that one process needs to load the data of an iteration."""
+        return self.num_workers * self.median_s if self.num_workers else self.spent_s("data")
+
     def rows(self, table: pd.DataFrame) -> pd.DataFrame:
         """Return the rows of an analysis that belong to the case."""
         return table[table["case"] == self.name]
@@ -121,11 +126,7 @@ class Situation:
 
     def spent_s(self, limit: str) -> float:
         """Return the time (s) that this limit takes of the median iteration."""
-        return self._spent_s.get(limit, 0.0)
-
-    @cached_property
-    def _spent_s(self) -> dict[Any, float]:
-        return self.parts.groupby("limit")["time_s"].sum().to_dict()
+        return float(self.of(limit)["time_s"].sum())
 
     def share(self, limit: str) -> float:
         """Return the share of the median iteration with this limit."""
@@ -144,11 +145,6 @@ def shares(case: Situation) -> str:
     return f"of the median iteration of {quantity(case.median_s, 's')}: {parts}"
 
 
-def from_share(limit: str, threshold_frac: float) -> str:
-    """Return the share of the iteration at which a limit counts as a bottleneck, as text."""
-    return f"{limit} counts as a bottleneck if it takes {share(threshold_frac)} of the iteration or more"
-
-
 def saving_by_processes(case: Situation) -> str:
     """Return the end of a sentence: the most that more loader processes could save, in % of the median iteration.
 
@@ -160,18 +156,13 @@ def saving_by_processes(case: Situation) -> str:
     if num_cores is None or wanted_cores is None:
         return ""
     of_one = 1.0 if case.num_workers else min(wanted_cores, 1.0)  # threads that spin use more, but do no work
-    work_s = of_one * (_loading_s(case) + case.median_s - spent_s)
+    work_s = of_one * (case.loading_s + case.median_s - spent_s)
     saved_s = min(spent_s, case.median_s - work_s / num_cores)
     if saved_s <= 0:
         return "; more loader processes save nothing: all cores load already"
     if share(saved_s / case.median_s) == share(case.share("data")):
         return ""
     return f"; loading in parallel, on {num_cores} cores, at most {share(saved_s / case.median_s)}"
-
-
-def _loading_s(case: Situation) -> float:
-    """Return the time (s) that one process needs to load the data of an iteration."""
-    return case.num_workers * case.median_s if case.num_workers else case.spent_s("data")
 
 
 def _data_evidence(case: Situation) -> str:
@@ -217,36 +208,27 @@ def _most_called(case: Situation, phase: str) -> str:
                    for row in of_phase[many].head(1).itertuples())
 
 
-def _compute_evidence(case: Situation) -> str:
-    origin = case.over["peak_origin"]
-    note = _disturbed_note(case) if origin is None else f" (reached by {origin})"
-    peak = quantity(case.over["peak_flop_per_s"], "FLOP/s") + note
-    return _reached(case, "compute", f"the {product_precision(case.entry)} ceiling of {peak}")
-
-
-def _bandwidth_evidence(case: Situation) -> str:
-    peak = quantity(case.over["peak_bytes_per_s"], "B/s") + _disturbed_note(case)
-    return _reached(case, "bandwidth", f"the memory’s ceiling of {peak} by the sizes of tensors")
-
-
-def _reached(case: Situation, limit: str, ceiling: str) -> str:
-    reached_frac = case.reached_frac(limit)
+def _work_evidence(case: Situation, limit: str) -> str:
+    reached_frac, over = case.reached_frac(limit), case.over
+    is_disturbed = case.on_cpu and ceilings_disturbed_frac(case.run) is not None
+    note = " (too low, measured under other load)" if is_disturbed else ""
+    if limit == "bandwidth":
+        ceiling = f"the memory’s ceiling of {quantity(over['peak_bytes_per_s'], 'B/s')}{note} by the sizes of tensors"
+    else:
+        note = note if over["peak_origin"] is None else f" (reached by {over['peak_origin']})"
+        peak = quantity(over["peak_flop_per_s"], "FLOP/s")
+        ceiling = f"the {product_precision(case.entry)} ceiling of {peak}{note}"
     above = f" ({_ABOVE[limit]})" if reached_frac > 1 else ""
     return (f"it runs at {share(reached_frac)} of {ceiling}{above}, by type most in "
             f"{case.most(limit, 'operator_type')}, by phase in {case.most(limit, 'phase')}"
             f"{_FAR if reached_frac < _FAR_FRAC else ''}")
 
 
-def _disturbed_note(case: Situation) -> str:
-    disturbed = case.on_cpu and ceilings_disturbed_frac(case.run) is not None
-    return " (too low, measured under other load)" if disturbed else ""
-
-
 def _load_in_parallel(case: Situation) -> str:
     rest_s = case.median_s - case.spent_s("data")
     workers = case.num_workers
     # This number of processes yields a batch in the time of the rest of an iteration.
-    num_needed = math.ceil(_loading_s(case) / rest_s) if rest_s > 0 else math.inf
+    num_needed = math.ceil(case.loading_s / rest_s) if rest_s > 0 else math.inf
     if workers is None and not case.is_ours:
         return "load batches in parallel processes: num_workers of the DataLoader"
     option = "--workers {:.0f}" if case.is_ours else "num_workers={:.0f} of the DataLoader"
@@ -356,7 +338,6 @@ def largest(case: Situation) -> str:
 
 
 def _slowest_layer(case: Situation) -> str:
-    """Return the layer with most operator time, if it has much of it; empty otherwise."""
     layers = case.rows(top_layers(case.run)).head(1)
     return "".join(f"; layer {layer} takes {share(frac)} of the operators’ time"
                    for layer, frac in zip(layers["layer"], layers["share_frac"], strict=True) if frac >= _MUCH_FRAC)
@@ -376,7 +357,8 @@ def less_memory(entry: CaseEntry) -> str:
 
 
 EVIDENCE: dict[str, Callable[[Situation], str]] = {
-    "data": _data_evidence, "host": _host_evidence, "compute": _compute_evidence, "bandwidth": _bandwidth_evidence,
+    "data": _data_evidence, "host": _host_evidence, "compute": partial(_work_evidence, limit="compute"),
+    "bandwidth": partial(_work_evidence, limit="bandwidth"),
     "communication": lambda case: "it is exposed communication (not overlapped by compute)",
 }  # fmt: skip
 """Evidence for a limit, in addition to the shares."""

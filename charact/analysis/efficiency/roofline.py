@@ -57,8 +57,7 @@ def roofline(run: Run, by: By) -> pd.DataFrame:
     rows["flop_per_s"], rows["bytes_per_s"] = rows["flop"] / time_s, rows["bytes"] / time_s
     rows["attainable_flop_per_s"] = rows["flop"].where(rows["flop"] > 0) / bounds["bound_s"]
     rows["share_frac"], rows["limit"] = bounds["bound_s"] / time_s, bounds["limit"]
-    reasons = [_reason(run, row) for row in rows.to_dict("records")]
-    rows["reason"] = pd.Series(reasons, index=rows.index, dtype="object")
+    rows["reason"] = pd.Series([_reason(run, row) for row in rows.to_dict("records")], rows.index, dtype="object")
     if _CLOCK[by] == "profiler":
         rows = rows.sort_values("time_s", ascending=False, kind="stable")
     columns = [*keys, "flop", "bytes", "bytes_method", "flop_per_byte", "time_s", "clock", "flop_per_s", "bytes_per_s",

@@ -82,7 +82,6 @@ def _metric(run: Run, entry: CaseEntry, metric: str, read: dict[Any, float], rat
 
 
 def _why_not_read(run: Run, entry: CaseEntry, metric: str) -> str:
-    """Return why no source has a metric, in the order of preference."""
     on_cpu = entry.device == "cpu"
     if metric in _WARP_METRICS and on_cpu:
         return "a CPU has no warps"

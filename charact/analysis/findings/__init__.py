@@ -59,7 +59,6 @@ def has_findings(run: Run) -> bool:
 
 
 def _of_case(case: WatchedCase) -> Iterator[tuple[str, Finding]]:
-    """Yield the findings that are not negligible, by ID."""
     # Other programs lengthen some iterations and phases more than others.
     others = case.disturbance
     withheld = (*(_IF_SLOWED if others else ()), *(_IF_DISTURBED if others and others.is_unreliable else ()))

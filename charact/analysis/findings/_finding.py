@@ -38,11 +38,6 @@ class Saving:
     high_s: float
     basis: Basis = "measured share"
 
-    @property
-    def middle_s(self) -> float:
-        """Middle of the range."""
-        return (self.low_s + self.high_s) / 2
-
 
 class FreedMemory(NamedTuple):
     """Memory in bytes, and as a share of the process's largest memory, at most 1."""
@@ -85,7 +80,7 @@ class Finding:
 
     def weight(self, program_s: float) -> float:
         """Return the weight of the finding in the ranking: the finding with the largest weight comes first."""
-        recovered_frac = 0.0 if self.saving is None else self.saving.middle_s / program_s
+        recovered_frac = 0.0 if self.saving is None else (self.saving.low_s + self.saving.high_s) / 2 / program_s
         return max(recovered_frac, self.memory_frac / 2) * _WEIGHTS[self.confidence]
 
     def facts(self, name: str, case: str, program_s: float) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from charact.core.slow_iterations import slow_limit_s
+from charact.core.units import quantity
 from charact.record.schema import PHASES
 
 _SLOWER = 1.2
@@ -47,6 +48,9 @@ class SlowGroup:
     """Phase with most of the extra time."""
     period: int | None = None
     """Distance of the iterations; None without a period."""
+
+    def __str__(self) -> str:
+        return f"{quantity(self.slow_s, 's')}, the others {quantity(self.typical_s, 's')}"
 
 
 def slow_groups(rows: pd.DataFrame) -> dict[str, SlowGroup]:
@@ -137,19 +141,17 @@ def _periodic(positions: npt.NDArray[np.intp], walls: npt.NDArray[np.float64], l
     slowest = np.sort(positions[np.argsort(-extra)[:min(_MOST_SLOW, int(is_slow.sum()))]])
     classes = {(int(after - before), int(before % (after - before)))
                for number, before in enumerate(slowest) for after in slowest[number + 1:] if after - before > 1}
-    explained = {each: extra[left & (positions % each[0] == each[1])].sum() for each in classes
-                 if _is_regular(positions % each[0] == each[1], is_slow, left)}
+    explained = {}
+    for period, offset in classes:
+        members = left & (positions % period == offset)
+        if members.sum() >= 3 and is_slow[members].mean() >= _REGULAR_FRAC:
+            explained[period, offset] = float(extra[members].sum())
     if not explained:
         return None
     period, offset = max(explained, key=lambda each: (explained[each], -each[0]))
     if explained[period, offset] < _EXPLAINED_FRAC * extra.sum():
         return None
     return positions % period == offset, period
-
-
-def _is_regular(in_class: _Mask, is_slow: _Mask, left: _Mask) -> bool:
-    members = in_class & left
-    return bool(members.sum() >= 3 and is_slow[members].mean() >= _REGULAR_FRAC)
 
 
 def _group(rows: pd.DataFrame, mask: _Mask, left: _Mask, period: int | None) -> SlowGroup | None:

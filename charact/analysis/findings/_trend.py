@@ -3,7 +3,6 @@
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 _MOST_POINTS = 200
@@ -38,18 +37,11 @@ def trend(series: "pd.Series[float]", fewest: int = _FEWEST_POINTS) -> Trend | N
     values = series.dropna()
     if len(values) < fewest:
         return None
-    xs, ys = _blocks(values)
-    fit = theilslopes(ys, xs, alpha=0.95)
+    num_blocks = min(_MOST_POINTS, max(min(_FEWEST_POINTS, len(values)), len(values) // 5))
+    xs, ys = (np.array_split(column.to_numpy(dtype=float), num_blocks) for column in (values.index, values))
+    fit = theilslopes([np.median(block) for block in ys], [block.mean() for block in xs], alpha=0.95)
     return Trend(float(fit.slope), float(fit.low_slope), float(fit.high_slope), float(fit.intercept),
                  int(series.index.max() - series.index.min() + 1))
-
-
-def _blocks(values: "pd.Series[float]") -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """Return means of positions and medians of values of neighbouring blocks."""
-    num_blocks = min(_MOST_POINTS, max(min(_FEWEST_POINTS, len(values)), len(values) // 5))
-    xs, ys = (np.array_split(column, num_blocks) for column in
-              (values.index.to_numpy(dtype=float), values.to_numpy(dtype=float)))
-    return np.array([block.mean() for block in xs]), np.array([np.median(block) for block in ys])
 
 
 def steady_growth(series: "pd.Series[float]", least: float, fewest: int = _FEWEST_POINTS) -> Trend | None:

@@ -13,7 +13,7 @@ from charact.analysis.findings._finding import Basis, FreedMemory, Place, Saving
 from charact.analysis.findings._slow_groups import SlowGroup, slow_groups
 from charact.analysis.profile.breakdown import operator_times, phase_breakdown
 from charact.analysis.profile.core_use import Disturbance, disturbance
-from charact.core.units import share
+from charact.core.units import quantity, share
 from charact.record.manifest import CaseEntry
 from charact.record.manifest_passes import Frame, HeldData, InspectionPass
 from charact.record.manifest_program import ProgramFacts, ProgramSettings, Threads
@@ -185,6 +185,10 @@ class WatchedCase:
         """Return a time as a share of the typical iteration, as text."""
         return f"{share(time_s / (self.iteration_s or math.inf))} of a typical iteration"
 
+    def takes(self, time_s: float) -> str:
+        """Return a time and its share of the typical iteration, as text."""
+        return f"{quantity(time_s, 's')}, {self.of_iteration(time_s)}"
+
     def saving(self, low_s: float, high_s: float, basis: Basis = "measured share") -> Saving | None:
         """Return the saving of a remedy that saves `low_s` to `high_s` of each iteration; None if it is negligible."""
         return self.saving_in_all(low_s * self.num_iterations, high_s * self.num_iterations, basis)
@@ -233,7 +237,6 @@ def is_enough(lines: Sequence[SampledLine]) -> bool:
 
 
 def _line(frames: list[Frame], num_samples: int) -> SampledLine:
-    """Merge the frames of one line; each frame calls another library function."""
     first, total = frames[0], sum(frame.num_samples for frame in frames)
     waits = [(frame.waiting_frac, frame.num_samples) for frame in frames if frame.waiting_frac is not None]
     waiting_frac = sum(frac * count for frac, count in waits) / sum(count for _, count in waits) if waits else None

@@ -18,8 +18,7 @@ def data_loading(case: WatchedCase) -> Iterator[Finding]:
     workers = loader.num_workers or 0
     line = next(iter(case.lines("data")), None) if not workers else None
     low_s, high_s, remedy = _loading_remedy(case, loader, line)
-    evidence = [f"data takes {quantity(data_s, 's')}, {case.of_iteration(data_s)}, with "
-                f"{workers} loader worker{'' if workers == 1 else 's'}"]
+    evidence = [f"data takes {case.takes(data_s)}, with {workers} loader worker{'' if workers == 1 else 's'}"]
     if line is not None:
         evidence.append(f"{share(line.share_frac)} of it at {line.place} in {line.function}, which "
                         f"{advice_for(line).does}")

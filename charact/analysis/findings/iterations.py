@@ -30,22 +30,20 @@ def compilation(case: WatchedCase) -> Iterator[Finding]:
                 f"breaks, {recompiled} recompilations", *(" ".join(each.split()) for each in facts.reasons[:2])]
     changed = next((each for reason in facts.reasons if (each := _changed_attribute(reason))), None)
     again = "" if not recompiled else f": it recompiles when {changed.name} changes" if changed else ": it recompiles"
+    if changed is not None:
+        remedy = (f"do not change {changed.name} inside of compiled code: change it in the loop, or keep it in a "
+                  "tensor; for an integer, set torch._dynamo.config.allow_unspec_int_on_nn_module = True")
+    elif recompiled:
+        remedy = "call torch.compile(model, dynamic=True), or pad inputs to few fixed shapes"
+    elif breaks:
+        remedy = ("remove the calls that break the graph (TORCH_LOGS=graph_breaks lists them), or compile only the "
+                  "inner model")
+    else:
+        remedy = "do not compile in short programs, or keep Inductor's cache between them (TORCHINDUCTOR_CACHE_DIR)"
     yield Finding(
-        f"torch.compile takes much of the program's time{again}", _compile_remedy(changed, recompiled, breaks), saving,
+        f"torch.compile takes much of the program's time{again}", remedy, saving,
         tuple(evidence), "high" if recompiled else "medium", place=changed and changed.place, setting="torch.compile",
         covers=frozenset({"new_input_shapes"}))
-
-
-def _compile_remedy(changed: "_Attribute | None", num_recompilations: int, num_breaks: int) -> str:
-    if changed is not None:
-        return (f"do not change {changed.name} inside of compiled code: change it in the loop, or keep it in a tensor; "
-                "for an integer, set torch._dynamo.config.allow_unspec_int_on_nn_module = True")
-    if num_recompilations:
-        return "call torch.compile(model, dynamic=True), or pad inputs to few fixed shapes"
-    if num_breaks:
-        return ("remove the calls that break the graph (TORCH_LOGS=graph_breaks lists them), or compile only the inner "
-                "model")
-    return "do not compile in short programs, or keep Inductor's cache between them (TORCHINDUCTOR_CACHE_DIR)"
 
 
 class _Attribute(NamedTuple):
@@ -69,8 +67,7 @@ def epoch_start(case: WatchedCase) -> Iterator[Finding]:
         return
     count = len(group.indices)
     saving = case.saving_in_all(group.extra_s * (count - 1) / count * 0.8, group.extra_s)
-    evidence = (f"the first iterations of {count} epochs take {quantity(group.slow_s, 's')}, the others "
-                f"{quantity(group.typical_s, 's')}; most of the difference is in {group.phase}")
+    evidence = f"the first iterations of {count} epochs take {group}; most of the difference is in {group.phase}"
     loader = next((each for each in case.settings.loaders
                    if each.num_workers and not each.persistent_workers
                    and (each.num_iterators or 0) > 1), None)
@@ -100,8 +97,9 @@ def evaluation(case: WatchedCase) -> Iterator[Finding]:
     Inference before many of the training's iterations is no evaluation, but a part of them: the choice of an action, or
     the outputs of a teacher.
     """
-    rows = case.run.program_iterations
-    if case.trains or not case.trainings or _alternates(rows, case.name, case.trainings):
+    rows = case.run.program_iterations.sort_values("index")
+    is_before_training = (rows["case"].shift() == case.name)[rows["case"].isin(case.trainings)]
+    if case.trains or not case.trainings or is_before_training.mean() > _OFTEN_FRAC:
         return
     spent_s = float(rows.loc[rows["case"] == case.name, "wall_s"].sum())
     if spent_s < _EVALUATION_FRAC * case.loop_s:
@@ -117,12 +115,6 @@ def evaluation(case: WatchedCase) -> Iterator[Finding]:
         "medium", place=line and line.place, phase="forward", setting="evaluation")
 
 
-def _alternates(rows: pd.DataFrame, name: str, trainings: set[str]) -> bool:
-    ordered = rows.sort_values("index")
-    trains = ordered["case"].isin(trainings)
-    return bool((ordered["case"].shift() == name)[trains].mean() > _OFTEN_FRAC)
-
-
 def garbage_collection(case: WatchedCase) -> Iterator[Finding]:
     """Yield a finding if garbage collections of at least 1 ms take much of the time."""
     rows = case.iterations[case.iterations["kind"] == "timed"]
@@ -130,7 +122,6 @@ def garbage_collection(case: WatchedCase) -> Iterator[Finding]:
     saving = case.saving_in_all(0.7 * spent_s, spent_s)
     if saving is None:
         return
-    count = int(rows["gc_s"].notna().sum())
     line = next((line for line in case.lines("other") if "gc.collect(" in (line.place.text or "")), None)
     yield Finding(
         "Python's garbage collector runs often and long",
@@ -138,7 +129,7 @@ def garbage_collection(case: WatchedCase) -> Iterator[Finding]:
         "gc.collect() after each epoch",
         saving, (f"collections take {quantity(float(rows['gc_s'].sum()), 's')}, "
                  f"{share(float(rows['gc_s'].sum() / rows['wall_s'].sum()))} of the iterations' time; "
-                 f"{count} of {len(rows)} iterations have a collection of at least 1 ms",), setting="gc",
+                 f"{rows['gc_s'].count()} of {len(rows)} iterations have a collection of at least 1 ms",), setting="gc",
         place=line and line.place, explains_line=True)
 
 
@@ -150,7 +141,7 @@ def long_inputs(case: WatchedCase) -> Iterator[Finding]:
     saving = case.saving_in_all(group.extra_s * 0.3, group.extra_s, "bound")
     count, num_all = len(group.indices), len(case.iterations)
     evidence = (f"{count} of {num_all} iterations ({share(count / num_all)}) have inputs of more than 1.5 times the "
-                f"median size; they take {quantity(group.slow_s, 's')}, the others {quantity(group.typical_s, 's')}")
+                f"median size; they take {group}")
     yield Finding(
         "a few batches of long inputs take much of the time",
         "truncate or split the longest inputs, and bucket the others: batch inputs of similar length, up to a fixed "
@@ -171,8 +162,7 @@ def new_input_shapes(case: WatchedCase) -> Iterator[Finding]:
     num_shapes = case.iterations["input_shapes"].nunique()
     places = ", ".join(str(index) for index in group.indices[:6])
     evidence = [f"inputs have {num_shapes} different shapes; the {len(group.indices)} iterations with a new shape "
-                f"(iterations {places}) take {quantity(group.slow_s, 's')}, the others "
-                f"{quantity(group.typical_s, 's')}"]
+                f"(iterations {places}) take {group}"]
     if line is not None:
         evidence.append(f"most of their samples are at {line.place} in {line.function}")
     yield Finding(
@@ -201,7 +191,6 @@ def periodic_work(case: WatchedCase) -> Iterator[Finding]:
 
 
 def _ordinal(number: int | None) -> str:
-    """Return a number as 2nd, 3rd or 4th; an empty text for None."""
     if number is None:
         return ""
     ending = "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
@@ -262,8 +251,7 @@ def slow_iterations(case: WatchedCase) -> Iterator[Finding]:
     line = case.slow_line(group)
     if line is not None and (line.library or "").startswith("torch.nn.modules."):
         line = None  # a layer, which computes in every iteration
-    evidence = (f"{len(group.indices)} of {len(case.iterations)} iterations take {quantity(group.slow_s, 's')}, the "
-                f"others {quantity(group.typical_s, 's')}: "
+    evidence = (f"{len(group.indices)} of {len(case.iterations)} iterations take {group}: "
                 f"{share(group.extra_s / float(case.iterations['wall_s'].sum()))} of the iterations' time, most of it "
                 f"in {group.phase}",)
     if line is None and saving.high_s < _UNEXPLAINED_FRAC * case.loop_s:
@@ -296,7 +284,9 @@ def time_trend(case: WatchedCase) -> Iterator[Finding]:
         line = steady_growth(rows[f"{phase}_s"].fillna(0.0), LEAST_FRAC * case.iteration_s)
         if line is not None and line.growth >= _LEAST_GROWTH_FRAC * line.start and _grows_most(rows, phase):
             grown.append((line.growth / 2, phase, line))
-    if not grown or _inputs_grow(case):
+    numels = case.iterations["input_shapes"].map(num_elements).dropna()
+    halves = numels.iloc[:len(numels) // 2], numels.iloc[len(numels) // 2:]
+    if not grown or halves[1].median() > 1.2 * halves[0].median():
         return
     mean_growth_s, phase, line = max(grown)
     total_s = sum(each for each, _, _ in grown)
@@ -310,7 +300,6 @@ def time_trend(case: WatchedCase) -> Iterator[Finding]:
 
 
 def _grows_most(rows: pd.DataFrame, phase: str) -> bool:
-    """Return whether a phase grows clearly more than another phase of the iterations."""
     first, last = rows.iloc[:len(rows) // 3], rows.iloc[-(len(rows) // 3):]
 
     def ratio(name: str) -> float:
@@ -319,12 +308,6 @@ def _grows_most(rows: pd.DataFrame, phase: str) -> bool:
     others = [ratio(other) for other in PHASES if other not in (phase, "data", "other")
               and first[f"{other}_s"].median() > _MAIN_FRAC * first["wall_s"].median()]
     return not others or ratio(phase) >= _LEAST_RATIO * max(min(others), 1.0)
-
-
-def _inputs_grow(case: WatchedCase) -> bool:
-    numels = case.iterations["input_shapes"].map(num_elements).dropna()
-    halves = numels.iloc[:len(numels) // 2], numels.iloc[len(numels) // 2:]
-    return len(numels) > 1 and halves[1].median() > 1.2 * halves[0].median()
 
 
 def _trend_finding(case: WatchedCase, phase: str, saving: Saving | None, evidence: list[str]) -> Finding:

@@ -103,7 +103,7 @@ def recomputation(case: WatchedCase) -> Iterator[Finding]:
     peak_bytes = case.entry.passes.memory.process_peak_bytes
     memory_bytes = min(filter(None, (case.run.manifest.get("machine", {}).get(name)
                                      for name in ("memory_bytes", "memory_limit_bytes"))), default=None)
-    evidence = [f"forwards inside of backward take {quantity(spent_s, 's')}, {case.of_iteration(spent_s)}"]
+    evidence = [f"forwards inside of backward take {case.takes(spent_s)}"]
     is_full = False
     if case.on_cpu and peak_bytes is not None and memory_bytes is not None:
         is_full = peak_bytes > _FULL_FRAC * memory_bytes
@@ -124,16 +124,16 @@ _REPEATED_FRAC = 0.3
 def repeated_rows(case: WatchedCase) -> Iterator[Finding]:
     """Yield a finding for the layer that loses the most time with repeated rows of its inputs."""
     rows = case.operators
-    found = []
+    repeats = []
     for facts in case.inspection.repeated_rows:
         repeated_frac = facts.num_repeated / facts.num_rows
         is_inside = _is_inside(rows["layer"].fillna(""), facts.layer)
         if repeated_frac > _REPEATED_FRAC:
             layer_s = float(rows.loc[is_inside, "time_s"].sum()) if is_inside.any() else case.phase_s["forward"]
-            found.append((repeated_frac * layer_s, repeated_frac, facts))
-    if not found:
+            repeats.append((repeated_frac * layer_s, repeated_frac, facts))
+    if not repeats:
         return
-    spent_s, repeated_frac, facts = max(found, key=lambda one: one[0])
+    spent_s, repeated_frac, facts = max(repeats, key=lambda repeat: repeat[0])
     saving = case.saving(0.5 * spent_s, spent_s)
     yield Finding(
         f"the layer {facts.layer} computes the same rows several times",
@@ -182,7 +182,6 @@ def small_calls(case: WatchedCase) -> Iterator[Finding]:
 
 
 def _backwards(case: WatchedCase) -> Iterator[Finding]:
-    """Yield a finding if an iteration has many backwards, such as one for each sample."""
     num_calls = (case.settings.num_backwards or 0) / max(case.num_iterations, 1)
     backward_s = case.phase_s["backward"]
     if not case.trains or num_calls < _MANY_BACKWARDS or backward_s / num_calls > _LONG_BACKWARD_S:
@@ -208,8 +207,7 @@ def unused_gradients(case: WatchedCase) -> Iterator[Finding]:
             f"the backward for {facts.optimizer} also computes gradients of {facts.model}, which are never used",
             f"detach the output of {facts.model} in that step: pass output.detach(), or compute it under "
             "torch.no_grad()", saving,
-            (f"these gradients take {quantity(spent_s, 's')}, {case.of_iteration(spent_s)}, and are deleted before an "
-             "optimizer uses them",),
+            (f"these gradients take {case.takes(spent_s)}, and are deleted before an optimizer uses them",),
             phase="backward", layer=facts.model)
 
 
@@ -237,12 +235,16 @@ class _Unused(NamedTuple):
 
 def unused_outputs(case: WatchedCase) -> Iterator[Finding]:
     """Yield a finding if a large share of layers' outputs is not used; it names the slowest one."""
-    layers = sorted(_without_gradient(case) if case.trains else _never_read(case), key=lambda one: -one.unused_s)
-    layers = [one for one in layers if one.unused_frac > _UNUSED_FRAC]
+    layers = [layer for layer in (_without_gradient(case) if case.trains else _never_read(case))
+              if layer.unused_frac > _UNUSED_FRAC]
     if not layers:
         return
-    slowest, layers_s = layers[0], sum(one.unused_s for one in layers)
-    loss_s = case.phase_s["loss"] + _backward_of_loss_s(case, slowest.num_rows) if case.trains else 0.0
+    slowest, layers_s = max(layers, key=lambda layer: layer.unused_s), sum(layer.unused_s for layer in layers)
+    rows = case.operators
+    # Operators of the backward outside of layers that take a tensor with so many rows are those of the loss.
+    of_loss = rows["input_shapes"].fillna("").str.contains(f"[{slowest.num_rows},", regex=False)
+    of_loss &= (rows["phase"] == "backward") & rows["layer"].isna()
+    loss_s = case.phase_s["loss"] + float(rows.loc[of_loss, "time_s"].sum()) if case.trains else 0.0
     most_s = layers_s + slowest.unused_frac * loss_s
     saving = case.saving(0.7 * layers_s, most_s)
     if most_s < _UNUSED_TIME_FRAC * case.iteration_s:
@@ -261,7 +263,6 @@ def unused_outputs(case: WatchedCase) -> Iterator[Finding]:
 
 
 def _without_gradient(case: WatchedCase) -> Iterator[_Unused]:
-    """Yield the layers with outputs whose gradient is zero."""
     times: dict[Any, float] = case.operators.groupby("layer")["time_s"].sum().to_dict()
     for facts in case.inspection.unused_outputs:
         unused_frac = 1 - facts.num_used_rows / facts.num_rows
@@ -281,31 +282,14 @@ def _never_read(case: WatchedCase) -> Iterator[_Unused]:
     products = rows[rows["layer"].notna() & rows["operator"].isin(_MATRIX_PRODUCTS) & (rows["num_calls"] == 1)]
     for layer, shapes, time_s in zip(products["layer"], products["input_shapes"], products["time_s"], strict=True):
         *_, (num_rows, _), (_, width) = json.loads(shapes)
-        used = _num_rows_read(reads, num_rows, width)
-        if used is not None and not _is_read_inside(rows, layer, num_rows, width):
+        of_width = [(operator, math.prod(shape[:-1])) for operator, shape in reads if shape[-1] == width]
+        of_output = {operator for operator, number in of_width if number == num_rows}
+        used = max((number for operator, number in of_width if operator not in _VIEWS and number < num_rows), default=0)
+        others = rows[rows["layer"].notna() & (rows["layer"] != layer) & ~rows["operator"].isin(_VIEWS)]
+        is_read_inside = any(shape and shape[-1] == width and math.prod(shape[:-1]) == num_rows
+                             for shapes in others["input_shapes"] for shape in json.loads(shapes))
+        if used and of_output & _SELECTING and not of_output - _VIEWS and not is_read_inside:
             yield _Unused(layer, num_rows, 1 - used / num_rows, (1 - used / num_rows) * time_s)
-
-
-def _num_rows_read(reads: list[tuple[str, list[int]]], num_rows: int, width: int) -> int | None:
-    """Return how many rows of a width operators read from an output; None if all, or if it was not selected from."""
-    of_width = [(operator, math.prod(shape[:-1])) for operator, shape in reads if shape[-1] == width]
-    of_output = {operator for operator, number in of_width if number == num_rows}
-    if not of_output & _SELECTING or of_output - _VIEWS:
-        return None
-    return max((number for operator, number in of_width if operator not in _VIEWS and number < num_rows), default=None)
-
-
-def _is_read_inside(rows: pd.DataFrame, layer: str, num_rows: int, width: int) -> bool:
-    others = rows[rows["layer"].notna() & (rows["layer"] != layer) & ~rows["operator"].isin(_VIEWS)]
-    return any(shape and shape[-1] == width and math.prod(shape[:-1]) == num_rows
-               for shapes in others["input_shapes"] for shape in json.loads(shapes))
-
-
-def _backward_of_loss_s(case: WatchedCase, num_rows: int) -> float:
-    """Return the time (s) of a backward's operators outside of layers that take a tensor with so many rows."""
-    rows = case.operators
-    rows = rows[(rows["phase"] == "backward") & rows["layer"].isna()]
-    return float(rows.loc[rows["input_shapes"].fillna("").str.contains(f"[{num_rows},", regex=False), "time_s"].sum())
 
 
 _PRODUCTS = {"aten::mm": (0, 1), "aten::addmm": (1, 2), "aten::mkldnn_convolution": (0, 1),

@@ -45,22 +45,17 @@ def _related_s(case: WatchedCase, phase: str, group: list[SampledLine], lines: l
 
     It is that of the function's other lines outside of layers, and the backward of all of them.
     """
-    if phase == "loss":
-        return _outside_layers_s(case, "backward")
+    backward_s = case.phase_s["backward"]
+    if phase == "loss":  # the backward in no operator of a layer: half of it if operators are not known
+        rows = case.operators[case.operators["phase"] == "backward"]
+        in_layers_s = float(rows.loc[rows["layer"].notna(), "time_s"].sum()) if len(rows) else backward_s / 2
+        return max(backward_s - in_layers_s, 0.0)
     if phase != "forward":
         return 0.0
     others_frac = sum(line.share_frac for line in lines if line not in group and line.library is None
                       and (line.place.file, line.function) == (group[0].place.file, group[0].function))
     all_frac = others_frac + sum(line.share_frac for line in group)
-    return others_frac * case.phase_s["forward"] + all_frac * case.phase_s["backward"]
-
-
-def _outside_layers_s(case: WatchedCase, phase: str) -> float:
-    """Return the time (s) of a phase that is in no operator of a layer: at least half of it without the operators."""
-    rows = case.operators
-    rows = rows[rows["phase"] == phase]
-    in_layers_s = float(rows.loc[rows["layer"].notna(), "time_s"].sum()) if len(rows) else case.phase_s[phase] / 2
-    return max(case.phase_s[phase] - in_layers_s, 0.0)
+    return others_frac * case.phase_s["forward"] + all_frac * backward_s
 
 
 def _may_be_named(case: WatchedCase, phase: str, line: SampledLine) -> bool:
@@ -76,19 +71,12 @@ def _is_own(line: SampledLine) -> bool:
     text = line.place.text or ""
     if line.library is None and _CREATES.search(text):
         return True
-    waits = line.waits
     reads = any(part in text for part in (".item()", ".tolist()", ".numpy()", "np.", "sleep(", "print("))
-    return waits or reads or (line.in_loop and not _calls_layers(line))
-
-
-def _calls_layers(line: SampledLine) -> bool:
-    """Return whether a line calls layers, or functions of PyTorch that compute on tensors as layers do.
-
-    Distributions do not count: each object of one costs more than the computation on a few elements.
-    """
-    calls = [call.strip() for call in (line.library or "").split(",") if call.strip()]
-    return any(call.endswith(".forward") or (call.startswith("torch.") and not call.startswith("torch.distributions."))
-               for call in calls)
+    # Distributions are no layers: each object of one costs more than the computation on a few elements.
+    calls_layers = any(
+        call.endswith(".forward") or (call.startswith("torch.") and not call.startswith("torch.distributions."))
+        for call in map(str.strip, (line.library or "").split(",")))
+    return line.waits or reads or (line.in_loop and not calls_layers)
 
 
 def _is_long(case: WatchedCase, phase: str, line: SampledLine) -> bool:

@@ -19,7 +19,12 @@ def inference_graph(case: WatchedCase) -> Iterator[Finding]:
         return  # the inference case has the finding
     model = max(models, key=lambda model: model.inference_with_grad or 0)
     spent_s = float(case.iterations["forward_s"].fillna(0.0).sum())
-    grown, largest = _grown_bytes(case), float(case.run.program_iterations["rss_bytes"].max())
+    rows = case.run.program_iterations.sort_values("start_s").dropna(subset=["rss_bytes"])
+    is_own = rows["case"] == case.name
+    largest, grown = float(rows["rss_bytes"].max()), 0.0
+    if not case.trains:  # the largest growth over consecutive inference iterations
+        intervals = rows.loc[is_own, "rss_bytes"].groupby((is_own != is_own.shift()).cumsum()[is_own])
+        grown = max([0.0, *(intervals.last() - intervals.first())])
     evidence = [f"{model.name} was called {model.inference_with_grad:,} times in evaluation mode with gradients "
                 "enabled, and no backward followed"]
     if grown:
@@ -32,19 +37,6 @@ def inference_graph(case: WatchedCase) -> Iterator[Finding]:
         "run inference under torch.no_grad() or torch.inference_mode(), and keep numbers (.item()) instead of tensors",
         saving, tuple(evidence), memory_bytes=grown or None, memory_frac=grown / largest if grown else 0.2,
         place=line and line.place, phase="forward", setting="grad mode", covers=frozenset({"memory_growth"}))
-
-
-def _grown_bytes(case: WatchedCase) -> float:
-    """Return the largest growth (bytes) of the resident set over consecutive inference iterations."""
-    rows = case.run.program_iterations.sort_values("start_s")
-    rows = rows[rows["rss_bytes"].notna()]
-    is_own = rows["case"] == case.name
-    if case.trains or is_own.sum() < 2:
-        return 0.0
-    intervals = (is_own != is_own.shift()).cumsum()
-    growths = [float(part["rss_bytes"].iloc[-1] - part["rss_bytes"].iloc[0])
-               for _, part in rows[is_own].groupby(intervals[is_own])]
-    return max(max(growths, default=0.0), 0.0)
 
 
 _LEAST_BYTES = 24 * 2**20
@@ -68,7 +60,10 @@ def memory_growth(case: WatchedCase) -> Iterator[Finding]:
     rows = rows.assign(num_passes=rows["position"] - np.arange(len(rows)))
     rows = rows.iloc[min(3, len(rows) // 6):]
     for column, name in _SERIES.items():
-        series = _without_passes(rows, column)
+        sampled = rows[rows[column].notna()]
+        # Without what it grew by while charact's passes ran.
+        grown = sampled[column].diff().where(sampled["num_passes"].diff() == 0, 0.0)
+        series = grown.cumsum() + (sampled[column].iloc[0] if len(sampled) else 0.0)
         line = steady_growth(series, max(_LEAST_BYTES, _LEAST_FRAC * rows[column].max()), _FEWEST_SAMPLES)
         if line is not None and (column == "workers_bytes" or _lasts(series) or _holder(case, line.slope)):
             yield _growth_finding(case, name, line.slope, line.growth, rows[column])
@@ -102,13 +97,6 @@ def _within_evaluations(case: WatchedCase) -> Iterator[Finding]:
         (f"in {len(growths)} evaluations, it grows by {quantity(growth, 'B')} each, to {quantity(largest, 'B')}, and "
          "shrinks afterwards",), "high", memory_bytes=growth, memory_frac=growth / largest, place=place,
         phase="forward")
-
-
-def _without_passes(rows: pd.DataFrame, column: str) -> "pd.Series[float]":
-    """Return a column without what it grew by while charact's passes ran."""
-    rows = rows[rows[column].notna()]
-    grown: pd.Series[float] = rows[column].diff().where(rows["num_passes"].diff() == 0, 0.0)
-    return grown.cumsum() + (rows[column].iloc[0] if len(rows) else 0.0)
 
 
 def _lasts(series: "pd.Series[float]") -> bool:
@@ -154,7 +142,6 @@ class _Holder(NamedTuple):
 
 
 def _holder(case: WatchedCase, slope: float) -> _Holder | None:
-    """Return what holds memory by many tensors of one shape or by a large graph, or None."""
     num_before = max(case.inspection.iterations, default=0) + 1
     tensors = [each for each in case.inspection.held_tensors
                if each.bytes > slope * num_before / 4 and each.num_tensors >= num_before / 4]

@@ -82,8 +82,7 @@ def denormals(case: WatchedCase) -> Iterator[Finding]:
             "call torch.set_flush_denormal(True) before the loop"
             + ("; or pass fused=True to the optimizer" if layer is None else ""),
             case.saving(0.3 * spent_s, 0.97 * spent_s, "modelled"),
-            (f"{' and '.join(phases)} {'takes' if layer is None else 'take'} {quantity(spent_s, 's')}, "
-             f"{case.of_iteration(spent_s)}",),
+            (f"{' and '.join(phases)} {'takes' if layer is None else 'take'} {case.takes(spent_s)}",),
             phase=phases[0], layer=layer, setting="set_flush_denormal(False)")
 
 
@@ -127,8 +126,8 @@ def float64(case: WatchedCase) -> Iterator[Finding]:
         return
     longest = doubles.sort_values("time_s", ascending=False).iloc[0]
     layer = longest["layer"] if isinstance(longest["layer"], str) else None
-    evidence = [f"operators with float64 inputs take {quantity(spent_s, 's')}, {case.of_iteration(spent_s)}; the "
-                f"longest is {longest['operator']}" + (f" in {layer}" if layer else "")]
+    evidence = [f"operators with float64 inputs take {case.takes(spent_s)}; the longest is {longest['operator']}"
+                + (f" in {layer}" if layer else "")]
     evidence += [f"{model.name} has {model.dtypes['float64']:,} float64 values among its parameters and buffers"
                  for model in case.settings.models if (model.dtypes or {}).get("float64")]
     yield Finding(
@@ -179,13 +178,12 @@ def optimizer_loop(case: WatchedCase) -> Iterator[Finding]:
     yield Finding(
         f"{optimizer.class_} updates its {num_tensors:,} tensors one by one (for-loop implementation)",
         f"pass fused=True to {optimizer.class_} (foreach=True where a parameter group cannot be fused)", saving,
-        (f"update takes {quantity(update_s, 's')}, {case.of_iteration(update_s)}, for "
-         f"{optimizer.num_parameters:,} parameters in {num_tensors:,} tensors",),
+        (f"update takes {case.takes(update_s)}, for {optimizer.num_parameters:,} parameters in {num_tensors:,} "
+         "tensors",),
         place=Place.of(optimizer), phase="update", setting=f"{optimizer.class_}(fused=False)")
 
 
 def _group_by_group(case: WatchedCase) -> Iterator[Finding]:
-    """Yield a finding for an optimizer with nearly as many parameter groups as tensors."""
     for optimizer in case.settings.optimizers:
         num_groups, num_tensors = optimizer.num_groups or 0, optimizer.num_tensors or 0
         if num_groups < 16 or num_groups < num_tensors / 4 or optimizer.implementation == "for-loop":
@@ -196,7 +194,7 @@ def _group_by_group(case: WatchedCase) -> Iterator[Finding]:
             "them group by group",
             "put parameters with equal settings into one group: a step updates all tensors of a group at once",
             case.saving(0.25 * update_s, 0.9 * update_s, "modelled"),
-            (f"update takes {quantity(update_s, 's')}, {case.of_iteration(update_s)}",),
+            (f"update takes {case.takes(update_s)}",),
             place=Place.of(optimizer), phase="update", setting="parameter groups")
 
 

@@ -143,7 +143,6 @@ def _place(paths: Iterable[Path]) -> Path | None:
 
 
 def _cached(place: Path | None) -> _Cache:
-    """Return the content of the index file; nothing if there is none that can be used."""
     with contextlib.suppress(OSError, msgspec.MsgspecError, UnicodeDecodeError):
         cache = _Cache("") if place is None else msgspec.json.decode(place.read_bytes(), type=_Cache)
         if cache.made_by == _made_by():

@@ -34,7 +34,6 @@ def memory_by_layer(run: Run) -> pd.DataFrame:
 
 
 def _remaining(layers: list[str | None], held: list[float]) -> dict[str | None, float]:
-    """Return what each layer still holds at the last snapshot."""
     stack: list[tuple[str | None, float]] = []
     before = 0.0
     for layer, amount in zip(layers, held, strict=True):

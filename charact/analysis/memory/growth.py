@@ -115,7 +115,6 @@ def memory_growth(run: Run) -> pd.DataFrame:
 
 
 def _shape(positions: list[float], peaks: list[float]) -> dict[str, Any]:
-    """Return the shape of a series, and its line as columns of `memory_growth`."""
     line = fitted_line(positions, peaks)
     if line is None:
         return {"reason": "one input size only"}
@@ -162,7 +161,6 @@ def _square(positions: list[float], peaks: list[float]) -> dict[str, Any] | None
 
 
 def _line_bytes(line: Line) -> dict[str, Any]:
-    """Return a line as columns of `memory_growth`."""
     assert line.errors is not None
     columns: dict[str, Any] = {}
     for name, value, exact in zip(("slope", "fixed"), (line.slope, line.intercept), line.errors, strict=True):

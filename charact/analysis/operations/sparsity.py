@@ -85,7 +85,6 @@ def sparse_crossover(run: Run) -> pd.DataFrame:
 
 
 def _crossover(points: list[_Point]) -> tuple[float, float, float] | None:
-    """Return the density where ratios first exceed 1, and the measured densities around it; points are sorted."""
     certain = [number for number, point in enumerate(points) if point.faster in _FASTER]
     for first, last in pairwise(certain):
         if (points[first].faster, points[last].faster) == ("sparse", "dense"):
@@ -99,7 +98,6 @@ def _crossover(points: list[_Point]) -> tuple[float, float, float] | None:
 
 
 def _reason(points: list[_Point]) -> str:
-    """Return why there is no density at which ratios significantly pass 1."""
     if any(math.isnan(point.ratio) for point in points):
         return "no dense product of this size was measured"
     lowest, highest = share(points[0].density_frac), share(points[-1].density_frac)

@@ -53,7 +53,8 @@ def operation_times(run: Run) -> pd.DataFrame:
     rows["limit"] = bounds["limit"].where(rows["share_frac"].notna(), None)
     rows["flop_per_byte"] = rows["flop"] / rows["bytes"].where(rows["bytes"] > 0)
     rows["flop_per_s"], rows["bytes_per_s"] = rows["flop"] / rows["median_s"], rows["bytes"] / rows["median_s"]
-    rows["time_reason"] = pd.Series([_time_reason(row) for row in rows.to_dict("records")], rows.index, dtype="object")
+    untimed = rows["status"].astype("object").mask(rows["status"] == "ok", "the record has no repetitions")
+    rows["time_reason"] = untimed.where(rows["median_s"].isna(), None)
     rows["share_reason"] = pd.Series(
         [_share_reason(row) for row in rows.to_dict("records")], rows.index, dtype="object")
     return rows[[
@@ -81,12 +82,6 @@ def _bandwidth(run: Run, row: dict[Any, Any]) -> float:
     """Return the bandwidth ceiling of an operation (B/s): of the device's memory, or of its link to the host."""
     way = str(row["problem"]).rpartition(":")[2]
     return transfer_ceiling(run, row["device"], way) if way in _TRANSFERS else float(row["peak_bytes_per_s"])
-
-
-def _time_reason(row: dict[Any, Any]) -> str | None:
-    if pd.notna(row["median_s"]):
-        return None
-    return "the record has no repetitions" if row["status"] == "ok" else str(row["status"])
 
 
 def _share_reason(row: dict[Any, Any]) -> str | None:

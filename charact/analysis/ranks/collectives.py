@@ -68,7 +68,6 @@ def _late(run: Run) -> pd.DataFrame:
 
 
 def _of_best(run: Run, rows: pd.DataFrame) -> pd.DataFrame:
-    """Add of_best_frac and of_best_reason to rows with case, operation, group_size and bus_bytes_per_s."""
     best = {(ceiling["backend"], ceiling["num_ranks"], ceiling["operation"]): ceiling["bus_bytes_per_s"]
             for ceiling in run.manifest.get("collective_ceilings") or []}
     hosts = {entry.hostname for entry in run.entries}

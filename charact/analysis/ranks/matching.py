@@ -51,7 +51,6 @@ def rank_presence(run: Run) -> pd.DataFrame:
 
 
 def _ranges(numbers: Sequence[int]) -> str:
-    """Return sorted numbers as text: ranks 0–3, 5."""
     starts = [number for number in numbers if number - 1 not in set(numbers)]
     ends = [number for number in numbers if number + 1 not in set(numbers)]
     parts = [f"{start}" if start == end else f"{start}–{end}" for start, end in zip(starts, ends, strict=True)]

@@ -7,8 +7,8 @@ import pandas as pd
 from charact.analysis.common.cache import memoize
 from charact.analysis.common.significance import Sample, judged, timed
 from charact.analysis.profile.case_summary import iteration_times, phase_times
-from charact.analysis.ranks.matching import rank_cases
-from charact.analysis.ranks.rank_work import rank_work
+from charact.analysis.ranks.matching import mismatches, rank_cases, rank_collectives, why_not_recorded
+from charact.analysis.ranks.waiting import rank_phase_times, waits
 from charact.record.reader import Run
 
 CAUSES = ("imbalance_s", "exposed_s", "slower_compute_s", "rest_s")
@@ -95,17 +95,59 @@ def _row(run: Run, group: dict[str, Any], base: dict[str, Any] | None, kind: str
 
 
 def _causes(run: Run, group: dict[str, Any], ideal_s: float, lost_s: float) -> dict[str, Any]:
-    """Return the causes of the lost time, or why they are not known."""
     cases, work = rank_cases(run), rank_work(run)
     work = work[work["program"].isin(cases.loc[cases["case"].isin(group["cases"]), "program"])]
     if work.empty:
         return {"cause_reason": "a rank is missing"}
-    (row,) = work.to_dict("records")
+    row = work.iloc[0]
     if isinstance(row["reason"], str):
         return {"cause_reason": row["reason"]}
     slower_s = row["compute_s"] - ideal_s
     return {"imbalance_s": row["imbalance_s"], "exposed_s": row["exposed_s"], "slower_compute_s": slower_s,
             "rest_s": round(lost_s - row["imbalance_s"] - row["exposed_s"] - slower_s, 12)}
+
+
+@memoize
+def rank_work(run: Run) -> pd.DataFrame:
+    """Return how the mean rank of each program spends an iteration (medians over the iterations).
+
+    Columns: program; compute_s, in which the host does not wait for other ranks; imbalance_s, in which it waits for a
+    rank that calls a collective later; exposed_s, the rest of its waiting: communication that no computation hides;
+    reason, why these are not known.
+
+    *Error*: an imbalance is at most the waiting in its collective, so a rank that comes late behind computation of the
+    others is no imbalance. The start of an exchange on the last rank counts as exposed communication.
+    """
+    rows = []
+    for program, cases in rank_cases(run).groupby("program", sort=False):
+        rows.append([program, None, None, None, _why_unknown(run, str(program), cases)])
+        if rows[-1][-1] is not None:
+            continue
+        times, waited = (table[table["program"] == program] for table in (rank_phase_times(run), waits(run)))
+        is_waiting = times["phase"] == "communication"
+        per_rank = ["iteration", "rank"]
+        compute = times[~is_waiting].groupby(per_rank)["time_s"].sum()
+        waiting = times[is_waiting].groupby(per_rank)["time_s"].sum().reindex(compute.index, fill_value=0.0)
+        late = waited.assign(late_s=waited[["late_s", "exposed_s"]].min(axis=1)).groupby(per_rank)["late_s"].sum()
+        late = late.reindex(compute.index, fill_value=0.0)
+        rows[-1][1:4] = [float(values.groupby("iteration").mean().median())
+                         for values in (compute, late, waiting - late)]
+    columns = ["program", "compute_s", "imbalance_s", "exposed_s", "reason"]
+    return pd.DataFrame(rows, columns=columns).astype({"program": "str"})
+
+
+def _why_unknown(run: Run, program: str, cases: pd.DataFrame) -> str | None:
+    if reason := why_not_recorded(run, program):
+        return reason
+    unmatched = mismatches(run).set_index("program")["reason"]
+    if program in unmatched.index:
+        return str(unmatched[program])
+    if lost := sum(run.entry(case).passes.collectives.num_lost for case in cases["case"]):
+        return f"PyTorch’s flight recorder overwrote {lost} collectives: set TORCH_FR_BUFFER_SIZE to a larger number"
+    collectives = rank_collectives(run)
+    if collectives[collectives["program"] == program].empty:
+        return "the ranks exchanged nothing"
+    return None
 
 
 def _sample(run: Run, group: dict[str, Any]) -> Sample:

@@ -113,7 +113,6 @@ class _Program:
 
 
 def _judged(program: _Program) -> dict[str, Any]:
-    """Return the columns of a program whose iterations were matched."""
     waiting_s = float(program.caused_s.sum(axis=1).median())
     waiting_frac = waiting_s / program.median_s
     of_rank = program.caused_s.median()
@@ -142,9 +141,12 @@ def _straggler(program: _Program, rank: int, wait_s: float) -> dict[str, Any]:
     extra = program.extra_s(rank)
     phase = str(_largest(extra))
     frac = wait_s / program.median_s
+    waited, where = program.waited[program.waited["last_rank"] == rank].dropna(subset=["operation"]), ""
+    if len(waited):
+        inside, operation = _largest(waited.groupby(["phase", "operation"])["late_s"].sum())
+        where = f", most at the {operation} {'between phases' if inside == 'communication' else f'in {inside}'}"
     evidence = (f"rank {rank}’s {_named(phase)} takes {quantity(extra[phase], 's')} longer than that of the other "
-                f"ranks; the others wait {quantity(wait_s, 's')} ({share(frac)} of the iteration) for it"
-                f"{_where(program, rank)}")
+                f"ranks; the others wait {quantity(wait_s, 's')} ({share(frac)} of the iteration) for it{where}")
     advice = (f"speed up loading on rank {rank}: its storage, its loader processes, and the sizes of its samples"
               if phase == "data" else
               f"find out what differs on rank {rank}: its machine (clock, other programs), its share of the work, and "
@@ -189,13 +191,3 @@ def _low(values: Any) -> float:
 
 def _named(phase: str) -> str:
     return "time outside of all phases" if phase == "other" else phase
-
-
-def _where(program: _Program, rank: int) -> str:
-    """Return at which collective the others wait the most for a rank, as text."""
-    rows = program.waited[program.waited["last_rank"] == rank].dropna(subset=["operation"])
-    if rows.empty:
-        return ""
-    phase, operation = _largest(rows.groupby(["phase", "operation"])["late_s"].sum())
-    inside = "between phases" if phase == "communication" else f"in {phase}"
-    return f", most at the {operation} {inside}"

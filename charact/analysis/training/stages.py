@@ -121,7 +121,6 @@ def _of_case(summary: pd.DataFrame, table: pd.DataFrame, column: Any) -> "pd.Ser
 
 
 def _outcome(entry: CaseEntry) -> dict[str, Any]:
-    """Return the facts about a training from its manifest entry, by column of `training_summary`."""
     facts = entry.passes.training
     best, until, num_epochs = facts.best, facts.until, facts.num_epochs or 0
     target_reason = None if until else "no target was given"

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scipy.stats import mannwhitneyu, rankdata
 
 from charact.analysis.common.block_bootstrap import resampled_medians
-from charact.analysis.common.significance import Judgement, Sample, block_medians, judged, pooled, resampled, timed
+from charact.analysis.common.significance import Judgement, Pool, Sample, block_medians, judged, resampled, timed
 from charact.core.statistics import median_interval, rank_test, student_probability
 
 TIMES = st.lists(st.floats(0.5, 2.0), min_size=6, max_size=40)
@@ -36,8 +36,15 @@ def share(happens: Callable[[int], bool], num_trials: int = 100) -> float:
     return sum(happens(trial) for trial in range(num_trials)) / num_trials
 
 
+def pooled(*samples: Sample) -> Sample:
+    pool = Pool()
+    for sample in samples:
+        pool.add(sample)
+    return pool.sample()
+
+
 def runs(*values: float) -> Sample:
-    return pooled([Sample(value) for value in values])
+    return pooled(*map(Sample, values))
 
 
 MANY = st.lists(st.integers(0, 9), min_size=14, max_size=28)
@@ -154,7 +161,7 @@ def test_what_cannot_be_told_has_a_reason(base: Sample, new: Sample, reason: str
 
 
 def test_runs_with_different_amounts_of_work_do_not_compare() -> None:
-    varying = pooled([Sample(1.0, basis="10 epochs"), Sample(0.5, basis="5 epochs")])
+    varying = pooled(Sample(1.0, basis="10 epochs"), Sample(0.5, basis="5 epochs"))
     assert judged(Sample(1.0, basis="10 epochs"), varying).ratio is None
 
 
@@ -170,7 +177,7 @@ def test_a_measurement_against_itself_is_exactly_one(values: list[float]) -> Non
 @settings(deadline=None)
 @given(st.lists(TIMES, min_size=1, max_size=5), st.lists(TIMES, min_size=1, max_size=5))
 def test_what_is_swapped_is_inverted(base: list[list[float]], new: list[list[float]]) -> None:
-    one, other = (pooled([timed(values) for values in side]) for side in (base, new))
+    one, other = (pooled(*map(timed, side)) for side in (base, new))
     there, back = judged(one, other), judged(other, one)
     assert there.ratio is not None
     assert back.ratio == pytest.approx(1 / there.ratio)
