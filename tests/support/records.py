@@ -7,6 +7,7 @@ from typing import Any
 
 from charact.record.in_progress import write_manifest
 from charact.record.manifest import CaseEntry, typed_entry
+from charact.record.reader import Run, load_run
 from charact.record.schema import TABLES, Rows
 from charact.record.writer import RunWriter
 from support.kept import written_once
@@ -128,6 +129,11 @@ def publish(out: Path, name: str, facts: dict[str, Any],
         writer.add_case(entry if isinstance(entry, CaseEntry) else typed_entry(entry), tables)
     writer.close("complete")
     return writer.publish()
+
+
+def run_of(out: Path, *cases: tuple[dict[str, Any] | CaseEntry, dict[str, Rows]], **facts: Any) -> Run:
+    """The run of these entries and tables, with these facts in its manifest."""
+    return load_run(publish(out, "r", facts, *cases))
 
 
 @written_once

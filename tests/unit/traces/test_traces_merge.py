@@ -59,6 +59,9 @@ def test_the_clock_of_the_day_places_the_rows(tmp_path: Path) -> None:
     events = merged(tmp_path, early, late)
     assert [spans(events, row)[0]["ts"] for row in (0, 1)] == [0, 5000.75]  # 3,000.5 + 7,000.25 - 5,000 µs
     assert [spans(merged(tmp_path, late, early), row)[0]["ts"] for row in (0, 1)] == [5000.75, 0]
+    late.operator("aten::mm", 1000, 10)  # now it begins 999.5 µs before the other
+    assert [[span["ts"] for span in spans(merged(tmp_path, early, late), row)] for row in (0, 1)] == [
+        [999.5], [6000.25, 0]]
 
 
 def test_links_of_two_traces_do_not_meet(tmp_path: Path) -> None:

@@ -8,12 +8,10 @@ import pandas as pd
 import pytest
 from many_runs import write_copies
 from support import records
-from support.compared import record, scattered, side
+from support.compared import scattered, side
 
-from charact.analysis.common.significance import timed
-from charact.analysis.compare import Group, geometric_means, metric_ratios, ratios, unmatched_cases
+from charact.analysis.compare import Group, geometric_means, metric_ratios, ratios
 from charact.analysis.compare.differences import differences
-from charact.analysis.compare.group_facts import context_changes
 from charact.analysis.compare.pairs import MAX_HELD_RUNS
 from charact.analysis.compare.ratios import phases_by_side
 from charact.analysis.compare.selection import in_pair, most_different, read_parts, read_times
@@ -124,12 +122,6 @@ def test_repeats_are_not_resampled(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     assert not drawn
 
 
-def test_draws_are_computed_when_they_are_needed() -> None:
-    sample = timed([1.0, 1.1, 0.9, 1.0, 1.2, 1.0])
-    assert sample.draws is not None
-    assert sample.draws is sample.draws
-
-
 def test_of_many_cases_those_that_differ_most_are_chosen(tmp_path: Path) -> None:
     made = records.write_record(tmp_path / "one", sizes=(32,), modes=("infer",))
     base, new = (write_copies(made, tmp_path / name, 4, "sweep") for name in ("base", "new"))
@@ -142,20 +134,3 @@ def test_of_many_cases_those_that_differ_most_are_chosen(tmp_path: Path) -> None
     assert num_left == 3
     assert in_pair(sides, sides[1], {"resnet50_002-32-b8-infer-fp32-cpu"}) == {"resnet50_002-32-b8-infer-fp32-cpu"}
     assert most_different(sides, 4)[1] == 0
-
-
-def test_the_nearest_case_is_one_of_the_same_workload(tmp_path: Path) -> None:
-    """A case of another workload may share more of its other coordinates."""
-    mine = records.case_entry("vgg16", 32, "train")
-    alike = records.case_entry("vgg16", 64, "infer", batch_size=16)
-    other = records.case_entry("alexnet", 32, "train")
-    found = unmatched_cases([side("a", record(tmp_path, mine)), side("b", record(tmp_path, other, alike))])
-    assert found["why"][0] == "mode train here, infer there, input size 32 here, 64 there, batch size 8 here, 16 there"
-
-
-def test_a_fact_of_many_values_names_the_first_ones(tmp_path: Path) -> None:
-    entry = records.case_entry("vgg16", 32, "train")
-    base = record(tmp_path, entry, options={"seed": 0})
-    new = [record(tmp_path, entry, options={"seed": seed}) for seed in range(12)]
-    rows = context_changes(side("a", base), Group("b", tuple(new))).set_index("fact")
-    assert rows.loc["options.seed"].to_list() == ["0", "0; 1; 10; 11; 2; 3; 4; 5; 4 more"]

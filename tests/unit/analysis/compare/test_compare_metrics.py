@@ -10,15 +10,13 @@ import pandas as pd
 import pytest
 from support.compared import record, scattered, side
 from support.operation_records import vo
-from support.records import case_entry, manifest, write_inference, write_training
+from support.records import case_entry, manifest, run_of, write_inference, write_training
 
 from charact.analysis.compare import Group, metric_ratios, speedups
 from charact.analysis.compare.metrics import all_metrics
 from charact.analysis.compare.samples import time_samples
 from charact.record.in_progress import write_manifest
-from charact.record.manifest import typed_entry
 from charact.record.reader import Run, load_run
-from charact.record.writer import RunWriter
 
 
 def edited(path: Path, change: Any) -> Run:
@@ -105,15 +103,12 @@ def test_of_an_inference(tmp_path: Path) -> None:
 def test_energy_of_other_meters_does_not_compare(tmp_path: Path) -> None:
     runs = []
     for source, joules in (("rapl", 50.0), ("nvml", 20.0), ("rapl", 40.0)):
-        writer = RunWriter(tmp_path, "some", manifest("profile"))
         entry = case_entry("vgg16", 32, "train")
         entry["passes"]["counters"] = {"status": "ok", "reason": None, "num_iterations": 10, "duration_s": 1.0,
                                        "sources": {source: {"status": "ok", "reason": None, "missing": {}}}}
         counter = {"phase": None, "time_s": None, "rank": 0, "device": "cpu", "source": source,
                    "counter": "energy_j", "value": joules}  # fmt: skip
-        writer.add_case(typed_entry(entry), {"counters": [counter]})
-        writer.close("complete")
-        runs.append(load_run(writer.publish()))
+        runs.append(run_of(tmp_path, (entry, {"counters": [counter]}), **manifest("profile")))
     sides = [side(label, run) for label, run in zip("abc", runs, strict=True)]
     found = metric_ratios(sides).query("metric == 'energy'").set_index("side")
     assert found["base"].to_list() == [5.0, 5.0]

@@ -6,9 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.compared import CASE, scattered
-from support.records import manifest, watched_entry
+from support.records import manifest, run_of, watched_entry
 
-from charact import load_run
 from charact.analysis.common.significance import (
     MIN_TURNS,
     ONE_RUN_EACH,
@@ -20,9 +19,7 @@ from charact.analysis.common.significance import (
 )
 from charact.analysis.compare import Group, Turns, ratios
 from charact.analysis.compare.turns import TurnTimes, decision, separation, turn_decisions
-from charact.record.manifest import typed_entry
 from charact.record.reader import Run
-from charact.record.writer import RunWriter
 
 NUM_SIMULATED, MOST_TURNS = 300, 30
 
@@ -91,20 +88,19 @@ def test_a_few_disturbed_turns_do_not_hide_a_difference() -> None:
     assert value_of_turns(of_runs(*base)) == pytest.approx(1, rel=0.02)
 
 
-def test_an_interval_needs_four_turns_with_a_run_of_each() -> None:
+def test_few_unpaired_and_equal_turns() -> None:
     assert judged_by_turns(Sample(1.0), Sample(2.0)).reason is None
     assert judged_by_turns(of_runs(1, 1), of_runs(2, 2)) == Judgement(2.0, reason="2 turns: an interval needs 4")
+    assert judged_by_turns(of_runs(1, 1, 1, 1), of_runs(2, 2, 2, 2.1)).low is not None
     unpaired = of_runs(1, 1.1, 1.05), of_runs(2, 2.1)
     assert judged_by_turns(*unpaired) == judged(*unpaired)
-
-
-def test_equal_values_have_no_doubt() -> None:
     assert judged_by_turns(of_runs(2, 2, 2, 2), of_runs(2, 2, 2, 2))[:5] == (1, 1, 1, 1, False)
     assert judged_by_turns(of_runs(2, 2, 2, 2), of_runs(4, 4, 4, 4)).significant
 
 
 @pytest.mark.parametrize(("low", "high", "significant", "expected"), [
     (0.98, 1.02, False, "same"), (0.96, 1.01, False, "undecided"), (1.01, 1.02, True, "slower"),
+    (0.97, 1.03, False, "same"), (0.98, 1.04, False, "undecided"),
     (0.3, 0.4, True, "faster"), (None, None, False, "undecided"),
 ])
 def test_decisions(low: float | None, high: float | None, significant: bool, expected: str) -> None:
@@ -128,14 +124,12 @@ def test_turns_are_decided_case_by_case(tmp_path: Path) -> None:
 def test_a_watched_programs_case_of_little_time_need_not_be_decided(tmp_path: Path, infer_s: float, decides: bool
                                                                     ) -> None:
     def run(*times_s: float) -> Run:
-        writer = RunWriter(tmp_path, "train", manifest("run", "train.py") | {"options": {"script": "train.py"}})
+        cases = []
         for mode, time_s in zip(("train", "infer"), times_s, strict=True):
             rows = [{"iteration": number, "phase": "forward", "part": None, "host_s": time_s, "device_s": None}
                     for number in range(20)]
-            writer.add_case(typed_entry(watched_entry("train.py", case=f"train-{mode}", mode=mode)),
-                            {"iterations": rows})
-        writer.close("complete")
-        return load_run(writer.publish())
+            cases.append((watched_entry("train.py", case=f"train-{mode}", mode=mode), {"iterations": rows}))
+        return run_of(tmp_path, *cases, **manifest("run", "train.py") | {"options": {"script": "train.py"}})
 
     times = TurnTimes()
     for number in range(MIN_TURNS):
@@ -158,7 +152,13 @@ def test_the_same_runs_are_judged_by_how_their_number_came_about(tmp_path: Path)
     assert rows["decided"]["high"] > rows["repeat"]["high"]
 
 
-def test_single_runs_are_not_separated(tmp_path: Path) -> None:
-    sides = [Group("a", (scattered(tmp_path),)), Group("b", (scattered(tmp_path, {"backward": 2.0}),))]
-    assert separation(sides, CASE, "b") is None
-    assert ratios(sides, "case")["reason"].to_list() == [ONE_RUN_EACH]
+@pytest.mark.parametrize(("num_base", "num_new", "slowness", "expected"), [
+    (1, 1, 2.0, None), (2, 1, 2.0, None), (2, 2, 2.0, "slower"), (2, 2, 0.5, "faster"), (2, 2, 1.0, None)])
+def test_separation_needs_two_runs_each(tmp_path: Path, num_base: int, num_new: int, slowness: float,
+                                        expected: str | None) -> None:
+    base, new = (Group(label, tuple(scattered(tmp_path, {"backward": factor}, seed=number, num_iterations=8)
+                                    for number in range(count)))
+                 for label, factor, count in (("a", 1.0, num_base), ("b", slowness, num_new)))
+    assert separation([base, new], CASE, "b") == expected
+    if num_base == num_new == 1:
+        assert ratios([base, new], "case")["reason"].to_list() == [ONE_RUN_EACH]

@@ -1,4 +1,4 @@
-"""Which cases of several sides are the same, and how the nearest of those that are not differs."""
+"""Which cases of several groups are the same, and how the nearest of those that are not differs."""
 
 from pathlib import Path
 from typing import Any
@@ -18,10 +18,12 @@ from charact.analysis.compare import (
     unmatched_cases,
 )
 
+ENTRY = case_entry("vgg16", 32, "train")
+OTHER = case_entry("vgg16", 64, "train")
+
 
 def test_a_case_is_the_same_on_another_device(tmp_path: Path) -> None:
-    entry = case_entry("vgg16", 32, "train")
-    sides = [side("cpu", record(tmp_path, entry)), side("gpu", record(tmp_path, on_device(entry, "cuda:0")))]
+    sides = [side("cpu", record(tmp_path, ENTRY)), side("gpu", record(tmp_path, on_device(ENTRY, "cuda:0")))]
     assert matched_cases(sides)[["case", "side", "run", "run_case"]].to_numpy().tolist() == [
         ["vgg16-32-b8-train-fp32", "cpu", 0, "vgg16-32-b8-train-fp32-cpu"],
         ["vgg16-32-b8-train-fp32", "gpu", 0, "vgg16-32-b8-train-fp32-cuda0"],
@@ -29,11 +31,14 @@ def test_a_case_is_the_same_on_another_device(tmp_path: Path) -> None:
     assert unmatched_cases(sides).empty
 
 
-def test_repeats_of_a_side_stand_together(tmp_path: Path) -> None:
-    runs = [record(tmp_path, case_entry("vgg16", 32, "train")) for _ in range(3)]
+def test_repeats_are_in_order_and_the_same_case_twice_in_a_run_is_matched_by_it(tmp_path: Path) -> None:
+    runs = [record(tmp_path, ENTRY) for _ in range(3)]
     matched = matched_cases([side("one", *runs[:2]), side("other", runs[2])])
     assert matched[["side", "run"]].to_numpy().tolist() == [["one", 0], ["one", 1], ["other", 0]]
     assert set(matched["case"]) == {"vgg16-32-b8-train-fp32-cpu"}
+    twice = record(tmp_path, on_device(ENTRY, "cuda:0"), on_device(ENTRY, "cuda:1"))
+    assert matched_cases([side("one", twice), side("other", twice)])["run_case"].to_list() == [
+        f"vgg16-32-b8-train-fp32-cuda{number}" for number in (0, 0, 1, 1)]
 
 
 @pytest.mark.parametrize(("change", "why"), [
@@ -43,54 +48,22 @@ def test_repeats_of_a_side_stand_together(tmp_path: Path) -> None:
     ({"variant": ""}, "variant imagenet here, unknown there"),
     ({"workload": "alexnet"}, "it has no case of vgg16"),
     ({"world_size": 2}, "world size 1 here, 2 there"),
+    # Another workload may share more of its other coordinates.
+    ({"input_size": 64, "batch_size": 16, "mode": "infer"},
+     "mode train here, infer there, input size 32 here, 64 there, batch size 8 here, 16 there"),
 ])
-def test_the_nearest_case_tells_why(tmp_path: Path, change: dict[str, Any], why: str) -> None:
-    entry = case_entry("vgg16", 32, "train")
-    far = case_entry("vgg16", 64, "infer", batch_size=3) | {"case": "far", "data": "a", "variant": "b"}
-    other = record(tmp_path, far, entry | change | {"case": "near"})
-    found = unmatched_cases([side("one", record(tmp_path, entry)), side("other", other)])
-    if "workload" in change:
-        other = record(tmp_path, entry | change)
-        found = unmatched_cases([side("one", record(tmp_path, entry)), side("other", other)])
-    assert found.iloc[0].to_list() == [entry["case"], "one", "other", why]
+def test_why_a_case_is_unmatched(tmp_path: Path, change: dict[str, Any], why: str) -> None:
+    others = [] if "workload" in change else [
+        case_entry("vgg16", 128, "infer", batch_size=3) | {"case": "far", "data": "a", "variant": "b"},
+        case_entry("alexnet", 32, "train")]
+    sides = [side("one", record(tmp_path, ENTRY)), side("other", record(tmp_path, *others, ENTRY | change))]
+    assert unmatched_cases(sides).iloc[0].to_list() == [ENTRY["case"], "one", "other", why]
 
 
 def test_options_tell_cases_apart(tmp_path: Path) -> None:
-    entry = case_entry("vgg16", 32, "train")
-    compiled = record(tmp_path, entry, options={"compiled": True})
-    found = unmatched_cases([side("one", record(tmp_path, entry)), side("other", compiled)])
-    assert found["why"].to_list() == ["compiled no here, yes there", "compiled yes here, no there"]
-
-
-def test_a_side_without_cases_lacks_all(tmp_path: Path) -> None:
-    sides = [side("one", record(tmp_path, case_entry("vgg16", 32, "train"))), side("none", record(tmp_path))]
-    assert matched_cases(sides).empty
-    assert unmatched_cases(sides)["why"].to_list() == ["it has no cases"]
-    assert all(ratios(sides, by).empty for by in RATIOS_BY)
-    assert metric_ratios(sides).empty
-    assert speedups(sides).empty
-    assert geometric_means(sides, "workload").empty
-
-
-def test_what_the_baseline_lacks_is_listed(tmp_path: Path) -> None:
-    one, both = case_entry("vgg16", 32, "train"), case_entry("vgg16", 64, "train")
-    sides = [side("a", record(tmp_path, both)), side("b", record(tmp_path, one, both)),
-             side("c", record(tmp_path, one))]  # fmt: skip
-    assert set(matched_cases(sides)["case"]) == {both["case"]}
-    assert unmatched_cases(sides)[["case", "side", "missing_in"]].to_numpy().tolist() == [
-        [one["case"], "b", "a"], [both["case"], "a", "c"], [one["case"], "c", "a"]]
-
-
-def test_the_same_case_twice_in_a_run_is_matched_in_order(tmp_path: Path) -> None:
-    entry = case_entry("vgg16", 32, "train")
-    run = record(tmp_path, on_device(entry, "cuda:0"), on_device(entry, "cuda:1"))
-    matched = matched_cases([side("one", run), side("other", run)])
-    assert matched["run_case"].to_list() == [
-        "vgg16-32-b8-train-fp32-cuda0", "vgg16-32-b8-train-fp32-cuda0",
-        "vgg16-32-b8-train-fp32-cuda1", "vgg16-32-b8-train-fp32-cuda1"]
-
-
-def test_hot_operations_are_not_matched_with_cold_ones(tmp_path: Path) -> None:
+    compiled = record(tmp_path, ENTRY, options={"compiled": True})
+    unmatched = unmatched_cases([side("one", record(tmp_path, ENTRY)), side("other", compiled)])
+    assert unmatched["why"].to_list() == ["compiled no here, yes there", "compiled yes here, no there"]
     cold, hot = (Operations(tmp_path, options={"hot": hot}).add("gemm:8x8x8", {"forward": 0.1}).run()
                  for hot in (False, True))
     sides = [side("cold", cold), side("hot", hot)]
@@ -98,3 +71,18 @@ def test_hot_operations_are_not_matched_with_cold_ones(tmp_path: Path) -> None:
     assert unmatched_cases(sides)["why"].to_list() == [
         "inputs hot in a cache no here, yes there", "inputs hot in a cache yes here, no there"]
     assert matched_cases([side("one", hot), side("other", hot)])["side"].to_list() == ["one", "other"]
+
+
+def test_a_group_without_cases_lacks_all(tmp_path: Path) -> None:
+    sides = [side("one", record(tmp_path, ENTRY)), side("none", record(tmp_path))]
+    assert unmatched_cases(sides)["why"].to_list() == ["it has no cases"]
+    tables = [matched_cases(sides), metric_ratios(sides), speedups(sides), geometric_means(sides, "workload")]
+    assert all(table.empty for table in [*tables, *(ratios(sides, by) for by in RATIOS_BY)])
+
+
+def test_what_the_baseline_lacks_is_listed(tmp_path: Path) -> None:
+    sides = [side("a", record(tmp_path, OTHER)), side("b", record(tmp_path, ENTRY, OTHER)),
+             side("c", record(tmp_path, ENTRY))]  # fmt: skip
+    assert set(matched_cases(sides)["case"]) == {OTHER["case"]}
+    assert unmatched_cases(sides)[["case", "side", "missing_in"]].to_numpy().tolist() == [
+        [ENTRY["case"], "b", "a"], [OTHER["case"], "a", "c"], [ENTRY["case"], "c", "a"]]

@@ -5,12 +5,11 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from support.counter_records import KERNEL, gpu_entry, row, write_gpu
+from support.records import run_of
 
 from charact.analysis.efficiency.kernels import counted_kernels, top_kernels
 from charact.analysis.efficiency.utilization import UTILIZATION_METRICS
-from charact.record.manifest import typed_entry
 from charact.record.reader import load_run
-from charact.record.writer import RunWriter
 
 
 def kernel(name: str, device_s: float, occupancy_frac: float | None, phase: str = "forward") -> dict[str, object]:
@@ -21,10 +20,8 @@ def kernel(name: str, device_s: float, occupancy_frac: float | None, phase: str 
 
 
 def test_kernels_are_summed_over_phases_and_occupancy_is_weighted_by_time(tmp_path: Path) -> None:
-    writer = RunWriter(tmp_path, "gpu", {})
     rows = [kernel("gemm", 0.003, 0.2), kernel("gemm", 0.001, 0.6, "backward"), kernel("Memcpy HtoD", 0.001, None)]
-    writer.add_case(typed_entry(gpu_entry()), {"kernels": rows})
-    gemm, copy = top_kernels(load_run(writer.close("complete"))).to_dict("records")
+    gemm, copy = top_kernels(run_of(tmp_path, (gpu_entry(), {"kernels": rows}))).to_dict("records")
     assert (gemm["kernel"], gemm["num_calls"], gemm["device_s"]) == ("gemm", 4.0, pytest.approx(0.004))
     assert gemm["share_frac"] == pytest.approx(0.8)
     assert gemm["occupancy_frac"] == pytest.approx((0.2 * 3 + 0.6 * 1) / 4)
@@ -58,12 +55,10 @@ def test_what_was_counted_of_a_kernel_is_averaged_over_its_time_and_joined_whate
 
 
 def test_a_metric_that_was_read_of_one_launch_only_is_averaged_over_its_time_alone(tmp_path: Path) -> None:
-    writer = RunWriter(tmp_path, "gpu", {})
     rows = [row("ncu", "kernel_s", 3.0, kernel="k", phase="forward"),
             row("ncu", "kernel_s", 1.0, kernel="k", phase=None),
             row("ncu", "warp_occupancy_frac", 0.5, kernel="k", phase=None)]  # fmt: skip
-    writer.add_case(typed_entry(gpu_entry()), {"counters": rows})
-    (counted,) = counted_kernels(load_run(writer.close("complete"))).to_dict("records")
+    (counted,) = counted_kernels(run_of(tmp_path, (gpu_entry(), {"counters": rows}))).to_dict("records")
     assert (counted["kernel_s"], counted["warp_occupancy_frac"]) == (4.0, 0.5)
     assert pd.isna(counted["flop_per_s"])
 
@@ -71,6 +66,5 @@ def test_a_metric_that_was_read_of_one_launch_only_is_averaged_over_its_time_alo
 def test_counted_names_that_differ_in_blanks_only_do_not_repeat_a_kernel(tmp_path: Path) -> None:
     counters = [row("ncu", name, value, phase="forward", kernel=kernel_name) for kernel_name in ("a<1, 2>", "a<1,2>")
                 for name, value in (("kernel_s", 0.01), ("warp_occupancy_frac", 0.5))]
-    writer = RunWriter(tmp_path, "gpu", {})
-    writer.add_case(typed_entry(gpu_entry()), {"kernels": [kernel("a<1, 2>", 0.01, 0.5)], "counters": counters})
-    assert top_kernels(load_run(writer.close("complete")))["kernel"].tolist() == ["a<1, 2>"]
+    run = run_of(tmp_path, (gpu_entry(), {"kernels": [kernel("a<1, 2>", 0.01, 0.5)], "counters": counters}))
+    assert top_kernels(run)["kernel"].tolist() == ["a<1, 2>"]

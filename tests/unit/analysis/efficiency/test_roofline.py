@@ -6,9 +6,15 @@ from typing import Any
 import numpy as np
 import pytest
 from support import records
-from support.judged import CEILINGS, ceilings_of, counted, judged, operator
+from support.judged import CEILINGS, ceiling, ceilings_of, counted, judged, operator
 
-from charact.analysis.efficiency.ceilings import case_ceilings, ceilings, ceilings_reason
+from charact.analysis.efficiency.ceilings import (
+    case_ceilings,
+    ceilings,
+    ceilings_reason,
+    product_ceiling,
+    transfer_ceiling,
+)
 from charact.analysis.efficiency.roofline import By, roofline
 from charact.record.reader import load_run
 
@@ -57,6 +63,18 @@ class TestCeilings:
     def test_of_the_first_device_hold_where_its_number_is_not_told(self, tmp_path: Path) -> None:
         run = judged(tmp_path, PHASES, entry={"device": "cuda"}, ceilings=ceilings_of("cuda:0"))
         assert case_ceilings(run)["peak_flop_per_s"][0] == 1e12
+
+    def test_of_products_and_transfers(self, tmp_path: Path) -> None:
+        rows = [*ceilings_of("cuda:0"), ceiling("host_to_device", 1e10, device="cuda:0"),
+                ceiling("host_to_device", 2e10, device="cuda:0"), ceiling("host_to_device", 3e10, device="cuda:1"),
+                ceiling("device_to_host", 4e10, device="cuda:0")]
+        run = judged(tmp_path, PHASES, ceilings=rows)
+        ways = "host_to_device", "device_to_host"
+        assert [transfer_ceiling(run, "cuda", way) for way in ways] == [2e10, 4e10]
+        assert transfer_ceiling(run, "cuda:1", ways[0]) == 3e10
+        assert [product_ceiling(run, "cuda", precision) for precision in ("fp32", "pure-bf16")] == [1e12, 2e12]
+        assert np.isnan([transfer_ceiling(run, "cuda:1", ways[1]), product_ceiling(run, "cuda:1", "fp32"),
+                         product_ceiling(run, "cuda", "fp16")]).all()
 
     def test_of_a_record_that_is_older(self, record: Path) -> None:
         run = load_run(record)

@@ -23,10 +23,8 @@ from charact.analysis.memory.composition import (
 from charact.analysis.memory.growth import case_series, memory_growth, memory_steps, of_series, training_to_inference
 from charact.analysis.memory.limits import memory_fits, out_of_memory, out_of_memory_composition
 from charact.analysis.profile.case_summary import case_summary
-from charact.record.manifest import typed_entry
 from charact.record.reader import Run, load_run
 from charact.record.schema import MEMORY_CATEGORIES
-from charact.record.writer import RunWriter
 
 TRAIN, INFER = "resnet18-256-b8-train-fp32-cpu", "resnet18-256-b8-infer-fp32-cpu"
 RAN_OUT, TOO_LARGE = "resnet18-384-b8-train-fp32-cpu", "resnet18-352-b8-train-fp32-cpu"
@@ -41,11 +39,9 @@ def true_bytes(kind: str, mode: str, size: int) -> float:
 
 def measured_run(tmp_path: Path, *sizes: int) -> Run:
     """A run of trainings that were measured at these sizes."""
-    writer = RunWriter(tmp_path, "r", {})
-    for size in sizes:
-        writer.add_case(typed_entry(made.memory_entry("image", "train", size, measured=True)),
-                        {"memory": made.memory_rows("image", "train", size, measured=True)})  # fmt: skip
-    return load_run(writer.close("complete"))
+    return records.run_of(tmp_path, *((made.memory_entry("image", "train", size, measured=True),
+                                       {"memory": made.memory_rows("image", "train", size, measured=True)})
+                                      for size in sizes))  # fmt: skip
 
 
 def test_origins_sum_to_their_category(run: Run) -> None:
@@ -111,14 +107,13 @@ def test_growth_is_what_a_position_adds_and_what_is_fixed(run: Run) -> None:
 
 def run_of_peaks(directory: Path, *peaks: dict[str, float], first: int = 32) -> Run:
     """A run of trainings at 32, 48, 64, ... pixels whose estimated peaks have these bytes by category."""
-    writer = RunWriter(directory, "r", {"options": {"command": "memory"}})
+    cases = []
     for number, held in enumerate(peaks):
         place = {"phase": "backward", "layer": f"layer{number}", "operator": "aten::convolution_backward"}
         rows = [{"kind": "peak", "method": "predicted", **place, "category": category, "bytes": num_bytes}
                 for category, num_bytes in held.items()]  # fmt: skip
-        writer.add_case(typed_entry(made.memory_entry("image", "train", first + 16 * number, measured=False)),
-                        {"memory": rows})
-    return load_run(writer.close("complete"))
+        cases.append((made.memory_entry("image", "train", first + 16 * number, measured=False), {"memory": rows}))
+    return records.run_of(directory, *cases, options={"command": "memory"})
 
 
 def test_growth_that_bends_a_little_is_a_line_with_an_interval(tmp_path: Path) -> None:
@@ -272,9 +267,7 @@ def test_reserved_memory_of_a_gpu(tmp_path: Path) -> None:
     entry = made.memory_entry("image", "train", 64, measured=True)
     entry["passes"]["memory"] |= {"peak_bytes": 1e8, "reserved_peak_bytes": 1.2e8, "allocator_peak_bytes": 1.01e8}
     entry["passes"]["prediction"] |= {"reserved_peak_bytes": 1.1e8, "context_bytes": 5e8, "needed_bytes": 6.1e8}
-    writer = RunWriter(tmp_path, "r", {})
-    writer.add_case(typed_entry(entry | {"device": "cuda"}), {})
-    needs = next(memory_needs(load_run(writer.close("complete"))).itertuples())
+    needs = next(memory_needs(records.run_of(tmp_path, (entry | {"device": "cuda"}, {}))).itertuples())
     assert needs.reserved_ratio == pytest.approx(1.2)
     assert (needs.predicted_reserved_bytes, needs.context_bytes, needs.needed_bytes) == (1.1e8, 5e8, 6.1e8)
 
@@ -322,25 +315,21 @@ def test_memory_runs_are_compared_by_their_peaks(run: Run, record: Path) -> None
 
 
 def test_cases_of_ranks_are_a_series_of_their_own(tmp_path: Path) -> None:
-    writer = RunWriter(tmp_path, "m", {})
-    for name, facts in (("alone", {}), ("ranks", {"parallel": "fsdp2", "world_size": 8}), ("more", {
-            "parallel": "fsdp2", "world_size": 16}), ("a rank of a script", {"world_size": 8})):
-        writer.add_case(typed_entry(records.case_entry("r", 32, "train") | {"case": name} | facts), {})
-    writer.close("complete")
-    series = case_series(load_run(writer.publish())).set_index("case")["ranks"]
+    ranks = {"alone": {}, "ranks": {"parallel": "fsdp2", "world_size": 8},
+             "more": {"parallel": "fsdp2", "world_size": 16}, "a rank of a script": {"world_size": 8}}
+    run = records.run_of(tmp_path, *((records.case_entry("r", 32, "train") | {"case": name} | facts, {})
+                                     for name, facts in ranks.items()))
+    series = case_series(run).set_index("case")["ranks"]
     assert series.to_dict() == {"alone": "", "ranks": "fsdp2 over 8 ranks", "more": "fsdp2 over 16 ranks",
                                 "a rank of a script": ""}
 
 
 def _grown(tmp_path: Path, peaks: dict[int, float]) -> pd.DataFrame:
     """Growth of a series of trainings on sequences with these peaks (bytes) by length."""
-    writer = RunWriter(tmp_path, "r", {})
-    for size, peak in peaks.items():
-        entry = records.case_entry("lm", size, "train") | {"input_kind": "sequence"}
-        writer.add_case(typed_entry(entry),
-                        {"memory": [{"kind": "peak", "method": "measured", "phase": "backward", "time_s": None,
-                                            "category": "activations", "bytes": peak}]})
-    return memory_growth(load_run(writer.close("complete")))
+    row = {"kind": "peak", "method": "measured", "phase": "backward", "time_s": None, "category": "activations"}
+    return memory_growth(records.run_of(tmp_path, *(
+        (records.case_entry("lm", size, "train") | {"input_kind": "sequence"}, {"memory": [row | {"bytes": peak}]})
+        for size, peak in peaks.items())))
 
 
 def test_a_square_is_no_line(tmp_path: Path) -> None:

@@ -7,13 +7,11 @@ import pytest
 from support import operation_records as made
 from support.judged import CEILINGS, ceiling
 from support.operation_records import Operations
+from support.records import run_of
 
 from charact.analysis.operations.sparsity import sparse_crossover, sparse_speeds
 from charact.analysis.operations.timings import operation_cases, operation_shares, operation_times, suite_totals
 from charact.analysis.profile.case_summary import case_summary
-from charact.record.manifest import typed_entry
-from charact.record.reader import load_run
-from charact.record.writer import RunWriter
 
 
 def test_a_suite_takes_as_long_and_counts_as_much_as_its_problems(tmp_path: Path) -> None:
@@ -68,10 +66,9 @@ def test_without_a_ceiling_the_reason_stands_there(tmp_path: Path, ceilings: lis
 
 
 def test_few_repetitions_have_no_interval(tmp_path: Path) -> None:
-    writer = RunWriter(tmp_path, "few", {})
-    writer.add_case(typed_entry(made.entry("gemm:1x1x1")), {"problems": [made.problem_row("gemm:1x1x1")],
-                                               "repetitions": made.repetition_rows(1.0, times=(0.9, 1.0, 1.1))})
-    (row,) = operation_times(load_run(writer.close("complete"))).to_dict("records")
+    run = run_of(tmp_path, (made.entry("gemm:1x1x1"), {
+        "problems": [made.problem_row("gemm:1x1x1")], "repetitions": made.repetition_rows(1.0, times=(0.9, 1.0, 1.1))}))
+    (row,) = operation_times(run).to_dict("records")
     assert row["median_s"] == 1.0
     assert math.isnan(row["low_s"])
 
@@ -176,14 +173,14 @@ def test_where_none_is_certain_there_is_no_crossover(tmp_path: Path, ratios: dic
 
 
 def test_too_few_repetitions_make_no_crossover_certain(tmp_path: Path) -> None:
-    writer = RunWriter(tmp_path, "few", {})
+    cases = []
     for name, layout, sparsity, time_s in [("s0.99:csr", "csr", 0.99, 0.1), ("s0.5:csr", "csr", 0.5, 9.0),
                                            ("s0.5:dense", "dense", 0.5, 1.0)]:
         problem = f"sparse_gemm:8x8x8:{name}"
         rows = [made.problem_row(problem, layout=layout, sparsity_frac=sparsity)]
         repetitions = made.repetition_rows(time_s, times=(1.0, 1.0, 1.0))
-        writer.add_case(typed_entry(made.entry(problem)), {"problems": rows, "repetitions": repetitions})
-    (found,) = sparse_crossover(load_run(writer.close("complete"))).to_dict("records")
+        cases.append((made.entry(problem), {"problems": rows, "repetitions": repetitions}))
+    (found,) = sparse_crossover(run_of(tmp_path, *cases)).to_dict("records")
     assert found["reason"].endswith("too few repetitions hide which is faster at all 2 densities")
 
 

@@ -19,10 +19,8 @@ from charact.analysis.common.pass_status import (
 from charact.analysis.memory.composition import memory_by_phase, memory_composition
 from charact.analysis.memory.growth import memory_by_size
 from charact.analysis.profile.case_summary import case_summary
-from charact.record.manifest import typed_entry
 from charact.record.reader import load_run
 from charact.record.schema import MEMORY_CATEGORIES
-from charact.record.writer import RunWriter
 from charact.views.tables import format as fmt
 
 TRAIN = "resnet50-224-b8-train-fp32-cpu"
@@ -69,7 +67,7 @@ def test_reasons_come_from_the_manifest(tmp_path: Path) -> None:
     ({"passes": {"memory": {"status": "ok"}}}, {}, {}, None),
     ({"passes": {"memory": {"status": "failed", "reason": "busy"}}}, {}, {}, "busy"),
     ({"passes": {"memory": {"status": "skipped"}}}, {}, {}, "pass skipped"),
-    ({}, {"passes": {"memory": {"status": "ok"}}}, {}, "not measured"),
+    ({}, {"passes": {"memory": {"status": "ok"}}}, {}, "not measured"), ({}, {}, {"script": "a.py"}, "not measured"),
     ({}, {"passes": {"memory": {"status": "ok"}}}, {"script": "a.py"}, "taken over second only"),
     ({}, {"passes": {"memory": {"status": "failed", "reason": "busy"}}}, {"script": "a.py"}, "busy"),
 ])
@@ -104,12 +102,8 @@ def test_a_case_without_its_tables_keeps_its_row(record: Path) -> None:
 def test_a_case_that_missed_its_precision_says_so(tmp_path: Path) -> None:
     entry = records.case_entry("r", 32, "train")
     entry["passes"]["timing"] |= {"interval_frac": 0.148, "ended_by": "max_seconds"}
-    writer = RunWriter(tmp_path, "r", {})
-    writer.add_case(typed_entry(entry), records.case_tables("train", 32))
     met = records.case_entry("r", 64, "train")
-    writer.add_case(typed_entry(met), records.case_tables("train", 64))
-    writer.close("complete")
-    run = load_run(writer.publish())
+    run = records.run_of(tmp_path, (entry, records.case_tables("train", 32)), (met, records.case_tables("train", 64)))
     missed = missed_precision(run, entry["case"])
     assert missed == MissedPrecision(interval_frac=0.148, target_frac=0.02, ended_by="max_seconds")
     assert fmt.missed_precision(missed) == "± 14.8 %, above the target of 2.0 %: time limit; try a longer --max-seconds"

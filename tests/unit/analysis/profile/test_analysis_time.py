@@ -15,10 +15,8 @@ from charact.analysis.profile.breakdown import (
     top_operators,
 )
 from charact.analysis.profile.case_summary import case_summary, iteration_times
-from charact.record.manifest import typed_entry
 from charact.record.reader import load_run
 from charact.record.schema import PHASES
-from charact.record.writer import RunWriter
 
 TRAIN = "resnet50-32-b8-train-fp32-cpu"
 INFER = "resnet50-224-b8-infer-fp32-cpu"
@@ -34,21 +32,10 @@ def row(frame: pd.DataFrame, **where: str) -> pd.Series:
     return frame.iloc[0]
 
 
-def test_an_iterations_wall_is_the_sum_of_its_phases(record: Path) -> None:
-    walls = iteration_times(load_run(record)).query("case == @TRAIN")["wall_s"]
-    assert walls.tolist() == pytest.approx([0.1 * (1 + 0.001 * i) for i in range(10)])
-
-
 def test_the_devices_clock_is_preferred(tmp_path: Path) -> None:
-    tables = {
-        "iterations": [
-            {"iteration": 0, "phase": "forward", "host_s": 0.5, "device_s": 0.2},
-            {"iteration": 0, "phase": "other", "host_s": 0.1, "device_s": None},
-        ]
-    }
-    writer = RunWriter(tmp_path, "r", {})
-    writer.add_case(typed_entry(records.case_entry("r", 32, "infer")), tables)
-    run = load_run(writer.close("complete"))
+    rows = [{"iteration": 0, "phase": "forward", "host_s": 0.5, "device_s": 0.2},
+            {"iteration": 0, "phase": "other", "host_s": 0.1, "device_s": None}]
+    run = records.run_of(tmp_path, (records.case_entry("r", 32, "infer"), {"iterations": rows}))
     assert iteration_times(run)["wall_s"].tolist() == pytest.approx([0.3])
     phases = phase_breakdown(run).set_index("phase")
     assert phases.loc["forward", ["host_s", "device_s", "time_s"]].tolist() == pytest.approx([0.5, 0.2, 0.2])
@@ -56,6 +43,8 @@ def test_the_devices_clock_is_preferred(tmp_path: Path) -> None:
 
 
 def test_case_summary(record: Path) -> None:
+    walls = iteration_times(load_run(record)).query("case == @TRAIN")["wall_s"]
+    assert walls.tolist() == pytest.approx([0.1 * (1 + 0.001 * i) for i in range(10)])
     summary = case_summary(load_run(record))
     assert summary["case"].tolist() == [
         f"resnet50-{size}-b8-{mode}-fp32-cpu" for size in (32, 224) for mode in ("train", "infer")
@@ -73,15 +62,17 @@ def test_case_summary(record: Path) -> None:
     assert case["peak_bytes"] == pytest.approx(3 * 1.02e8 + 1e3 * 32**2 + 1e6 + 4 * 8 * 3 * 32**2)
 
 
-@pytest.mark.parametrize(("num_iterations", "ends"), [(19, None), (20, (1.095, 2.805)), (21, (1.1, 2.9))])
-def test_the_spread_needs_twenty_iterations(tmp_path: Path, num_iterations: int, ends: tuple[float, float] | None
-                                            ) -> None:
-    writer = RunWriter(tmp_path, "r", {})
+@pytest.mark.parametrize(("num_iterations", "ends"), [
+    (5, None), (6, None), (19, None), (20, (1.095, 2.805)), (21, (1.1, 2.9))])
+def test_intervals_need_six_and_quantiles_twenty_iterations(tmp_path: Path, num_iterations: int,
+                                                            ends: tuple[float, float] | None) -> None:
     rows = [{"iteration": number, "phase": "forward", "host_s": 1 + 0.1 * number, "device_s": None}
             for number in range(num_iterations)]
-    writer.add_case(typed_entry(records.case_entry("r", 32, "infer")), {"iterations": rows})
-    (case,) = case_summary(load_run(writer.close("complete")))[["p5_s", "p95_s"]].to_numpy()
-    assert (None if pd.isna(case).all() else tuple(case)) == (None if ends is None else pytest.approx(ends))
+    case = case_summary(records.run_of(tmp_path, (records.case_entry("r", 32, "infer"), {"iterations": rows}))).iloc[0]
+    quantiles = case[["p5_s", "p95_s"]]
+    assert (None if quantiles.isna().all() else tuple(quantiles)) == (None if ends is None else pytest.approx(ends))
+    assert pd.notna(case["low_s"]) == (num_iterations >= 6)
+    assert case["num_iterations"] == num_iterations
 
 
 def test_a_failed_case_has_a_row_with_its_reason_and_nulls(tmp_path: Path) -> None:
@@ -92,16 +83,6 @@ def test_a_failed_case_has_a_row_with_its_reason_and_nulls(tmp_path: Path) -> No
     assert case[["num_iterations", "median_s", "low_s", "samples_per_s", "flop_per_s", "peak_bytes"]].isna().all()
 
 
-@pytest.mark.parametrize(("num_iterations", "has_interval"), [(5, False), (6, True)])
-def test_too_few_iterations_have_no_interval(tmp_path: Path, num_iterations: int, has_interval: bool) -> None:
-    rows = [row for row in records.case_tables("train", 32)["iterations"] if row["iteration"] < num_iterations]
-    writer = RunWriter(tmp_path, "r", {})
-    writer.add_case(typed_entry(records.case_entry("r", 32, "train")), {"iterations": rows})
-    case = case_summary(load_run(writer.close("complete"))).iloc[0]
-    assert case["num_iterations"] == num_iterations
-    assert pd.notna(case["low_s"]) == has_interval
-
-
 def test_phases_and_other_sum_to_the_wall(record: Path) -> None:
     run = load_run(record)
     phases = phase_breakdown(run)
@@ -109,15 +90,11 @@ def test_phases_and_other_sum_to_the_wall(record: Path) -> None:
     for case, rows in phases.groupby("case"):
         assert rows["share_frac"].sum() == pytest.approx(1, abs=1e-12)
         assert rows["time_s"].sum() == pytest.approx(medians[case], abs=1e-12)
+    assert phases.loc[phases["case"] == TRAIN, "phase"].tolist() == [name for name in PHASES if name != "communication"]
     forward = row(phases, case=TRAIN, phase="forward")
     assert forward["share_frac"] == pytest.approx(0.3)
     assert forward["median_s"] == pytest.approx(0.03 * 1.0045)
     assert forward["mean_s"] == pytest.approx(0.03 * 1.0045)
-
-
-def test_phases_come_in_the_order_they_run(record: Path) -> None:
-    phases = phase_breakdown(load_run(record)).query("case == @TRAIN")["phase"].tolist()
-    assert phases == [phase for phase in PHASES if phase != "communication"]
 
 
 def test_operator_types_and_what_no_operator_covers(record: Path) -> None:
@@ -138,10 +115,7 @@ def test_operators_on_a_device_count_kernel_time_only(tmp_path: Path) -> None:
     tables = records.case_tables("infer", 32)
     for number, operator in enumerate(tables["operators"]):
         operator["device_s"] = 0.002 if number == 1 else None
-    writer = RunWriter(tmp_path, "r", {})
-    writer.add_case(typed_entry(records.case_entry("r", 32, "infer")), tables)
-    run = load_run(writer.close("complete"))
-    types = operator_types(run)
+    types = operator_types(records.run_of(tmp_path, (records.case_entry("r", 32, "infer"), tables)))
     assert OUTSIDE_OPERATORS not in set(types["operator_type"])
     assert types["time_s"].sum() == pytest.approx(0.002)
     assert row(types, phase="forward", operator_type="convolution")["share_frac"] == pytest.approx(1)

@@ -21,6 +21,7 @@ def timed(tmp_path: Path, **use: Any) -> Run:
 
 @pytest.mark.parametrize(("processor_s", "others_s", "waiting_s", "stolen_s", "lost_frac"), [
     (30.0, 10.0, 10.0, 0.0, 0.25),  # the others held what it waited for
+    (19.0, 1.0, 1.0, 0.0, 0.05),
     (30.0, 2.0, 10.0, 0.0, 2 / 32),  # the rest of the waiting is for its own threads
     (30.0, 9.0, 0.0, 0.0, 0.0),  # the others used cores that it did not want
     (30.0, 10.0, 0.0, 8.0, 6 / 36),  # three quarters of what the host took were its own

@@ -7,18 +7,14 @@ from support import records
 
 from charact.analysis.profile.breakdown import phase_breakdown
 from charact.analysis.profile.slow_iterations import slow_iterations
-from charact.record.manifest import typed_entry
-from charact.record.reader import Run, load_run
-from charact.record.writer import RunWriter
+from charact.record.reader import Run
 
 
 def run_of(tmp_path: Path, other_s: list[float]) -> Run:
     """Iterations with a forward of 9 ms and this time in no phase."""
     rows = [{"iteration": number, "phase": phase, "host_s": seconds, "device_s": None}
             for number, rest_s in enumerate(other_s) for phase, seconds in (("forward", 0.009), ("other", rest_s))]
-    writer = RunWriter(tmp_path, "r", {})
-    writer.add_case(typed_entry(records.case_entry("r", 32, "infer")), {"iterations": rows})
-    return load_run(writer.close("complete"))
+    return records.run_of(tmp_path, (records.case_entry("r", 32, "infer"), {"iterations": rows}))
 
 
 def test_a_checkpoint_is_not_in_the_shares(tmp_path: Path) -> None:

@@ -8,15 +8,13 @@ from support import records
 
 from charact.analysis.ranks.collectives import collective_summary
 from charact.analysis.ranks.matching import rank_presence
-from charact.record.manifest import typed_entry
-from charact.record.reader import Run, load_run
-from charact.record.writer import RunWriter
-from charact.views.html.report import report
+from charact.record.reader import Run
+from charact.views.sections.ranks.ranks import SECTION
 
 
 def imported(out: Path, ranks: list[int], world_size: int = 8) -> Run:
     """A record of traces of ranks, with one all-reduce on the device in each of two iterations."""
-    writer = RunWriter(out, "ddp", records.manifest("import") | {"options": {"traces": ["a"]}})
+    cases = []
     for rank in ranks:
         entry: dict[str, Any] = records.case_entry("ddp", 32, "train") | {
             "case": f"ddp-train-rank{rank}", "workload": "ddp", "rank": rank, "world_size": world_size}
@@ -25,11 +23,10 @@ def imported(out: Path, ranks: list[int], world_size: int = 8) -> Run:
         called = {"phase": "backward", "group": "default", "group_size": world_size, "operation": "all_reduce",
                   "bytes": 4000.0, "start_s": 0.01, "wait_s": None, "exposed_s": 0.002, "device_s": 0.005}
         timed = {"phase": "backward", "part": None, "host_s": 0.02, "device_s": 0.03}
-        writer.add_case(typed_entry(entry), {"iterations": [timed | {"iteration": number} for number in range(2)],
-                                "collectives": [called | {"iteration": number, "sequence": number}
-                                                for number in range(2)]})
-    writer.close("complete")
-    return load_run(writer.publish())
+        cases.append((entry, {"iterations": [timed | {"iteration": number} for number in range(2)],
+                              "collectives": [called | {"iteration": number, "sequence": number}
+                                              for number in range(2)]}))
+    return records.run_of(out, *cases, **records.manifest("import") | {"options": {"traces": ["a"]}})
 
 
 @pytest.mark.parametrize(("ranks", "text", "num_missing"), [
@@ -42,7 +39,7 @@ def test_ranks_as_text(tmp_path: Path, ranks: list[int], text: str, num_missing:
     (row,) = rank_presence(run).to_dict("records")
     assert row == {"program": "ddp-train", "world_size": 8, "num_ranks": len(ranks), "num_missing": num_missing,
                    "text": text}
-    assert (f"ddp-train: {text}" in report([run])) is bool(num_missing)
+    assert (f"ddp-train: {text}" in str(SECTION.html(run))) is bool(num_missing)
 
 
 def test_a_run_without_ranks_has_none(tmp_path: Path) -> None:

@@ -12,11 +12,9 @@ from support import records
 from charact.analysis.common.significance import judged, timed
 from charact.analysis.profile.case_summary import iteration_times
 from charact.analysis.ranks.scaling import CAUSES, scaling
-from charact.record.manifest import typed_entry
-from charact.record.reader import Run, load_run
-from charact.record.writer import RunWriter
+from charact.record.reader import Run
 from charact.views.export.run_summary import run_summary
-from charact.views.html.report import report
+from charact.views.sections.ranks.scaling import SECTION
 from charact.views.summary import summary
 from charact.views.terminal.renderer import drawn
 
@@ -30,8 +28,7 @@ def entry(case: str, batch_size: int, num_ranks: int, rank: int, num_iterations:
 
 def run_of(out: Path, *cases: tuple[int, int, list[float]], num_iterations: int = 10, noise_frac: float = 0.0) -> Run:
     """A record of (batch size, number of ranks, time of the backward of each rank)."""
-    generator = random.Random(0)
-    writer = RunWriter(out, "net", records.manifest("profile"))
+    generator, made = random.Random(0), []
     for batch_size, num_ranks, times_s in cases:
         for rank, time_s in enumerate(times_s):
             rows = [{"iteration": number, "phase": phase, "part": None, "host_s": host_s, "device_s": None}
@@ -39,9 +36,8 @@ def run_of(out: Path, *cases: tuple[int, int, list[float]], num_iterations: int 
                     for phase, host_s in (("forward", 0.01), ("backward", time_s + 1e-5 * (number % 2)
                                                               + noise_frac * time_s * generator.random()))]
             case = entry(f"b{batch_size}x{num_ranks}-rank{rank}", batch_size, num_ranks, rank, num_iterations)
-            writer.add_case(typed_entry(case), {"iterations": rows})
-    writer.close("complete")
-    return load_run(writer.publish())
+            made.append((case, {"iterations": rows}))
+    return records.run_of(out, *made, **records.manifest("profile"))
 
 
 def test_weak_and_strong(tmp_path: Path) -> None:
@@ -87,29 +83,15 @@ def test_runs_without_ranks_have_none(tmp_path: Path) -> None:
     assert scaling(run_of(tmp_path, (4, 1, [0.03]))).empty
 
 
-def test_it_is_shown(tmp_path: Path) -> None:
-    run = run_of(tmp_path, (4, 1, [0.03]), (4, 2, [0.04, 0.035]))
-    page = report([run])
-    assert "Scaling efficiency" in page
-    assert "n/a (no single process with the batch of all ranks" in page
-    console = Console(file=io.StringIO(), width=300)
-    console.print(drawn(summary(run)))
-    text = console.file.getvalue()  # type: ignore[attr-defined]
-    assert "weak scaling, ddp, 2 ranks  80.0 %" in text
-    assert "batch 4 per rank, 8 in all" in text
-    assert "causes n/a (collectives were not recorded: profile it again)" in text
-
-
 def exchanging(out: Path, num_lost: int = 0) -> Run:
     """A record of a single process and two ranks: the second one works 4 ms longer, and the exchange takes 3 ms."""
-    writer = RunWriter(out, "net", records.manifest("profile"))
-    writer.add_case(typed_entry(entry("alone", 4, 1, 0, 10)), {"iterations": [
+    made = [(entry("alone", 4, 1, 0, 10), {"iterations": [
         {"iteration": number, "phase": "backward", "part": None, "host_s": 0.04, "device_s": None}
-        for number in range(10)]})
+        for number in range(10)]})]
     for rank, (compute_s, wait_s) in enumerate([(0.042, 0.007), (0.046, 0.003)]):
         of_rank = entry(f"net-rank{rank}", 4, 2, rank, 10)
         of_rank["passes"]["collectives"] = {"status": "ok", "reason": None, "num_lost": num_lost}
-        writer.add_case(typed_entry(of_rank), {"iterations": [
+        made.append((of_rank, {"iterations": [
             {"iteration": number, "phase": phase, "part": None, "host_s": host_s, "device_s": None}
             for number in range(10) for phase, host_s in (("backward", compute_s), ("communication", wait_s))
         ], "collectives": [
@@ -117,23 +99,31 @@ def exchanging(out: Path, num_lost: int = 0) -> Run:
              "operation": "all_reduce", "bytes": 8.0, "start_s": compute_s, "wait_s": wait_s, "exposed_s": wait_s,
              "device_s": None}
             for number in range(10)
-        ]})  # fmt: skip
-    writer.close("complete")
-    return load_run(writer.publish())
+        ]}))  # fmt: skip
+    return records.run_of(out, *made, **records.manifest("profile"))
 
 
-def test_causes_sum_to_the_lost_time(tmp_path: Path) -> None:
+def shown(run: Run) -> str:
+    console = Console(file=io.StringIO(), width=300)
+    console.print(drawn(summary(run)))
+    return console.file.getvalue() + str(SECTION.html(run))  # type: ignore[attr-defined]
+
+
+def test_causes_sum_to_the_lost_time_and_are_shown(tmp_path: Path) -> None:
     run = exchanging(tmp_path)
     weak, _ = scaling(run).to_dict("records")
     assert [weak[name] for name in CAUSES] == pytest.approx([0.002, 0.003, 0.004, 0.0])
     assert sum(weak[name] for name in CAUSES) == pytest.approx(weak["lost_s"]) == pytest.approx(0.009)
-    console = Console(file=io.StringIO(), width=300)
-    console.print(drawn(summary(run)))
-    text = console.file.getvalue()  # type: ignore[attr-defined]
+    text = shown(run)
     assert "slower compute 4.00 ms, exposed communication 3.00 ms, imbalance 2.00 ms, rest 0 s" in text
-    assert "Exposed communication" in report([run])
+    assert "Exposed communication" in text
     cases = run_summary(run)["cases"]
-    assert [one["scaling"][0]["imbalance_s"] for one in cases if one.get("scaling")] == pytest.approx([0.002, 0.002])
+    assert [case["scaling"][0]["imbalance_s"] for case in cases if case.get("scaling")] == pytest.approx([0.002] * 2)
+    text = shown(run_of(tmp_path, (4, 1, [0.03]), (4, 2, [0.04, 0.035])))
+    assert "n/a (no single process with the batch of all ranks" in text
+    assert "weak scaling, ddp, 2 ranks  80.0 %" in text
+    assert "batch 4 per rank, 8 in all" in text
+    assert "causes n/a (collectives were not recorded: profile it again)" in text
 
 
 def test_lost_collectives_leave_no_causes(tmp_path: Path) -> None:

@@ -16,9 +16,7 @@ from charact.analysis.training.stages import (
     stage_times,
     training_summary,
 )
-from charact.record.manifest import typed_entry
 from charact.record.reader import Run, load_run
-from charact.record.writer import RunWriter
 
 FIRST, SECOND, DIVERGED = (f"resnet18-32-b{batch_size}-train-fp32-cpu" for batch_size in (10, 20, 40))
 @pytest.fixture
@@ -34,12 +32,6 @@ def inference(tmp_path: Path) -> Run:
 def of(frame: pd.DataFrame, case: str) -> pd.Series:
     (row,) = (row for _, row in frame.iterrows() if row["case"] == case)
     return row
-
-
-def record_of(tmp_path: Path, entry: dict, tables: dict) -> Run:
-    writer = RunWriter(tmp_path, "r", {})
-    writer.add_case(typed_entry(entry), tables)
-    return load_run(writer.close("complete"))
 
 
 def test_a_stage_lasts_as_long_as_its_phases(training: Run) -> None:
@@ -68,7 +60,7 @@ def test_device_times_share_out_the_wall_time_of_a_stage(tmp_path: Path) -> None
     stage = {"stage": "training", "number": 1, "num_iterations": 1, "num_samples": 10}
     rows = [stage | {"phase": "forward", "host_s": 0.5, "device_s": 6.0},
             stage | {"phase": "backward", "host_s": 9.5, "device_s": 2.0}]
-    parts = stage_breakdown(record_of(tmp_path, entry, {"stages": rows}))
+    parts = stage_breakdown(records.run_of(tmp_path, (entry, {"stages": rows})))
     assert parts[["phase", "time_s"]].to_numpy().tolist() == [["forward", 7.5], ["backward", 2.5]]
 
 
@@ -102,7 +94,7 @@ def test_a_target_that_was_not_reached_says_so(training: Run, tmp_path: Path) ->
 def test_a_training_that_failed_at_once_keeps_its_row(tmp_path: Path) -> None:
     entry = records.case_entry("r", 32, "train", status="oom", reason="out of memory")
     entry["passes"] = {"training": {"status": "failed", "reason": "out of memory"}}
-    (row,) = training_summary(record_of(tmp_path, entry, {})).to_dict("records")
+    (row,) = training_summary(records.run_of(tmp_path, (entry, {}))).to_dict("records")
     assert (row["status"], row["reason"], row["target_reason"]) == ("oom", "out of memory", "no target was given")
     assert pd.isna(row["total_s"])
     assert pd.isna(row["samples_per_s"])
@@ -119,7 +111,7 @@ def test_curves_tell_the_time_that_had_passed(training: Run) -> None:
 def test_a_metric_without_a_value_keeps_its_reason(tmp_path: Path) -> None:
     tables = records.training_tables(10, num_epochs=1)
     tables["metrics"].append({"stage": "validation", "number": 1, "metric": "bleu", "reason": "no words"})
-    curves = learning_curves(record_of(tmp_path, records.training_entry("r", 10, num_epochs=1), tables))
+    curves = learning_curves(records.run_of(tmp_path, (records.training_entry("r", 10, num_epochs=1), tables)))
     row = curves[curves["metric"] == "bleu"].iloc[0]
     assert pd.isna(row["value"])
     assert row["reason"] == "no words"
@@ -130,7 +122,7 @@ def test_the_last_loss_is_of_the_last_epoch_even_where_it_is_missing(tmp_path: P
     for row in tables["metrics"]:
         if (row["metric"], row["stage"], row["number"]) == ("loss", "validation", 2):
             row |= {"value": None, "reason": "not a number"}
-    run = record_of(tmp_path, records.training_entry("r", 10, num_epochs=2), tables)
+    run = records.run_of(tmp_path, (records.training_entry("r", 10, num_epochs=2), tables))
     (summary,) = training_summary(run).to_dict("records")
     assert summary["training_loss"] == 1.0
     assert pd.isna(summary["validation_loss"])
@@ -161,7 +153,7 @@ def test_a_load_that_could_not_be_cold_has_no_cold_total(tmp_path: Path) -> None
     entry, tables = records.inference_entry("r", 8), records.inference_tables(8)
     entry["passes"]["inference"]["cold_reason"] = "the page cache cannot be dropped"
     tables["stages"] = [row for row in tables["stages"] if row["stage"] != "load_cold"]
-    run = record_of(tmp_path, entry, tables)
+    run = records.run_of(tmp_path, (entry, tables))
     (row,) = inference_summary(run).to_dict("records")
     assert pd.isna(row["total_cold_s"])
     assert row["cold_reason"] == "the page cache cannot be dropped"
