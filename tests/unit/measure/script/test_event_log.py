@@ -1,13 +1,14 @@
 import errno
-import json
 import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.watched import watched
 
 from charact.core.errors import UserError
 from charact.measure.script.session import EnoughMeasured, Plan, Session
@@ -32,7 +33,6 @@ def slice_lists(draw: st.DrawFn) -> list[Slice]:
             for span, start, end in zip(spans, times[::2], times[1::2], strict=True)]
 
 
-SLICE_LISTS = slice_lists()
 JSON = st.recursive(st.none() | st.booleans() | st.integers() | st.text(), lambda inner: st.lists(inner), max_leaves=4)
 NAMES = st.text(st.characters(exclude_categories=["Ll", "Lu", "Lt", "Cs"]))
 """Names of facts that are no word: a value named like a password is not written."""
@@ -40,31 +40,16 @@ NOTE_LISTS = st.lists(st.builds(lambda facts: {**facts, "note": "of a kind that 
                                 st.dictionaries(NAMES, JSON, max_size=3)))
 
 
-def event_ns(event: Any) -> int:
-    """The device's time of an event: here the events are times already."""
-    assert isinstance(event, int)
-    return event
-
-
 def written(directory: Path, slices: list[Slice], notes: list[dict[str, Any]]) -> None:
     remove_event_log(directory)
     writer = EventLogWriter(directory)
-    writer.slices(slices, event_ns)
+    writer.slices(slices, int)  # the events are times already
     writer.notes(notes)
 
 
 @MANY
-@given(slices=SLICE_LISTS, notes=NOTE_LISTS)
-def test_what_is_written_is_read(tmp_path: Path, slices: list[Slice], notes: list[dict[str, Any]]) -> None:
-    written(tmp_path, slices, notes)
-    reader = EventLogReader(tmp_path)
-    assert list(reader.slices()) == slices
-    assert reader.notes() == notes
-
-
-@MANY
-@given(slices=SLICE_LISTS, notes=NOTE_LISTS, data=st.data())
-def test_a_spool_that_is_cut_off_anywhere_gives_what_is_whole_and_goes_on(
+@given(slices=slice_lists(), notes=NOTE_LISTS, data=st.data())
+def test_a_log_that_is_cut_off_anywhere_gives_what_is_whole_and_then_the_rest(
         tmp_path: Path, slices: list[Slice], notes: list[dict[str, Any]], data: st.DataObject) -> None:
     written(tmp_path, slices, notes)
     whole = {name: (tmp_path / name).read_bytes() for name in (SLICES, NOTES)}
@@ -82,14 +67,9 @@ def test_a_spool_that_is_cut_off_anywhere_gives_what_is_whole_and_goes_on(
     assert first_notes + reader.notes() == notes
 
 
-def test_nothing_yet_is_nothing(tmp_path: Path) -> None:
-    reader = EventLogReader(tmp_path)
-    assert list(reader.slices()) == []
-    assert reader.notes() == []
-
-
-def test_no_descriptor_stays_open(tmp_path: Path) -> None:
-    before = os.listdir("/proc/self/fd")
+def test_nothing_yet_is_nothing_and_no_descriptor_stays_open(tmp_path: Path) -> None:
+    reader, before = EventLogReader(tmp_path), os.listdir("/proc/self/fd")
+    assert (list(reader.slices()), reader.notes()) == ([], [])
     written(tmp_path, [Slice(Kind.STEP, 0, 1, 2)], [{"note": "full"}])
     assert os.listdir("/proc/self/fd") == before
 
@@ -110,98 +90,68 @@ def test_a_write_that_takes_only_a_part_is_gone_on_with(tmp_path: Path, monkeypa
     assert EventLogReader(tmp_path).notes() == [{"note": "full"}]
 
 
-def test_a_disk_that_is_full_ends_the_watching_and_nothing_else(
-        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import torch
+def step(model: torch.nn.Module) -> None:
+    model(torch.ones(1, 2)).sum().backward()
 
+
+@pytest.mark.parametrize(("error", "problem"), [
+    (OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), "no space left while writing {}: free some, or choose another "
+                                                       "place"),
+    (ZeroDivisionError("ours"), "ZeroDivisionError: ours")])
+def test_an_error_ends_the_watching_and_nothing_else(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, problem: str) -> None:
     said: list[str] = []
     call = torch.nn.Module.__call__
+    monkeypatch.setattr("charact.measure.script.session.FLUSH_S", 0)
     session = Session(tmp_path, Plan(), said.append)
     session.start()
     model = torch.nn.Linear(2, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 
-    def full(file: int, content: Any) -> int:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    def fail(*_: Any) -> int:
+        raise error
 
-    monkeypatch.setattr("charact.measure.script.session.FLUSH_S", 0)
-    monkeypatch.setattr(os, "write", full)
+    monkeypatch.setattr(*((os, "write") if isinstance(error, OSError) else (session, "_facts")), fail)
     before = model.weight.detach().clone()
     for _ in range(3):
-        model(torch.ones(1, 2)).sum().backward()
+        step(model)
         optimizer.step()
     session.close("to its end")
-    assert not torch.equal(before, model.weight)
-    assert said == [session.problem] == [f"no space left while writing {tmp_path}: free some, or choose another place"]
-    assert torch.nn.Module.__call__ is call
-
-
-def test_a_fault_of_ours_ends_the_watching_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import torch
-
-    def broken(*_: object) -> None:
-        raise ZeroDivisionError("ours")
-
-    said: list[str] = []
-    session = Session(tmp_path, Plan(), said.append)
-    monkeypatch.setattr(session, "_facts", broken)
-    session.start()
-    assert torch.nn.Linear(2, 2)(torch.ones(1, 2)).shape == (1, 2)
-    assert said == ["ZeroDivisionError: ours"]
-    session.close("to its end")
     assert not session.needs_closing
+    assert not torch.equal(before, model.weight)
+    assert said == [session.problem] == [problem.format(tmp_path)]
+    assert torch.nn.Module.__call__ is call
     assert (tmp_path / SLICES).read_bytes() == b""
 
 
 def test_notes_stand_before_the_slices_that_need_them(tmp_path: Path) -> None:
-    import torch
-
-    session = Session(tmp_path, Plan())
-    session.start()
     model = torch.nn.Sequential(torch.nn.LazyLinear(3))
-    model(torch.ones(1, 2))
-    session.close("to its end")
-    owners = [note for note in map(json.loads, (tmp_path / NOTES).read_text().splitlines()) if note["note"] == "owner"]
+    log = watched(tmp_path, lambda: model(torch.ones(1, 2)))
     (forward,) = EventLogReader(tmp_path).slices()
-    assert {note["owner"] for note in owners} == {forward.owner}
-    assert [note["num_parameters"] for note in owners] == [0, 9]  # a lazy module's weights are made by its forward
+    assert {note["owner"] for note in log.notes["owner"]} == {forward.owner}
+    assert [note["num_parameters"] for note in log.notes["owner"]] == [0, 9]  # its forward makes a lazy module's
 
 
-def test_a_spool_that_holds_enough_ends_the_watching_and_says_so(
+def test_a_log_that_holds_enough_ends_the_watching_and_says_so(
         tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import torch
-
     monkeypatch.setattr("charact.measure.script.session.FLUSH_S", 0)
     monkeypatch.setattr("charact.measure.script.session.MAX_SLICES", 10)
-    session = Session(tmp_path, Plan(passes=("operators",)))
-    session.start()
     weight = torch.ones(3, requires_grad=True)
-    for _ in range(50):
-        weight.sum().backward()
-    session.close("to its end")
+    log = watched(tmp_path, lambda: [weight.sum().backward() for _ in range(50)], "operators")
     assert len(list(EventLogReader(tmp_path).slices())) == 11
-    notes = [note["note"] for note in EventLogReader(tmp_path).notes()]
-    assert notes.count("full") == 1
-    assert read_event_log(tmp_path).notes["full"]
+    assert len(log.notes["full"]) == 1
 
 
 def test_backwards_alone_are_written_as_they_come_and_counted(
         tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import torch
-
     session = Session(tmp_path, Plan(skip=1, iterations=3, stop=True))
     session.start()
     monkeypatch.setattr(session._patches.context.events, "any_optimizer", False)  # other tests have made some
     weight = torch.ones(3, requires_grad=True)
-
-    def loop() -> None:
-        for _ in range(50):
-            weight.sum().backward()
-
     with pytest.raises(EnoughMeasured):
-        loop()
+        [weight.sum().backward() for _ in range(50)]
     session.close("to its end")
-    assert [one.kind for one in EventLogReader(tmp_path).slices()] == 5 * [Kind.BACKWARD]
+    assert [each.kind for each in EventLogReader(tmp_path).slices()] == 5 * [Kind.BACKWARD]
 
 
 # Damage
@@ -234,9 +184,9 @@ def test_zeros_at_the_end_leave_what_is_before_them_and_are_reported(tmp_path: P
     assert list(reader.slices()) == slices[:22]
     assert reader.damage == {SLICES: (SLICES, 22 * record, size - 22 * record)}
     assert list(reader.slices()) == []
-    watched = read_event_log(tmp_path)
-    assert [(one.at_byte, one.lost_bytes) for one in watched.damage.values()] == [(22 * record, size - 22 * record)]
-    ((entry, _),) = script_cases(watched, "net", "net.py", 0, None)
+    log = read_event_log(tmp_path)
+    assert [(one.at_byte, one.lost_bytes) for one in log.damage.values()] == [(22 * record, size - 22 * record)]
+    ((entry, _),) = script_cases(log, "net", "net.py", 0, None)
     assert entry.passes.timing.num_iterations == 5
     assert entry.passes.timing.blind_spots[0].startswith(
         "the event log was damaged: slices.bin is damaged from byte 946 on: its last 774 bytes (45%) are lost")
@@ -261,9 +211,9 @@ def test_zeros_in_the_notes_leave_the_lines_before_them(tmp_path: Path, kept: in
 def test_a_time_that_runs_back_takes_the_slice_before_it_along(tmp_path: Path) -> None:
     slices, _ = log_of(tmp_path, 10)
     written(tmp_path, [*slices[:7], replace(slices[7], end_ns=2**60), *slices[8:]], [])
-    watched = read_event_log(tmp_path)
-    assert [one.at_byte for one in watched.damage.values()] == [(tmp_path / SLICES).stat().st_size * 7 // len(slices)]
-    assert max(one.end_ns for one in watched.iterations) <= slices[6].end_ns
+    log = read_event_log(tmp_path)
+    assert [one.at_byte for one in log.damage.values()] == [(tmp_path / SLICES).stat().st_size * 7 // len(slices)]
+    assert max(one.end_ns for one in log.iterations) <= slices[6].end_ns
 
 
 @pytest.mark.parametrize("line", [

@@ -1,24 +1,22 @@
 """What the record of a log program says of its loaders and models."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from support.watched import cases, watched
 from torch.optim.swa_utils import AveragedModel
 
 from charact.core.errors import UserError
 from charact.core.timeline import Interval, Iteration, Mode
-from charact.measure.script.session import Plan, Session
-from charact.measure.script.spans.event_log_reader import EventLog, read_event_log
+from charact.measure.script.spans.event_log_reader import EventLog
 from charact.measure.script.spans.event_log_to_record import (
     loaders_batch_size,
     num_samples,
     script_cases,
     script_options,
 )
-from charact.record.manifest import CaseEntry
 from charact.record.manifest_program import OwnTime, ProgramFacts
 
 TRAINING, VALIDATION, UNKNOWN = 11, 12, 13
@@ -30,27 +28,30 @@ def iteration(*loaders: int) -> Iteration:
     return Iteration(0, 100, [*fetches, Interval("forward", 90, 95, 21)])
 
 
-@pytest.mark.parametrize(("iterations", "num_samples"), [
-    ([iteration(TRAINING)] * 3, 8),
-    ([iteration(TRAINING, TRAINING, TRAINING, TRAINING)] * 5 + [iteration(TRAINING)], 32),  # a rest at the end
-    ([iteration(TRAINING)] * 3 + [iteration(VALIDATION)], 8),
-    ([iteration(UNKNOWN)] * 3, None),
-    ([iteration()], None),
-])  # fmt: skip
-def test_samples_of_an_iteration(iterations: list[Iteration], num_samples: int | None) -> None:
-    assert loaders_batch_size(OWNERS, iterations) == num_samples
+@pytest.mark.parametrize(("iterations", "per_iteration", "of_all"), [
+    ([iteration(TRAINING)] * 3, 8, 24),
+    ([iteration(*4 * [TRAINING])] * 5 + [iteration(TRAINING)], 32, 168),  # a rest at the end
+    ([iteration(TRAINING), iteration()] * 3, 8, 24),  # two steps on a batch
+    ([iteration(TRAINING)] * 3 + [iteration(VALIDATION)], 8, 124),
+    ([iteration(TRAINING, VALIDATION)] * 3, 8, 24),  # two loaders
+    ([iteration(UNKNOWN)] * 3, None, None), ([iteration()], None, None),
+])
+def test_samples_are_those_of_the_most_used_loader(iterations: list[Iteration], per_iteration: int | None,
+                                                   of_all: int | None) -> None:
+    assert loaders_batch_size(OWNERS, iterations) == per_iteration
+    assert num_samples(OWNERS, iterations) == of_all
 
 
-@pytest.mark.parametrize(("iterations", "expected"), [
-    ([iteration(TRAINING)] * 3, 24),
-    ([iteration(TRAINING), iteration()] * 3, 24),  # two steps on a batch
-    ([iteration(TRAINING, TRAINING)] * 3 + [iteration(TRAINING)], 56),  # a rest at the end
-    ([iteration(TRAINING, VALIDATION)] * 3, 24),  # two loaders
-    ([iteration(UNKNOWN)] * 3, None),
-    ([iteration()], None),
-])  # fmt: skip
-def test_samples_of_all_iterations(iterations: list[Iteration], expected: int | None) -> None:
-    assert num_samples(OWNERS, iterations) == expected
+@pytest.mark.parametrize(("skip", "limit", "num_iterations", "warmup", "expected"), [
+    (None, None, 20, 3, 17), (None, None, 8, 2, 6), (None, None, 3, 0, 3), (None, 4, 6, 2, 4), (None, 4, 20, 3, 4),
+    (5, None, 20, 5, 15), (0, 7, 20, 0, 7)])
+def test_the_first_iterations_are_left_out(skip: int | None, limit: int | None, num_iterations: int, warmup: int,
+                                           expected: int) -> None:
+    log = EventLog([Iteration(begin, begin + 1, training=False) for begin in range(num_iterations)])
+    ((entry, _),) = cases(log, skip=skip, limit=limit)
+    timing = entry.passes.timing
+    assert (timing.num_warmup_iterations, timing.num_iterations) == (warmup, expected)
+    assert timing.ended_by == ("max_iterations" if expected == limit else "program")
 
 
 def of_parts(owners: dict[int, dict[str, Any]], *intervals: tuple[str, int, Mode]) -> set[tuple[str, str | None]]:
@@ -58,7 +59,7 @@ def of_parts(owners: dict[int, dict[str, Any]], *intervals: tuple[str, int, Mode
     log = EventLog([Iteration(0, 100, [
         Interval(phase, 10 * place, 10 * place + 5, owner, mode=mode)
         for place, (phase, owner, mode) in enumerate(intervals)])], owners.values())
-    ((_, tables),) = script_cases(log, "mine", "mine.py", 0, None)
+    ((_, tables),) = cases(log)
     return {(row["phase"], row["part"]) for row in tables["iterations"] if row["phase"] != "other"}
 
 
@@ -104,7 +105,7 @@ def parts(*iterations: list[int], classes: str) -> list[list[str | None]]:
                            for place, owner in enumerate(models)], training=False)
         for models in iterations
     ], owners)
-    ((_, tables),) = script_cases(log, "fits", "fits.py", 0, None)
+    ((_, tables),) = cases(log)
     return [[row["part"] for row in tables["iterations"] if row["iteration"] == number and row["phase"] == "forward"]
             for number in range(len(iterations))]
 
@@ -119,71 +120,51 @@ def test_models_of_one_name_and_class_that_follow_one_another_are_one() -> None:
     assert parts([1], [2], classes="AB") == [["model"], ["model #2"]]
 
 
-def test_time_outside_of_iterations_and_of_other_passes_is_recorded() -> None:
-    iterations = [Iteration(begin * 10**9, (begin + 1) * 10**9, [Interval("forward", begin, begin + 1, 21)],
-                            training=training)
-                  for begin, training in ((10, True), (11, True), (15, False), (20, True), (21, True))]
-    log = EventLog(iterations, [{"note": "end", "span_ns": (7 * 10**9, 25 * 10**9), "process_peak_bytes": 9},
-                                {"note": "timing ended", "time_ns": 20 * 10**9}])
-    (train, _), (infer, _) = script_cases(log, "train", "train.py", 0, None)
-    assert [train.case, infer.case] == ["train", "train-infer"]
-    assert train.passes.timing.program == ProgramFacts(18.0, 3.0, 7.0, 3.0, 9, OwnTime(0.0, 0.0))
-    assert infer.passes.timing.program is None
-    assert [case.passes.timing.num_pass_iterations for case in (train, infer)] == [2, 0]
+@pytest.mark.parametrize(("spans", "notes", "expected"), [
+    ([(10, 11), (11, 12), (15, 16), (20, 21), (21, 22)], {"end": (7, 25), "timing ended": 20},
+     ProgramFacts(18.0, 3.0, 7.0, 3.0, 9, OwnTime(0.0, 0.0))),
+    # Iterations take 1 s, in the passes 3 s; the passes take 2 s more; 4 s are before, 5 s after, 1 s between.
+    ([(4, 5), (5, 6), (6, 7), (9, 12), (12, 15), (15, 16), (17, 18)],
+     {"end": (0, 23), "timing ended": 7, "timing resumed": 15},
+     ProgramFacts(17.0, 4.0, 1.0, 5.0, 9, OwnTime(0.0, 6.0))),
+    ([(4, 5)], {"end": (0, 6), "started": 1}, ProgramFacts(5.0, 3.0, 0.0, 1.0, 9, OwnTime(1.0, 0.0))),
+    ([(4, 5)], {"started": 1}, ProgramFacts(None, None, None, None, None, OwnTime(1.0, 0.0))),
+], ids=["passes not ended", "passes", "start", "killed"])
+def test_times_of_the_program_are_without_charact_s(spans: list[tuple[int, int]], notes: dict[str, Any],
+                                                    expected: ProgramFacts) -> None:
+    fields = {kind: {"span_ns": [1e9 * each for each in value], "process_peak_bytes": 9} if kind == "end" else
+              {"own_ns" if kind == "started" else "time_ns": value * 10**9} for kind, value in notes.items()}
+    log = EventLog([Iteration(begin * 10**9, end * 10**9, training=begin != 17) for begin, end in spans],
+                   [{"note": kind, **more} for kind, more in fields.items()])
+    (train, _), *others = script_cases(log, "train", "train.py", 0, None)
+    assert [train.case, *(case.case for case, _ in others)] == ["train", "train-infer"][:1 + len(others)]
+    assert train.passes.timing.program == expected
+    assert all(case.passes.timing.program is None for case, _ in others)
+    num_in_passes = sum(notes.get("timing ended", 99) < end <= notes.get("timing resumed", 99) for _, end in spans)
+    assert train.passes.timing.num_pass_iterations == num_in_passes
 
 
-def test_the_time_of_passes_is_not_the_program_s() -> None:
-    """Iterations take 1 s, in the passes 3 s; the passes take 2 s more; 4 s are before, 5 s after, 1 s between."""
-    begins = ((4, 5), (5, 6), (6, 7), (9, 12), (12, 15), (15, 16), (17, 18))
-    log = EventLog([Iteration(begin * 10**9, end * 10**9, [Interval("forward", begin, end, 21)])
-                    for begin, end in begins],
-                   [{"note": "end", "span_ns": (0, 23 * 10**9)}, {"note": "timing ended", "time_ns": 7 * 10**9},
-                    {"note": "timing resumed", "time_ns": 15 * 10**9}])
-    ((train, _),) = script_cases(log, "train", "train.py", 0, None)
-    program = train.passes.timing.program
-    assert program == ProgramFacts(17.0, 4.0, 1.0, 5.0, None, OwnTime(0.0, 6.0))
-
-
-def test_the_time_of_charact_s_start_is_not_the_program_s() -> None:
-    log = EventLog([Iteration(4 * 10**9, 5 * 10**9, [])], [{"note": "end", "span_ns": (0, 6 * 10**9)},
-                                                           {"note": "started", "own_ns": 10**9}])
-    ((train, _),) = script_cases(log, "train", "train.py", 0, None)
-    program = train.passes.timing.program
-    assert program == ProgramFacts(5.0, 3.0, 0.0, 1.0, None, OwnTime(1.0, 0.0))
-
-
-def cases_of(directory: Path, step: Callable[[], Any]) -> list[CaseEntry]:
-    """Entries of the cases of a program of eight steps."""
-    session = Session(directory, Plan())
-    session.start()
-    for _ in range(8):
-        step()
-    session.close("to its end")
-    return [entry for entry, _ in script_cases(read_event_log(directory), "mine", "mine.py", 0, None)]
-
-
-def test_parameters_are_those_of_the_trained_model(tmp_path: Path) -> None:
-    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 4))
+def test_parameters_are_those_of_the_trained_model_or_of_all(tmp_path: Path) -> None:
+    model, decoder = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)), torch.nn.Linear(4, 4)
     average = AveragedModel(model)
     optimizer = torch.optim.SGD(model.parameters())
+    inputs = torch.ones(1, 4)
 
-    def step() -> None:
-        model(torch.ones(1, 4)).sum().backward()
-        model[0](torch.ones(1, 4))
+    def train() -> None:
+        model(inputs).sum().backward()
+        model[0](inputs)
         optimizer.step()
         average.update_parameters(model)
         with torch.no_grad():
-            average(torch.ones(1, 4))
+            average(inputs)
 
-    training, *_ = cases_of(tmp_path, step)
-    assert training.num_parameters == 40
+    def infer() -> None:
+        with torch.no_grad():
+            decoder(model[0](inputs))
 
-
-def test_parameters_of_an_inference_are_those_of_all_models(tmp_path: Path) -> None:
-    encoder, decoder = torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)
-    with torch.no_grad():
-        (case,) = cases_of(tmp_path, lambda: decoder(encoder(torch.ones(1, 4))))
-    assert case.num_parameters == 40
+    for name, step in (("train", train), ("infer", infer)):
+        (case, _), *_ = cases(watched(tmp_path / name, lambda step=step: [step() for _ in range(8)]))
+        assert (case.mode, case.num_parameters) == (name, 40)
 
 
 def test_options_of_a_program_are_read_or_refused_in_a_line() -> None:

@@ -1,145 +1,175 @@
 """Spans and slices under a clock that is set by hand."""
 
+from typing import Any
+
 import pytest
 
 from charact.measure.script.spans.recorder import Kind, Slice, SpanRecorder
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now_ns = 100
-
-    def __call__(self) -> int:
-        return self.now_ns
+from charact.measure.script.spans.segmenter import Segmenter
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
+def now_ns() -> list[int]:
+    """Time of the clock."""
+    return [100]
 
 
 @pytest.fixture
-def recorder(clock: Clock) -> SpanRecorder:
-    recorder = SpanRecorder(clock)
+def recorder(now_ns: list[int]) -> SpanRecorder:
+    recorder = SpanRecorder(lambda: now_ns[0])
     recorder.on = True
     return recorder
 
 
-def brief(slices: list[Slice]) -> list[tuple[Kind, int, int, bool, bool]]:
-    return [(one.kind, one.start_ns, one.end_ns, one.begins, one.ends) for one in slices]
-
-
-class TestExclusiveTime:
-    def test_a_span_is_one_slice(self, recorder: SpanRecorder, clock: Clock) -> None:
-        recorder.enter(Kind.FORWARD, 7, grad=False, training=False)
-        clock.now_ns = 130
-        recorder.leave()
-        assert recorder.take() == [Slice(Kind.FORWARD, 100, 130, 7, grad=False, training=False, ends=True)]
-        assert recorder.take() == []
-
-    def test_inner_spans_cut_the_outer_one(self, recorder: SpanRecorder, clock: Clock) -> None:
-        recorder.enter(Kind.STEP, 1)
-        for start_ns in (110, 120):
-            clock.now_ns = start_ns
-            recorder.enter(Kind.FORWARD, 2)
-            clock.now_ns += 2
-            recorder.enter(Kind.LOSS)
-            clock.now_ns += 3
+def run(recorder: SpanRecorder, now_ns: list[int], words: str) -> list[tuple[Kind, int, int, bool, bool]]:
+    """Return kind, start, end, `begins` and `ends` of slices: a word opens a span, `)` closes it, a number waits."""
+    for word in words.split():
+        if word.isdigit():
+            now_ns[0] += int(word)
+        elif word == ")":
             recorder.leave()
-            clock.now_ns += 4
+        else:
+            recorder.enter(Kind[word], len(word))
+    return [(each.kind, each.start_ns, each.end_ns, each.begins, each.ends) for each in recorder.take()]
+
+
+@pytest.mark.parametrize(("words", "slices"), [
+    ("FORWARD 30 )", [(Kind.FORWARD, 100, 130, True, True)]),
+    ("STEP 10 FORWARD 2 LOSS 3 ) 4 ) 1 FORWARD 9 ) 5 )", [
+        (Kind.STEP, 100, 110, True, False), (Kind.FORWARD, 110, 112, True, False), (Kind.LOSS, 112, 115, True, True),
+        (Kind.FORWARD, 115, 119, False, True), (Kind.STEP, 119, 120, False, False),
+        (Kind.FORWARD, 120, 129, True, True), (Kind.STEP, 129, 134, False, True)]),
+    ("STEP 10 FORWARD", [(Kind.STEP, 100, 110, True, False)]),  # what is open has ended no slice
+])
+def test_inner_spans_cut_the_outer_one(recorder: SpanRecorder, now_ns: list[int], words: str, slices: list[Any]
+                                       ) -> None:
+    assert run(recorder, now_ns, words) == slices
+    assert recorder.take() == []
+    assert recorder.idle is (words.count(")") == sum(word.isalpha() for word in words.split()))
+
+
+def test_a_slice_has_what_its_span_has(recorder: SpanRecorder, now_ns: list[int]) -> None:
+    events = iter("abcd")
+    recorder.new_event = lambda: next(events)
+    recorder.enter(Kind.FORWARD, 7, grad=False, training=False, method=True)
+    recorder.enter(Kind.LOSS)
+    now_ns[0] = 130
+    recorder.leave()
+    recorder.leave()
+    outer = Slice(Kind.FORWARD, 100, 100, 7, False, False, False, "a", "b", None, True, True)
+    assert recorder.take() == [
+        outer, Slice(Kind.LOSS, 100, 130, 0, ends=True, start_event="b", end_event="c"),
+        Slice(Kind.FORWARD, 130, 130, 7, False, False, True, "c", "d", None, False, True)]
+
+
+def test_nothing_may_open_while_it_is_off() -> None:
+    recorder = SpanRecorder()
+    assert not recorder.may_open
+    recorder.on = True
+    recorder.enter(Kind.FORWARD)
+    recorder.on = False
+    assert not recorder.may_open
+    recorder.leave()  # what is open is closed as usual
+    assert recorder.idle
+
+
+@pytest.mark.parametrize(("outer", "inner", "may"), [
+    (Kind.FORWARD, Kind.FORWARD, False), (Kind.FORWARD, Kind.LOSS, True), (Kind.BACKWARD, Kind.FORWARD, False),
+    (Kind.BACKWARD, Kind.STEP, True), (Kind.STEP, Kind.STEP, False), (Kind.STEP, Kind.FORWARD, True),
+    (Kind.FETCH, Kind.COPY, False), (Kind.LOSS, Kind.LOSS, False), (Kind.COMPILE, Kind.COMPILE, False),
+    (Kind.BACKWARD, Kind.COMPILE, True), (Kind.STEP, Kind.CLOSURE, True), (Kind.CLOSURE, Kind.BACKWARD, True),
+])
+def test_a_call_inside_another_is_a_span_of_its_own_or_the_outer_ones(
+        recorder: SpanRecorder, outer: Kind, inner: Kind, may: bool) -> None:
+    recorder.enter(outer)
+    assert (inner in recorder.may_open) is may
+    assert recorder.is_top(outer)
+    recorder.leave()
+    assert inner is Kind.CLOSURE or inner in recorder.may_open
+
+
+def test_changes_and_outermost_openings_are_reported(recorder: SpanRecorder, now_ns: list[int]) -> None:
+    changes, opened = list[Kind | None](), list[tuple[Kind, int, bool]]()
+    recorder.on_change, recorder.on_open = changes.append, lambda *span: opened.append(span)
+    run(recorder, now_ns, "FORWARD LOSS ) ) STEP )")
+    assert changes == [Kind.FORWARD, Kind.LOSS, Kind.FORWARD, None, Kind.STEP, None]
+    assert opened == [(Kind.FORWARD, 7, False), (Kind.STEP, 4, False)]
+
+
+def test_a_dropped_span_leaves_nothing(recorder: SpanRecorder, now_ns: list[int]) -> None:
+    recorder.enter(Kind.UPDATE)
+    recorder.leave()
+    recorder.enter(Kind.FETCH, 3)
+    recorder.enter(Kind.COMPILE)
+    recorder.leave()
+    recorder.drop()
+    assert recorder.idle
+    assert [each.kind for each in recorder.take()] == [Kind.UPDATE]
+
+
+def test_a_span_becomes_another_kind_but_not_what_is_inside(recorder: SpanRecorder) -> None:
+    for last in (False, True):
+        recorder.enter(Kind.FORWARD, 4)
+        if last:
+            recorder.enter(Kind.COMMUNICATION)
             recorder.leave()
-        clock.now_ns = 150
-        recorder.leave()
-        assert brief(recorder.take()) == [
-            (Kind.STEP, 100, 110, True, False),
-            (Kind.FORWARD, 110, 112, True, False), (Kind.LOSS, 112, 115, True, True),
-            (Kind.FORWARD, 115, 119, False, True),
-            (Kind.STEP, 119, 120, False, False),
-            (Kind.FORWARD, 120, 122, True, False), (Kind.LOSS, 122, 125, True, True),
-            (Kind.FORWARD, 125, 129, False, True),
-            (Kind.STEP, 129, 150, False, True),
-        ]  # fmt: skip
-
-    def test_events_stand_at_both_ends(self, recorder: SpanRecorder) -> None:
-        events = iter("abcd")
-        recorder.new_event = lambda: next(events)
-        recorder.enter(Kind.FORWARD)
-        recorder.enter(Kind.LOSS)
-        recorder.leave()
-        recorder.leave()
-        assert [(one.start_event, one.end_event) for one in recorder.take()] == [("a", "b"), ("b", "c"), ("c", "d")]
+            recorder.leave_as(Kind.LOSS)
+        else:
+            recorder.leave()
+    assert [each.kind for each in recorder.take()] == [Kind.FORWARD, Kind.LOSS, Kind.COMMUNICATION, Kind.LOSS]
 
 
-class TestWhatMayOpen:
-    def test_nothing_while_it_is_off(self) -> None:
-        recorder = SpanRecorder()
-        assert not recorder.may_open
-        recorder.on = True
-        recorder.enter(Kind.FORWARD)
-        recorder.on = False
-        assert not recorder.may_open
-        recorder.leave()  # what is open is closed as usual
-        assert recorder.idle
-
-    @pytest.mark.parametrize(("outer", "inner", "may"), [
-        (Kind.FORWARD, Kind.FORWARD, False), (Kind.FORWARD, Kind.LOSS, True), (Kind.BACKWARD, Kind.FORWARD, False),
-        (Kind.BACKWARD, Kind.STEP, True), (Kind.STEP, Kind.STEP, False), (Kind.STEP, Kind.FORWARD, True),
-        (Kind.FETCH, Kind.COPY, False), (Kind.LOSS, Kind.LOSS, False), (Kind.COMPILE, Kind.COMPILE, False),
-        (Kind.BACKWARD, Kind.COMPILE, True), (Kind.STEP, Kind.CLOSURE, True), (Kind.CLOSURE, Kind.BACKWARD, True),
-    ])
-    def test_a_call_inside_another_is_a_span_of_its_own_or_the_outer_ones(
-            self, recorder: SpanRecorder, outer: Kind, inner: Kind, may: bool) -> None:
-        recorder.enter(outer)
-        assert (inner in recorder.may_open) is may
-        assert recorder.is_top(outer)
-        recorder.leave()
-        assert inner is Kind.CLOSURE or inner in recorder.may_open
-
-    def test_what_runs_is_told_at_each_change(self, recorder: SpanRecorder) -> None:
-        told: list[Kind | None] = []
-        recorder.on_change = told.append
-        recorder.enter(Kind.FORWARD)
-        recorder.enter(Kind.LOSS)
-        recorder.leave()
-        recorder.leave()
-        assert told == [Kind.FORWARD, Kind.LOSS, Kind.FORWARD, None]
+@pytest.mark.parametrize(("duration_ns", "inner", "is_recorded"), [
+    (20, False, True), (19, False, False), (20, True, False)])
+def test_a_long_block_without_spans_is_recorded(recorder: SpanRecorder, now_ns: list[int], duration_ns: int,
+                                                inner: bool, is_recorded: bool) -> None:
+    begun = recorder.begin_untracked()
+    assert begun is not None
+    now_ns[0] += duration_ns
+    if inner:
+        run(recorder, now_ns, "LOSS )")
+    recorder.end_untracked(begun, 20)
+    assert [(each.kind, each.start_ns, each.end_ns) for each in recorder.take()] == (
+        [(Kind.UNTRACKED, 100, 120)] if is_recorded else [])
+    recorder.enter(Kind.FORWARD)
+    assert recorder.begin_untracked() is None
 
 
-class TestSecondThoughts:
-    def test_a_span_that_is_dropped_leaves_nothing(self, recorder: SpanRecorder, clock: Clock) -> None:
-        recorder.enter(Kind.UPDATE)
-        clock.now_ns = 110
+class TestNamedPhases:
+    def test_they_have_all_the_time_inside_but_steps_are_recorded(self, recorder: SpanRecorder) -> None:
+        recorder.enter_annotated(Kind.LOSS, "loss")
+        assert not recorder.may_open & {Kind.FORWARD, Kind.BACKWARD}
+        recorder.enter(Kind.STEP, 2)
         recorder.leave()
-        recorder.enter(Kind.FETCH, 3)
+        recorder.leave_annotated()
+        assert [(each.kind, each.phase) for each in recorder.take()] == [
+            (Kind.LOSS, "loss"), (Kind.STEP, "loss"), (Kind.LOSS, "loss")]
+        assert Kind.FORWARD in recorder.may_open
+
+    def test_an_inner_one_has_its_own_time(self, recorder: SpanRecorder) -> None:
+        recorder.enter(Kind.FORWARD, 1)
+        for kind, phase in ((Kind.OTHER, "other"), (Kind.FETCH, "data")):
+            recorder.enter_annotated(kind, phase)
+        recorder.leave_annotated()
+        recorder.leave_annotated()
+        recorder.leave()
+        assert [each.phase for each in recorder.take()] == [None, "other", "data", "other", None]
+
+    @pytest.mark.parametrize("grad", [True, False])
+    def test_a_forward_is_like_the_models_inside(self, recorder: SpanRecorder, grad: bool) -> None:
+        recorder.enter_annotated(Kind.FORWARD, "forward", grad=True)
+        recorder.enter(Kind.FORWARD, 1, grad=grad, training=grad)
+        recorder.leave()
+        recorder.leave_annotated()
+        assert [(each.owner, each.grad, each.training) for each in recorder.take()] == [
+            (0, grad, grad), (1, grad, grad), (0, grad, grad)]
+
+    def test_compilation_stays_apart(self, recorder: SpanRecorder) -> None:
+        recorder.enter_annotated(Kind.FORWARD, "forward", grad=False)
         recorder.enter(Kind.COMPILE)
         recorder.leave()
-        clock.now_ns = 120
-        recorder.drop()
-        assert recorder.idle
-        assert brief(recorder.take()) == [(Kind.UPDATE, 100, 110, True, True)]
-
-    def test_a_span_becomes_another_kind_but_not_what_is_inside(self, recorder: SpanRecorder, clock: Clock) -> None:
-        recorder.enter(Kind.FORWARD, 4)
-        clock.now_ns = 105
-        recorder.leave()
-        recorder.enter(Kind.FORWARD, 4)
-        clock.now_ns = 110
-        recorder.enter(Kind.COMMUNICATION)
-        clock.now_ns = 115
-        recorder.leave()
-        clock.now_ns = 120
-        recorder.leave_as(Kind.LOSS)
-        assert brief(recorder.take()) == [
-            (Kind.FORWARD, 100, 105, True, True), (Kind.LOSS, 105, 110, True, False),
-            (Kind.COMMUNICATION, 110, 115, True, True), (Kind.LOSS, 115, 120, False, True),
-        ]  # fmt: skip
-
-    def test_slices_can_be_taken_amid_a_span(self, recorder: SpanRecorder, clock: Clock) -> None:
-        recorder.enter(Kind.STEP)
-        clock.now_ns = 110
-        recorder.enter(Kind.FORWARD)
-        assert brief(recorder.take()) == [(Kind.STEP, 100, 110, True, False)]
-        clock.now_ns = 120
-        recorder.leave()
-        recorder.leave()
-        assert brief(recorder.take()) == [(Kind.FORWARD, 110, 120, True, True), (Kind.STEP, 120, 120, False, True)]
+        recorder.leave_annotated()
+        segmenter = Segmenter()
+        (iteration,) = [*segmenter.feed(recorder.take()), *segmenter.finish()]
+        assert [(each.phase, each.compiling) for each in iteration.intervals] == [
+            ("forward", False), ("other", True), ("forward", False)]

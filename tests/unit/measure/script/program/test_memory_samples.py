@@ -7,14 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from msgspec import to_builtins
+from support.watched import cases, program_facts, training, watched
 from torch.utils.data import DataLoader, Dataset
 
 from charact.core.timeline import Iteration
 from charact.measure.script.program.events import MemorySamples
-from charact.measure.script.session import Plan, Session
-from charact.measure.script.spans.event_log_reader import EventLog, read_event_log
-from charact.measure.script.spans.event_log_to_record import script_cases
+from charact.measure.script.spans.event_log_reader import EventLog
 from charact.record.schema import Rows
 
 MIB = 2**20
@@ -31,35 +29,13 @@ class Slow(Dataset[torch.Tensor]):
         return torch.ones(4)
 
 
-def recorded(directory: Path, program: Callable[[], Any]) -> tuple[dict[str, Any], Rows]:
-    """Facts and iterations of a watched program in this process."""
-    session = Session(directory, Plan())
-    session.start()
-    alive = program()
-    session.close("to its end")
-    del alive
-    (entry, tables), *_ = script_cases(read_event_log(directory), "mine", "mine.py", 0, None)
-    facts: dict[str, Any] = to_builtins(entry.passes.timing.program)
-    return facts, tables["program_iterations"]
-
-
-def training(each_step: Callable[[], Any]) -> Callable[[], Any]:
-    def program() -> Any:
-        model = torch.nn.Linear(4, 1)
-        optimizer = torch.optim.SGD(model.parameters())
-        results = []
-        for _ in range(8):
-            results.append(each_step())
-            model(torch.ones(1, 4)).sum().backward()
-            time.sleep(0.025)
-            optimizer.step()
-        return model, optimizer, results
-
-    return program
+def rows_of(directory: Path, program: Callable[[], Any]) -> Rows:
+    (_, tables), *_ = cases(watched(directory, program))
+    return tables["program_iterations"]
 
 
 def test_the_resident_set_grows_by_what_an_iteration_keeps(tmp_path: Path) -> None:
-    _, rows = recorded(tmp_path, training(lambda: torch.ones(16 * MIB)))
+    rows = rows_of(tmp_path, training(8, lambda _: (time.sleep(0.025), torch.ones(16 * MIB))))
     sizes = [row["rss_bytes"] for row in rows if row["rss_bytes"] is not None]
     assert len(sizes) >= 4
     growth = (sizes[-1] - sizes[0]) / (len(sizes) - 1)
@@ -69,21 +45,19 @@ def test_the_resident_set_grows_by_what_an_iteration_keeps(tmp_path: Path) -> No
 
 def test_long_collections_count_in_their_iterations(tmp_path: Path) -> None:
     garbage = [[number] for number in range(300_000)]
-    _, rows = recorded(tmp_path, training(gc.collect))
+    before = len(gc.callbacks)
+    rows = rows_of(tmp_path, training(4, lambda _: gc.collect()))
+    assert len(gc.callbacks) == before
     assert any((row["gc_s"] or 0) >= 0.001 for row in rows)
     assert all(row["gc_s"] is None or 0.001 <= row["gc_s"] <= row["wall_s"] for row in rows)
     assert garbage
-    before = len(gc.callbacks)
-    (again := tmp_path / "again").mkdir()
-    recorded(again, training(lambda: None))
-    assert len(gc.callbacks) == before
 
 
 def test_only_the_part_of_a_collection_inside_of_an_iteration_counts() -> None:
     log = EventLog([Iteration(begin, begin + 10, []) for begin in (0, 10, 20)], [
         {"note": "collections", "rows": [[3, 5], [8, 12]]}, {"note": "workers' memory", "rows": [[15, 50]]},
         {"note": "memory", "rows": [[4, 100, None], [9, 200, 7], [25, 300, None]]}])
-    ((_, tables),) = script_cases(log, "train", "train.py", 0, None)
+    ((_, tables),) = cases(log)
     rows = tables["program_iterations"]
     assert [row["gc_s"] for row in rows] == [4e-9, 2e-9, None]
     assert [(row["rss_bytes"], row["allocated_bytes"]) for row in rows] == [(200, 7), (None, None), (300, None)]
@@ -105,8 +79,7 @@ def test_time_in_forked_workers_is_what_they_sleep_and_without_workers_it_is_unk
 
     times = []
     for num_workers in (0, 2):
-        (directory := tmp_path / str(num_workers)).mkdir()
-        facts, _ = recorded(directory, program(num_workers))
+        facts = program_facts(tmp_path / str(num_workers), program(num_workers))
         times.append(facts["settings"]["loaders"][0]["worker_fetch_s"])
     assert times[0] is None
     assert 8 * 0.02 <= times[1] < 5 * 8 * 0.02

@@ -1,49 +1,43 @@
 """Rows of `program_iterations`: kinds, times, shapes and epochs of a watched program's iterations."""
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from support.watched import cases, watched
 from torch.utils.data import DataLoader, TensorDataset
 
 from charact.core.timeline import Interval, Iteration
 from charact.measure.script.program import events as program_events
 from charact.measure.script.program.events import ProgramEvents
-from charact.measure.script.session import Plan, Session
-from charact.measure.script.spans.event_log_reader import EventLog, read_event_log
-from charact.measure.script.spans.event_log_to_record import script_cases
+from charact.measure.script.spans.event_log_reader import EventLog
 from charact.record.schema import PHASES, Rows
 
 SECOND = 10**9
 
 
 def rows_of(log: EventLog, skip: int | None = 0, limit: int | None = None) -> list[Rows]:
-    return [tables["program_iterations"] for _, tables in script_cases(log, "train", "train.py", skip, limit)]
+    return [tables["program_iterations"] for _, tables in cases(log, skip=skip, limit=limit)]
 
 
 def column(rows: Rows, name: str) -> list[Any]:
     return [row[name] for row in rows]
 
 
-class Program:
-    """A program in this process that is watched."""
+def trained(directory: Path, batches: Iterable[Any], first: torch.nn.Module | None = None) -> Rows:
+    """Rows of a training on batches, to which another model is applied before."""
+    def program() -> Any:
+        model = torch.nn.Linear(4, 1)
+        optimizer = torch.optim.SGD(model.parameters())
+        for batch in batches:
+            model(batch if first is None else first(batch)).sum().backward()
+            optimizer.step()
+        return model, optimizer
 
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
-        self.session = Session(directory, Plan())
-        self.session.start()
-        self.model = torch.nn.Linear(4, 1)
-        self.optimizer = torch.optim.SGD(self.model.parameters())
-
-    def step(self, batch: torch.Tensor) -> None:
-        self.model(batch).sum().backward()
-        self.optimizer.step()
-
-    def rows(self) -> Rows:
-        self.session.close("to its end")
-        (rows,) = rows_of(read_event_log(self.directory))
-        return rows
+    (rows,) = rows_of(watched(directory, program))
+    return rows
 
 
 def test_every_iteration_has_a_row_with_its_kind_in_its_case() -> None:
@@ -82,18 +76,13 @@ def test_times_of_the_phases_and_other_sum_to_the_wall_time() -> None:
     assert (row["wall_s"], row["compile_s"]) == (100 / SECOND, 40 / SECOND)
 
 
-def test_shapes_of_inputs_belong_to_the_iterations_in_which_they_change(tmp_path: Path) -> None:
-    program = Program(tmp_path)
-    for length in (2, 2, 3, 2):
-        program.step(torch.ones(length, 4))
-    assert column(program.rows(), "input_shapes") == ["[[2,4]]", "[[2,4]]", "[[3,4]]", "[[2,4]]"]
-
-
-def test_shapes_are_those_of_each_model_s_first_call(tmp_path: Path) -> None:
-    program, other = Program(tmp_path), torch.nn.Linear(4, 4)
-    for length in (2, 5):
-        program.step(other(torch.ones(length, 4)) + program.model(torch.ones(1, 4)))
-    assert column(program.rows(), "input_shapes") == ["[[2,4],[1,4]]", "[[5,4],[1,4]]"]
+@pytest.mark.parametrize(("lengths", "other", "expected"), [
+    ((2, 2, 3, 2), None, ["[[2,4]]", "[[2,4]]", "[[3,4]]", "[[2,4]]"]),
+    ((2, 5), torch.nn.Linear(4, 4), ["[[2,4],[2,4]]", "[[5,4],[5,4]]"])])
+def test_shapes_are_those_of_each_model_s_first_call_where_they_change(
+        tmp_path: Path, lengths: tuple[int, ...], other: torch.nn.Module | None, expected: list[str]) -> None:
+    batches = [torch.ones(length, 4) for length in lengths]
+    assert column(trained(tmp_path, batches, other), "input_shapes") == expected
 
 
 def test_constant_shapes_are_noted_once_and_their_number_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,11 +114,8 @@ def test_an_epoch_begins_with_the_first_batch_since_the_loader_was_started(tmp_p
     """Persistent workers serve all epochs through one iterator."""
     loader = DataLoader(TensorDataset(torch.ones(6, 4)), batch_size=2, num_workers=int(persistent),
                         persistent_workers=persistent)
-    program = Program(tmp_path)
-    for _ in range(2):
-        for (batch,) in loader:
-            program.step(batch)
-    assert column(program.rows(), "first_of_epoch") == [1, 0, 0, 1, 0, 0]
+    rows = trained(tmp_path, (batch for _ in range(2) for (batch,) in loader))
+    assert column(rows, "first_of_epoch") == [1, 0, 0, 1, 0, 0]
 
 
 def test_in_a_log_without_starts_an_epoch_begins_with_another_iterator() -> None:

@@ -2,6 +2,7 @@
 
 import importlib
 import inspect
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from msgspec import to_builtins
+from support.watched import program_facts, training
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset, TensorDataset
 
 from charact.measure.script.program.settings import (
@@ -18,9 +19,8 @@ from charact.measure.script.program.settings import (
     optimizer_settings,
     process_settings,
 )
-from charact.measure.script.session import Plan, Session
-from charact.measure.script.spans.event_log_reader import read_event_log
-from charact.measure.script.spans.event_log_to_record import script_cases
+from charact.measure.script.spans.event_log_reader import SliceTotals
+from charact.measure.script.spans.recorder import Kind, Slice
 
 
 class Own(torch.optim.Optimizer):
@@ -136,18 +136,6 @@ def reset_compiler() -> Any:
     torch._dynamo.utils.counters.clear()
 
 
-def facts_of(directory: Path, program: Callable[[], Any]) -> dict[str, Any]:
-    """Facts of a whole watched program in this process."""
-    session = Session(directory, Plan())
-    session.start()
-    alive = program()
-    session.close("to its end")
-    del alive
-    (entry, _), *_ = script_cases(read_event_log(directory), "mine", "mine.py", 0, None)
-    facts: dict[str, Any] = to_builtins(entry.passes.timing.program)
-    return facts
-
-
 def line_of(text: str) -> int:
     """Line of this file that has a text first."""
     lines = inspect.getsource(inspect.getmodule(line_of)).splitlines()  # type: ignore[arg-type]
@@ -164,7 +152,7 @@ def test_places_are_the_program_s_calls_of_the_constructors(tmp_path: Path) -> N
             optimizer.step()
         return model, optimizer, loader
 
-    settings = facts_of(tmp_path, program)["settings"]
+    settings = program_facts(tmp_path, program)["settings"]
     (optimizer,), (loader,) = settings["optimizers"], settings["loaders"]
     assert Path(optimizer["file"]).name == Path(loader["file"]).name == Path(__file__).name
     assert (optimizer["line"], optimizer["class"], optimizer["models"]) == (
@@ -183,27 +171,22 @@ def test_loaders_of_one_line_are_one_if_they_are_alike(tmp_path: Path, alike: bo
                 optimizer.step()
         return model, optimizer
 
-    loaders = facts_of(tmp_path, program)["settings"]["loaders"]
-    assert [one["num_iterators"] for one in loaders] == ([3] if alike else [1, 1, 1])
-    assert sum(one["num_batches"] for one in loaders) == (6 if alike else 4 + 2 + 2)
+    loaders = program_facts(tmp_path, program)["settings"]["loaders"]
+    assert [loader["num_iterators"] for loader in loaders] == ([3] if alike else [1, 1, 1])
+    assert sum(loader["num_batches"] for loader in loaders) == (6 if alike else 4 + 2 + 2)
     slept_s = 3 * 4 * 0.02
-    starts_s = [start_s for one in loaders for start_s in one["start_s"]]
-    assert slept_s <= sum(one["wait_s"] for one in loaders) < 3 * slept_s
+    starts_s = [start_s for loader in loaders for start_s in loader["start_s"]]
+    assert slept_s <= sum(loader["wait_s"] for loader in loaders) < 3 * slept_s
     assert len(starts_s) == 3
-    assert 0.02 <= min(starts_s) <= sum(starts_s) <= sum(one["wait_s"] for one in loaders)
+    assert 0.02 <= min(starts_s) <= sum(starts_s) <= sum(loader["wait_s"] for loader in loaders)
 
 
 def test_anomaly_detection_is_a_share_of_the_backwards(tmp_path: Path) -> None:
-    def program() -> Any:
-        model = torch.nn.Linear(4, 1)
-        optimizer = torch.optim.SGD(model.parameters())
-        for step in range(8):
-            with torch.autograd.set_detect_anomaly(step < 2, check_nan=False):
-                model(torch.ones(1, 4)).sum().backward()
-            optimizer.step()
-        return model, optimizer
+    def set_detection(step: int) -> None:
+        torch.autograd.set_detect_anomaly(step < 2, check_nan=False)
 
-    assert facts_of(tmp_path, program)["settings"]["anomaly_frac"] == 0.25
+    settings = program_facts(tmp_path, training(8, set_detection))["settings"]
+    assert (settings["anomaly_frac"], settings["num_backwards"], settings["create_graph"]) == (0.25, 8, None)
 
 
 def test_inference_with_gradients_and_hooks_that_pile_up_are_counted(tmp_path: Path) -> None:
@@ -224,34 +207,28 @@ def test_inference_with_gradients_and_hooks_that_pile_up_are_counted(tmp_path: P
             model.register_forward_hook(lambda *_: None)
         return model, optimizer
 
-    (model,) = facts_of(tmp_path, program)["settings"]["models"]
+    (model,) = program_facts(tmp_path, program)["settings"]["models"]
     assert (model["calls"], model["inference_with_grad"]) == (12, 4)
     assert (model["num_hooks_first"], model["num_hooks_last"]) == (0, 2)
     assert model["num_modules_first"] == model["num_modules_last"] >= 1
 
 
-def test_a_model_that_is_trained_in_eval_mode_is_no_inference(tmp_path: Path) -> None:
-    def program() -> Any:
-        model = torch.nn.Linear(4, 1).eval()
-        optimizer = torch.optim.SGD(model.parameters())
-        for _ in range(4):
-            (model(torch.ones(1, 4)) + model(torch.zeros(1, 4))).sum().backward()
-            optimizer.step()
-        return model, optimizer
-
-    (model,) = facts_of(tmp_path, program)["settings"]["models"]
-    assert (model["calls"], model["inference_with_grad"]) == (8, 0)
+@pytest.mark.parametrize(("words", "calls", "inference_with_grad"), [
+    ("eval eval bwd step", 2, 0),  # trained in eval mode
+    ("eval fetch", 1, 1), ("eval end", 1, 1), ("eval train bwd", 2, 1), ("eval", 1, 1), ("none fetch", 1, 0),
+    ("eval bwd fetch", 1, 0), (">eval fetch", 0, 0)])
+def test_forwards_in_eval_mode_without_a_backward_are_inference(words: str, calls: int, inference_with_grad: int
+                                                                ) -> None:
+    kinds = {"bwd": Kind.BACKWARD, "step": Kind.STEP, "fetch": Kind.FETCH, "end": Kind.END}
+    totals = SliceTotals(Slice(
+        kinds.get(word, Kind.FORWARD), 10 * place, 10 * place + 9, 7, word != "none", word == "train", ends=True,
+        begins=word[0] != ">") for place, word in enumerate(words.split()))
+    assert (totals.calls[7], totals.inference_with_grad[7]) == (calls, inference_with_grad)
+    assert (totals.fetches[7], totals.fetch_ns[7]) == (words.count("fetch"), 9 * len(re.findall("fetch|end", words)))
 
 
 def test_charact_s_own_start_is_not_the_program_s(tmp_path: Path) -> None:
-    def program() -> Any:
-        model = torch.nn.Linear(4, 1)
-        time.sleep(0.1)
-        model(torch.ones(1, 4)).sum().backward()
-        torch.optim.SGD(model.parameters()).step()
-
-    facts = facts_of(tmp_path, program)
+    facts = program_facts(tmp_path, training(1, lambda _: time.sleep(0.1)))
     assert facts["own_s"]["start"] > 0
     assert facts["own_s"]["passes"] == 0
-    assert facts["before_s"] >= 0.1
-    assert facts["before_s"] <= facts["duration_s"]
+    assert 0.1 <= facts["before_s"] <= facts["duration_s"]
