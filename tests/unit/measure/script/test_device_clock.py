@@ -1,16 +1,17 @@
 """Events of a watched program on CUDA, with a stand-in for `torch.cuda` that refuses what a real device refuses."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from support.watched import cases, training, watched
 
 from charact.core.errors import UserError
 from charact.measure.script.program_state import compute_device
 from charact.measure.script.session import Plan, Session
 from charact.measure.script.spans.device_clock import program_device
-from charact.measure.script.spans.event_log_reader import EventLogReader, read_event_log
-from charact.measure.script.spans.event_log_to_record import script_cases
+from charact.measure.script.spans.event_log_reader import EventLogReader
 from charact.measure.script.spans.recorder import Kind
 from charact.record.manifest import CaseEntry
 from charact.record.schema import Rows
@@ -64,59 +65,33 @@ class Device:
         assert not self.capturing, "operation not permitted when stream is capturing"
 
 
-@pytest.mark.parametrize("ends_inside", [False, True])
+@pytest.mark.parametrize(("ends_inside", "captured"), [
+    (False, [False, True, True, False]), (True, [False, True, True, False]), (False, [True, True])])
 def test_no_event_is_touched_while_a_graph_is_captured(
-        tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends_inside: bool) -> None:
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends_inside: bool, captured: list[bool]) -> None:
     device = Device(monkeypatch)
+    device.capturing = captured[0]
     monkeypatch.setattr("charact.measure.script.session.FLUSH_S", 0)  # after every span
     session = Session(tmp_path, Plan(iterations=1, skip=1) if ends_inside else Plan())
     session.start()
     model = torch.nn.Linear(2, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    for captured in (False, True, True, False):
-        device.capturing = captured
+    for device.capturing in captured:
         model(torch.ones(1, 2)).sum().backward()
         optimizer.step()
     device.capturing = False
     session.close("to its end")
     assert session.problem is None
-    slices = list(EventLogReader(tmp_path).slices())
-    forwards = [one for one in slices if one.kind is Kind.FORWARD]
-    timed = [one.start_event is not None and one.end_event is not None for one in forwards]
-    assert timed == ([True, False, False] if ends_inside else [True, False, False, True])
-    times = [one.end_event - one.start_event for one in forwards if one.end_event is not None]
+    forwards = [each for each in EventLogReader(tmp_path).slices() if each.kind is Kind.FORWARD]
+    timed = [each.start_event is not None and each.end_event is not None for each in forwards]
+    assert timed == [not each for each in captured][:3 if ends_inside else None]
+    times = [each.end_event - each.start_event for each in forwards if each.end_event is not None]
     assert times == [1_000_000] * len(times)
-
-
-def test_a_graph_that_is_captured_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    device = Device(monkeypatch)
-    device.capturing = True
-    session = Session(tmp_path, Plan())
-    session.start()
-    model = torch.nn.Linear(2, 2)
-    model(torch.ones(1, 2))
-    device.capturing = False
-    session.close("to its end")
-    assert session.problem is None
-    assert [one.end_event for one in EventLogReader(tmp_path).slices()] == [None]
-
-
-def train(session: Session, num_iterations: int) -> None:
-    model = torch.nn.Linear(2, 2)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    for _ in range(num_iterations):
-        model(torch.ones(1, 2)).sum().backward()
-        optimizer.step()
 
 
 def trained(directory: Path, num_iterations: int = 6) -> tuple[CaseEntry, Rows]:
     """The case of a program that trains."""
-    session = Session(directory, Plan())
-    session.start()
-    train(session, num_iterations)
-    session.close("to its end")
-    assert session.problem is None
-    (entry, tables), = script_cases(read_event_log(directory), "program", "program.py", 0, None)
+    ((entry, tables),) = cases(watched(directory, training(num_iterations)))
     return entry, tables["iterations"]
 
 
@@ -134,17 +109,18 @@ def test_events_are_dropped_if_the_model_lies_on_another_device_than_earlier_ten
         tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     device = Device(monkeypatch)
     device.held_bytes = [8, 0]
-    session = Session(tmp_path, Plan())
-    session.start()
-    torch.nn.functional.mse_loss(torch.ones(1), torch.ones(1))
-    device.held_bytes = [8, 4096]
-    device.streams.clear()
-    train(session, 4)
-    session.close("to its end")
+
+    def program() -> Any:
+        torch.nn.functional.mse_loss(torch.ones(1), torch.ones(1))
+        device.held_bytes = [8, 4096]
+        device.streams.clear()
+        return training(4)()
+
+    watched(tmp_path, program)
     first, *others = EventLogReader(tmp_path).slices()
     assert (first.start_event, first.end_event) == (None, None)
     assert device.streams == {"stream of cuda:1"}
-    times = [time for one in others for time in (one.start_event, one.end_event)]
+    times = [time for each in others for time in (each.start_event, each.end_event)]
     assert times == sorted(times)
 
 

@@ -6,26 +6,21 @@ from typing import Any
 
 import pytest
 import torch
+from support.watched import cases, watched
 from torch.utils.data import DataLoader, TensorDataset
 
-from charact.measure.script.session import Plan, Session
-from charact.measure.script.spans.event_log_reader import EventLog, read_event_log
-from charact.measure.script.spans.event_log_to_record import script_cases
+from charact.measure.script.spans.event_log_reader import EventLog
 from charact.record.schema import Rows
 
-Cases = dict[str, tuple[dict[str, Any], dict[str, Rows]]]
+Cases = dict[str, tuple[Any, dict[str, Rows]]]
+
+PASSES = "operators", "memory"
 
 
-def recorded(directory: Path, program: Callable[[], None], passes: tuple[str, ...] = ("operators", "memory")
-             ) -> tuple[EventLog, Cases]:
-    """Event log, and the cases by mode, of a watched program in this process."""
-    session = Session(directory, Plan(passes=passes))
-    session.start()
-    program()
-    session.close("to its end")
-    log = read_event_log(directory)
-    cases = script_cases(log, "mine", "mine.py", None, None, passes)
-    return log, {entry.mode: (entry, tables) for entry, tables in cases}
+def recorded(directory: Path, program: Callable[[], None], *passes: str) -> tuple[EventLog, Cases]:
+    """Event log, and the cases by mode, of a watched program."""
+    log = watched(directory, program, *passes)
+    return log, {entry.mode: (entry, tables) for entry, tables in cases(log, *passes, skip=None)}
 
 
 def training(*, num_epochs: int, num_batches: int, with_target: bool = False) -> Callable[[], None]:
@@ -51,7 +46,7 @@ def training(*, num_epochs: int, num_batches: int, with_target: bool = False) ->
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[EventLog, Cases]:
     # An evaluation has 6 batches, of which the first three warm up: the passes need several evaluations.
-    return recorded(tmp_path_factory.mktemp("log"), training(num_epochs=9, num_batches=6))
+    return recorded(tmp_path_factory.mktemp("log"), training(num_epochs=9, num_batches=6), *PASSES)
 
 
 def test_an_evaluation_has_operators_and_memory_of_its_own(measured: tuple[EventLog, Cases]) -> None:
@@ -72,8 +67,8 @@ def test_the_training_keeps_its_own_passes(measured: tuple[EventLog, Cases]) -> 
 
 
 def test_iterations_that_passes_measured_are_not_timed(measured: tuple[EventLog, Cases]) -> None:
-    log, cases = measured
-    for _, tables in cases.values():
+    log, by_mode = measured
+    for _, tables in by_mode.values():
         assert {row["kind"] for row in tables["program_iterations"]} >= {"pass", "timed"}
     for begin_ns, end_ns in log.evaluation_spans_ns:
         assert not [one for one in log.timed(log.iterations) if one.start_ns < end_ns and begin_ns < one.end_ns]
@@ -82,8 +77,8 @@ def test_iterations_that_passes_measured_are_not_timed(measured: tuple[EventLog,
 
 
 def test_the_time_of_the_passes_is_charact_s_own(measured: tuple[EventLog, Cases]) -> None:
-    log, cases = measured
-    program = cases["train"][0].passes.timing.program
+    log, by_mode = measured
+    program = by_mode["train"][0].passes.timing.program
     in_evaluations_s = sum(end - begin for begin, end in log.evaluation_spans_ns) / 1e9
     assert program.own_s.passes > in_evaluations_s > 0
     begin_ns, end_ns = log.last("end")["span_ns"]
@@ -92,20 +87,20 @@ def test_the_time_of_the_passes_is_charact_s_own(measured: tuple[EventLog, Cases
 
 
 def test_evaluations_that_are_too_short_say_so(tmp_path: Path) -> None:
-    _, cases = recorded(tmp_path, training(num_epochs=4, num_batches=3))
-    reasons = [facts.reason for name, facts in cases["infer"][0].passes.items()
+    _, by_mode = recorded(tmp_path, training(num_epochs=4, num_batches=3), *PASSES)
+    reasons = [facts.reason for name, facts in by_mode["infer"][0].passes.items()
                if name in ("operators", "memory") and facts.status != "ok"]
     assert reasons
     assert all(reason.startswith("the program ended before") for reason in reasons)
 
 
 def test_an_inference_in_each_step_is_no_evaluation(tmp_path: Path) -> None:
-    log, cases = recorded(tmp_path, training(num_epochs=2, num_batches=2, with_target=True))
+    log, by_mode = recorded(tmp_path, training(num_epochs=2, num_batches=2, with_target=True), *PASSES)
     assert not log.evaluation_spans_ns
-    assert cases["train"][0].passes.operators.status == "ok"
+    assert by_mode["train"][0].passes.operators.status == "ok"
 
 
 def test_only_the_passes_of_the_training_run(tmp_path: Path) -> None:
-    _, cases = recorded(tmp_path, training(num_epochs=4, num_batches=12), ("memory",))
-    assert "operators" not in cases["infer"][0].passes
-    assert cases["infer"][0].passes.memory.status == "ok"
+    _, by_mode = recorded(tmp_path, training(num_epochs=4, num_batches=12), "memory")
+    assert "operators" not in by_mode["infer"][0].passes
+    assert by_mode["infer"][0].passes.memory.status == "ok"

@@ -17,9 +17,9 @@ class Waiting(FlightRecorder):
 
 @pytest.fixture
 def recorder() -> SpanRecorder:
-    one = SpanRecorder()
-    one.on = True
-    return one
+    recorder = SpanRecorder()
+    recorder.on = True
+    return recorder
 
 
 def test_a_hang_is_reported_once_with_its_phase_and_collective(recorder: SpanRecorder) -> None:
@@ -37,19 +37,13 @@ def test_a_hang_is_reported_once_with_its_phase_and_collective(recorder: SpanRec
 
 def test_a_program_with_progress_is_not_reported(recorder: SpanRecorder) -> None:
     reports: list[str] = []
-    HangWatch(recorder, Waiting(), 0.4, reports.append).start()
-    until = time.monotonic() + 1
-    while time.monotonic() < until:
+    HangWatch(recorder, Waiting(), 0.3, reports.append).start()
+    for _ in range(30):
         recorder.enter(Kind.FORWARD)
         time.sleep(0.02)
         recorder.leave()
         recorder.take()
     recorder.on = False
     assert reports == []
-
-
-def test_it_ends_with_the_recording(recorder: SpanRecorder) -> None:
-    HangWatch(recorder, Waiting(), 0.2, lambda text: None).start()
-    recorder.on = False
-    time.sleep(0.1)
+    time.sleep(0.1)  # it ends with the recording
     assert [one.name for one in threading.enumerate() if one.name == "charact-hang"] == []

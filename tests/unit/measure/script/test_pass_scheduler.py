@@ -4,6 +4,7 @@ import gc
 import os
 import threading
 import time
+from itertools import accumulate, cycle
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -89,11 +90,10 @@ class Program:
 
 
 class TestTheOrder:
-    def test_each_pass_has_an_iteration_to_get_going_and_then_its_own(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_each_pass_has_an_iteration_to_warm_up_and_then_its_own(self, monkeypatch: pytest.MonkeyPatch) -> None:
         program = Program("first", "second", monkeypatch=monkeypatch)
         assert [program.iterate() for _ in range(7)] == [True] * 6 + [False]
-        one = ["prepare", "begin", "end one", "begin", "end last", "results", "clean"]
-        assert Fake.calls == one * 2
+        assert Fake.calls == 2 * ["prepare", "begin", "end one", "begin", "end last", "results", "clean"]
         assert program.endings == [("first", "ok", None), ("second", "ok", None)]
         assert program.notes[0]["note"] == "timing ended"
         times = [program.notes[0]["time_ns"], *(edge for note in program.notes[1:] for window in note["windows"]
@@ -124,8 +124,7 @@ class TestTheOrder:
 
     def test_a_program_that_ends_before_leaves_the_reason(self, monkeypatch: pytest.MonkeyPatch) -> None:
         program = Program("first", "second", monkeypatch=monkeypatch)
-        program.iterate()
-        program.iterate()
+        assert [program.iterate(), program.iterate()] == [True, True]
         program.scheduler.stop()
         assert program.endings == [
             ("first", "failed", "the program ended before it had run enough iterations for this pass"),
@@ -151,22 +150,22 @@ class TestTheOrder:
                                              "were allowed: give a larger --budget")
 
     def test_the_program_s_own_time_is_not_that_of_the_passes(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(pass_scheduler, "LEAST_BUDGET_S", 0.1)
+        monkeypatch.setattr(pass_scheduler, "LEAST_BUDGET_S", 0.05)
         program = Program("first", "second", monkeypatch=monkeypatch, budget_frac=0.0)
         while program.iterate():
-            compute(0.05)
+            compute(0.03)
         assert [status for _, status, _ in program.endings] == ["ok", "ok"]
 
     def test_iterations_that_vary_are_no_sign_of_many_operators(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(Fake, "may_end_early", True, raising=False)
         program = Program("first", monkeypatch=monkeypatch, budget_frac=0.0)
-        for time_s in (0.01, 0.3, 0.01, 0.2, 0.01):  # one is an exception, such as an evaluation
+        for time_s in (0.01, 0.06, 0.01, 0.04, 0.01):  # one is an exception, such as an evaluation
             program.scheduler.are_due(iteration_ended=True)
             compute(time_s)
         program.scheduler.are_due(iteration_ended=True)
         program.iterate()
         while program.iterate():
-            compute(0.15)
+            compute(0.03)
         assert program.endings == [("first", "ok", None)]
 
     @pytest.mark.parametrize(("budget_s", "status", "most_windows"), [
@@ -187,7 +186,6 @@ class TestTheOrder:
         monkeypatch.setattr(Fake, "warms_up", False, raising=False)
         program = Program("first", monkeypatch=monkeypatch)
         assert [program.iterate() for _ in range(3)] == [True, True, False]
-        assert Fake.calls == ["prepare", "begin", "end one", "begin", "end last", "results", "clean"]
 
     def test_a_validation_in_between_sends_a_pass_to_another_iteration(self, monkeypatch: pytest.MonkeyPatch) -> None:
         program = Program("first", monkeypatch=monkeypatch)
@@ -422,3 +420,21 @@ def test_layers_are_marked_meanwhile_unless_a_hook_would_break_a_graph(compiles:
     assert not model[0]._forward_pre_hooks
     assert not model[0]._forward_hooks
     assert (tmp_path / TRACE).parent.is_dir()
+
+
+@pytest.mark.parametrize(("times_s", "in_step", "num_iterations"), [
+    ([0.010], False, 13),
+    ([0.010, 0.030], False, 13),
+    ([0.100, 0.300], False, 9),  # long iterations: there may be few
+    ([0.010, 0.010, 0.010, 4.0], False, 4),
+    ([4.0], True, 13),  # ranks decide alike
+])
+def test_passes_begin_after_many_or_long_iterations(monkeypatch: pytest.MonkeyPatch, times_s: list[float],
+                                                    in_step: bool, num_iterations: int) -> None:
+    times_ns = accumulate(round(1e9 * time_s) for time_s in cycle(times_s))
+    monkeypatch.setattr(pass_scheduler, "perf_counter_ns", lambda: next(times_ns))
+    scheduler = PassScheduler([], Path(), SpanRecorder(), {}, dict, lambda _: None, in_step=in_step)
+    assert not scheduler.are_due(iteration_ended=False)
+    assert [scheduler.are_due(iteration_ended=True) for _ in range(num_iterations)] == [
+        *[False] * (num_iterations - 1), True]
+    assert scheduler.are_due(iteration_ended=False)
