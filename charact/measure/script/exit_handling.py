@@ -164,10 +164,11 @@ class ExitHandler:
                             after_in_child=self._after_fork_in_child)
 
     def _at_exit(self) -> None:
-        if not self._session.needs_closing:
-            return
-        _flush()
-        self._finish(self.description)
+        if self._session.needs_closing:
+            for stream in (sys.stdout, sys.stderr):
+                with contextlib.suppress(AttributeError, OSError, ValueError):
+                    stream.flush()
+            self._finish(self.description)
 
     def _before_exit_at_once(self, status: int) -> NoReturn:
         if self._session.needs_closing:
@@ -248,7 +249,7 @@ class ExitHandler:
         """
         working_directory = self._started_in if self._started_in.is_dir() else directory.parent
         output = self._error.descriptor
-        with self._first_limits(), _blocked_signals():
+        with self._clean_start():
             published, waiting = os.pipe()
             command = [sys.executable, "-P", "-m", "charact", "recover", *(["--quiet"] if self._quiet else []),
                        *([] if with_views else ["--waiting", str(waiting)]), str(directory)]
@@ -269,30 +270,19 @@ class ExitHandler:
         return signal.Signals(-status).name if status < 0 else None
 
     @contextlib.contextmanager
-    def _first_limits(self) -> Iterator[None]:
-        """Restore the resource limits of the start inside the block, as far as the hard limits allow it."""
+    def _clean_start(self) -> Iterator[None]:
+        """Give a child that is started inside the block the resource limits of the start, as far as they may be raised.
+
+        It never receives a signal that ends a process.
+        """
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, *SIGNALS})
         present = {limit: resource.getrlimit(limit) for limit in _LIMITS}
-        for limit, (_, hard) in present.items():
-            bounds = [one for one in (self._limits[limit][0], hard) if one != resource.RLIM_INFINITY]
-            resource.setrlimit(limit, (min(bounds, default=resource.RLIM_INFINITY), hard))
         try:
+            for limit, (_, hard) in present.items():
+                bounds = [bound for bound in (self._limits[limit][0], hard) if bound != resource.RLIM_INFINITY]
+                resource.setrlimit(limit, (min(bounds, default=resource.RLIM_INFINITY), hard))
             yield
         finally:
             for limit, both in present.items():
                 resource.setrlimit(limit, both)
-
-
-@contextlib.contextmanager
-def _blocked_signals() -> Iterator[None]:
-    """Block signals that end a process, so that a child that is started inside the block never receives them."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, *SIGNALS})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _flush() -> None:
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(AttributeError, OSError, ValueError):
-            stream.flush()
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)

@@ -7,8 +7,9 @@ import runpy
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import CodeType, ModuleType, TracebackType
@@ -114,7 +115,9 @@ def _run(start: Callable[[], None], ending: ExitHandler, output: StandardError) 
         raise
     except BaseException as error:
         ending.description = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}".removesuffix(": ")
-        _show(error)
+        _remove_own_frames(error, set())
+        sys.last_type, sys.last_value, sys.last_traceback = type(error), error, error.__traceback__
+        sys.excepthook(type(error), error, error.__traceback__)
         if type(error).__name__ == "DistNetworkError" and "EADDRINUSE" in str(error):
             output.print_line(f"another program uses port {os.environ.get('MASTER_PORT')}: choose another MASTER_PORT, "
                               "or start the ranks with charact run --nproc, which finds a free one")
@@ -123,34 +126,25 @@ def _run(start: Callable[[], None], ending: ExitHandler, output: StandardError) 
     raise SystemExit(0)
 
 
-def _show(error: BaseException) -> None:
-    """Print the traceback of an error without charact's frames."""
-    _remove_own_frames(error, set())
-    sys.last_type, sys.last_value, sys.last_traceback = type(error), error, error.__traceback__
-    sys.excepthook(type(error), error, error.__traceback__)
-
-
 def _remove_own_frames(error: BaseException, hidden: set[int]) -> None:
     """Remove charact's frames from the traceback of an error, its causes and its sub-exceptions."""
     if id(error) in hidden:
         return
     hidden.add(id(error))
     here = Path(__file__).parent
-    own = [trace for trace in _trace(error) if not Path(trace.tb_frame.f_code.co_filename).is_relative_to(here)]
-    for one, following in zip(own, [*own[1:], None], strict=False):
-        one.tb_next = following
+    own: list[TracebackType] = []
+    trace = error.__traceback__
+    while trace is not None:
+        if not Path(trace.tb_frame.f_code.co_filename).is_relative_to(here):
+            own.append(trace)
+        trace = trace.tb_next
+    for trace, following in zip(own, [*own[1:], None], strict=False):
+        trace.tb_next = following
     error.__traceback__ = own[0] if own else None
     inner = error.exceptions if isinstance(error, BaseExceptionGroup) else ()
     for other in (error.__cause__, error.__context__, *inner):
         if other is not None:
             _remove_own_frames(other, hidden)
-
-
-def _trace(error: BaseException) -> Iterator[TracebackType]:
-    trace = error.__traceback__
-    while trace is not None:
-        yield trace
-        trace = trace.tb_next
 
 
 def _starter(program: Program) -> Callable[[], None]:
@@ -161,11 +155,15 @@ def _starter(program: Program) -> Callable[[], None]:
     if not sys.flags.safe_path:  # with -P, Python adds no directory
         sys.path[0] = directory
     sys.argv = [program.script or "-m", *program.arguments]
-    if program.script is not None:
-        start = _script_starter(program.script, main)
-    else:
+    if program.script is None:
         assert program.module is not None
         start = _module_starter(program.module)
+    else:
+        path = os.path.abspath(program.script)
+        code = _compiled(program.script, path)
+        main.__dict__.update(__file__=path, __cached__=None, __annotations__={},
+                             __loader__=SourceFileLoader("__main__", path))
+        start = partial(exec, code, main.__dict__)
 
     def run() -> None:
         sys.modules["__main__"] = main
@@ -182,19 +180,10 @@ def _module_starter(name: str) -> Callable[[], None]:
     if spec is None:
         raise UserError(f"module '{name}' not found: name one that python -m finds from here")
     # The function that `python -m` calls, so that tracebacks are the same.
-    return lambda: runpy._run_module_as_main(name)  # type: ignore[attr-defined]
-
-
-def _script_starter(script: str, main: ModuleType) -> Callable[[], None]:
-    path = os.path.abspath(script)
-    code = _compiled(script, path)
-    main.__dict__.update(__file__=path, __cached__=None, __annotations__={},
-                         __loader__=SourceFileLoader("__main__", path))
-    return lambda: exec(code, main.__dict__)
+    return partial(runpy._run_module_as_main, name)  # type: ignore[attr-defined]
 
 
 def _compiled(script: str, path: str) -> CodeType:
-    """Return the compiled code of a script."""
     try:
         return compile(Path(script).read_bytes(), path, "exec", dont_inherit=True)
     except OSError as error:

@@ -57,11 +57,11 @@ def blind_spots(iterations: Sequence[Iteration], *, compiled_whole: bool, full: 
     spots = [FULL] if full else []
     if not iterations[0].training:
         return spots
-    intervals = [one for iteration in iterations for one in iteration.intervals]
-    phases = {one.phase for one in intervals}
+    intervals = [interval for iteration in iterations for interval in iteration.intervals]
+    phases = {interval.phase for interval in intervals}
     if not phases & {"forward", "update"}:
         spots.append(MIXED)
-    elif compiled_whole and not any(one.phase == "forward" and one.owner for one in intervals):
+    elif compiled_whole and not any(each.phase == "forward" and each.owner for each in intervals):
         spots.append(WHOLE)
     wall_ns = sum(each.duration_ns for each in iterations)
     in_phases_ns = sum(each.duration_ns for each in intervals if each.phase != "other")
@@ -69,14 +69,13 @@ def blind_spots(iterations: Sequence[Iteration], *, compiled_whole: bool, full: 
         spots.append(BY_HAND if "update" not in phases else NO_FETCH if any_loader else NO_LOADER)
     if MIXED not in spots:
         spots += _gaps_without_phase(iterations, samples, any_reason=bool(spots))
-    in_order = sorted([*iterations, *inferences], key=lambda one: one.start_ns)
-    if 2 * sum(after.training and _is_prediction(before) for before, after in pairwise(in_order)) > len(iterations):
+    in_order = sorted([*iterations, *inferences], key=lambda iteration: iteration.start_ns)
+    num_after_predictions = sum(
+        after.training and not before.training and all(interval.phase != "data" for interval in before.intervals)
+        for before, after in pairwise(in_order))
+    if 2 * num_after_predictions > len(iterations):
         spots.append(PREDICTED)
     return spots
-
-
-def _is_prediction(one: Iteration) -> bool:
-    return not one.training and all(part.phase != "data" for part in one.intervals)
 
 
 def unwatched(num_children: int, num_threads: int) -> list[str]:
@@ -92,35 +91,8 @@ def unwatched(num_children: int, num_threads: int) -> list[str]:
 
 def _gaps_without_phase(iterations: Sequence[Iteration], samples: Samples | None, *, any_reason: bool) -> list[str]:
     """Return messages about gaps that are long in a typical iteration, and about all others if they take long."""
-    messages: list[str] = []
-    typical_ns = median(each.duration_ns for each in iterations)
-    rest: list[Interval] = []
-    for (before, after), spans in _gaps(iterations).items():
-        gap_ns, every = _typical_ns(spans, len(iterations)), [one for gaps in spans for one in gaps]
-        if gap_ns <= _BETWEEN_FRAC * typical_ns:
-            rest += every
-            continue
-        line = _known(every, samples)
-        if after != _END:
-            messages.append(f"{BETWEEN.format(share(gap_ns / typical_ns), before, after)}: {line or NAME_IT}")
-        elif line or not any_reason:  # such as the creation of the next batch
-            messages.append(f"{AT_END.format(share(gap_ns / typical_ns), before)}: {line or NAME_IT}")
-    rest_ns = sum(gap.duration_ns for gap in rest)
-    wall_ns = sum(each.duration_ns for each in iterations)
-    line = _known(rest, samples)
-    if rest_ns > _SCATTERED_FRAC * wall_ns and (line or not any_reason):
-        messages.append(f"{SCATTERED.format(share(rest_ns / wall_ns))}: {line or NAME_IT}")
-    return messages
-
-
-def _known(gaps: Sequence[Interval], samples: Samples | None) -> str | None:
-    place = None if samples is None else samples.most_frequent(sorted(gaps, key=lambda gap: gap.start_ns))
-    return None if place is None else SAMPLED.format(place)
-
-
-def _gaps(iterations: Sequence[Iteration]) -> dict[tuple[str, str], list[list[Interval]]]:
-    """Return the gaps of each iteration, by the phases before and after; none at its start."""
     gaps: dict[tuple[str, str], list[list[Interval]]] = defaultdict(list)
+    """Gaps of each iteration, by the phases before and after; none at its start."""
     for iteration in iterations:
         of_iteration: dict[tuple[str, str], list[Interval]] = defaultdict(list)
         end = Interval(_END, iteration.end_ns, iteration.end_ns, start_device_ns=iteration.end_device_ns)
@@ -129,9 +101,28 @@ def _gaps(iterations: Sequence[Iteration]) -> dict[tuple[str, str], list[list[In
                 "", before.end_ns, after.start_ns, 0, before.end_device_ns, after.start_device_ns))
         for phases, spans in of_iteration.items():
             gaps[phases].append(spans)
-    return gaps
+    messages: list[str] = []
+    typical_ns = median(each.duration_ns for each in iterations)
+    rest: list[Interval] = []
+    for (phase_before, phase_after), by_iteration in gaps.items():
+        lengths_ns = [sum(gap.duration_ns for gap in each) for each in by_iteration]
+        gap_ns = median(lengths_ns + [0] * (len(iterations) - len(lengths_ns)))
+        every = [gap for each in by_iteration for gap in each]
+        if gap_ns <= _BETWEEN_FRAC * typical_ns:
+            rest += every
+            continue
+        place = _most_frequent(every, samples)
+        if phase_after != _END:
+            messages.append(f"{BETWEEN.format(share(gap_ns / typical_ns), phase_before, phase_after)}: {place or NAME_IT}")
+        elif place or not any_reason:  # such as the creation of the next batch
+            messages.append(f"{AT_END.format(share(gap_ns / typical_ns), phase_before)}: {place or NAME_IT}")
+    rest_ns, wall_ns = sum(gap.duration_ns for gap in rest), sum(each.duration_ns for each in iterations)
+    place = _most_frequent(rest, samples)
+    if rest_ns > _SCATTERED_FRAC * wall_ns and (place or not any_reason):
+        messages.append(f"{SCATTERED.format(share(rest_ns / wall_ns))}: {place or NAME_IT}")
+    return messages
 
 
-def _typical_ns(gaps: Sequence[Sequence[Interval]], num_iterations: int) -> float:
-    lengths = [sum(gap.duration_ns for gap in each) for each in gaps]
-    return median(lengths + [0] * (num_iterations - len(lengths)))
+def _most_frequent(gaps: Sequence[Interval], samples: Samples | None) -> str | None:
+    place = None if samples is None else samples.most_frequent(sorted(gaps, key=lambda gap: gap.start_ns))
+    return None if place is None else SAMPLED.format(place)
