@@ -118,7 +118,7 @@ class Session:
         self._notes: list[dict[str, Any]] = [{"note": "began", "time_ns": self._began_ns}]
         """Notes to write with the next slices."""
         self._pass_scheduler = PassScheduler(plan.passes, directory, self.recorder, self._objects,
-                                             lambda: self._names()["names"], self.note, plan.budget_frac,
+                                             self._names, self.note, plan.budget_frac,
                                              in_step=is_rank)
         self._evaluation: EvaluationPasses | None = None
         """Passes on evaluations; None before those of the training have ended."""
@@ -169,11 +169,12 @@ class Session:
             self._sampler.restore_switch_interval()
         if self.recorder.on:
             self.problem = "forked children are not recorded"  # so that nothing else is written here
-            self.recorder.stop_in_child(self._note_training_child)
+            self.recorder.stop_in_child(lambda *_: self._write_at_once(
+                {"note": "unwatched", "children": 1, "threads": 0}))
 
-    def _note_training_child(self, *_: Any) -> None:
-        with contextlib.suppress(UserError):  # the parent has ended
-            self._event_log.notes([{"note": "unwatched", "children": 1, "threads": 0}])
+    def _write_at_once(self, note: dict[str, Any]) -> None:
+        with contextlib.suppress(UserError):  # such as in a child whose parent has ended
+            self._event_log.notes([note])
 
     def _add(self, obj: Any, number: int) -> None:
         self._objects[number] = obj
@@ -196,22 +197,18 @@ class Session:
         facts = owner_facts(number, self._objects, self._variables[number], self._patches.context.places)
         return facts | {"methods": sorted(self._patches.methods.names[number])} if facts["kind"] == "model" else facts
 
-    def _names(self) -> dict[str, Any]:
-        """Return a note with the names of models and optimizers that are global variables of the main module."""
+    def _names(self) -> dict[int, str]:
+        """Return the names of models and optimizers that are global variables of the main module, by owner ID."""
         numbers = {id(obj): number for number, obj in self._objects.items()}
-        names = {numbers[id(value)]: name for name, value in list(vars(sys.modules["__main__"]).items())
-                 if id(value) in numbers and not name.startswith("_")}
-        return {"note": "names", "names": names}
-
-    def _note_loops(self, kind: Kind) -> None:
-        if self._sampler is not None:
-            self._sampler.loops.note(kind)
+        return {numbers[id(value)]: name for name, value in list(vars(sys.modules["__main__"]).items())
+                if id(value) in numbers and not name.startswith("_")}
 
     def _on_span_end(self, kind: Kind, owner: int) -> None:
         """Count iterations and flush after a step, forward, backward or fetch, when no span is open."""
         ended, is_forward = False, kind is Kind.FORWARD
         if kind is Kind.FETCH:
-            self._note_loops(kind)
+            if self._sampler is not None:
+                self._sampler.loops.note(kind)
             self._steps.fetch()
             if self._evaluation is not None:
                 self._evaluation.fetched(owner)
@@ -229,8 +226,8 @@ class Session:
             else:
                 ended = self._counted == (kind, owner) and self._steps.step()
                 self._num_iterations += ended
-            if ended:
-                self._note_loops(kind)
+            if ended and self._sampler is not None:
+                self._sampler.loops.note(kind)
             if self._evaluation is not None:
                 self._evaluation.trained()
             if self._core_use is None and self._num_iterations == plan.skip + 1:
@@ -326,16 +323,14 @@ class Session:
         notes, self._notes = self._notes, []
         events = self._patches.notes(last=wait)
         if notes or events:
-            self._event_log.notes([*notes, *events, *([self._names()] if notes else [])])
+            self._event_log.notes([*notes, *events, *([{"note": "names", "names": self._names()}] if notes else [])])
         self._event_log.slices(slices, self._device_clock.ns if self._device_clock is not None else int)
         if self._device is None:
             self._look_for_device()
         self._flushed = monotonic()
 
     def _hangs(self, text: str) -> None:
-        """Note that the program hangs; written at once, since the program may never get to write again."""
-        with contextlib.suppress(UserError):
-            self._event_log.notes([{"note": "hung", "text": text}])
+        self._write_at_once({"note": "hung", "text": text})  # the program may never get to write again
         if self._on_hang is not None:
             self._on_hang(text)
 
@@ -362,33 +357,28 @@ class Session:
     def _write_end(self, end: dict[str, Any]) -> None:
         """Write the final notes.
 
-        Owner facts are written again: lazy modules have weights by now, and models may have been added.
+        Owner facts are written again: lazy modules have weights by now, and models may have been added. PyTorch's facts
+        are among the notes, so that the process that writes the record need not import PyTorch.
         """
-        facts = [self._facts(number) for number in list(self._objects)]
-        peak_bytes = self._pass_scheduler.program_peak_bytes()
-        end = {"note": "end", "time_s": time.time(), "process_peak_bytes": peak_bytes, **end}
-        unwatched = {"note": "unwatched", "children": self._patches.children.num_with_torch,
-                     "threads": len(self._patches.context.training_threads)}
-        problem = None if self._flight_recorder is None else self._flight_recorder.problem
-        facts += [self._settings()] if self.started else []
-        self._event_log.notes([*facts, *([self._device] if self._device else []), self._names(), *self._torch_facts(),
-                               *([{"note": "no collectives", "reason": problem}] if problem else []), unwatched, end])
-
-    def _torch_facts(self) -> list[dict[str, Any]]:
-        """Return notes with PyTorch's facts, so that the process that writes the record need not import PyTorch.
-
-        The list is empty if a query of the GPUs would create a CUDA context.
-        """
+        notes = [self._facts(number) for number in list(self._objects)]
+        if self.started:
+            notes.append(self._settings())
+        if self._device:
+            notes.append(self._device)
+        notes.append({"note": "names", "names": self._names()})
         torch = sys.modules.get("torch")
-        if not self.started or torch is None:
-            return []
-        has_gpus = torch.version.cuda is not None or torch.version.hip is not None
-        if has_gpus and not torch.cuda.is_initialized():
-            return []
-        try:
-            return [{"note": "torch", "facts": torch_facts() | {"num_threads": self._num_threads}}]
-        except Exception:  # the program may have changed anything; the other process then asks PyTorch itself
-            return []
+        if self.started and torch is not None:
+            has_gpus = torch.version.cuda is not None or torch.version.hip is not None
+            if not has_gpus or torch.cuda.is_initialized():  # else the query would create a CUDA context
+                with contextlib.suppress(Exception):  # the program may have changed anything: the process asks PyTorch
+                    notes.append({"note": "torch", "facts": torch_facts() | {"num_threads": self._num_threads}})
+        if self._flight_recorder is not None and self._flight_recorder.problem:
+            notes.append({"note": "no collectives", "reason": self._flight_recorder.problem})
+        self._event_log.notes([
+            *notes, {"note": "unwatched", "children": self._patches.children.num_with_torch,
+                     "threads": len(self._patches.context.training_threads)},
+            {"note": "end", "time_s": time.time(), "process_peak_bytes": self._pass_scheduler.program_peak_bytes(),
+             **end}])
 
     def _try(self, act: Callable[[], None]) -> None:
         """Run a part of the recording; an error ends the recording and never reaches the program."""

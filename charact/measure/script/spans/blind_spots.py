@@ -111,11 +111,11 @@ def _gaps_without_phase(iterations: Sequence[Iteration], samples: Samples | None
         if gap_ns <= _BETWEEN_FRAC * typical_ns:
             rest += every
             continue
-        place = _most_frequent(every, samples)
+        place, size = _most_frequent(every, samples), share(gap_ns / typical_ns)
         if phase_after != _END:
-            messages.append(f"{BETWEEN.format(share(gap_ns / typical_ns), phase_before, phase_after)}: {place or NAME_IT}")
+            messages.append(f"{BETWEEN.format(size, phase_before, phase_after)}: {place or NAME_IT}")
         elif place or not any_reason:  # such as the creation of the next batch
-            messages.append(f"{AT_END.format(share(gap_ns / typical_ns), phase_before)}: {place or NAME_IT}")
+            messages.append(f"{AT_END.format(size, phase_before)}: {place or NAME_IT}")
     rest_ns, wall_ns = sum(gap.duration_ns for gap in rest), sum(each.duration_ns for each in iterations)
     place = _most_frequent(rest, samples)
     if rest_ns > _SCATTERED_FRAC * wall_ns and (place or not any_reason):

@@ -38,7 +38,8 @@ class Segmenter:
     """Groups slices into iterations as they arrive."""
 
     def __init__(self, ends_marked: bool = False) -> None:
-        self._ends_marked = ends_marked
+        self.ends_marked = ends_marked
+        """Whether the program marks the ends of iterations."""
         self._pending: list[Slice] = []
         self._begin: int | None = None
         """Index in `_pending` at which the next iteration may begin: after the last step."""
@@ -48,7 +49,6 @@ class Segmenter:
         self._taken_over: tuple[int, int] | None = None
         """A new optimizer that has stepped after a known one, and the index in `_pending` at which its part begins."""
         self._models = Models()
-        self._grouping = Grouping(self._models)
         self._starts = InferenceStarts()
         self._starts_ns: set[int] = set()
         """Starts of the pending forwards that begin an iteration if the program only infers."""
@@ -64,7 +64,7 @@ class Segmenter:
         done: list[Iteration] = []
         for one in slices:
             done += self._take(one)
-            if self._ends_marked:
+            if self.ends_marked:
                 continue
             if not self._any_step and not self._manual_update and self._num_backwards >= UNDECIDED:
                 done += self._replay_manual_updates()
@@ -75,9 +75,9 @@ class Segmenter:
     def finish(self) -> list[Iteration]:
         """Return the last iterations; no more slices will come."""
         done: list[Iteration] = []
-        if self._num_backwards and not self._any_step and not self._manual_update and not self._ends_marked:
+        if self._num_backwards and not self._any_step and not self._manual_update and not self.ends_marked:
             done = self._replay_manual_updates()
-        if self._ends_marked:
+        if self.ends_marked:
             done += self._inference_iterations(self._pending, None, only_known=True)
         elif self._stepped:
             begin = len(self._pending) if self._begin is None else self._begin
@@ -88,11 +88,6 @@ class Segmenter:
             done += self._inference_iterations(self._pending, None, only_known=self._num_backwards > 0)
         self._pending, self._begin, self._stepped = [], None, set()
         return done
-
-    @property
-    def ends_marked(self) -> bool:
-        """Whether the program marks the ends of iterations."""
-        return self._ends_marked
 
     def so_far(self) -> list[Iteration]:
         """Return the iterations that `finish` would return now; more slices may follow."""
@@ -129,14 +124,14 @@ class Segmenter:
     def _end(self, end: Slice) -> list[Iteration]:
         """End an iteration that the program marked; it began at the previous mark, if any."""
         slices, self._pending = self._pending[:-1], [end]
-        self._ends_marked, self._begin, self._stepped = True, None, set()
-        if _trains(slices):
+        self.ends_marked, self._begin, self._stepped = True, None, set()
+        if any(each.kind in (Kind.BACKWARD, Kind.STEP) or each.phase == "update" for each in slices):
             return self._window(slices, end)
         return [iteration_of(slices, end, training=False)] if slices else []
 
     def _step(self, optimizer: int) -> list[Iteration]:
         """Record an optimizer's step; its second step ends the previous iteration."""
-        if self._ends_marked:
+        if self.ends_marked:
             return []
         done: list[Iteration] = []
         if self._begin is not None and (optimizer in self._stepped or self._takes_turns(self._begin)):
@@ -182,13 +177,13 @@ class Segmenter:
     def _training(self, slices: list[Slice], after: Slice | None) -> list[Iteration]:
         """Return an iteration of training, after the inference before it, such as a validation."""
         self._models.take_training(slices)
-        groups = list(self._grouping.groups(slices))
+        groups = list(self._models.groups(slices))
         begin = 0
         for number, group in enumerate(groups):
             if self._is_inference(group, groups[number + 1:number + 2]):
                 begin = number + 1
             elif any(one.kind in _COMPUTES for one in group):
-                if not self._any_window and not self._ends_marked:
+                if not self._any_window and not self.ends_marked:
                     begin = number  # earlier fetches, such as of a sample batch, belong to no iteration
                 break
         while 0 < begin < len(groups) and all(one.kind is Kind.EXHAUSTED for one in groups[begin]):
@@ -216,24 +211,20 @@ class Segmenter:
 
     def _inference_so_far(self) -> list[Iteration]:
         """Return the iterations of an inference program, except for the last group, which may not have ended."""
-        *groups, last = self._grouping.groups(self._pending, self._starts_ns)
+        *groups, last = self._models.groups(self._pending, self._starts_ns)
         done = self._inference_iterations([one for group in groups for one in group], last[0], only_known=False)
         self._pending, self._num_forwards = last, 0
         self._starts_ns &= {one.start_ns for one in last}
         return done
 
     def _inference_iterations(self, slices: list[Slice], after: Slice | None, *, only_known: bool) -> list[Iteration]:
-        groups = list(self._grouping.groups(slices, None if only_known else self._starts_ns))
+        groups = list(self._models.groups(slices, None if only_known else self._starts_ns))
         following = [*(group[0] for group in groups[1:]), after]
         return [
             iteration_of(group, then, training=False) for group, then in zip(groups, following, strict=False)
             if (self._is_inference(group) if only_known else (  # a program that never trains: a forward, or a batch
                 any(each.kind is Kind.FORWARD for each in group) or (group[0].kind is Kind.FETCH and group[0].phase)))
         ]
-
-
-def _trains(slices: list[Slice]) -> bool:
-    return any(one.kind in (Kind.BACKWARD, Kind.STEP) or one.phase == "update" for one in slices)
 
 
 def _skipped_steps(slices: list[Slice]) -> list[int]:
@@ -267,7 +258,7 @@ def _skipped_steps(slices: list[Slice]) -> list[int]:
 
 
 class Models:
-    """Models that were trained so far, found from their forwards."""
+    """Models that were trained so far, found from their forwards, which tell training from inference."""
 
     def __init__(self) -> None:
         self.trained: set[int] = set()
@@ -304,29 +295,21 @@ class Models:
         """
         return not forward.grad or (not forward.training and forward.owner in self._in_training_mode)
 
-
-class Grouping:
-    """Splits slices into groups, each a possible iteration; each group of inference with a forward is one.
-
-    A fetch begins a new group; without fetches, a copy to the device or the model's next forward does, or in a program
-    without training the forwards that `InferenceStarts` finds. This includes a fetch that finds no batch, because some
-    training frameworks fetch one batch ahead to recognize the last one. Each batch of `Profiler.iterate` (negative
-    owner ID) begins a group even if no forward follows.
-
-    Training also begins a group if it follows a validation without a loader, or whose loader is exhausted, or forwards
-    of other models that the first training did without. If a batch was fetched for a prediction of the trained model
-    and no other for the training that follows, the prediction is part of the training: its outputs may be the targets,
-    as in pseudo-labeling.
-    """
-
-    def __init__(self, models: Models) -> None:
-        self._models = models
-
     def groups(self, slices: Iterable[Slice], starts_ns: Set[int] | None = None) -> Iterator[list[Slice]]:
-        """Yield the groups in order of time; drop slices that mark the end of an iteration.
+        """Split slices into groups, each a possible iteration; each group of inference with a forward is one.
+
+        A fetch begins a new group; without fetches, a copy to the device or the model's next forward does, or in a
+        program without training the forwards that `InferenceStarts` finds. This includes a fetch that finds no batch,
+        because some training frameworks fetch one batch ahead to recognize the last one. Each batch of
+        `Profiler.iterate` (negative owner ID) begins a group even if no forward follows.
+
+        Training also begins a group if it follows a validation without a loader, or whose loader is exhausted, or
+        forwards of other models that the first training did without. If a batch was fetched for a prediction of the
+        trained model and no other for the training that follows, the prediction is part of the training: its outputs
+        may be the targets, as in pseudo-labeling.
 
         Args:
-            slices: to split.
+            slices: in order of time; those that mark the end of an iteration are dropped.
             starts_ns: when the forwards start that begin a group if nothing is fetched; None: each of the same model.
         """
         group: list[Slice] = []
@@ -355,28 +338,20 @@ class Grouping:
             return any(other.kind is not Kind.FETCH or (other.owner and not one.owner) for other in group)
         if not forwards or not forwards[-1].ends:  # an inner span splits a forward
             return False
-        if group[0].kind is not Kind.FETCH and self._begins_training(one) and self._are_apart(forwards, one):
-            return True
+        begins_training = not self.is_inference(one) if one.kind is Kind.FORWARD else (
+            one.kind in (Kind.UPDATE, Kind.STEP) and one.begins)
+        if group[0].kind is not Kind.FETCH and begins_training:
+            # Forwards without a batch of their own are no part of it. In training mode, they may make its inputs,
+            # unless it begins with the step that calls the training's closure.
+            has_closure = one.kind is Kind.STEP and not one.ends
+            if self.are_new(forwards) or all(self.is_inference(other) and (has_closure or not other.training)
+                                             and other.owner in self.trained for other in forwards):
+                return True
         if group[0].kind in FETCHES:
             return False
         if one.kind is Kind.FORWARD:
             return one.owner == forwards[0].owner if starts_ns is None else one.start_ns in starts_ns
         return one.kind is Kind.COPY
-
-    def _are_apart(self, forwards: list[Slice], one: Slice) -> bool:
-        """Return whether forwards without a batch of their own are no part of the training that a slice begins.
-
-        In training mode, they may make its inputs, unless it begins with the step that calls the training's closure.
-        """
-        has_closure = one.kind is Kind.STEP and not one.ends
-        return self._models.are_new(forwards) or all(
-            self._models.is_inference(other) and (has_closure or not other.training)
-            and other.owner in self._models.trained for other in forwards)
-
-    def _begins_training(self, one: Slice) -> bool:
-        if one.kind is Kind.FORWARD:
-            return not self._models.is_inference(one)
-        return one.kind in (Kind.UPDATE, Kind.STEP) and one.begins
 
 
 class InferenceStarts:
