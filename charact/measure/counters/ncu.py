@@ -172,19 +172,17 @@ def wanted_metrics(listed: AbstractSet[str], capability: tuple[int, int] | None)
 
     `capability` is the compute capability, if it is a CUDA device.
     """
+    def is_part(name: str, other: str) -> bool:
+        of_all_instructions = re.sub(rf"^{_TENSOR}op_[a-z]+_", _TENSOR, name)
+        return name != other and (of_all_instructions == other or any(
+            part.startswith(f"{other}_") for part in (name, of_all_instructions)))
+
     tensor = sorted(name for name in listed if _TENSOR_FLOP.fullmatch(name))
-    whole = [name for name in tensor if not any(_is_part(name, other) for other in tensor)]
+    whole = [name for name in tensor if not any(is_part(name, other) for other in tensor)]
     gap = _tensor_gap(listed, bool(tensor), capability)
     fixed = [DURATION, *SHARES.values(), _BYTES, *_FLOP_OF, *_PACKED_FLOP_OF, *([_TENSOR_INSTRUCTIONS] if gap else [])]
     metrics = [name for name in fixed if name.partition(".")[0] in listed] + [f"{name}.sum" for name in whole]
     return Wanted(metrics, gap)
-
-
-def _is_part(name: str, other: str) -> bool:
-    if name == other:
-        return False
-    of_all_instructions = re.sub(rf"^{_TENSOR}op_[a-z]+_", _TENSOR, name)
-    return of_all_instructions == other or any(one.startswith(f"{other}_") for one in (name, of_all_instructions))
 
 
 def _tensor_gap(listed: AbstractSet[str], any_known: bool, capability: tuple[int, int] | None) -> str | None:
@@ -318,7 +316,11 @@ def _profile(executable: Path, case: Case, directory: Path) -> tuple[list[Launch
     wanted = wanted_metrics(_listed(executable), capability)
     log = directory / "ncu.csv"
     write_case(case, directory / "case.json")
-    command = _command(executable, wanted.metrics, log, directory / "case.json")
+    ranges = [part for phase in PHASES for part in ("--nvtx-include", RANGE_PREFIX + phase)]
+    command = [str(executable), "--target-processes", "all", "--nvtx", *ranges, "--replay-mode", "kernel",
+               "--cache-control", "none", "--clock-control", "none", "--print-kernel-base", "demangled",
+               "--csv", "--page", "raw", "--print-units", "base", "--metrics", ",".join(wanted.metrics),
+               "--log-file", str(log), *child_command("_support.rerun_case", directory / "case.json")]
     ended = run_child(command, TIMEOUT_S, directory / "output.txt")
     text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
     unavailable = _failure(ended, text)
@@ -344,14 +346,6 @@ def _listed(executable: Path) -> set[str]:
             "ncu --query-metrics lists no metrics", "run it by hand to find the cause")
         raise UnavailableError(unavailable)
     return listed
-
-
-def _command(executable: Path, metrics: Sequence[str], log: Path, case: Path) -> list[str]:
-    ranges = [part for phase in PHASES for part in ("--nvtx-include", RANGE_PREFIX + phase)]
-    return [str(executable), "--target-processes", "all", "--nvtx", *ranges, "--replay-mode", "kernel",
-            "--cache-control", "none", "--clock-control", "none", "--print-kernel-base", "demangled",
-            "--csv", "--page", "raw", "--print-units", "base", "--metrics", ",".join(metrics),
-            "--log-file", str(log), *child_command("_support.rerun_case", case)]
 
 
 def _failure(ended: Ended, log: str) -> Unavailable | None:

@@ -68,7 +68,9 @@ def cuda_kernels(capability: tuple[int, int]) -> Iterator[None]:
     whole `aten::linear` or `aten::lstm`. The memory is the same, except that autocast may not cache weights.
     """
     rules: dict[Any, Callable[..., Any]] = {
-        _aten.dropout.default: _dropout,
+        # A mask of bool (source: `aten/src/ATen/native/Dropout.cpp`).
+        _aten.dropout.default: lambda x, p, train: (
+            _aten.native_dropout(x, p, train)[0] if train and p and x.numel() else x),
         _aten.scaled_dot_product_attention.default: partial(attention, capability),
         _aten.lstm.input: lambda x, states, *rest: _cudnn(LSTM, x, *states, *rest),
         _aten.gru.input: partial(_recurrent, GRU),
@@ -163,14 +165,6 @@ class _Casts:
 def _not_converted(*args: Any) -> Any:
     """Call the parts of the cross-entropy; on a CPU autocast converts its inputs, on CUDA those of `nll_loss`."""
     return _aten.cross_entropy_loss.default._op_dk(DispatchKey.CompositeImplicitAutograd, *args)
-
-
-def _dropout(x: Tensor, p: float, train: bool) -> Tensor:
-    """Emulate dropout with a bool mask (source: `aten/src/ATen/native/Dropout.cpp`)."""
-    if not train or p == 0 or x.numel() == 0:
-        return x
-    outputs: Tensor = _aten.native_dropout(x, p, train)[0]
-    return outputs
 
 
 def _recurrent(mode: int, x: Tensor, hidden: Tensor, weights: Sequence[Tensor], *options: Any) -> tuple[Tensor, ...]:

@@ -7,7 +7,6 @@ from operator import attrgetter
 from typing import Any, TypeVar
 
 import torch
-from torch.utils.data import Dataset
 
 from charact.core.memory_curve import Snapshot
 from charact.execution.batches import Batches
@@ -58,7 +57,8 @@ class MemoryCase:
         release_memory(case.device)
         resettable, before_bytes = reset_resident_peak(), resident_bytes()
         with memory_limit(case.device, self._limit_bytes) as limit, float32_products(case.precision):
-            loop = self._attempt(limit, lambda: _loop(case, dataset))
+            batches = Batches(case, dataset, shuffle=case.training, whole=True).first(case.data.seed)
+            loop = self._attempt(limit, lambda: Loop(case, batches, dataset=dataset))
             for _ in range(2):
                 probe = probe_for(loop)
                 self._attempt(limit, partial(run_under, probe, loop), probe)
@@ -98,11 +98,6 @@ class MemoryCase:
             requested_bytes=requested_bytes(error), free_bytes=max(0, free_bytes), limit_bytes=limit.limit_bytes,
             phase=None if failed is None else failed[0].place.phase,
             composition=None if failed is None else dict[str, float](failed[0].categories))
-
-
-def _loop(case: Case, dataset: Dataset[Any]) -> Loop:
-    batches = Batches(case, dataset, shuffle=case.training, whole=True).first(case.data.seed)
-    return Loop(case, batches, dataset=dataset)
 
 
 def _failed(probe: MemoryProbe) -> tuple[Snapshot, Snapshot]:

@@ -30,6 +30,7 @@ from charact.record.schema import Rows
 from charact.record.writer import RunWriter
 
 _ONLY_TIMED = "on several ranks only the timing pass runs: charact run --nproc has the others"
+_REASONS = ("max_iterations", "max_seconds", "precision")
 _NUM_WARMUP = 5
 _TURN = 5
 """Number of iterations after which the ranks agree whether to go on."""
@@ -96,25 +97,21 @@ def time_on_ranks(case: Case, rule: StopRule, num_threads: int) -> list[RankTimi
 def time_rank(case: Case, rule: StopRule, device: torch.device) -> RankTiming:
     """Time a case in the process of one of its ranks, on the rank's device."""
     with float32_products(case.precision):
-        shard, wrap = _parallel(case, device)
+        shard: Shard | None = None
+        wrap: Callable[[nn.Module], Any] | None = None
+        if case.parallel == "fsdp2":
+            from torch.distributed.device_mesh import init_device_mesh
+
+            shard = partial(shard_by_block, mesh=init_device_mesh(device.type, (case.num_ranks,)))
+        elif case.parallel == "ddp":
+            from torch.nn.parallel import DistributedDataParallel
+
+            wrap = DistributedDataParallel
         loop = Loop(replace(case, device=device), shard=shard, wrap=wrap)
         try:
             return _timed(loop, rule, device)
         finally:
             loop.close()
-
-
-def _parallel(case: Case, device: torch.device) -> tuple[Shard | None, Callable[[nn.Module], Any] | None]:
-    """Return what shards and what wraps the model for the way in which the ranks train together."""
-    if case.parallel == "fsdp2":
-        from torch.distributed.device_mesh import init_device_mesh
-
-        return partial(shard_by_block, mesh=init_device_mesh(device.type, (case.num_ranks,))), None
-    if case.parallel == "ddp":
-        from torch.nn.parallel import DistributedDataParallel
-
-        return None, DistributedDataParallel
-    return None, None
 
 
 def _timed(loop: Loop, rule: StopRule, device: torch.device) -> RankTiming:
@@ -138,7 +135,10 @@ def _timed(loop: Loop, rule: StopRule, device: torch.device) -> RankTiming:
             iterations += measured
             collectives += of_these
             walls_s = [iteration.wall_s for iteration in iterations]
-            reason = _agreed(ended_by(walls_s, len(walls_s), rule, time.perf_counter() - begun), device)
+            own_reason = ended_by(walls_s, len(walls_s), rule, time.perf_counter() - begun)
+            # The first reason of any rank to end is that of all.
+            is_met = largest_over_ranks([float(own_reason == candidate) for candidate in _REASONS], device)
+            reason = next((candidate for candidate, met in zip(_REASONS, is_met, strict=True) if met), None)
     tables = {"iterations": iteration_rows(iterations), "collectives": [
         row | {"iteration": number} for number, rows in enumerate(collectives) for row in rows]}
     return RankTiming(tables, TimingPass(
@@ -146,12 +146,3 @@ def _timed(loop: Loop, rule: StopRule, device: torch.device) -> RankTiming:
         ended_by=reason, precision_target_frac=rule.precision_target_frac, interval_frac=spread_frac(walls_s),
         median_s=median(walls_s), core_use=core_use.facts(), num_threads=torch.get_num_threads(),
     ), timer.facts(), sum(parameter.numel() for parameter in loop.model.parameters()))
-
-
-_REASONS = ("max_iterations", "max_seconds", "precision")
-
-
-def _agreed(reason: str | None, device: torch.device) -> str | None:
-    """Return the first reason of any rank to end, the same in all ranks; None if all go on."""
-    is_met = largest_over_ranks([float(reason == candidate) for candidate in _REASONS], device)
-    return next((candidate for candidate, met in zip(_REASONS, is_met, strict=True) if met), None)

@@ -15,6 +15,7 @@ from charact.record.reader import arrow_schema
 from charact.record.schema import ADDED_COLUMNS, TABLES, Rows
 
 _DAMAGED = (RuntimeError, ValueError, TypeError, LookupError, AttributeError, OverflowError, pa.ArrowException)
+_NUMBERS = (bool, int, float, torch.Tensor, type(None))
 _COLUMN_TYPES = {"string": (str, type(None)), "int64": (int, type(None)), "float64": (float, int, type(None))}
 
 
@@ -73,16 +74,12 @@ def _optimizer_state(optimizer: torch.optim.Optimizer, saved: Any) -> dict[str, 
     for own, group in zip(optimizer.param_groups, saved["param_groups"], strict=True):
         _check_known(group, own)
         for name, value in group.items():
-            if name != "params" and not isinstance(value, _types_like(own[name])):
+            # A number may have become another kind of number.
+            kinds = next((kinds for kinds in (_NUMBERS, (list, tuple)) if isinstance(own[name], kinds)),
+                         (type(own[name]),))
+            if name != "params" and not isinstance(value, kinds):
                 raise TypeError(f"{name} is {type(value).__name__}")
     return dict(saved)
-
-
-def _types_like(value: Any) -> tuple[type, ...]:
-    """Return the types that a setting may have; a number may have become another kind of number."""
-    if isinstance(value, (bool, int, float, torch.Tensor, type(None))):
-        return (bool, int, float, torch.Tensor, type(None))
-    return (list, tuple) if isinstance(value, (list, tuple)) else (type(value),)
 
 
 def _check_known(saved: dict[str, Any], own: dict[str, Any]) -> None:

@@ -53,48 +53,41 @@ class Training:
             return rest, held
         assert self.validation is not None
         other = replace(self.case, data=replace(self.case.data, split=self.validation)).dataset()
-        self._check_fit(dataset, other)
-        return dataset, other
-
-    def check(self) -> None:
-        """Raise if the training cannot run, before anything is written."""
-        self.case.check()
-        dataset = self.case.dataset()
-        if self.case.parallel:
-            self._check_ranks(dataset)
-        self.parts(dataset)
-        if self.weights is not None:
-            from charact.measure.training.weight_files import check_weights
-
-            check_weights([self.case], self.weights)
-        if self.until is None:
-            return
-        metrics = {metric.name: metric for metric in self.case.workload.metrics(dataset)}
-        if self.until.metric not in ("loss", *metrics):
-            raise UserError(f"--until: {self.case.workload.name} has no metric '{self.until.metric}': choose from "
-                            f"{', '.join(['loss', *metrics])}")
-        if self.until.metric in metrics and (reason := metrics[self.until.metric].unavailable()):
-            raise UserError(f"--until: {self.until.metric} is not available: {reason}")
-
-    def _check_ranks(self, dataset: Dataset[Any]) -> None:
-        case, num_samples = self.case, len(self.parts(dataset)[0])  # type: ignore[arg-type]
-        if case.device.type == "cuda" and torch.cuda.device_count() < case.num_ranks:
-            raise UserError(f"--nproc {case.num_ranks} needs as many CUDA devices, this machine has "
-                            f"{torch.cuda.device_count()}: use --device cpu, or a smaller --nproc")
-        if not getattr(dataset, "shuffled", True):
-            raise UserError(f"--nproc: {case.workload.name} reads {case.data.name} in its order, which ranks cannot "
-                            "share: leave --nproc out")
-        if case.batch_size * case.num_ranks > num_samples:
-            raise UserError(f"a batch of {case.batch_size} for each of {case.num_ranks} ranks is more than the "
-                            f"{num_samples:,} samples of {case.data.name}: choose smaller --batch-sizes or --nproc")
-
-    def _check_fit(self, dataset: Dataset[Any], other: Dataset[Any]) -> None:
         for what in ("classes", "words"):
             trained, validated = _number_of(what, dataset), _number_of(what, other)
             if trained != validated:
                 raise UserError(
                     f"{self.case.data.name} ({self.validation}) has {validated:,} {what}, the model is made for the "
                     f"{trained:,} of {self.case.data.split}: validate on a share of that with --holdout 0.1")
+        return dataset, other
+
+    def check(self) -> None:
+        """Raise if the training cannot run, before anything is written."""
+        case = self.case
+        case.check()
+        dataset = case.dataset()
+        trained: Any = self.parts(dataset)[0]
+        if case.parallel and case.device.type == "cuda" and torch.cuda.device_count() < case.num_ranks:
+            raise UserError(f"--nproc {case.num_ranks} needs as many CUDA devices, this machine has "
+                            f"{torch.cuda.device_count()}: use --device cpu, or a smaller --nproc")
+        if case.parallel and not getattr(dataset, "shuffled", True):
+            raise UserError(f"--nproc: {case.workload.name} reads {case.data.name} in its order, which ranks cannot "
+                            "share: leave --nproc out")
+        if case.parallel and case.batch_size * case.num_ranks > len(trained):
+            raise UserError(f"a batch of {case.batch_size} for each of {case.num_ranks} ranks is more than the "
+                            f"{len(trained):,} samples of {case.data.name}: choose smaller --batch-sizes or --nproc")
+        if self.weights is not None:
+            from charact.measure.training.weight_files import check_weights
+
+            check_weights([case], self.weights)
+        if self.until is None:
+            return
+        metrics = {metric.name: metric for metric in case.workload.metrics(dataset)}
+        if self.until.metric not in ("loss", *metrics):
+            raise UserError(f"--until: {case.workload.name} has no metric '{self.until.metric}': choose from "
+                            f"{', '.join(['loss', *metrics])}")
+        if self.until.metric in metrics and (reason := metrics[self.until.metric].unavailable()):
+            raise UserError(f"--until: {self.until.metric} is not available: {reason}")
 
 
 def _number_of(what: str, dataset: Any) -> int | None:

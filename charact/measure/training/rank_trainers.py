@@ -144,11 +144,19 @@ def _serve(rank: int, task: _Task, connections: list[Connection]) -> None:
     for other in connections:
         if other is not connection:
             other.close()
+    reported_s = 0.0
+
+    def report(*progress: Any) -> None:
+        nonlocal reported_s
+        if rank == 0 and time.monotonic() - reported_s >= _PROGRESS_S:
+            reported_s = time.monotonic()
+            connection.send(("iteration", progress))
+
     try:
         with process_group(rank, case.num_ranks, task.folder, case.device.type, task.num_threads) as device, \
                 float32_products(case.precision):
             training = replace(task.training, case=replace(case, device=device))
-            trainer = Trainer(training, _reporter(connection) if rank == 0 else lambda *_: None, rank)
+            trainer = Trainer(training, report, rank)
             connection.send(("done", (trainer.num_parameters, trainer.num_samples, trainer.directions)))
             while True:
                 method, arguments = connection.recv()
@@ -159,15 +167,3 @@ def _serve(rank: int, task: _Task, connections: list[Connection]) -> None:
         connection.send(("failed", error))
     except Exception as error:
         connection.send(("failed", RuntimeError(f"rank {rank}: {one_line(error, case.precision)}")))
-
-
-def _reporter(connection: Connection) -> Callable[[str, int, int], None]:
-    last_s = 0.0
-
-    def report(*progress: Any) -> None:
-        nonlocal last_s
-        if time.monotonic() - last_s >= _PROGRESS_S:
-            last_s = time.monotonic()
-            connection.send(("iteration", progress))
-
-    return report

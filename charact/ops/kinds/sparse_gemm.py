@@ -96,8 +96,8 @@ class _SparseGemm(Kind):
         generator = torch.Generator(device).manual_seed(0)
 
         def inputs() -> Sequence[torch.Tensor]:
-            dense = _with_zeros(problem, dtype, generator)
-            return [_kept(dense, layout), torch.randn(k, n, dtype=dtype, device=device, generator=generator)]
+            sparse = _sparse(problem, dtype, generator)
+            return [sparse, torch.randn(k, n, dtype=dtype, device=device, generator=generator)]
 
         # On a CPU the sums of coo have the numbers' own type.
         kept_in = precision if layout == "coo" and device.type == "cpu" else "fp32"
@@ -125,32 +125,23 @@ def _sizes(problem: Problem) -> tuple[int, int, int, float, str]:
     return int(sizes["m"]), int(sizes["n"]), int(sizes["k"]), float(sizes["sparsity"]), str(sizes["layout"])
 
 
-def _with_zeros(problem: Problem, dtype: torch.dtype, generator: torch.Generator) -> torch.Tensor:
-    """Return a dense matrix with the problem's number of non-zeros, or of blocks of them."""
+def _sparse(problem: Problem, dtype: torch.dtype, generator: torch.Generator) -> torch.Tensor:
+    """Return a matrix in the problem's layout, with its number of non-zeros, or of blocks of them."""
     m, _, k, _, layout = _sizes(problem)
-    side = BLOCK if layout == "bsr" else 1
-    mask = _chosen(m * k // side**2, num_nonzeros(problem) // side**2, generator).view(m // side, k // side)
-    if side > 1:
-        mask = mask.repeat_interleave(side, 0).repeat_interleave(side, 1)
-    numbers = torch.randn(m, k, dtype=dtype, device=generator.device, generator=generator)
-    # A drawn number can be zero itself, which would be one non-zero too few.
-    return torch.where(numbers == 0, 1.0, numbers).mul_(mask)
-
-
-def _chosen(number: int, count: int, generator: torch.Generator) -> torch.Tensor:
-    device = generator.device
+    device, side = generator.device, BLOCK if layout == "bsr" else 1
+    number, count = m * k // side**2, num_nonzeros(problem) // side**2
     share = count / number
     likely = min(1.0, share + 8 * (share / number) ** 0.5)  # more than are needed: eight standard deviations
     drawn = (torch.rand(number, device=device, generator=generator) < likely).nonzero().squeeze(1)
-    kept = drawn[torch.randperm(len(drawn), device=device, generator=generator)[:count]]
-    return torch.zeros(number, dtype=torch.bool, device=device).index_fill_(0, kept, True)
-
-
-def _kept(dense: torch.Tensor, layout: str) -> torch.Tensor:
-    if layout == "dense":
-        return dense
-    if layout == "coo":
-        return dense.to_sparse().coalesce()
+    places = drawn[torch.randperm(len(drawn), device=device, generator=generator)[:count]]
+    mask = torch.zeros(number, dtype=torch.bool, device=device).index_fill_(0, places, True).view(m // side, k // side)
+    if side > 1:
+        mask = mask.repeat_interleave(side, 0).repeat_interleave(side, 1)
+    numbers = torch.randn(m, k, dtype=dtype, device=device, generator=generator)
+    # A drawn number can be zero itself, which would be one non-zero too few.
+    dense = torch.where(numbers == 0, 1.0, numbers).mul_(mask)
+    if layout in ("dense", "coo"):
+        return dense if layout == "dense" else dense.to_sparse().coalesce()
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Sparse .* tensor support is in beta")
         if layout == "bsr":

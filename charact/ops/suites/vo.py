@@ -22,11 +22,6 @@ def _dense(m: int, n: int, k: int, part: str) -> Problem:
     return _part(f"gemm:{m}x{k}x{n}", part, f"(M, N, K) = ({m}, {n}, {k}), of which N is the inner dimension")
 
 
-def _sparse(m: int, n: int, k: int, density: float) -> Problem:
-    return _part(f"sparse_gemm:{m}x{k}x{n}:d{density}", "smm",
-                 f"(M, N, K) = ({m}, {n}, {k}), of which N is the inner dimension; {density} is the share of non-zeros")
-
-
 def _part(text: str, part: str, convention: str | None = None) -> Problem:
     return replace(parse_problem(text), suite=SUITE.name, set=part, convention=convention)
 
@@ -39,8 +34,12 @@ class _Vo:
     sets = ("dmm", "smm", "convolve2d", "rnn")
 
     def problems(self) -> list[Problem]:
+        inner = "of which N is the inner dimension"
         return [
-            *(_dense(m, n, k, "dmm") for m, n, k in _DENSE), *(_sparse(*sizes) for sizes in _SPARSE),
+            *(_dense(m, n, k, "dmm") for m, n, k in _DENSE),
+            *(_part(f"sparse_gemm:{m}x{k}x{n}:d{density}", "smm",
+                    f"(M, N, K) = ({m}, {n}, {k}), {inner}; {density} is the share of non-zeros")
+              for m, n, k, density in _SPARSE),
             *(_part(f"convolution:{sizes}", "convolve2d", _SAME) for sizes in _CONVOLUTIONS),
             _dense(*_DENSE_LAYER, "convolve2d"),
             *(_part(f"rnn:{sizes}", "rnn") for sizes in _RECURRENT),

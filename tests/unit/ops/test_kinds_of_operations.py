@@ -43,6 +43,18 @@ def test_results_are_those_of_float64_and_wrong_ones_are_found(text: str, direct
         assert kind.num_bytes(problem, direction, inputs[1].itemsize) == moved
 
 
+@pytest.mark.parametrize(("text", "direction", "num_terms"), [
+    ("gemm:3x4x5", "forward", 5), ("sparse_gemm:9x8x7:s0.5", "forward", 7), ("softmax:3x5", "forward", 5),
+    ("convolution:2x3x9x8:6x4x5", "forward", 3 * 4 * 5), ("convolution:2x3x9x8:6x4x5", "backward_input", 6 * 4 * 5),
+    ("convolution:2x3x9x8:6x4x5", "backward_weight", 2 * 6 * 4), ("optimizer:adam:9", "forward", 10),
+    ("normalization:batch_norm:2x3x4x5", "forward", 2 * 4 * 5),
+])
+def test_the_tolerance_is_that_of_the_terms_of_a_sum(text: str, direction: str, num_terms: int) -> None:
+    problem = parse_problem(text)
+    prepared = KINDS[problem.operation].prepare(problem, direction, "fp32", CPU)
+    assert prepared.tolerance == pytest.approx(4 * 2.0**-24 * (1 + num_terms**0.5), rel=1e-12)
+
+
 @pytest.mark.parametrize(("text", "direction"), [
     (text, direction) for text, direction, precision in RUN if direction != "forward" and precision == "fp32"])
 def test_a_backward_pass_can_be_run_again_and_again(text: str, direction: str) -> None:
