@@ -31,11 +31,17 @@ def judge(thresholds: Sequence[Threshold], sides: Sequence[Group]) -> pd.DataFra
         by_metric = _ratios(thresholds, pair)
         for threshold in thresholds:
             for case in matched_cases(pair)["case"].unique():
-                ratio = by_metric.get((case, threshold.metric))
-                row = {"outcome": "n/a", "reason": "neither group of runs has this phase"} if ratio is None else {
-                    name: ratio[name] for name in (*_FROM_RATIOS, "reason")} | {"outcome": _outcome(threshold, ratio)}
-                rows.append(row | {"case": case, "side": side.label, "rule": str(threshold),
-                                   "metric": threshold.metric, "limit": threshold.limit})
+                row = {"case": case, "side": side.label, "rule": str(threshold), "metric": threshold.metric,
+                       "limit": threshold.limit, "outcome": "n/a", "reason": "neither group of runs has this phase"}
+                if (ratio := by_metric.get((case, threshold.metric))) is not None:
+                    row |= {name: ratio[name] for name in (*_FROM_RATIOS, "reason")}
+                    if ratio["ratio"] == ratio["ratio"] and not threshold.is_exceeded_by(ratio["ratio"]):
+                        row["outcome"] = "ok"
+                    elif ratio["significant"]:
+                        row["outcome"] = "regression"
+                    elif ratio["p_value"] == ratio["p_value"]:
+                        row["outcome"] = "not significant"
+                rows.append(row)
     numbers = dict.fromkeys(["limit", *_FROM_RATIOS], "float64")
     return pd.DataFrame(rows, columns=_COLUMNS).astype(numbers | {"reason": "str"})
 
@@ -61,13 +67,3 @@ def _ratios(thresholds: Sequence[Threshold], sides: Sequence[Group]) -> dict[tup
         frames.append(phases.assign(metric="phase." + phases["phase"]))
     rows: list[dict[Any, Any]] = [row for frame in frames for row in frame.to_dict("records")]
     return {(row["case"], row["metric"]): row for row in rows}
-
-
-def _outcome(threshold: Threshold, ratio: dict[Any, Any]) -> str:
-    if pd.isna(ratio["ratio"]):
-        return "n/a"
-    if not threshold.is_exceeded_by(ratio["ratio"]):
-        return "ok"
-    if ratio["significant"]:
-        return "regression"
-    return "n/a" if pd.isna(ratio["p_value"]) else "not significant"

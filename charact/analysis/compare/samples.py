@@ -53,18 +53,13 @@ def _cases(run: Run) -> _Named:
 
 
 def _phases(run: Run) -> _Named:
+    wide: dict[str, Any] = {"columns": "phase", "values": "time_s", "aggfunc": "sum", "fill_value": 0.0}
     for case, rows in phase_times(run).groupby("case", sort=False):
-        for phase, times in _by_phase(rows, "iteration"):
-            yield (str(case), phase), timed(times.tolist())
+        for phase, times in rows.pivot_table(index="iteration", **wide).items():
+            yield (str(case), str(phase)), timed(times.tolist())
     for of_training, epochs in _epoch_phases(run):
-        for phase, times in _by_phase(epochs, "number"):
-            yield (of_training, phase), _mean_epoch(run, of_training, times)
-
-
-def _by_phase(rows: pd.DataFrame, number: str) -> Iterator[tuple[str, "pd.Series[float]"]]:
-    wide = rows.pivot_table(index=number, columns="phase", values="time_s", aggfunc="sum", fill_value=0.0)
-    for phase in wide:
-        yield str(phase), wide[phase]
+        for phase, times in epochs.pivot_table(index="number", **wide).items():
+            yield (of_training, str(phase)), _mean_epoch(run, of_training, times)
 
 
 def _epoch_phases(run: Run) -> Iterator[tuple[str, pd.DataFrame]]:

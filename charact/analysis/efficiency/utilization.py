@@ -36,12 +36,9 @@ def utilization(run: Run) -> pd.DataFrame:
     """
     values = counter_values(run).groupby(["case", "counter", "source"], sort=False)["value"].mean()
     read = {key: float(value) for key, value in values.items()}
-    rows = [
-        _metric(run, entry, metric, read, rate, peak)
-        for entry, rate, peak in zip(
-            run.entries, case_summary(run)["flop_per_s"], case_ceilings(run).itertuples(), strict=True)
-        for metric in UTILIZATION_METRICS
-    ]  # fmt: skip
+    rates, peaks = case_summary(run)["flop_per_s"], case_ceilings(run).itertuples()
+    rows = [_metric(run, entry, metric, read, rate, peak)
+            for entry, rate, peak in zip(run.entries, rates, peaks, strict=True) for metric in UTILIZATION_METRICS]
     return pd.DataFrame(rows, columns=_COLUMNS).astype(dict.fromkeys(["value", "value_frac", "ideal"], "float64"))
 
 

@@ -47,8 +47,12 @@ def findings(run: Run) -> pd.DataFrame:
     ranked: list[tuple[float, dict[str, Any]]] = []
     for case in watched_cases(run):
         named = list(_of_case(case))
-        ranked += [(finding.weight(case.program_s), finding.facts(name, case.name, case.program_s))
-                   for name, finding in named if not _is_covered(name, finding, named)]
+        for name, finding in named:
+            # Another finding of the same phase, or of no phase, may explain this one.
+            if not any((name in other.covers and other.phase in (None, finding.phase))
+                       or (other.explains_line and name in _OF_LINES and other.place == finding.place is not None)
+                       for _, other in named if other is not finding):
+                ranked.append((finding.weight(case.program_s), finding.facts(name, case.name, case.program_s)))
     ranked.sort(key=lambda pair: -pair[0])
     return pd.DataFrame([facts for _, facts in ranked], columns=_COLUMNS)
 
@@ -67,16 +71,10 @@ def _of_case(case: WatchedCase) -> Iterator[tuple[str, Finding]]:
             if not inspect.isfunction(find) or name.startswith("_") or find.__module__ != module.__name__:
                 continue
             for finding in find(case):
+                is_negligible = finding.saving is None and not finding.memory_frac
                 is_explained = finding.place is not None or finding.setting is not None
-                if not finding.is_negligible and (is_explained or name not in withheld):
+                if not is_negligible and (is_explained or name not in withheld):
                     yield name, finding
-
-
-def _is_covered(name: str, finding: Finding, named: list[tuple[str, Finding]]) -> bool:
-    """Return whether another finding of the same phase, or of no phase, explains a finding."""
-    return any((name in other.covers and other.phase in (None, finding.phase))
-               or (other.explains_line and name in _OF_LINES and other.place == finding.place is not None)
-               for _, other in named if other is not finding)
 
 
 class LargestPart(NamedTuple):

@@ -73,11 +73,6 @@ class Finding:
     explains_line: bool = False
     """Whether findings of what its line does are not reported."""
 
-    @property
-    def is_negligible(self) -> bool:
-        """Whether the remedy saves too little time to be reported (see `WatchedCase.saving`), and no memory."""
-        return self.saving is None and not self.memory_frac
-
     def weight(self, program_s: float) -> float:
         """Return the weight of the finding in the ranking: the finding with the largest weight comes first."""
         recovered_frac = 0.0 if self.saving is None else (self.saving.low_s + self.saving.high_s) / 2 / program_s

@@ -86,10 +86,8 @@ def _row(run: RunFacts, case: str, metric: str) -> dict[str, Any]:
 
 def _differences(before: RunFacts, run: RunFacts) -> str:
     """Return what differs between two runs: commit a1b2c3 → d4e5f6, torch 2.12.0 → 2.13.0."""
-    def text(name: str, value: str | None) -> str:
-        return "n/a" if value is None else value[:_COMMIT_DIGITS] if name == "commit" else value
-
-    pairs = {"commit": (before.commit, run.commit), "torch": (before.torch, run.torch),
-             "machine": (before.machine, run.machine)}
-    return ", ".join(f"{name} {text(name, old)} → {text(name, new)}" for name, (old, new) in pairs.items()
-                     if old != new)
+    texts = [{"commit": each.commit and each.commit[:_COMMIT_DIGITS], "torch": each.torch, "machine": each.machine}
+             for each in (before, run)]
+    changed = {name: [text[name] or "n/a" for text in texts] for name in texts[0]
+               if getattr(before, name) != getattr(run, name)}
+    return ", ".join(f"{name} {old} → {new}" for name, (old, new) in changed.items())

@@ -77,8 +77,8 @@ def sparse_crossover(run: Run) -> pd.DataFrame:
             faster = "sparse" if (same["high"] < 1).all() else "dense" if (same["low"] > 1).all() else hidden
             points.append(_Point(float(str(density_frac)), float(same["ratio"].median()), faster))
         crossover = _crossover(points)
-        rows.append([*key, len(points), points[0].density_frac, points[-1].density_frac, *(crossover or [None] * 3),
-                     None if crossover else _reason(points)])  # fmt: skip
+        rows.append([*key, len(points), points[0].density_frac, points[-1].density_frac,
+                     *((*crossover, None) if crossover else (None, None, None, _reason(points)))])
     numbers = ["low_density_frac", "high_density_frac", *_CROSSOVER]
     table = pd.DataFrame(rows, columns=[*_SERIES, "num_densities", *numbers, "reason"])
     return table.astype(dict.fromkeys(numbers, "float64") | {"reason": "object"})

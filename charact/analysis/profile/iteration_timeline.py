@@ -3,7 +3,6 @@
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 
 import pandas as pd
 
@@ -66,7 +65,11 @@ def iteration_timeline(run: Run, case: str, least_frac: float) -> IterationTimel
     shown = {key for counts in (threads, streams) for key, _ in counts.most_common(_MAX_TRACKS)}
     phases = [("phases", 0, span.start_ns, span.end_ns - span.start_ns, span.phase, None, span.phase)
               for span in iteration.intervals]
-    tracks = [*phases, *_threads(operators, trace.outlined.main, shown), *_streams(kernels, shown)]
+    on_device = [(_stream(event), 0, event.start_ns, event.end_ns - event.start_ns, event.name,
+                  event.operator.layer if event.operator else None,
+                  event.operator.operator_type if event.operator else "other")
+                 for event in sorted(kernels, key=_stream) if _stream(event) in shown]
+    tracks = [*phases, *_threads(operators, trace.outlined.main, shown), *on_device]
     least_ns = least_frac * (end_ns - start_ns)
     wide = [row for row in tracks if row[3] >= least_ns and row[1] < _MAX_DEPTH]
     names = run.texts("operator", [row[4] for row in wide])
@@ -97,11 +100,3 @@ def _threads(operators: Sequence[Operator], main: Thread | None, shown: set[Thre
             yield (track, len(running), operator.start_ns, operator.end_ns - operator.start_ns, operator.name,
                    operator.layer, operator.operator_type)
             running.append(operator.end_ns)
-
-
-def _streams(kernels: Sequence[DeviceEvent], shown: set[Thread | str]) -> Iterable[_Row]:
-    for stream, events in groupby(sorted(kernels, key=_stream), _stream):
-        for event in events if stream in shown else ():
-            layer = event.operator.layer if event.operator else None
-            kind = event.operator.operator_type if event.operator else "other"
-            yield stream, 0, event.start_ns, event.end_ns - event.start_ns, event.name, layer, kind

@@ -116,8 +116,7 @@ def training_summary(run: Run) -> pd.DataFrame:
 
 def _of_case(summary: pd.DataFrame, table: pd.DataFrame, column: Any) -> "pd.Series[float]":
     """Return a column of a table, indexed by case, for each row of the summary; null if column or case is missing."""
-    values = table[column] if column in table else pd.Series(dtype="float64")
-    return summary["case"].map(values).astype("float64")
+    return summary["case"].map(table.get(column, pd.Series(dtype="float64"))).astype("float64")
 
 
 def _outcome(entry: CaseEntry) -> dict[str, Any]:

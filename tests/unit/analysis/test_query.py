@@ -25,15 +25,12 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return [records.write_record(out), records.write_training(out)]
 
 
-def test_medians_are_those_of_the_tables(runs: list[Path]) -> None:
+def test_numbers_are_those_of_the_tables(runs: list[Path]) -> None:
     found = query(runs, 'select run, "case", median(host_s) as s from iterations group by all')
     table = load_run(runs[0]).iterations
     expected = table.groupby("case")["host_s"].median()
     ours = found[found["run"] == runs[0].name].set_index("case")["s"]
     pd.testing.assert_series_equal(ours.sort_index(), expected.sort_index(), check_names=False, check_dtype=False)
-
-
-def test_every_case_has_its_coordinates(runs: list[Path]) -> None:
     found = query(runs, 'select * from cases where run = (select min(run) from cases)')
     cases = json.loads((min(runs) / "run.json").read_text(encoding="utf-8"))["cases"]
     assert list(found["case"]) == [case["case"] for case in cases]
@@ -57,13 +54,17 @@ def test_a_mistake_is_one_line(runs: list[Path], sql: str, message: str) -> None
     assert "\n" not in str(raised.value)
 
 
-def test_a_damaged_run_is_named(tmp_path: Path) -> None:
+def test_damaged_runs_are_named(tmp_path: Path, runs: list[Path]) -> None:
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "run.json").write_text("{", encoding="utf-8")
     with pytest.raises(UserError, match=r"broken/run\.json is damaged"):
         query([tmp_path / "broken"], "select * from cases")
     with pytest.raises(UserError, match=r"absent holds no run\.json"):
         query([tmp_path / "absent"], "select 1")
+    copy = shutil.copytree(runs[0], tmp_path / "copy")
+    (copy / "run.json").write_text("{", encoding="utf-8")
+    with pytest.raises(UserError, match=r"copy/run\.json.*leave this run out"):
+        query([copy], "from best")
 
 
 def test_only_the_tables_that_the_query_names_are_opened(runs: list[Path], tmp_path: Path) -> None:
@@ -119,13 +120,6 @@ def test_a_change_to_nothing_is_no_error() -> None:
             FROM (VALUES ('first', '1', 0.5), ('second', '2', 0.0)) AS given(run, started, value)""")
         (changed,) = connection.sql(VIEWS["changes"]).df().to_dict("records")
     assert (changed["run"], changed["ratio"], changed["direction"]) == ("second", 0.0, "worse")
-
-
-def test_a_run_that_cannot_be_read_is_named_by_the_metrics(runs: list[Path], tmp_path: Path) -> None:
-    copy = shutil.copytree(runs[0], tmp_path / "copy")
-    (copy / "run.json").write_text("{", encoding="utf-8")
-    with pytest.raises(UserError, match=r"copy/run\.json.*leave this run out"):
-        query([copy], "from best")
 
 
 @pytest.mark.slow

@@ -87,11 +87,12 @@ def test_medians_of_independent_values_scatter_as_theory_says() -> None:
     assert np.mean(scatter) == pytest.approx(1.2533 * 0.02 / 10, rel=0.2)
 
 
-def test_the_same_program_is_rarely_found_to_differ() -> None:
+def test_false_alarms_and_differences_found() -> None:
     def alarms(trial: int) -> bool:
         return judged(timed(noise(2 * trial)), timed(noise(2 * trial + 1))).significant
 
     assert share(alarms) <= 0.06
+    assert share(lambda trial: judged(timed(noise(trial)), timed(noise(trial + 500, center=1.05))).significant) >= 0.99
 
 
 def test_blocks_see_that_iterations_are_alike() -> None:
@@ -102,10 +103,6 @@ def test_blocks_see_that_iterations_are_alike() -> None:
     ours = share(alarm(lambda one, other: judged(timed(one), timed(other)).significant))
     assert of_iterations > 0.3
     assert ours < of_iterations / 2
-
-
-def test_five_percent_are_found() -> None:
-    assert share(lambda trial: judged(timed(noise(trial)), timed(noise(trial + 500, center=1.05))).significant) >= 0.99
 
 
 def test_runs_are_the_repeats_where_there_are_several() -> None:
@@ -129,13 +126,14 @@ def test_runs_that_lie_apart_are_found() -> None:
     assert judged(runs(1.0, 1.001), runs(1.1, 1.101)).significant
     assert judged(runs(1.0, 1.001, 1.002), Sample(1.1)).significant
     assert not judged(runs(1.0, 1.1, 0.9), Sample(1.1)).significant
-
-
-def test_a_run_among_others_is_not_known_better_than_they_are() -> None:
     # A single new run lies anywhere that runs do: sqrt(1 + 1/3) of their standard deviation, 2 degrees.
     base = [math.exp(off) for off in (-0.01, 0.0, 0.01)]
     found = judged(runs(*base), timed([1.0] * 50))
     assert found.high == pytest.approx(math.exp(4.3027 * 0.01 * math.sqrt(4 / 3)), rel=1e-4)
+    base = Sample(1893072.0, (1893072.0,), of_runs=True)
+    found = judged(base, Sample(1893072.0000000012, (1893072.0,) * 3, of_runs=True))
+    assert (found.ratio, found.significant) == (1.0, False)
+    assert found.p_value == 1.0
 
 
 def test_what_is_counted_differs_or_does_not() -> None:
@@ -195,13 +193,6 @@ def test_units_do_not_matter(base: list[float], new: list[float], factor: float)
     assert scaled[:3] == pytest.approx(found[:3])
 
 
-def test_equal_values_of_several_runs_do_not_differ_by_rounding() -> None:
-    base = Sample(1893072.0, (1893072.0,), of_runs=True)
-    found = judged(base, Sample(1893072.0000000012, (1893072.0,) * 3, of_runs=True))
-    assert (found.ratio, found.significant) == (1.0, False)
-    assert found.p_value == 1.0
-
-
 @pytest.mark.parametrize("num_values", [6, 7, 10, 31, 64, 1000])
 def test_the_medians_of_resamples_are_those_of_sorting(num_values: int) -> None:
     generator = np.random.default_rng(num_values)
@@ -209,7 +200,7 @@ def test_the_medians_of_resamples_are_those_of_sorting(num_values: int) -> None:
         assert resampled_medians(values).tolist() == resampled(values, np.median).tolist()
 
 
-def test_the_interval_contains_that_of_order_statistics_and_the_bootstrap() -> None:
+def test_intervals_of_iterations() -> None:
     values = drifting(1)
     sample = timed(values)
     assert sample.draws is not None
@@ -217,9 +208,6 @@ def test_the_interval_contains_that_of_order_statistics_and_the_bootstrap() -> N
     assert least is not None
     assert sample.interval == (min(low, least[0]), max(high, least[1]))
     assert sample.interval[1] - sample.interval[0] > 1.3 * (least[1] - least[0])  # drift widens it
-
-
-def test_the_interval_of_few_iterations_contains_the_true_median() -> None:
     assert share(lambda trial: _contains(timed(noise(trial)[:8]), 1.0)) >= 0.9
 
 

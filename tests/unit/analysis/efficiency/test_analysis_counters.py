@@ -71,7 +71,7 @@ def value_of(frame: pd.DataFrame, **where: str) -> Any:
 
 
 class TestCounterValues:
-    def test_what_was_only_sampled_is_the_mean_of_its_samples(self, gpu: Run) -> None:
+    def test_values_over_the_pass(self, gpu: Run, tmp_path: Path) -> None:
         values = counter_values(gpu)
         power = value_of(values, source="nvml", counter="power_w")
         assert power["value"] == pytest.approx(sum(POWERS_W) / 40)
@@ -79,25 +79,18 @@ class TestCounterValues:
         energy = value_of(values, source="nvml", counter="energy_j")
         assert energy["value"] == 600.0
         assert pd.isna(energy["num_samples"])
-
-    def test_what_was_read_over_the_pass_is_no_mean_of_samples(self, tmp_path: Path) -> None:
+        values = counter_values(gpu)
+        assert value_of(values, source="ncu", counter="flop_per_s")["value"] == 8e12
+        assert value_of(values, source="pm", counter="warp_occupancy_frac")["value"] == 0.62
         rows = [row("host", "rss_bytes", 7.0), row("host", "rss_bytes", 1.0, time_s=0.1, phase="forward")]
         values = counter_values(run_of(tmp_path, cpu_entry(), {"counters": rows}))
         assert values[["value", "num_samples"]].fillna(-1).to_numpy().tolist() == [[7.0, -1]]
-
-    def test_ranks_and_devices_stay_apart_also_where_a_rank_is_not_told(self, tmp_path: Path) -> None:
         rows = [row("kineto", "busy_s", float(number), rank=rank, device=device) for number, (rank, device) in
                 enumerate([(None, "cuda:0"), (None, "cuda:1"), (1, "cuda:0")])]  # fmt: skip
         values = counter_values(run_of(tmp_path, gpu_entry(), {"counters": rows}))
         assert values["value"].tolist() == [0.0, 1.0, 2.0]
 
-    def test_single_kernels_and_phases_are_not_the_whole(self, gpu: Run) -> None:
-        values = counter_values(gpu)
-        assert value_of(values, source="ncu", counter="flop_per_s")["value"] == 8e12
-        assert value_of(values, source="pm", counter="warp_occupancy_frac")["value"] == 0.62
-
-
-def test_phases_have_what_was_read_of_them_else_the_mean_of_their_samples(gpu: Run) -> None:
+def test_samples_phases_kernels_and_ranges(gpu: Run) -> None:
     values = counters_by_phase(gpu)
     occupancy = value_of(values, source="pm", counter="warp_occupancy_frac", phase="forward")
     assert occupancy["value"] == pytest.approx(0.558)
@@ -106,20 +99,20 @@ def test_phases_have_what_was_read_of_them_else_the_mean_of_their_samples(gpu: R
     assert set(used["num_samples"]) == {20}
     assert "ncu" not in set(values["source"])
     assert list(values["phase"].unique()) == ["forward", "backward"]
-
-
-def test_single_kernels(gpu: Run) -> None:
     rows = counters_by_kernel(gpu)
     assert len(rows) == 2 * 2 * 6
     spent = value_of(rows, kernel="renamed<1>", phase="backward", counter="kernel_s")
     assert (spent["value"], spent["source"]) == (0.01, "ncu")
-
-
-def test_samples_lie_in_order_of_time(gpu: Run) -> None:
     rows = counter_timeline(gpu).query("source == 'nvml' and counter == 'power_w'")
     assert rows["value"].tolist() == POWERS_W
     assert rows["time_s"].is_monotonic_increasing
     assert set(rows["phase"]) == {"forward", "backward"}
+    power = value_of(counter_ranges(gpu), counter="power_w")
+    assert (power["lowest"], power["highest"]) == (min(POWERS_W), max(POWERS_W))
+    assert (power["mean"], power["num_samples"]) == (pytest.approx(sum(POWERS_W) / 40), 40)
+    spans = counter_spans(gpu)
+    assert len(spans) == 20 * 5
+    assert (spans["end_s"] - spans["start_s"]).groupby(spans["phase"]).mean()["backward"] == pytest.approx(0.05)
 
 
 @pytest.mark.parametrize(("num_rows", "values", "times"), [
@@ -131,18 +124,6 @@ def test_thinned_samples_are_means_at_the_time_of_their_last(num_rows: int, valu
     samples = pd.DataFrame({"time_s": range(5), "value": range(5)}, dtype="float64")
     thin = thinned(samples, num_rows)
     assert (thin["value"].tolist(), thin["time_s"].tolist()) == (values, times)
-
-
-def test_ranges_of_samples(gpu: Run) -> None:
-    power = value_of(counter_ranges(gpu), counter="power_w")
-    assert (power["lowest"], power["highest"]) == (min(POWERS_W), max(POWERS_W))
-    assert (power["mean"], power["num_samples"]) == (pytest.approx(sum(POWERS_W) / 40), 40)
-
-
-def test_spans_are_those_of_the_manifest(gpu: Run) -> None:
-    spans = counter_spans(gpu)
-    assert len(spans) == 20 * 5
-    assert (spans["end_s"] - spans["start_s"]).groupby(spans["phase"]).mean()["backward"] == pytest.approx(0.05)
 
 
 def test_sources_that_gave_nothing_have_reason_and_remedy(gpu: Run) -> None:
@@ -183,8 +164,6 @@ class TestUtilization:
         assert rate["value_frac"] == pytest.approx(rate["value"] / rate["ideal"])
         assert rate["value_frac"] < 1
         assert (rate["source"], rate["method"]) == ("flop pass", "modelled")
-
-    def test_a_cpu_has_no_warps(self, cpu: Run) -> None:
         used = utilization(cpu).set_index("metric")
         assert set(used["reason"].iloc[:3]) == {"a CPU has no warps"}
         assert used.loc["bandwidth_utilization_frac", "reason"] == "a CPU has no counter for it"
@@ -213,26 +192,19 @@ class TestUtilization:
         entry = gpu_entry() | {"precision": "fp16"}
         rate = value_of(utilization(run_of(tmp_path / "b", entry, gpu_tables())), metric="flop_per_s")
         assert "fp16" in rate["reason"]
-
-    def test_pure_bf16_has_the_ceiling_of_bf16(self, tmp_path: Path) -> None:
         run = run_of(tmp_path, gpu_entry() | {"precision": "pure-bf16"}, gpu_tables())
         assert value_of(utilization(run), metric="flop_per_s")["ideal"] == CEILING_FLOP_PER_S
-
-    def test_a_case_that_failed_says_so(self, tmp_path: Path) -> None:
         failed = case_entry("r", 32, "train", status="error", reason="model broke") | {"device": "cuda"}
         run = run_of(tmp_path, failed, {})
         assert set(utilization(run)["reason"]) == {"model broke"}
 
-
 class TestEnergy:
-    def test_joules_of_an_iteration_and_a_sample(self, gpu: Run) -> None:
+    def test_energy_of_an_iteration_and_a_sample(self, gpu: Run, cpu: Run) -> None:
         (spent,) = utilization_analysis.energy(gpu).to_dict("records")
         assert spent["energy_per_iteration_j"] == pytest.approx(600 / 20)
         assert spent["energy_per_sample_j"] == pytest.approx(600 / 20 / 8)
         assert spent["power_w"] == pytest.approx(sum(POWERS_W) / 40)
         assert (spent["device"], spent["source"]) == ("cuda:0", "nvml")
-
-    def test_power_that_was_not_sampled_is_energy_over_time(self, cpu: Run) -> None:
         (spent,) = utilization_analysis.energy(cpu).to_dict("records")
         assert (spent["energy_per_iteration_j"], spent["power_w"]) == (2.5, 25.0)
 

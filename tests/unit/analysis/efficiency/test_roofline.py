@@ -34,11 +34,11 @@ class TestCeilings:
         assert measured["ceiling"].tolist() == ["gemm", "gemm", "copy", "triad", "copy", "launch"]
         assert measured.loc[3, ["value", "low", "high"]].tolist() == pytest.approx([1e11, 0.99e11, 1.01e11])
         assert measured["datasheet"].isna().all()
-
-    def test_over_a_case(self, tmp_path: Path) -> None:
         over = case_ceilings(judged(tmp_path, PHASES)).iloc[0]
         assert over[["peak_flop_per_s", "peak_bytes_per_s", "launch_s"]].tolist() == [1e12, 1e11, 1e-5]
         assert over["reason"] is None
+        run = judged(tmp_path, PHASES, entry={"device": "cuda"}, ceilings=ceilings_of("cuda:0"))
+        assert case_ceilings(run)["peak_flop_per_s"][0] == 1e12
 
     @pytest.mark.parametrize(("precision", "peak"), [("fp32", 1e12), ("bf16", 2e12), ("pure-bf16", 2e12)])
     def test_are_of_the_precision_that_products_are_computed_in(
@@ -60,10 +60,6 @@ class TestCeilings:
         run = judged(tmp_path, PHASES, OPERATORS, entry=case, manifest=other)
         assert case_ceilings(run)["reason"][0].startswith(reason)
 
-    def test_of_the_first_device_hold_where_its_number_is_not_told(self, tmp_path: Path) -> None:
-        run = judged(tmp_path, PHASES, entry={"device": "cuda"}, ceilings=ceilings_of("cuda:0"))
-        assert case_ceilings(run)["peak_flop_per_s"][0] == 1e12
-
     def test_of_products_and_transfers(self, tmp_path: Path) -> None:
         rows = [*ceilings_of("cuda:0"), ceiling("host_to_device", 1e10, device="cuda:0"),
                 ceiling("host_to_device", 2e10, device="cuda:0"), ceiling("host_to_device", 3e10, device="cuda:1"),
@@ -84,7 +80,7 @@ class TestCeilings:
 
 
 class TestRoofline:
-    def test_by_phase(self, tmp_path: Path) -> None:
+    def test_by_phase_and_case(self, tmp_path: Path) -> None:
         rows = roofline(judged(tmp_path, PHASES, OPERATORS), "phase")
         assert rows["phase"].tolist() == ["forward", "update"]
         forward, update = rows.to_dict("records")
@@ -98,11 +94,16 @@ class TestRoofline:
         assert (update["limit"], update["share_frac"]) == ("bandwidth", pytest.approx(0.5))
         assert np.isnan([update[name] for name in ("flop", "flop_per_s", "attainable_flop_per_s")]).all()
         assert update["reason"] is None
-
-    def test_by_case(self, tmp_path: Path) -> None:
         case = roofline(judged(tmp_path, PHASES, OPERATORS), "case").iloc[0]
         assert (case["flop"], case["bytes"], case["time_s"]) == pytest.approx((3.1e10, 1.3e9, 0.1))
         assert (case["limit"], case["share_frac"]) == ("compute", pytest.approx(0.31))
+        operators = [operator("update", "optimizer", 0.01, num_bytes=6e9)]
+        rows = roofline(judged(tmp_path, PHASES, operators), "phase")
+        assert rows["share_frac"].tolist() == pytest.approx([3.0])
+        operators = [operator("forward", "GEMM", 0.001, device_s=0.04, flop=2e10, num_bytes=1e6)]
+        run = judged(tmp_path, PHASES, operators, on_device=True, entry={"device": "cuda:0"},
+                     ceilings=ceilings_of("cuda:0"))
+        assert roofline(run, "operator_type")["time_s"].tolist() == [0.04]
 
     @pytest.mark.parametrize(("by", "names"), [("operator_type", ["GEMM", "optimizer", "convolution"]),
                                                ("layer", ["head", "stem"])])
@@ -115,17 +116,6 @@ class TestRoofline:
         # 5 FLOP a byte: 100 GB/s feed no more than 500 GFLOP/s.
         assert convolution["attainable_flop_per_s"] == pytest.approx(5e11)
         assert (convolution["limit"], convolution["share_frac"]) == ("bandwidth", pytest.approx(0.4))
-
-    def test_on_a_device_its_clock_is_taken(self, tmp_path: Path) -> None:
-        operators = [operator("forward", "GEMM", 0.001, device_s=0.04, flop=2e10, num_bytes=1e6)]
-        run = judged(tmp_path, PHASES, operators, on_device=True, entry={"device": "cuda:0"},
-                     ceilings=ceilings_of("cuda:0"))
-        assert roofline(run, "operator_type")["time_s"].tolist() == [0.04]
-
-    def test_what_is_above_its_ceiling_stays_as_it_is(self, tmp_path: Path) -> None:
-        operators = [operator("update", "optimizer", 0.01, num_bytes=6e9)]
-        rows = roofline(judged(tmp_path, PHASES, operators), "phase")
-        assert rows["share_frac"].tolist() == pytest.approx([3.0])
 
     @pytest.mark.parametrize(("method", "num_bytes", "bytes_method"), [
         ("measured", 2e9, "measured"), ("sampled", 2e9, "measured"), ("estimated", 3e8, "modelled")])
@@ -146,8 +136,6 @@ class TestRoofline:
         assert forward["flop_per_s"] == pytest.approx(6.2e11)
         assert forward[["attainable_flop_per_s", "share_frac", "limit"]].isna().all()
         assert "charact doctor --ceilings" in forward["reason"]
-
-    def test_without_a_ceiling_of_products_bytes_alone_have_a_limit(self, tmp_path: Path) -> None:
         rows = roofline(judged(tmp_path, PHASES, OPERATORS, ceilings=CEILINGS[1:]), "phase")
         assert rows["limit"].tolist() == [None, "bandwidth"]
         assert rows["reason"].tolist() == [

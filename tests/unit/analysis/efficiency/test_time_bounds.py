@@ -24,12 +24,25 @@ class TestOnACpu:
         assert limits(run) == pytest.approx({"data": 0.01, "communication": 0.02, "other": 0.07})
         assert time_limits(run)["share_frac"].sum() == pytest.approx(1)
         assert time_limits(run)["limit"].tolist() == ["data", "communication", "other"]
+        run = judged(tmp_path, {"forward": 0.04}, [operator("forward", "GEMM", 0.03, flop=1e10)], ceilings=[])
+        assert limits(run) == pytest.approx({"host": 0.01, "other": 0.03})
+        operators = [operator("backward", "communication", 0.01), operator("backward", "GEMM", 0.02, num_calls=0)]
+        assert limits(judged(tmp_path, {"backward": 0.04}, operators)) == pytest.approx(
+            {"communication": 0.01, "host": 0.01, "other": 0.02})  # fmt: skip
+        operators = [operator("forward", "GEMM", 0.02, flop=1e10, num_calls=0)]
+        run = judged(tmp_path, {"forward": 0.02, "update": 0.01}, operators, profiled={"forward": 0.02})
+        assert limits(run) == pytest.approx({"compute": 0.02, "other": 0.01})
 
     def test_operators_are_scaled_to_the_timing_pass(self, tmp_path: Path) -> None:
         # Under the profiler forward takes 80 ms, twice as long, of which 60 ms in an operator of one call.
         operators = [operator("forward", "GEMM", 0.06, flop=1e10, num_bytes=1e6)]
         run = judged(tmp_path, {"forward": 0.04}, operators, profiled={"forward": 0.08})
         assert limits(run) == pytest.approx({"host": 0.01 + 1e-5, "compute": 0.03 - 1e-5})
+        operators = [operator("backward", "GEMM", 0.06, flop=1e10, num_bytes=1e6, num_calls=0)]
+        assert limits(judged(tmp_path, {"backward": 0.04}, operators)) == pytest.approx({"compute": 0.04})
+        operators = [operator("forward", "elementwise", 0.03, num_bytes=1e6, num_calls=0),
+                     operator("forward", "elementwise", 0.01, num_calls=0)]  # fmt: skip
+        assert limits(judged(tmp_path, {"forward": 0.04}, operators)) == pytest.approx({"bandwidth": 0.04})
 
     def test_each_call_costs_the_ceiling_of_a_launch_but_no_more_than_it_took(self, tmp_path: Path) -> None:
         operators = [operator("forward", "elementwise", 0.02, num_bytes=1e6, num_calls=500),
@@ -56,30 +69,6 @@ class TestOnACpu:
         bounds = limited_parts(run).set_index("phase")["bound_s"].dropna().to_dict()
         assert bounds == pytest.approx({"forward": 0.01, "backward": 0.02, "update": 0.001})
 
-    def test_the_work_of_a_layer_counts_for_all_its_operators_of_the_type(self, tmp_path: Path) -> None:
-        operators = [operator("forward", "elementwise", 0.03, num_bytes=1e6, num_calls=0),
-                     operator("forward", "elementwise", 0.01, num_calls=0)]  # fmt: skip
-        assert limits(judged(tmp_path, {"forward": 0.04}, operators)) == pytest.approx({"bandwidth": 0.04})
-
-    def test_without_ceilings_work_has_no_limit(self, tmp_path: Path) -> None:
-        run = judged(tmp_path, {"forward": 0.04}, [operator("forward", "GEMM", 0.03, flop=1e10)], ceilings=[])
-        assert limits(run) == pytest.approx({"host": 0.01, "other": 0.03})
-
-    def test_operators_of_two_threads_at_once_fill_no_more_than_the_phase(self, tmp_path: Path) -> None:
-        operators = [operator("backward", "GEMM", 0.06, flop=1e10, num_bytes=1e6, num_calls=0)]
-        assert limits(judged(tmp_path, {"backward": 0.04}, operators)) == pytest.approx({"compute": 0.04})
-
-    def test_exchanging_is_communication_wherever_it_happens(self, tmp_path: Path) -> None:
-        operators = [operator("backward", "communication", 0.01), operator("backward", "GEMM", 0.02, num_calls=0)]
-        assert limits(judged(tmp_path, {"backward": 0.04}, operators)) == pytest.approx(
-            {"communication": 0.01, "host": 0.01, "other": 0.02})  # fmt: skip
-
-    def test_a_phase_that_no_profiled_iteration_had_is_not_told(self, tmp_path: Path) -> None:
-        operators = [operator("forward", "GEMM", 0.02, flop=1e10, num_calls=0)]
-        run = judged(tmp_path, {"forward": 0.02, "update": 0.01}, operators, profiled={"forward": 0.02})
-        assert limits(run) == pytest.approx({"compute": 0.02, "other": 0.01})
-
-
 ON_DEVICE = {"data": 0.01, "forward": 0.03, "backward": 0.06}
 
 
@@ -94,8 +83,6 @@ class TestOnADevice:
         # No share of the kernels' time is for calling, and none is scaled by what the profiler cost the host.
         run = self.judged(tmp_path, operators, profiled={"forward": 5.0, "backward": 5.0})
         assert limits(run) == pytest.approx({"data": 0.01, "host": 0.02, "compute": 0.07})
-
-    def test_kernels_fill_no_more_than_the_phase(self, tmp_path: Path) -> None:
         operators = [operator("forward", "GEMM", 0.0, device_s=0.04, flop=1e10),
                      operator("backward", "GEMM", 0.0, device_s=0.06, flop=1e10)]
         assert limits(self.judged(tmp_path, operators)) == pytest.approx({"data": 0.01, "compute": 0.09})

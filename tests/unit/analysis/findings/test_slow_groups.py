@@ -33,8 +33,11 @@ def flags(num: int, where: list[int]) -> list[int]:
     return [int(number in where) for number in range(num)]
 
 
-def test_equal_iterations_have_no_group() -> None:
+def test_equal_and_warm_up_iterations_have_no_group() -> None:
     assert slow_groups(iterations(100, [])) == {}
+    assert slow_groups(iterations(120, [], first_of_epoch=flags(120, [0, 30, 60, 90]))) == {}
+    kinds = ["warm-up"] * 3 + ["timed"] * 97
+    assert slow_groups(iterations(100, [0, 1], kind=kinds)) == {}
 
 
 @pytest.mark.parametrize("length", [4, 10, 30])
@@ -43,10 +46,6 @@ def test_first_iterations_of_epochs(length: int) -> None:
     reason, group = only(iterations(120, first, "data", first_of_epoch=flags(120, first)))
     assert (reason, group.indices, group.phase) == ("epoch_start", first, "data")
     assert group.extra_s == pytest.approx(len(first) * (SLOW_S - TYPICAL_S), rel=0.05)
-
-
-def test_first_iterations_of_epochs_as_fast_as_others() -> None:
-    assert slow_groups(iterations(120, [], first_of_epoch=flags(120, [0, 30, 60, 90]))) == {}
 
 
 @pytest.mark.parametrize("shift", [0, -1])
@@ -59,11 +58,16 @@ def test_new_shapes_also_if_the_iteration_before_ends_late(shift: int) -> None:
     assert group.extra_s == pytest.approx(2 * (SLOW_S - TYPICAL_S), rel=0.1)
 
 
-def test_long_inputs() -> None:
+def test_inputs_collections_and_no_pattern() -> None:
     slow = [7, 31, 50, 51, 77]
     shapes = [f"[[8,{900 if number in slow else 100 + number % 7}]]" for number in range(100)]
     reason, group = only(iterations(100, slow, "forward", input_shapes=shapes))
     assert (reason, group.indices) == ("long_inputs", slow)
+    slow = [10, 37, 90, 91]
+    gc_s = [0.28 if number in slow else np.nan for number in range(100)]
+    assert only(iterations(100, slow, gc_s=gc_s))[0] == "garbage_collection"
+    reason, group = only(iterations(100, [10, 37, 38, 90]))
+    assert (reason, group.indices, group.period) == ("slow_iterations", [10, 37, 38, 90], None)
 
 
 @pytest.mark.parametrize("period", [2, 3, 10, 25])
@@ -73,32 +77,13 @@ def test_periodic_work(period: int) -> None:
     assert (reason, group.indices, group.period) == ("periodic_work", slow, period)
 
 
-def test_periodic_work_among_other_slow_iterations() -> None:
-    saved = list(range(24, 200, 25))
-    groups = slow_groups(iterations(200, sorted([*saved, 30, 95, 96, 142])))
-    assert (groups["periodic_work"].indices, groups["periodic_work"].period) == (saved, 25)
-    assert groups["slow_iterations"].indices == [30, 95, 96, 142]
-
-
-def test_slow_warm_up_is_no_group() -> None:
-    kinds = ["warm-up"] * 3 + ["timed"] * 97
-    assert slow_groups(iterations(100, [0, 1], kind=kinds)) == {}
-
-
-def test_garbage_collections() -> None:
-    slow = [10, 37, 90, 91]
-    gc_s = [0.28 if number in slow else np.nan for number in range(100)]
-    assert only(iterations(100, slow, gc_s=gc_s))[0] == "garbage_collection"
-
-
-def test_slow_iterations_without_a_pattern() -> None:
-    reason, group = only(iterations(100, [10, 37, 38, 90]))
-    assert (reason, group.indices, group.period) == ("slow_iterations", [10, 37, 38, 90], None)
-
-
 def test_two_reasons_share_no_iteration() -> None:
     first, saved = [0, 50, 100, 150], list(range(24, 200, 25))
     groups = slow_groups(iterations(200, first + saved, "data", first_of_epoch=flags(200, first)))
     assert set(groups) == {"epoch_start", "periodic_work"}
     assert groups["epoch_start"].indices == first
     assert groups["periodic_work"].indices == saved
+    saved = list(range(24, 200, 25))
+    groups = slow_groups(iterations(200, sorted([*saved, 30, 95, 96, 142])))
+    assert (groups["periodic_work"].indices, groups["periodic_work"].period) == (saved, 25)
+    assert groups["slow_iterations"].indices == [30, 95, 96, 142]

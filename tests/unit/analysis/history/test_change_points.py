@@ -29,7 +29,7 @@ def test_a_step_of_ten_percent_is_found() -> None:
     assert found_steps("slow outliers", 30, 0.02, 100) >= 0.8
 
 
-def test_changes_are_where_the_level_changes() -> None:
+def test_levels_and_outliers() -> None:
     noise = np.random.default_rng(0).normal(0, 0.01, 60)
     values = np.repeat([1.0, 1.2, 0.9], 20) + noise
     assert change_points(values.tolist()) == [20, 40]
@@ -37,21 +37,12 @@ def test_changes_are_where_the_level_changes() -> None:
     assert len(found) == 60
     assert found[0] == np.median(values[:20])
     assert found[20] == found[39] == np.median(values[20:40])
-
-
-def test_one_slow_run_and_a_slow_pair_are_no_levels() -> None:
     values = np.random.default_rng(1).normal(1, 0.01, 30)
     values[7] = 5.0
     values[20:22] = 3.0
     assert change_points(values.tolist()) == []
-
-
-def test_equal_values_have_no_change_and_counts_have_one() -> None:
     assert change_points([3.0] * 50) == []
     assert change_points([3.0] * 10 + [4.0] * 10) == [10]
-
-
-def test_few_values_have_no_change_points() -> None:
     assert change_points([1.0] * 4 + [2.0] * (MIN_VALUES - 5)) == []
     assert change_points([]) == []
     assert levels([], []) == []

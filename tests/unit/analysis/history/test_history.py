@@ -37,15 +37,6 @@ def counted(paths: list[Path]) -> tuple[Index, int]:
     return read_index(paths, lambda: read.append(None)), len(read)
 
 
-def test_the_value_is_the_median_of_the_iterations_in_its_interval(runs: list[Path]) -> None:
-    rows = history(read_index(runs), CASE, "time")
-    walls = load_run(runs[0]).iterations.groupby("iteration")["host_s"].sum()
-    assert rows["value"].tolist() == pytest.approx([walls.median()] * 2)
-    assert (rows["low"] <= rows["value"]).all()
-    assert (rows["value"] <= rows["high"]).all()
-    assert (rows["low"] < rows["high"]).all()
-
-
 def test_rows_are_in_the_order_of_time_with_what_differs(runs: list[Path]) -> None:
     rows = history(read_index(runs), CASE, "time")
     assert rows["started"].tolist() == ["2026-11-21 10:00", "2026-11-21 11:00"]
@@ -53,6 +44,14 @@ def test_rows_are_in_the_order_of_time_with_what_differs(runs: list[Path]) -> No
     assert rows["dirty"].tolist() == [False, True]
     assert rows["differs"].iloc[1] == f"commit {'a' * 10} → {'b' * 10}, torch 2.13.0+cpu → 2.14.0"
     assert rows["change_frac"].isna().all()
+    rows = history(read_index(runs), CASE, "time")
+    walls = load_run(runs[0]).iterations.groupby("iteration")["host_s"].sum()
+    assert rows["value"].tolist() == pytest.approx([walls.median()] * 2)
+    assert (rows["low"] <= rows["value"]).all()
+    assert (rows["value"] <= rows["high"]).all()
+    assert (rows["low"] < rows["high"]).all()
+    rows = history(read_index(runs), CASE, "accuracy")
+    assert rows["reason"].tolist() == ["not measured"] * 2
 
 
 def test_runs_are_read_once(runs: list[Path]) -> None:
@@ -66,7 +65,7 @@ def test_runs_are_read_once(runs: list[Path]) -> None:
     assert second.runs == first.runs
 
 
-def test_a_run_that_changes_is_read_again_and_a_new_one_is_added(runs: list[Path], tmp_path: Path) -> None:
+def test_runs_are_read_once_or_when_they_change(runs: list[Path], tmp_path: Path) -> None:
     read_index(runs)
     manifest = json.loads((runs[0] / "run.json").read_text(encoding="utf-8"))
     write_manifest(runs[0], manifest | {"started": "2026-11-20T09:00:00+0000"})
@@ -74,9 +73,6 @@ def test_a_run_that_changes_is_read_again_and_a_new_one_is_added(runs: list[Path
     index, num_read = counted(more)
     assert num_read == 2
     assert history(index, CASE, "time")["started"].iloc[0] == "2026-11-20 09:00"
-
-
-def test_an_index_of_some_runs_keeps_the_others(runs: list[Path]) -> None:
     read_index(runs)
     index, num_read = counted(runs[:1])
     assert (len(index.runs), num_read) == (1, 0)
@@ -109,14 +105,11 @@ def test_a_cache_that_cannot_be_written_is_done_without(runs: list[Path], cache:
     assert len(history(read_index(runs), CASE, "time")) == 2
 
 
-def test_a_run_that_cannot_be_read_is_named_and_left_out(runs: list[Path]) -> None:
+def test_a_run_that_cannot_be_read_or_failed_has_a_reason(runs: list[Path], tmp_path: Path, cache: Path) -> None:
     (runs[0] / "run.json").write_text("{", encoding="utf-8")
     index = read_index(runs)
     assert "run.json" in str(index.runs[str(runs[0])].problem)
     assert len(history(index, CASE, "time")) == 1
-
-
-def test_a_case_that_failed_is_a_row_with_the_reason(tmp_path: Path, cache: Path) -> None:
     path = records.write_record(tmp_path, sizes=(), oom=True)
     index = read_index([path])
     (case,) = case_counts(index)
@@ -124,11 +117,6 @@ def test_a_case_that_failed_is_a_row_with_the_reason(tmp_path: Path, cache: Path
     assert rows["value"].isna().all()
     assert rows["reason"].tolist() == ["oom: out of memory: asked for 64.0 GB"]
     assert metric_counts(index, case) == {}
-
-
-def test_a_metric_without_values_has_rows_without_values(runs: list[Path]) -> None:
-    rows = history(read_index(runs), CASE, "accuracy")
-    assert rows["reason"].tolist() == ["not measured"] * 2
 
 
 def test_a_case_is_chosen_by_name(runs: list[Path], tmp_path: Path) -> None:

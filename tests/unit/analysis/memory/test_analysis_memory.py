@@ -44,16 +44,22 @@ def measured_run(tmp_path: Path, *sizes: int) -> Run:
                                       for size in sizes))  # fmt: skip
 
 
-def test_origins_sum_to_their_category(run: Run) -> None:
+def test_composition_of_the_peak(run: Run) -> None:
     held = memory_composition(run).query("case == @TRAIN").set_index(["method", "category"])["bytes"]
     true = made.composition("image", "train", 256)
     assert held["measured"].to_dict() == true
     workspaces = made.WORKSPACE_FRAC * true["temporary"]
     off = made.WORKSPACE_ERROR_FRAC * workspaces
     assert held["predicted"].to_dict() == pytest.approx(true | {"temporary": true["temporary"] - off})
+    rows = weights_and_intermediate(run).set_index(["case", "method"])
+    train, held = rows.loc[TRAIN, "measured"], made.composition("image", "train", 256)
+    assert train["weights_bytes"] == 4.4e7
+    assert train["intermediate_bytes"] == held["activations"] + held["temporary"]
+    assert train["ratio"] == pytest.approx(train["intermediate_bytes"] / 4.4e7)
+    assert train[["weights_bytes", "intermediate_bytes", "rest_bytes"]].sum() == true_bytes("image", "train", 256)
 
 
-def test_peaks_stand_beside_each_other_with_their_error(run: Run) -> None:
+def test_peaks_and_what_they_lack(run: Run) -> None:
     peaks = memory_peaks(run).set_index("case")
     both, predicted_bytes = peaks.loc[TRAIN], sum(made.predicted_parts("image", "train", 256).values())
     assert both["measured_bytes"] == true_bytes("image", "train", 256)
@@ -66,9 +72,6 @@ def test_peaks_stand_beside_each_other_with_their_error(run: Run) -> None:
     off = peaks.loc[INFER]
     assert off["is_within"] == 0  # 3.1 % off, with 2 % stated
     assert off["outside_bytes"] == pytest.approx(off["measured_bytes"] - 1.02 * off["predicted_bytes"])
-
-
-def test_what_a_peak_lacks_has_its_reason(run: Run) -> None:
     peaks = memory_peaks(run).set_index("case")
     assert peaks.loc["resnet18-32-b8-train-fp32-cpu", "measured_reason"] == "predicted only"
     assert peaks.loc[TOO_LARGE, "measured_reason"] == "predicted to need 749 MB of the 680 MB of tiny"
@@ -77,20 +80,10 @@ def test_what_a_peak_lacks_has_its_reason(run: Run) -> None:
     assert peaks.loc[TRAIN, ["measured_reason", "predicted_reason"]].isna().all()
 
 
-def test_a_profile_was_not_predicted(record: Path) -> None:
-    peaks = memory_peaks(load_run(record))
-    assert set(peaks["predicted_reason"]) == {"not predicted"}
-    assert peaks["measured_bytes"].notna().all()
-    assert not is_memory_run(load_run(record))
-
-
-def test_positions_are_pixels_of_pictures_and_tokens_of_sequences(run: Run) -> None:
+def test_series_and_growth_of_known_sizes(run: Run) -> None:
     series = case_series(run).set_index("case")
     assert series.loc[TRAIN, ["num_positions", "position"]].tolist() == [256**2, "pixel"]
     assert series.loc["rnn_lm-40-b20-train-fp32-cpu", ["num_positions", "position"]].tolist() == [40, "token"]
-
-
-def test_growth_is_what_a_position_adds_and_what_is_fixed(run: Run) -> None:
     growth = memory_growth(run).set_index(["workload", "mode", "method"])
     train = growth.loc["resnet18", "train", "measured"]
     assert train["num_sizes"] == 4
@@ -103,6 +96,10 @@ def test_growth_is_what_a_position_adds_and_what_is_fixed(run: Run) -> None:
     assert growth["reason"].isna().all()
     assert set(growth["shape"]) == {"line"}
     assert memory_steps(run).empty
+    growth = memory_growth(run)
+    first = next(growth.itertuples())
+    assert len(of_series(growth, first)) == 2
+    assert len(of_series(growth, first, ["workload"])) == 4
 
 
 def run_of_peaks(directory: Path, *peaks: dict[str, float], first: int = 32) -> Run:
@@ -150,7 +147,7 @@ def test_a_jump_is_a_step_with_what_is_responsible(tmp_path: Path) -> None:
     assert steps["excess_bytes"].abs().idxmax() == 0
 
 
-def test_a_falling_or_flat_series_has_no_slope(tmp_path: Path) -> None:
+def test_constant_and_falling_series(tmp_path: Path) -> None:
     falling = run_of_peaks(tmp_path / "falling", {"weights": 9e7}, {"weights": 8e7}, {"weights": 7e7})
     assert memory_growth(falling)["shape"].tolist() == ["steps"]
     assert (memory_steps(falling)["bytes"] < 0).all()
@@ -160,9 +157,6 @@ def test_a_falling_or_flat_series_has_no_slope(tmp_path: Path) -> None:
     assert growth.spread_frac == pytest.approx(0.05 / 9)
     assert pd.isna(growth.slope_bytes)
     assert memory_steps(nearly).empty
-
-
-def test_noise_of_a_constant_series_is_no_line(tmp_path: Path) -> None:
     run = run_of_peaks(tmp_path, *({"weights": 9e7 * (1 + off)} for off in (0, 0.004, 0.001, 0.005)))
     assert memory_growth(run)["shape"].tolist() == ["constant"]
 
@@ -199,7 +193,7 @@ def test_few_sizes_have_no_line(sizes: tuple[int, ...], reason: str, tmp_path: P
     assert len(memory_steps(run)) == 2 * (len(sizes) - 1)  # measured and predicted
 
 
-def test_training_over_inference_of_equal_cases(run: Run) -> None:
+def test_training_over_inference_of_equal_cases(run: Run, tmp_path: Path) -> None:
     ratios = training_to_inference(run).set_index(["train_case", "method"])
     expected = true_bytes("image", "train", 256) / true_bytes("image", "infer", 256)
     assert ratios.loc[(TRAIN, "measured"), "ratio"] == pytest.approx(expected)
@@ -207,22 +201,10 @@ def test_training_over_inference_of_equal_cases(run: Run) -> None:
     assert len(ratios) == 2 * (12 + 4)
     assert ratios.loc[(RAN_OUT, "predicted"), "ratio"] > 3
     assert (RAN_OUT, "measured") not in ratios.index
-
-
-def test_a_run_of_one_mode_has_no_ratio(tmp_path: Path) -> None:
     assert training_to_inference(measured_run(tmp_path, 32, 64)).empty
 
 
-def test_weights_against_intermediate_results(run: Run) -> None:
-    rows = weights_and_intermediate(run).set_index(["case", "method"])
-    train, held = rows.loc[TRAIN, "measured"], made.composition("image", "train", 256)
-    assert train["weights_bytes"] == 4.4e7
-    assert train["intermediate_bytes"] == held["activations"] + held["temporary"]
-    assert train["ratio"] == pytest.approx(train["intermediate_bytes"] / 4.4e7)
-    assert train[["weights_bytes", "intermediate_bytes", "rest_bytes"]].sum() == true_bytes("image", "train", 256)
-
-
-def test_the_timeline_is_in_order_and_holds_the_peak(run: Run) -> None:
+def test_the_timeline_has_the_peak_also_without_numbers(run: Run) -> None:
     rows = memory_timeline(run).query("case == @TRAIN")
     assert {method: group["moment"].nunique() for method, group in rows.groupby("method")} == {
         "measured": 23, "predicted": 23}
@@ -231,9 +213,6 @@ def test_the_timeline_is_in_order_and_holds_the_peak(run: Run) -> None:
     assert measured["category"].tolist()[:len(MEMORY_CATEGORIES)] == list(MEMORY_CATEGORIES)
     assert measured.groupby("moment")["bytes"].sum().max() == true_bytes("image", "train", 256)
     assert rows.loc[rows["method"] == "predicted", "time_s"].isna().all()
-
-
-def test_the_peak_is_named(run: Run) -> None:
     moments = peak_moments(run).set_index(["case", "method"])
     train = moments.loc[TRAIN, "measured"]
     assert train[["phase", "layer", "operator"]].tolist() == [
@@ -241,9 +220,6 @@ def test_the_peak_is_named(run: Run) -> None:
     assert train["bytes"] == true_bytes("image", "train", 256)
     assert moments.loc[(INFER, "predicted"), "phase"] == "forward"
     assert len(moments) == 48 + 16
-
-
-def test_moments_that_older_records_do_not_number_are_told_by_their_time(run: Run) -> None:
     rows = run.memory
     old = rows[(rows["case"] == TRAIN) & (rows["method"] == "measured")].assign(moment=None, layer=None, operator=None)
     older = Run(run.path, run.manifest, _tables={"memory": old})
@@ -254,16 +230,13 @@ def test_moments_that_older_records_do_not_number_are_told_by_their_time(run: Ru
     assert peak_moments(older)["phase"].tolist() == ["backward"]
 
 
-def test_what_the_device_and_the_process_need(run: Run) -> None:
+def test_needs_of_device_and_process(run: Run, tmp_path: Path) -> None:
     needs = memory_needs(run).set_index("case")
     assert needs.loc[TRAIN, "process_ratio"] == pytest.approx(1.25)
     assert pd.isna(needs.loc[TRAIN, "reserved_ratio"])
     assert needs["fits"].value_counts().to_dict() == {1: 46, 0: 2}
     assert needs.loc[TOO_LARGE, "margin_bytes"] < 0 < needs.loc[TRAIN, "margin_bytes"]
     assert set(needs["target"]) == {"tiny"}
-
-
-def test_reserved_memory_of_a_gpu(tmp_path: Path) -> None:
     entry = made.memory_entry("image", "train", 64, measured=True)
     entry["passes"]["memory"] |= {"peak_bytes": 1e8, "reserved_peak_bytes": 1.2e8, "allocator_peak_bytes": 1.01e8}
     entry["passes"]["prediction"] |= {"reserved_peak_bytes": 1.1e8, "context_bytes": 5e8, "needed_bytes": 6.1e8}
@@ -272,16 +245,13 @@ def test_reserved_memory_of_a_gpu(tmp_path: Path) -> None:
     assert (needs.predicted_reserved_bytes, needs.context_bytes, needs.needed_bytes) == (1.1e8, 5e8, 6.1e8)
 
 
-def test_what_fits(run: Run) -> None:
+def test_what_fits_and_what_ran_out(run: Run) -> None:
     fits = memory_fits(run)
     assert fits[["workload", "mode", "searched", "value", "input_size"]].to_numpy().tolist() == [
         ["resnet18", "train", "batch_size", 9, 32], ["resnet18", "infer", "input_size", 700, 32],
         ["rnn_lm", "train", "batch_size", 9, 10], ["rnn_lm", "infer", "input_size", 700, 10],
     ]  # fmt: skip
     assert fits.loc[0, ["target", "device", "verified"]].tolist() == ["tiny", "cpu", "ok"]
-
-
-def test_what_ran_out(run: Run) -> None:
     told = next(out_of_memory(run).itertuples())
     assert (told.case, told.phase) == (RAN_OUT, "forward")
     assert (told.requested_bytes, told.free_bytes, told.held_bytes) == (1.2e8, 1.02e8, 5.78e8)
@@ -291,21 +261,15 @@ def test_what_ran_out(run: Run) -> None:
     assert held["bytes"].sum() == told.held_bytes
 
 
-def test_rows_of_one_series(run: Run) -> None:
-    growth = memory_growth(run)
-    first = next(growth.itertuples())
-    assert len(of_series(growth, first)) == 2
-    assert len(of_series(growth, first, ["workload"])) == 4
-
-
-def test_a_memory_run_has_cases_of_its_own_kind(run: Run, record: Path) -> None:
+def test_kinds_of_runs_and_their_peaks(run: Run, record: Path) -> None:
     summary = case_summary(run)
     assert set(summary["kind"]) == {"memory"}
     assert summary.set_index("case").loc[TRAIN, "peak_bytes"] == true_bytes("image", "train", 256)
     assert set(case_summary(load_run(record))["kind"]) == {"profile"}
-
-
-def test_memory_runs_are_compared_by_their_peaks(run: Run, record: Path) -> None:
+    peaks = memory_peaks(load_run(record))
+    assert set(peaks["predicted_reason"]) == {"not predicted"}
+    assert peaks["measured_bytes"].notna().all()
+    assert not is_memory_run(load_run(record))
     rows = run.memory
     twice = Run(run.path, run.manifest, _tables={"memory": rows.assign(bytes=2 * rows["bytes"])})
     compared = metric_ratios([Group("one", (run,)), Group("twice", (twice,))]).query("metric == 'peak_memory'")
@@ -332,15 +296,12 @@ def _grown(tmp_path: Path, peaks: dict[int, float]) -> pd.DataFrame:
         for size, peak in peaks.items())))
 
 
-def test_a_square_is_no_line(tmp_path: Path) -> None:
+def test_squares_and_rounded_lines(tmp_path: Path) -> None:
     sizes = [128, 160, 192, 224, 256]
     (row,) = _grown(tmp_path, {size: 3e6 + 2000 * size + 12 * size**2 for size in sizes}).to_dict("records")
     assert row["shape"] == "square"
     assert (row["square_bytes"], row["linear_bytes"], row["fixed_bytes"]) == pytest.approx((12, 2000, 3e6), rel=1e-6)
     assert pd.isna(row["slope_bytes"])
-
-
-def test_a_line_with_rounded_peaks_stays_a_line(tmp_path: Path) -> None:
     sizes = range(64, 1024, 96)
     peaks = {size: 4096.0 * round((3e6 + 24_000 * size) / 4096) for size in sizes}
     (row,) = _grown(tmp_path, peaks).to_dict("records")

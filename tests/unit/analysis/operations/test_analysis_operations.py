@@ -23,7 +23,7 @@ def test_a_suite_takes_as_long_and_counts_as_much_as_its_problems(tmp_path: Path
     assert math.isnan(total["published_flop"])
 
 
-def test_time_rates_and_share_of_the_ceiling(tmp_path: Path) -> None:
+def test_time_rates_and_share_of_the_nearer_ceiling(tmp_path: Path) -> None:
     # 1 TFLOP/s and 100 GB/s: 1 GFLOP needs 1 ms and 50 MB need 0.5 ms; the operation took 4 ms.
     run = Operations(tmp_path).add("gemm:1x2x3", {"forward": 0.004}, flop=1e9, bytes=5e7).run()
     (row,) = operation_times(run).to_dict("records")
@@ -31,9 +31,6 @@ def test_time_rates_and_share_of_the_ceiling(tmp_path: Path) -> None:
     assert (row["flop_per_s"], row["bytes_per_s"], row["flop_per_byte"]) == pytest.approx((2.5e11, 1.25e10, 20))
     assert row["share_frac"] == pytest.approx(0.25)
     assert (row["limit"], row["ended_by"], row["num_repetitions"]) == ("compute", "precision", 7)
-
-
-def test_the_nearer_ceiling_may_be_the_memory_and_be_passed(tmp_path: Path) -> None:
     run = Operations(tmp_path).add("copy:1", {"forward": 0.001}, flop=None, bytes=2e8).run()
     (row,) = operation_times(run).to_dict("records")
     assert row["share_frac"] == pytest.approx(2.0)  # from a cache: it stays as it is
@@ -73,29 +70,23 @@ def test_few_repetitions_have_no_interval(tmp_path: Path) -> None:
     assert math.isnan(row["low_s"])
 
 
-def test_directions_are_summed_and_a_published_count_stands_beside_ours(tmp_path: Path) -> None:
+def test_published_counts(tmp_path: Path) -> None:
     work = {"forward": {"published_flop": 3e9, "convention": "without the input"}}
     record = Operations(tmp_path).add("rnn:lstm:8x1x1", {"forward": 1.0, "backward_input": 2.0}, work=work, suite="s")
     (case,) = operation_cases(record.run()).to_dict("records")
     assert (case["time_s"], case["flop"], case["published_flop"]) == pytest.approx((3.0, 2e9, 4e9))
     assert (case["num_directions"], case["convention"]) == (2, "without the input")
-
-
-def test_a_convention_that_counts_alike_is_no_other_count(tmp_path: Path) -> None:
     run = Operations(tmp_path).add("gemm:1x1x1", {"forward": 1.0}, suite="s", convention="K is the inner size").run()
     assert operation_cases(run)["published_flop"].isna().all()
     assert suite_totals(run)["published_flop"].isna().all()
 
 
-def test_failed_problems_are_counted_and_left_out(tmp_path: Path) -> None:
+def test_failed_problems_and_those_of_no_suite(tmp_path: Path) -> None:
     totals = suite_totals(made.suite(tmp_path, 4)).set_index("operation")
     assert totals.loc["gemm", ["num_problems", "num_failed"]].tolist() == [3, 1]
     assert totals.loc["gemm", "flop"] == 1e8 + round(1e8 * 1.06**2)
     assert totals.loc["convolution", "num_failed"] == 0
     assert totals.loc["convolution", "published_flop"] == pytest.approx(4 / 3 * totals.loc["convolution", "flop"])
-
-
-def test_where_all_failed_there_is_no_total(tmp_path: Path) -> None:
     row = made.problem_row("gemm:1x1x1", suite="s")
     run = Operations(tmp_path).fail("gemm:1x1x1", "error", "it broke", [row], suite="s").run()
     (total,) = suite_totals(run).to_dict("records")
@@ -103,9 +94,6 @@ def test_where_all_failed_there_is_no_total(tmp_path: Path) -> None:
     assert (total["num_problems"], total["num_failed"]) == (1, 1)
     (times,) = operation_times(run).to_dict("records")
     assert times["time_reason"] == times["share_reason"] == "error"
-
-
-def test_problems_of_no_suite_have_no_total(tmp_path: Path) -> None:
     run = Operations(tmp_path).add("gemm:1x1x1", {"forward": 1.0}).run()
     assert suite_totals(run).empty
     assert case_summary(run)["kind"].tolist() == ["operation"]
@@ -120,16 +108,12 @@ def test_shares_by_operation_are_the_median_and_the_best(tmp_path: Path) -> None
     assert (row["num_problems"], row["flop_per_s"]) == (3, pytest.approx(5e11))
 
 
-def test_sparse_products_stand_beside_the_dense_one_of_their_size(tmp_path: Path) -> None:
+def test_sparse_products_and_the_dense_one_of_their_size(tmp_path: Path) -> None:
     speeds = sparse_speeds(made.sparse(tmp_path, {0.5: 2.0, 0.01: 0.1}))
     assert speeds["density_frac"].tolist() == pytest.approx([0.01, 0.5])
     assert speeds["ratio"].tolist() == pytest.approx([0.1, 2.0])
     assert speeds["dense_s"].tolist() == [0.01, 0.01]  # not the transposed one, which takes a second
     assert set(speeds["size"]) == {"512x64x512"}
-
-
-def test_the_ratio_lies_between_the_ends_of_both_intervals(tmp_path: Path) -> None:
-    """Intervals reach from 0.98 to 1.02 times a median; of two dense products the lowest and the highest end count."""
     record = Operations(tmp_path).add("sparse_gemm:8x8x8:s0.9:csr", {"forward": 0.5}, sparsity_frac=0.9, layout="csr")
     record.add("gemm:8x8x8", {"forward": 1.0}).add("sparse_gemm:8x8x8:s0.9:dense", {"forward": 1.2}, layout="dense")
     (found,) = sparse_speeds(record.run()).to_dict("records")
@@ -172,7 +156,7 @@ def test_where_none_is_certain_there_is_no_crossover(tmp_path: Path, ratios: dic
     assert math.isnan(found["from_density_frac"])
 
 
-def test_too_few_repetitions_make_no_crossover_certain(tmp_path: Path) -> None:
+def test_what_makes_no_crossover_certain(tmp_path: Path) -> None:
     cases = []
     for name, layout, sparsity, time_s in [("s0.99:csr", "csr", 0.99, 0.1), ("s0.5:csr", "csr", 0.5, 9.0),
                                            ("s0.5:dense", "dense", 0.5, 1.0)]:
@@ -182,8 +166,5 @@ def test_too_few_repetitions_make_no_crossover_certain(tmp_path: Path) -> None:
         cases.append((made.entry(problem), {"problems": rows, "repetitions": repetitions}))
     (found,) = sparse_crossover(run_of(tmp_path, *cases)).to_dict("records")
     assert found["reason"].endswith("too few repetitions hide which is faster at all 2 densities")
-
-
-def test_without_a_dense_product_there_is_no_crossover(tmp_path: Path) -> None:
     (found,) = sparse_crossover(made.sparse(tmp_path, {0.1: 1.0, 0.2: 2.0}, dense_s=None)).to_dict("records")
     assert found["reason"] == "no dense product of this size was measured"

@@ -24,7 +24,7 @@ from charact.record.schema import MEMORY_CATEGORIES
 from charact.views.tables import format as fmt
 
 TRAIN = "resnet50-224-b8-train-fp32-cpu"
-def test_memory_composition_sums_to_the_peak(record: Path) -> None:
+def test_memory_composition_sums_to_the_peak(record: Path, tmp_path: Path) -> None:
     held = memory_composition(load_run(record)).query("case == @TRAIN")
     of_ranks_or_newer = ("unsharded_weights", "communication_buffers", "workspaces")
     assert held["category"].tolist() == [name for name in MEMORY_CATEGORIES if name not in of_ranks_or_newer]
@@ -34,22 +34,16 @@ def test_memory_composition_sums_to_the_peak(record: Path) -> None:
     assert by_category.loc["weights", "share_frac"] == pytest.approx(1.02e8 / peak)
     assert held["share_frac"].sum() == pytest.approx(1)
     assert set(held["phase"]) == {"backward"}
-
-
-def test_memory_by_phase_holds_every_phases_peak(record: Path) -> None:
     held = memory_by_phase(load_run(record)).query("case == @TRAIN")
     assert held["phase"].unique().tolist() == ["forward", "backward"]
     assert held.groupby("phase")["share_frac"].sum().tolist() == pytest.approx([1, 1])
-
-
-def test_memory_by_size_is_ordered_by_size(tmp_path: Path) -> None:
     run = load_run(records.write_record(tmp_path, sizes=(224, 32, 64), modes=("train",)))
     rows = memory_by_size(run).query("category == 'activations'")
     assert rows["input_size"].tolist() == [32, 64, 224]
     assert rows["bytes"].tolist() == [1e3 * size**2 for size in (32, 64, 224)]
 
 
-def test_reasons_come_from_the_manifest(tmp_path: Path) -> None:
+def test_reasons_and_stop_rules_come_from_the_manifest(tmp_path: Path) -> None:
     run = load_run(records.write_record(tmp_path, sizes=(224,), oom=True))
     assert pass_reason(run, TRAIN, "timing") is None
     assert pass_reason(run, TRAIN, "kernels") == "no CUDA device: kernels run on GPUs only"
@@ -59,6 +53,10 @@ def test_reasons_come_from_the_manifest(tmp_path: Path) -> None:
     assert outcomes["status"].to_dict() == {
         "timing": "ok", "operators": "ok", "kernels": "skipped", "memory": "ok", "flop": "ok",
     }  # fmt: skip
+    rules = stop_rules(load_run(records.write_record(tmp_path, sizes=(224,), oom=True))).set_index("case")
+    assert rules.loc[TRAIN, ["num_warmup_iterations", "num_iterations", "ended_by"]].tolist() == [3, 10, "precision"]
+    assert rules.loc[TRAIN, "overhead_ratio"] == 1.04
+    assert rules.loc["resnet50-4096-b8-train-fp32-cpu"].isna().all()
 
 
 @pytest.mark.parametrize(("first", "second", "options", "reason"), [
@@ -81,13 +79,6 @@ def test_why_a_case_has_no_data_of_a_pass(tmp_path: Path, first: dict[str, Any],
     assert passes_taken(run) == taken
     assert was_asked_for(run, "memory")
     assert was_asked_for(run, "flop") == (not taken)
-
-
-def test_stop_rules(tmp_path: Path) -> None:
-    rules = stop_rules(load_run(records.write_record(tmp_path, sizes=(224,), oom=True))).set_index("case")
-    assert rules.loc[TRAIN, ["num_warmup_iterations", "num_iterations", "ended_by"]].tolist() == [3, 10, "precision"]
-    assert rules.loc[TRAIN, "overhead_ratio"] == 1.04
-    assert rules.loc["resnet50-4096-b8-train-fp32-cpu"].isna().all()
 
 
 def test_a_case_without_its_tables_keeps_its_row(record: Path) -> None:

@@ -130,17 +130,11 @@ def test_top_operators(record: Path) -> None:
     total_s = 0.5 * 0.01 + 0.91 * 0.03 + 0.8 * 0.001 + 0.9 * 0.05 + 0.9 * 0.008
     assert top["share_frac"] == pytest.approx(0.045 / total_s)
     assert pd.isna(row(operators, operator="aten::native_batch_norm")["flop"])
-
-
-def test_operator_coverage(record: Path) -> None:
     case = row(operator_coverage(load_run(record)), case=INFER)
     total_s = 0.5 * 0.01 + 0.91 * 0.025
     assert case["time_s"] == pytest.approx(total_s)
     assert case["other_s"] == pytest.approx(0.01 * 0.025)
     assert case["coverage_frac"] == pytest.approx(1 - 0.00025 / total_s)
-
-
-def test_top_layers(record: Path) -> None:
     layers = top_layers(load_run(record)).query("case == @TRAIN")
     top = layers.iloc[0]
     assert (top["layer"], top["layer_type"], top["num_parameters"]) == ("layer1.0.conv1", "Conv2d", 9408)

@@ -42,13 +42,10 @@ def test_lost_share(tmp_path: Path, processor_s: float, others_s: float, waiting
         assert str(found) == f"other programs held {row['others_cores']:.1f} of 4 cores"
 
 
-def test_a_system_that_does_not_count_waiting(tmp_path: Path) -> None:
+def test_an_older_record_and_a_system_that_does_not_count_waiting(tmp_path: Path) -> None:
     run = timed(tmp_path, processor_s=10.0, others_s=30.0, waiting_s=None, stolen_s=None)
     assert core_use(run)[["wanted_cores", "lost_frac"]].isna().all(axis=None)
     assert disturbance(run, CASE) is None
-
-
-def test_an_older_record(tmp_path: Path) -> None:
     run = judged(tmp_path, {"forward": 0.1})
     assert core_use(run).empty
     assert disturbance(run, CASE) is None

@@ -24,30 +24,21 @@ def times(frame: pd.DataFrame, *index: str) -> dict[Any, float]:
     return frame.astype({name: object for name in index}).fillna("").set_index(list(index))["time_s"].to_dict()
 
 
-def test_parts_sum_to_phases_and_phases_to_the_headline(run: Run) -> None:
+def test_parts_sum_to_phases_and_phases_to_the_headline(run: Run, record: Path) -> None:
     parts = part_breakdown(run)
     phases = phase_breakdown(run)
     assert parts["share_frac"].sum() == pytest.approx(1)
     assert parts["time_s"].sum() == pytest.approx(0.1)  # the median iteration
     by_phase = parts.groupby("phase")["time_s"].sum()
     assert by_phase.to_dict() == pytest.approx(phases.set_index("phase")["time_s"].to_dict())
-
-
-def test_each_part_has_its_share_of_all_iterations(run: Run) -> None:
     parts = times(part_breakdown(run), "part", "phase")
     # 4 × 100 + 150 = 550 ms, of which D's forward has 5 × 20 and G's 4 × 10 ms; in shares of the 100 ms headline.
     assert parts["netD", "forward"] == pytest.approx(0.1 * 100 / 550)
     assert parts["netG", "forward"] == pytest.approx(0.1 * 40 / 550)
     assert parts["", "data"] == pytest.approx(0.1 * 50 / 550)
-
-
-def test_parts_stand_in_the_order_of_their_work_and_what_is_none_comes_last(run: Run) -> None:
     parts = part_breakdown(run)
     assert list(parts["part"].fillna("none").unique()) == ["netD", "netG", "none"]
     assert list(parts.loc[parts["part"] == "netD", "phase"]) == ["forward", "loss", "backward", "update"]
-
-
-def test_a_run_without_parts_has_no_rows(record: Path) -> None:
     assert part_breakdown(load_run(record)).empty
 
 
@@ -57,11 +48,11 @@ def test_statistics_of_a_phase_are_over_iterations_not_over_parts(run: Run) -> N
     assert forward["mean_s"] == pytest.approx((4 * 0.030 + 0.020) / 5)
     assert forward["host_s"] == forward["mean_s"]
     assert pd.isna(forward["device_s"])
-
-
-def test_an_iteration_without_a_phase_counts_as_one_of_no_time(run: Run) -> None:
     loss = phase_breakdown(run).set_index("phase").loc["loss"]  # in the last iteration only
     assert (loss["median_s"], loss["mean_s"]) == pytest.approx((0.0, 0.005 / 5))
+    rows = phase_times(run)
+    assert not rows.duplicated(["case", "iteration", "phase"]).any()
+    assert rows["time_s"].sum() == pytest.approx(0.55)
 
 
 def test_device_times_of_parts_are_summed_too(tmp_path: Path) -> None:
@@ -72,12 +63,6 @@ def test_device_times_of_parts_are_summed_too(tmp_path: Path) -> None:
     assert phases["time_s"].sum() == pytest.approx(0.05)
 
 
-def test_phases_of_an_iteration_have_one_row_each(run: Run) -> None:
-    rows = phase_times(run)
-    assert not rows.duplicated(["case", "iteration", "phase"]).any()
-    assert rows["time_s"].sum() == pytest.approx(0.55)
-
-
 def test_attribution_is_of_watched_programs_only(run: Run, record: Path) -> None:
     found = attribution(run).iloc[0]
     assert found[["attributed_frac", "inferred_frac", "num_warmup_iterations"]].tolist() == [0.95, 0.02, 1]
@@ -86,15 +71,12 @@ def test_attribution_is_of_watched_programs_only(run: Run, record: Path) -> None
     assert (is_watched(run), is_watched(load_run(record))) == (True, False)
 
 
-def test_sampled_frames_share_out_the_other_time(run: Run) -> None:
+def test_sampled_frames_share_out_the_time_of_a_phase(run: Run) -> None:
     frames = sampled_frames(run)
     assert frames["share_frac"].tolist() == [0.75, 0.2]  # of 40 samples; 2 at places that were not kept
     # `other` is 10 ms in 4 iterations and 55 ms in the last: 19 ms in the mean.
     assert frames["time_s"].tolist() == pytest.approx([0.75 * 0.019, 0.2 * 0.019])
     assert pd.isna(frames["library"][1])
-
-
-def test_sampled_frames_of_data_share_out_its_time(run: Run) -> None:
     assert sampled_frames(run, "data").empty
     frames = {"num_data_samples": 4, "data_frames": [{"place": "d.py:1", "function": "f", "library": None,
                                                       "num_samples": 3}]}
@@ -122,7 +104,7 @@ def test_what_computes_nothing_is_the_bottleneck_from_30_percent_on(
     assert now.share_frac == pytest.approx(phase_s)
 
 
-def test_pace_is_of_the_mode_of_the_last_iteration() -> None:
+def test_speed_is_of_the_mode_of_the_last_iteration() -> None:
     latest = [timed(forward=1.0), timed(forward=2.0, loss=1.0), timed(forward=2.0), timed(False, forward=9.0)]
     now = current_speed(latest[:3])
     assert (now.training, now.num_iterations, now.median_s) == (True, 3, 2.0)
@@ -131,8 +113,5 @@ def test_pace_is_of_the_mode_of_the_last_iteration() -> None:
     assert (current_speed(latest).training, current_speed(latest).median_s) == (False, 9.0)
     assert current_speed(latest).samples_per_s is None
     assert current_speed([*latest, timed(False, 27, forward=9.0)]).samples_per_s == 3.0
-
-
-def test_iterations_that_fetch_nothing_count_in_the_samples_per_second() -> None:
     rollout = [timed(True, 6, forward=3.0), timed(True, None, forward=1.0)]
     assert current_speed([timed(True, None, forward=1.0), *rollout, *rollout]).samples_per_s == 12 / 8

@@ -50,6 +50,14 @@ def test_weak_and_strong(tmp_path: Path) -> None:
     assert weak["samples_per_s"] == pytest.approx(8 / 0.05, rel=1e-3)
     assert strong["efficiency"] == pytest.approx(0.06 / 2 / 0.05, rel=1e-3)
     assert strong["lost_s"] == pytest.approx(0.05 - 0.03, rel=1e-2)
+    weak, strong = scaling(run_of(tmp_path, (4, 1, [0.03]), (8, 2, [0.04, 0.04]))).to_dict("records")
+    assert weak["reason"] == "no single process with this batch: add 1 to --nproc"
+    assert strong["reason"].startswith("no single process with the batch of all ranks: add it to --batch-sizes")
+    assert weak["time_s"] == pytest.approx(0.05, rel=1e-3)
+    weak, _ = scaling(run_of(tmp_path, (4, 1, [0.03]), (4, 2, [0.04, 0.04]), num_iterations=3)).to_dict("records")
+    assert weak["efficiency"] == pytest.approx(0.8, rel=1e-3)
+    assert weak["low"] is None or weak["low"] != weak["low"]
+    assert scaling(run_of(tmp_path, (4, 1, [0.03]))).empty
 
 
 def test_the_interval_is_that_of_the_ratio_of_times(tmp_path: Path) -> None:
@@ -64,23 +72,6 @@ def test_the_interval_is_that_of_the_ratio_of_times(tmp_path: Path) -> None:
         assert [scaled[name] * num_ranks for name in ("efficiency", "low", "high")] == pytest.approx(
             [1 / ratio.ratio, 1 / ratio.high, 1 / ratio.low])
         assert scaled["high"] > 1.01 * scaled["low"]
-
-
-def test_without_a_single_process_the_remedy_is_named(tmp_path: Path) -> None:
-    weak, strong = scaling(run_of(tmp_path, (4, 1, [0.03]), (8, 2, [0.04, 0.04]))).to_dict("records")
-    assert weak["reason"] == "no single process with this batch: add 1 to --nproc"
-    assert strong["reason"].startswith("no single process with the batch of all ranks: add it to --batch-sizes")
-    assert weak["time_s"] == pytest.approx(0.05, rel=1e-3)
-
-
-def test_few_iterations_have_no_interval(tmp_path: Path) -> None:
-    weak, _ = scaling(run_of(tmp_path, (4, 1, [0.03]), (4, 2, [0.04, 0.04]), num_iterations=3)).to_dict("records")
-    assert weak["efficiency"] == pytest.approx(0.8, rel=1e-3)
-    assert weak["low"] is None or weak["low"] != weak["low"]
-
-
-def test_runs_without_ranks_have_none(tmp_path: Path) -> None:
-    assert scaling(run_of(tmp_path, (4, 1, [0.03]))).empty
 
 
 def exchanging(out: Path, num_lost: int = 0) -> Run:

@@ -42,12 +42,9 @@ def test_a_straggler_is_named_with_its_phase_and_what_it_costs(phase: str, world
                      "backward$", found.evidence)
 
 
-def test_ranks_of_equal_work_are_balanced(tmp_path: Path) -> None:
+def test_balanced_ranks(tmp_path: Path) -> None:
     found = verdict(ranks(tmp_path, lambda rank, iteration: {}))
     assert (found.verdict, found.wait_s, found.share_frac) == ("balanced", 0, 0)
-
-
-def test_a_wait_below_the_threshold_is_no_straggler(tmp_path: Path) -> None:
     assert verdict(ranks(tmp_path, slow(1, "forward", 0.003))).verdict == "balanced"
 
 
@@ -81,7 +78,7 @@ def test_lasting_differences_without_one_straggler_are_an_imbalance(tmp_path: Pa
     assert found.rank in (1, 2)
 
 
-def test_the_waiting_matrix_says_who_waits_for_whom(tmp_path: Path) -> None:
+def test_the_waiting_matrix_and_collectives(tmp_path: Path) -> None:
     def work(rank: int, iteration: int) -> dict[str, float]:
         return {"forward": {0: 0.0, 1: 0.01, 2: 0.03}[rank]}
 
@@ -89,9 +86,6 @@ def test_the_waiting_matrix_says_who_waits_for_whom(tmp_path: Path) -> None:
     assert matrix[0, 2] == pytest.approx(0.03)
     assert matrix[1, 2] == pytest.approx(0.02)
     assert matrix.drop([(0, 2), (1, 2)]).eq(0).all()
-
-
-def test_collectives_have_their_counts_bytes_and_bandwidth(tmp_path: Path) -> None:
     found = collective_summary(ranks(tmp_path)).set_index("rank")
     assert list(found["num_calls"]) == [1, 1]
     assert list(found["bytes"]) == [NUM_BYTES, NUM_BYTES]
@@ -99,6 +93,14 @@ def test_collectives_have_their_counts_bytes_and_bandwidth(tmp_path: Path) -> No
     assert found.loc[1, "late_s"] == pytest.approx(0)
     assert found.loc[0, "exposed_s"] == pytest.approx(0.06 + TRANSFER_S)
     assert found.loc[0, "bus_bytes_per_s"] == pytest.approx(NUM_BYTES / TRANSFER_S)  # 2 (n-1)/n = 1
+    run = ranks(tmp_path)
+    rare = run.table("collectives")
+    rare = rare[rare["iteration"] == 0].assign(operation="broadcast", sequence=99)
+    run._tables["collectives"] = pd.concat([run.table("collectives"), rare], ignore_index=True)
+    found = collective_summary(run).set_index(["rank", "operation"])
+    assert found.loc[(0, "broadcast"), "num_calls"] == pytest.approx(0.1)
+    assert found.loc[(0, "broadcast"), "late_s"] == pytest.approx(0.006)  # 60 ms in one of 10 iterations
+    assert found.loc[(0, "broadcast"), "bus_bytes_per_s"] == pytest.approx(NUM_BYTES / TRANSFER_S)  # 1, not (n-1)/n
 
 
 def best(num_ranks: int, rate: float) -> dict[str, Any]:
@@ -136,25 +138,6 @@ def test_without_a_best_bandwidth_the_reason_and_the_remedy_are_there(facts: dic
     assert set(found["of_best_reason"]) == {reason}
 
 
-def test_late_ranks_of_a_rare_collective_are_counted_by_iteration(tmp_path: Path) -> None:
-    run = ranks(tmp_path)
-    rare = run.table("collectives")
-    rare = rare[rare["iteration"] == 0].assign(operation="broadcast", sequence=99)
-    run._tables["collectives"] = pd.concat([run.table("collectives"), rare], ignore_index=True)
-    found = collective_summary(run).set_index(["rank", "operation"])
-    assert found.loc[(0, "broadcast"), "num_calls"] == pytest.approx(0.1)
-    assert found.loc[(0, "broadcast"), "late_s"] == pytest.approx(0.006)  # 60 ms in one of 10 iterations
-    assert found.loc[(0, "broadcast"), "bus_bytes_per_s"] == pytest.approx(NUM_BYTES / TRANSFER_S)  # 1, not (n-1)/n
-
-
-def test_without_the_flight_recorder_waiting_is_known_by_iteration(tmp_path: Path) -> None:
-    run = ranks(tmp_path, slow(1, "forward", 0.05), with_collectives=False)
-    found = verdict(run)
-    assert (found.verdict, found.rank, found.phase) == ("straggler", 1, "forward")
-    assert found.wait_s == pytest.approx(0.05)
-    assert waits(run)["operation"].isna().all()
-
-
 @pytest.mark.parametrize(("named", "reason"), [
     ({"late": {1: 1}}, "in 10 of 10 iterations the ranks called different collectives"),
     ({"late": {1: 1}, "world_size": 3}, "in 10 of 10 iterations the ranks called different collectives"),
@@ -171,6 +154,11 @@ def test_iterations_are_matched_by_their_index_in_the_program(tmp_path: Path) ->
     found = matched_iterations(ranks(tmp_path))
     assert (found["iteration"] == found["own_iteration"] + 2).all()
     assert mismatches(ranks(tmp_path)).empty
+    run = ranks(tmp_path, slow(1, "forward", 0.05), with_collectives=False)
+    found = verdict(run)
+    assert (found.verdict, found.rank, found.phase) == ("straggler", 1, "forward")
+    assert found.wait_s == pytest.approx(0.05)
+    assert waits(run)["operation"].isna().all()
 
 
 @pytest.mark.parametrize(("work", "rank", "expected"), [

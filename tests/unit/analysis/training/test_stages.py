@@ -34,7 +34,7 @@ def of(frame: pd.DataFrame, case: str) -> pd.Series:
     return row
 
 
-def test_a_stage_lasts_as_long_as_its_phases(training: Run) -> None:
+def test_stages_sum_to_the_total(training: Run) -> None:
     times = stage_times(training).query("case == @FIRST")
     assert times["stage"].unique().tolist() == ["training", "validation", "checkpointing"]
     assert times["number"].tolist() == [1, 2, 3, 4, 5] * 3
@@ -43,9 +43,6 @@ def test_a_stage_lasts_as_long_as_its_phases(training: Run) -> None:
     first = times.iloc[0]
     assert (first["num_iterations"], first["num_samples"], first["samples_per_s"]) == (800, 8000, 800.0)
     assert times.query("stage == 'checkpointing'")["samples_per_s"].isna().all()
-
-
-def test_the_breakdown_sums_to_the_total_execution_time(training: Run) -> None:
     parts = stage_breakdown(training)
     assert parts.groupby("case", sort=False)["time_s"].sum().to_dict() == {FIRST: 62.5, SECOND: 125.0, DIVERGED: 25.0}
     assert parts.groupby("case")["share_frac"].sum().tolist() == pytest.approx([1, 1, 1])
@@ -64,25 +61,19 @@ def test_device_times_share_out_the_wall_time_of_a_stage(tmp_path: Path) -> None
     assert parts[["phase", "time_s"]].to_numpy().tolist() == [["forward", 7.5], ["backward", 2.5]]
 
 
-def test_the_summary_of_a_training(training: Run) -> None:
+def test_the_summary_of_a_training(training: Run, tmp_path: Path) -> None:
     first, second = (of(training_summary(training), case) for case in (FIRST, SECOND))
     assert [first[name] for name in ("total_s", "training_s", "validation_s", "checkpointing_s")] == [62.5, 50, 10, 2.5]
     assert (first["samples_per_s"], second["samples_per_s"]) == (800, 400)
     assert (first["best_metric"], first["best_value"], first["best_epoch"]) == ("accuracy", 0.96, 4)
     assert (first["training_loss"], first["validation_loss"]) == (pytest.approx(0.4), pytest.approx(0.48))
     assert (first["num_epochs_asked"], first["num_epochs"], first["status"]) == (5, 5, "ok")
-
-
-def test_the_time_to_a_target_ends_with_the_validation_that_reached_it(training: Run) -> None:
     summary = training_summary(training)
     assert of(summary, FIRST)["time_to_target_s"] == 3 * 12.5 + 12
     assert of(summary, SECOND)["time_to_target_s"] == 2 * (3 * 12.5 + 12)
     assert (of(summary, FIRST)["target_metric"], of(summary, FIRST)["target_value"]) == ("accuracy", 0.95)
     assert of(summary, FIRST)["reached_epoch"] == 4
     assert pd.isna(of(summary, FIRST)["target_reason"])
-
-
-def test_a_target_that_was_not_reached_says_so(training: Run, tmp_path: Path) -> None:
     lost = of(training_summary(training), DIVERGED)
     assert pd.isna(lost["time_to_target_s"])
     assert lost["target_reason"] == "not reached in 2 epochs"
@@ -100,15 +91,12 @@ def test_a_training_that_failed_at_once_keeps_its_row(tmp_path: Path) -> None:
     assert pd.isna(row["samples_per_s"])
 
 
-def test_curves_tell_the_time_that_had_passed(training: Run) -> None:
+def test_curves_and_missing_values(training: Run, tmp_path: Path) -> None:
     curves = learning_curves(training).query("case == @SECOND and metric == 'accuracy'")
     assert curves["stage"].tolist() == ["training", "validation"] * 5
     assert curves["epoch"].tolist() == [1, 1, 2, 2, 3, 3, 4, 4, 5, 5]
     assert curves.query("stage == 'validation'")["value"].tolist() == records.ACCURACIES
     assert curves["elapsed_s"].tolist()[:4] == [20, 24, 45, 49]
-
-
-def test_a_metric_without_a_value_keeps_its_reason(tmp_path: Path) -> None:
     tables = records.training_tables(10, num_epochs=1)
     tables["metrics"].append({"stage": "validation", "number": 1, "metric": "bleu", "reason": "no words"})
     curves = learning_curves(records.run_of(tmp_path, (records.training_entry("r", 10, num_epochs=1), tables)))
@@ -138,15 +126,14 @@ def test_the_summary_of_an_inference(inference: Run) -> None:
     percentiles = [one[name] for name in ("p50_s", "p90_s", "p95_s", "p99_s")]
     assert percentiles == pytest.approx([0.0505, 0.0901, 0.09505, 0.09901])
     assert one["num_batches"] == 100
-
-
-def test_the_parts_of_an_inference_sum_to_its_totals(inference: Run) -> None:
     parts = inference_breakdown(inference).query("case.str.contains('-b8-')")
     assert parts.groupby("load")["time_s"].sum().to_dict() == {"cold": pytest.approx(5.65), "warm": pytest.approx(5.26)}
     assert parts["part"].tolist() == [*INFERENCE_PARTS] * 2
     warm = parts.query("load == 'warm'").set_index("part")["time_s"]
     assert warm["read"] == pytest.approx(0.21 * 0.18 / 0.63)
     assert parts.groupby("load")["share_frac"].sum().tolist() == pytest.approx([1, 1])
+    rows = prediction_metrics(inference)
+    assert rows[["metric", "value"]].to_numpy().tolist() == [["loss", 0.25], ["accuracy", 0.93]] * 2
 
 
 def test_a_load_that_could_not_be_cold_has_no_cold_total(tmp_path: Path) -> None:
@@ -159,8 +146,3 @@ def test_a_load_that_could_not_be_cold_has_no_cold_total(tmp_path: Path) -> None
     assert row["cold_reason"] == "the page cache cannot be dropped"
     assert row["total_warm_s"] == pytest.approx(5.26)
     assert set(inference_breakdown(run)["load"]) == {"warm"}
-
-
-def test_metrics_of_a_prediction(inference: Run) -> None:
-    rows = prediction_metrics(inference)
-    assert rows[["metric", "value"]].to_numpy().tolist() == [["loss", 0.25], ["accuracy", 0.93]] * 2
