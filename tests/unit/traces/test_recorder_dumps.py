@@ -24,7 +24,7 @@ def written(path: Path, *calls: dict[str, Any], **outside: Any) -> Path:
     return path
 
 
-def test_all_facts_of_a_collective(tmp_path: Path) -> None:
+def test_facts_of_collectives_and_what_had_not_completed(tmp_path: Path) -> None:
     later = CALL | {"time_created_ns": 1_500_000_000, "collective_seq_id": 8}
     path = written(tmp_path / "dump_rank3.json", later, CALL)
     entry, tables = dump_case(path, "job", by_rank=True)
@@ -35,15 +35,14 @@ def test_all_facts_of_a_collective(tmp_path: Path) -> None:
                      "operation": "_all_gather_base", "bytes": 160, "start_s": 0, "wait_s": None, "exposed_s": None,
                      "device_s": 0.0025}
     assert (second["sequence"], second["start_s"]) == (8, 0.5)
-
-
-def test_what_had_not_completed_is_named(tmp_path: Path) -> None:
     waiting = [CALL | {"retired": False, "collective_seq_id": number, "profiling_name": "gloo:all_reduce"}
                for number in range(10, 15)]
     entry, _ = dump_case(written(tmp_path / "a.json", CALL, *waiting), "job", by_rank=False)
     assert entry.passes.timing.blind_spots[-1] == (
         "5 collectives had not completed: all_reduce 10 of group default, all_reduce 11 of group default, "
         "all_reduce 12 of group default and 2 more")
+    assert not is_dump(training(1).write(tmp_path / "trace.json.gz"))
+    assert is_dump(written(tmp_path / "dump.json", CALL))
 
 
 @pytest.mark.parametrize("spoiled", [{"input_dtypes": ["Odd"]}, {"input_sizes": [[-1]]}, {"output_dtypes": []},
@@ -60,8 +59,3 @@ def test_unknown_sizes_are_null(tmp_path: Path, spoiled: dict[str, Any]) -> None
 def test_what_is_no_dump_is_one_line(tmp_path: Path, calls: list[dict[str, Any]], reason: str) -> None:
     with pytest.raises(UserError, match=reason):
         dump_case(written(tmp_path / "a.json", *(CALL | call for call in calls)), "job", by_rank=False)
-
-
-def test_a_trace_is_no_dump(tmp_path: Path) -> None:
-    assert not is_dump(training(1).write(tmp_path / "trace.json.gz"))
-    assert is_dump(written(tmp_path / "dump.json", CALL))

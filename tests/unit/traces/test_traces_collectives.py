@@ -52,17 +52,19 @@ class TestOnADevice:
             "iteration": 0, "phase": "backward", "group": "default", "group_size": 8, "sequence": 41,
             "operation": "all_reduce", "bytes": 4000, "start_s": pytest.approx(470e-6), "wait_s": None,
             "exposed_s": pytest.approx(200e-6), "device_s": pytest.approx(300e-6)}]
-
-    def test_time_of_two_at_once_belongs_to_the_first(self, tmp_path: Path) -> None:
         rows, _ = collectives(with_kernels((600, 300, ALL_REDUCE), (650, 400, ALL_REDUCE)), tmp_path)
         assert rows["exposed_s"].tolist() == pytest.approx([200e-6, 150e-6])  # 700 to 900, then 900 to 1,050
         assert rows["device_s"].tolist() == pytest.approx([300e-6, 400e-6])
-
-    def test_gathers_are_as_large_as_their_output(self, tmp_path: Path) -> None:
         gather = ALL_REDUCE | {"Collective name": "_allgather_base", "dtype": "BFloat16", "Out msg nelems": 8000,
                                "Process Group Description": "fsdp", "Process Group Name": "7"}
         rows, _ = collectives(with_kernels((600, 10, gather)), tmp_path)
         assert rows[["operation", "bytes", "group"]].to_numpy().tolist() == [["all_gather", 16_000, "fsdp"]]
+        made = with_kernels((600, 10, ALL_REDUCE))
+        made.kernel("ncclDevKernel_AllReduce", 5000, 5010, 10)
+        assert len(collectives(made, tmp_path)[0]) == 1
+        rows, _ = collectives(training(), tmp_path)
+        assert rows["iteration"].tolist() == [0, 1, 2]
+        assert rows["exposed_s"].tolist() == pytest.approx([200e-6] * 3)  # 100 of 300 beside the backward's product
 
     def test_metadata_of_the_operator_that_launched_it(self, tmp_path: Path) -> None:
         made = with_kernels()
@@ -71,14 +73,16 @@ class TestOnADevice:
         made.operator("record_param_comms", 510, 5, ENGINE, **(ALL_REDUCE | {"Collective name": "wait"}))
         rows, _ = collectives(made, tmp_path)
         assert rows[["operation", "bytes", "sequence"]].to_numpy().tolist() == [["all_reduce", 4000, 41]]
-
-    def test_without_metadata_the_name_and_the_order_are_known(self, tmp_path: Path) -> None:
         made = with_kernels((600, 10, {}), (620, 10, {}))
         rows, _ = collectives(made, tmp_path)
         assert rows["operation"].tolist() == ["all_reduce", "all_reduce"]
         assert rows["sequence"].tolist() == [0, 1]
         assert rows["group"].tolist() == ["n/a", "n/a"]
         assert rows[["bytes", "group_size"]].isna().all(axis=None)
+        spoiled = {"Group size": -8, "Seq": 2.5, "Process Group Name": 3, "Process Group Description": ""}
+        rows, _ = collectives(with_kernels((600, 10, ALL_REDUCE | spoiled)), tmp_path)
+        assert rows["group_size"].isna().all()
+        assert rows[["group", "sequence"]].to_numpy().tolist() == [["n/a", 0]]
 
     @pytest.mark.parametrize("spoiled", [
         {"In msg nelems": -1, "Out msg nelems": 2**62}, {"dtype": "Strange"}, {"dtype": ["Float"]},
@@ -86,23 +90,6 @@ class TestOnADevice:
     def test_impossible_sizes_are_unknown(self, tmp_path: Path, spoiled: dict[str, Any]) -> None:
         rows, _ = collectives(with_kernels((600, 10, ALL_REDUCE | spoiled)), tmp_path)
         assert rows["bytes"].isna().all()
-
-    def test_impossible_groups_are_unknown(self, tmp_path: Path) -> None:
-        spoiled = {"Group size": -8, "Seq": 2.5, "Process Group Name": 3, "Process Group Description": ""}
-        rows, _ = collectives(with_kernels((600, 10, ALL_REDUCE | spoiled)), tmp_path)
-        assert rows["group_size"].isna().all()
-        assert rows[["group", "sequence"]].to_numpy().tolist() == [["n/a", 0]]
-
-    def test_those_outside_of_iterations_are_left_out(self, tmp_path: Path) -> None:
-        made = with_kernels((600, 10, ALL_REDUCE))
-        made.kernel("ncclDevKernel_AllReduce", 5000, 5010, 10)
-        assert len(collectives(made, tmp_path)[0]) == 1
-
-    def test_each_iteration_has_its_own(self, tmp_path: Path) -> None:
-        rows, _ = collectives(training(), tmp_path)
-        assert rows["iteration"].tolist() == [0, 1, 2]
-        assert rows["exposed_s"].tolist() == pytest.approx([200e-6] * 3)  # 100 of 300 beside the backward's product
-
 
 def test_on_a_host_a_collective_is_exposed_while_no_operator_computes(tmp_path: Path) -> None:
     made = TraceMaker()

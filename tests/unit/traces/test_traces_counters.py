@@ -46,16 +46,17 @@ def test_gaps_delay_tensor_cores_and_occupancy(tmp_path: Path) -> None:
                 "idle_s": 30e-6, "utilization_frac": 410 / 440, "copy_s": 10e-6}
     assert {name: found[name] for name in expected} == pytest.approx(expected)
     assert set(found) == set(DEFINITIONS)
-
-
-def test_several_traces_are_one_program(tmp_path: Path) -> None:
-    """What lies between two traces is no gap; shares are those of both together."""
     alone = TraceMaker()
     alone.kernel("elementwise_kernel", 0, 1000, 400)
     found = values(tmp_path, two_kernels(), alone)
     expected = {"num_gaps": 1, "gap_s": 40e-6, "launch_delay_s": 60e-6, "tensor_core_frac": 100 / 800,
                 "span_s": 840e-6, "busy_s": 810e-6, "utilization_frac": 810 / 840}
     assert {name: found[name] for name in expected} == pytest.approx(expected)
+    made = two_kernels()
+    made.kernel("ncclDevKernel_AllReduce", 0, 600, 1000)
+    assert values(tmp_path, made)["tensor_core_frac"] == pytest.approx(0.25)
+    found = values(tmp_path, training(5))
+    assert found["gap_s"] + found["computation_s"] + found["exposed_communication_s"] == pytest.approx(found["span_s"])
 
 
 def test_each_device_has_rows_of_the_table(tmp_path: Path) -> None:
@@ -68,13 +69,7 @@ def test_each_device_has_rows_of_the_table(tmp_path: Path) -> None:
     assert busy_s == pytest.approx({"cuda:0": 410e-6, "cuda:1": 50e-6})
 
 
-def test_communication_computes_nothing(tmp_path: Path) -> None:
-    made = two_kernels()
-    made.kernel("ncclDevKernel_AllReduce", 0, 600, 1000)
-    assert values(tmp_path, made)["tensor_core_frac"] == pytest.approx(0.25)
-
-
-def test_what_a_trace_does_not_tell_has_a_reason(tmp_path: Path) -> None:
+def test_what_is_missing_has_a_reason(tmp_path: Path) -> None:
     made = TraceMaker()
     made.event("kernel", "ncclDevKernel_AllReduce", 0, 50, device=0, stream=7)
     rows = rows_of(tmp_path, made)
@@ -82,20 +77,12 @@ def test_what_a_trace_does_not_tell_has_a_reason(tmp_path: Path) -> None:
     assert (ended["status"], ended["reason"]) == ("ok", None)
     assert set(ended["missing"]) == set(DEFINITIONS) - {row["counter"] for row in rows}
     assert set(ended["missing"]) == {"launch_delay_s", "tensor_core_frac", "warp_occupancy_frac"}
-
-
-def test_without_a_device_there_is_nothing_but_a_reason(tmp_path: Path) -> None:
     made = TraceMaker()
     made.operator("aten::mm", 0, 10)
     rows = rows_of(tmp_path, made)
     assert rows == []
     assert outcome(rows) == {"status": "n/a", "reason": NO_KERNELS, "remedy": None, "missing": {}}
     assert outcome(rows, "failed", "mend it")["remedy"] == "mend it"
-
-
-def test_gaps_and_computation_are_the_time_between_first_and_last_kernel(tmp_path: Path) -> None:
-    found = values(tmp_path, training(5))
-    assert found["gap_s"] + found["computation_s"] + found["exposed_communication_s"] == pytest.approx(found["span_s"])
 
 
 KERNELS = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 20), st.sampled_from(["gemm", "s16816gemm", "nccl"]),

@@ -54,12 +54,8 @@ class TestClock:
     def test_it_waits_for_what_was_launched_before(self) -> None:
         clock = EventTimes([event(10, 100, launched=5), event(100, 150, launched=20)])
         assert [clock.at(moment) for moment in (0, 4, 5, 19, 20, 140, 200)] == [0, 4, 100, 100, 150, 150, 200]
-
-    def test_it_does_not_wait_for_communication(self) -> None:
         clock = EventTimes([event(10, 100, launched=5), event(20, 900, "ncclDevKernel", launched=6)])
         assert clock.at(50) == 100
-
-    def test_what_was_launched_before_the_trace_comes_first(self) -> None:
         assert EventTimes([event(0, 70, launched=None)]).at(10) == 70
 
     @given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 50), st.integers(0, 20)), max_size=10))

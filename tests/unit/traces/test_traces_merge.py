@@ -37,6 +37,10 @@ def test_every_trace_is_one_process_with_all_of_its_events(tmp_path: Path) -> No
     for row, made in enumerate((first, second)):
         assert [event["name"] for event in spans(events, row)] == [event["name"] for event in made.events]
         assert [event["args"] for event in spans(events, row)] == [event["args"] for event in made.events]
+    merged(tmp_path, training(1), training(1), name="all.json.gz")
+    one, both = (read_trace(tmp_path / name).events for name in ("0.json.gz", "all.json.gz"))
+    assert len(both.operators) == 2 * len(one.operators)
+    assert len(both.device) == 2 * len(one.device)
 
 
 def test_threads_and_streams_stay_apart(tmp_path: Path) -> None:
@@ -71,13 +75,6 @@ def test_links_of_two_traces_do_not_meet(tmp_path: Path) -> None:
                     for phase in ("s", "f")]
     links = [event["id"] for event in merged(tmp_path, made, made) if "id" in event]
     assert links == ["0.7", "0.7", "1.7", "1.7"]
-
-
-def test_it_is_a_trace_again(tmp_path: Path) -> None:
-    merged(tmp_path, training(1), training(1), name="all.json.gz")
-    one, both = (read_trace(tmp_path / name).events for name in ("0.json.gz", "all.json.gz"))
-    assert len(both.operators) == 2 * len(one.operators)
-    assert len(both.device) == 2 * len(one.device)
 
 
 @pytest.mark.parametrize("odd", [

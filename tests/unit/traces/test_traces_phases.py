@@ -42,6 +42,23 @@ class TestTraining:
     def test_the_host_spends_what_the_marks_say(self, case: Case) -> None:
         expected = {"data": 100, "forward": 300, "loss": 50, "backward": 350, "update": 100, "other": 100}
         assert phase_us(case, "host_s") == expected
+        walls = case[1]["iterations"].groupby("iteration")[["host_s", "device_s"]].sum()
+        assert walls["host_s"].tolist() == pytest.approx([1e-3] * 3)
+        assert walls["device_s"].tolist() == pytest.approx([1.7e-3, 1.2e-3, 1.2e-3])
+        timing = case[0].passes.timing
+        assert timing.inferred_frac == timing.attributed_frac == 1
+        assert timing.evidence == {
+            "data": ["DataLoader’s mark"], "forward": ["calls of modules"], "loss": ["between forward and backward"],
+            "backward": ["autograd’s nodes"], "update": ["optimizer’s mark"],
+        }
+        assert timing.blind_spots == []
+        assert (case[0].case, case[0].mode, case[0].device) == ("made-train", "train", "cuda")
+        used = case[1]["counters"].set_index("counter")["value"]
+        per_trace = {"span_s": 3600e-6, "busy_s": 3600e-6, "idle_s": 0, "utilization_frac": 1, "computation_s": 3000e-6,
+                     "communication_s": 900e-6, "exposed_communication_s": 600e-6, "copy_s": 0, "exposed_copy_s": 0,
+                     "overlapped_communication_s": 300e-6, "num_gaps": 0, "gap_s": 0, "launch_delay_s": 648e-6,
+                     "tensor_core_frac": 0, "warp_occupancy_frac": 0.5}
+        assert used.to_dict() == pytest.approx(per_trace)
 
     @pytest.mark.parametrize("iteration", [0, 1, 2])
     def test_the_device_spends_what_events_would_tell(self, case: Case, iteration: int) -> None:
@@ -50,29 +67,7 @@ class TestTraining:
         backward = {"loss": 20, "backward": 500, "communication": 200, "update": 180}
         assert phase_us(case, "device_s", iteration) == {**waiting, **backward}
 
-    def test_phases_sum_to_the_step(self, case: Case) -> None:
-        walls = case[1]["iterations"].groupby("iteration")[["host_s", "device_s"]].sum()
-        assert walls["host_s"].tolist() == pytest.approx([1e-3] * 3)
-        assert walls["device_s"].tolist() == pytest.approx([1.7e-3, 1.2e-3, 1.2e-3])
-
-    def test_all_is_inferred_and_says_by_what(self, case: Case) -> None:
-        timing = case[0].passes.timing
-        assert timing.inferred_frac == timing.attributed_frac == 1
-        assert timing.evidence == {
-            "data": ["DataLoader’s mark"], "forward": ["calls of modules"], "loss": ["between forward and backward"],
-            "backward": ["autograd’s nodes"], "update": ["optimizer’s mark"],
-        }
-        assert timing.blind_spots == []
-
-    def test_the_device_was_used(self, case: Case) -> None:
-        used = case[1]["counters"].set_index("counter")["value"]
-        per_trace = {"span_s": 3600e-6, "busy_s": 3600e-6, "idle_s": 0, "utilization_frac": 1, "computation_s": 3000e-6,
-                     "communication_s": 900e-6, "exposed_communication_s": 600e-6, "copy_s": 0, "exposed_copy_s": 0,
-                     "overlapped_communication_s": 300e-6, "num_gaps": 0, "gap_s": 0, "launch_delay_s": 648e-6,
-                     "tensor_core_frac": 0, "warp_occupancy_frac": 0.5}
-        assert used.to_dict() == pytest.approx(per_trace)
-
-    def test_operators_have_their_own_time_phase_layer_and_device_time(self, case: Case) -> None:
+    def test_operators_kernels_and_layers(self, case: Case) -> None:
         operators = case[1]["operators"].set_index("operator")
         linear = operators.loc["aten::addmm"]
         assert (linear["phase"], linear["layer"], linear["operator_type"]) == ("forward", "Linear_0", "GEMM")
@@ -83,8 +78,6 @@ class TestTraining:
         node = operators.loc["autograd::engine::evaluate_function: AddmmBackward0"]
         assert node["self_host_s"] == pytest.approx(100e-6)
         assert operators.loc["nccl:all_reduce"]["phase"] == "communication"
-
-    def test_kernels_have_operator_phase_and_geometry(self, case: Case) -> None:
         kernels = case[1]["kernels"].set_index("kernel")
         gemm = kernels.loc["gemm"]
         assert gemm[["phase", "operator", "grid", "block"]].tolist() == [
@@ -93,14 +86,8 @@ class TestTraining:
             [32, 64, 0.5, 300e-6])
         assert kernels["phase"].to_dict() == {"gemm": "forward", "mse": "loss", "gemm_grad": "backward",
                                               "ncclDevKernel_AllReduce": "communication", "foreach": "update"}
-
-    def test_modules_are_layers(self, case: Case) -> None:
         assert case[1]["layers"][["layer", "layer_type"]].to_numpy().tolist() == [["Net_0", "Net"],
                                                                                  ["Linear_0", "Linear"]]
-
-    def test_it_is_a_training_on_a_device(self, case: Case) -> None:
-        assert (case[0].case, case[0].mode, case[0].device) == ("made-train", "train", "cuda")
-
 
 def forward_backward(made: TraceMaker, at: float, *, zero_grad: bool = False) -> None:
     made.operator("aten::linear", at, 100)
@@ -117,15 +104,11 @@ class TestRules:
         forward_backward(made, 50)
         assert phase_us(case_of(made, tmp_path), "host_s") == {"data": 50, "forward": 100, "loss": 100, "backward": 100,
                                                                "other": 150}
-
-    def test_gradients_cleared_between_loss_and_backward_part_nothing(self, tmp_path: Path) -> None:
         made = TraceMaker()
         made.mark("ProfilerStep#1", 0, 500)
         forward_backward(made, 50, zero_grad=True)
         assert phase_us(case_of(made, tmp_path), "host_s") == {"data": 50, "forward": 100, "loss": 40, "update": 20,
                                                                "backward": 100, "other": 190}
-
-    def test_accumulated_gradients_have_two_forwards_and_two_backwards(self, tmp_path: Path) -> None:
         made = TraceMaker()
         made.mark("ProfilerStep#1", 0, 1000)
         for at in (0, 400):
@@ -134,21 +117,26 @@ class TestRules:
         assert phase_us(case_of(made, tmp_path), "host_s") == {"forward": 200, "loss": 200, "backward": 200,
                                                                "update": 100, "other": 300}
 
-    def test_clipping_gradients_is_no_forward(self, tmp_path: Path) -> None:
+    def test_what_is_no_forward(self, tmp_path: Path) -> None:
         made = TraceMaker()
         made.mark("ProfilerStep#1", 0, 600)
         forward_backward(made, 0)
         made.operator("aten::_foreach_norm", 320, 50)
         made.mark("Optimizer.step#SGD.step", 400, 100)
         assert phase_us(case_of(made, tmp_path), "host_s")["forward"] == 100
-
-    def test_a_loss_that_is_a_module_is_no_forward(self, tmp_path: Path) -> None:
         made = TraceMaker()
         made.mark("ProfilerStep#1", 0, 300)
         made.module("Net_0", 0, 100)
         made.module("CrossEntropyLoss_0", 120, 30)
         made.operator("aten::linear", 10, 50)
         assert phase_us(case_of(made, tmp_path), "host_s") == {"forward": 100, "loss": 30, "other": 170}
+        made = TraceMaker()
+        made.mark("ProfilerStep#1", 0, 500)
+        made.mark("enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__", 0, 50)
+        upload = made.operator("aten::to", 60, 40)
+        made.kernel("Memcpy HtoD (Pinned -> Device)", 70, 90, 10, by=upload, cat="gpu_memcpy")
+        made.operator("aten::linear", 120, 100)
+        assert phase_us(case_of(made, tmp_path), "host_s") == {"data": 90, "forward": 100, "other": 310}
 
     def test_a_call_of_backward_lasts_longer_than_its_nodes(self, tmp_path: Path) -> None:
         made = TraceMaker()
@@ -157,15 +145,6 @@ class TestRules:
         made.event("python_function", "torch/_tensor.py(570): backward", 150, 250)
         phases = phase_us(case_of(made, tmp_path), "host_s")
         assert (phases["loss"], phases["backward"]) == (50, 250)
-
-    def test_a_copy_to_the_device_is_data(self, tmp_path: Path) -> None:
-        made = TraceMaker()
-        made.mark("ProfilerStep#1", 0, 500)
-        made.mark("enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__", 0, 50)
-        upload = made.operator("aten::to", 60, 40)
-        made.kernel("Memcpy HtoD (Pinned -> Device)", 70, 90, 10, by=upload, cat="gpu_memcpy")
-        made.operator("aten::linear", 120, 100)
-        assert phase_us(case_of(made, tmp_path), "host_s") == {"data": 90, "forward": 100, "other": 310}
 
     def test_inference_has_forward_alone(self, tmp_path: Path) -> None:
         made = TraceMaker()
@@ -195,7 +174,7 @@ class TestRules:
         assert timing.inferred_frac == pytest.approx(40 / 500)  # the loss by hand
         assert timing.own_marks is True
 
-    def test_without_steps_all_is_one_iteration_and_said_so(self, tmp_path: Path) -> None:
+    def test_without_steps_or_operators(self, tmp_path: Path) -> None:
         made = TraceMaker()
         made.operator("aten::linear", 10, 100)
         made.operator("aten::linear", 210, 100)
@@ -203,8 +182,6 @@ class TestRules:
         assert sum(phase_us(case, "host_s").values()) == 300
         assert tables["operators"]["num_calls"].tolist() == [2]
         assert "marks no iterations" in entry.passes.timing.blind_spots[0]
-
-    def test_kernels_without_operators_still_tell_the_devices_use(self, tmp_path: Path) -> None:
         made = TraceMaker()
         made.kernel("gemm", 0, 10, 90)
         entry, tables = case_of(made, tmp_path)
@@ -220,7 +197,7 @@ class TestRules:
         # It ends at 480, when nothing of the first iteration has begun: that waits for it.
         assert phase_us(case, "device_s")["forward"] == 320
 
-    def test_hips_geometry_stands_at_the_launch(self, tmp_path: Path) -> None:
+    def test_other_profilers(self, tmp_path: Path) -> None:
         made = TraceMaker()
         made.event("cuda_runtime", "hipLaunchKernel", 5, 1, correlation=1, grid=[2, 1, 1], block=[64, 1, 1])
         made.event("kernel", "k", 10, 5, 0, device=2, stream=0, correlation=1)
@@ -228,16 +205,6 @@ class TestRules:
         kernels = case_of(made, tmp_path)[1]["kernels"]
         assert operator == 1
         assert kernels[["grid", "block", "operator"]].to_numpy().tolist() == [["[2,1,1]", "[64,1,1]", "aten::add"]]
-
-    @pytest.mark.parametrize(("warps", "occupancy"), [(10.9, None), (0.06, 0.0), (None, None)])
-    def test_an_occupancy_of_nothing_is_missing_unless_there_were_hardly_any_warps(
-            self, tmp_path: Path, warps: float | None, occupancy: float | None) -> None:
-        made = TraceMaker()
-        made.kernel("gemm", 0, 10, 90, **{"est. achieved occupancy %": 0, "warps per SM": warps})
-        _, tables = trace_case(read_trace(made.write(tmp_path / "a.json")), "a")
-        assert tables["kernels"][0]["occupancy_frac"] == occupancy
-
-    def test_names_of_older_profilers_are_known(self, tmp_path: Path) -> None:
         made = TraceMaker()
         made.event("Operator", "aten::linear", 0, 100, **{"external id": 3, "Input dims": [[2, 2]]})
         made.event("Runtime", "cudaLaunchKernel", 10, 1, correlation=1)
@@ -246,6 +213,13 @@ class TestRules:
         assert operators["input_shapes"].tolist() == ["[[2,2]]"]
         assert operators["device_s"].tolist() == pytest.approx([30e-6])
 
+    @pytest.mark.parametrize(("warps", "occupancy"), [(10.9, None), (0.06, 0.0), (None, None)])
+    def test_an_occupancy_of_nothing_is_missing_unless_there_were_hardly_any_warps(
+            self, tmp_path: Path, warps: float | None, occupancy: float | None) -> None:
+        made = TraceMaker()
+        made.kernel("gemm", 0, 10, 90, **{"est. achieved occupancy %": 0, "warps per SM": warps})
+        _, tables = trace_case(read_trace(made.write(tmp_path / "a.json")), "a")
+        assert tables["kernels"][0]["occupancy_frac"] == occupancy
 
 class TestMemory:
     def test_the_last_iterations_peaks_are_told_and_of_unknown_use(self, tmp_path: Path) -> None:
@@ -298,13 +272,11 @@ def test_whatever_a_trace_holds_phases_sum_to_the_iteration(soup: list[tuple[str
 
 
 class TestNothing:
-    def test_a_trace_of_neither_operators_nor_kernels_is_refused(self, tmp_path: Path) -> None:
+    def test_traces_of_nothing_are_refused(self, tmp_path: Path) -> None:
         made = TraceMaker()
         made.mark("ProfilerStep#0", 0, 10)
         with pytest.raises(UserError, match="neither operators nor kernels"):
             case_of(made, tmp_path)
-
-    def test_a_trace_that_takes_no_time_is_refused(self, tmp_path: Path) -> None:
         made = TraceMaker()
         made.operator("aten::linear", 5, 0)
         with pytest.raises(UserError, match="no events with a duration"):

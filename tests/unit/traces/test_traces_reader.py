@@ -1,6 +1,5 @@
 """Trace files: whole ones in any layout, and broken ones, each refused in one line."""
 
-import gzip
 import io
 import json
 import subprocess
@@ -81,11 +80,9 @@ class TestStream:
         whole = json.loads(mended(bytes(text)), strict=False)
         assert found == (whole["traceEvents"] if isinstance(whole, dict) else whole)
 
-    def test_numbers_that_json_does_not_know_are_null(self) -> None:
+    def test_numbers_and_bytes_that_json_does_not_know(self) -> None:
         text = b'{"traceEvents": [{"a": inf, "b": -inf, "c": nan, "d": NaN, "e": "inf, nan", "f": Infinity}, {"a": 1}]}'
         assert read(text)[0] == [{"a": None, "b": None, "c": None, "d": None, "e": "inf, nan", "f": None}, {"a": 1}]
-
-    def test_bytes_that_are_no_utf8_are_replaced(self) -> None:
         assert read(b'[{"a": "x\xffy"}, {"b": 1}]')[0] == [{"a": "x\ufffdy"}, {"b": 1}]
 
     @pytest.mark.parametrize(("text", "words"), [
@@ -164,6 +161,15 @@ class TestFile:
         path.write_bytes(packed)
         with pytest.raises(UserError):
             read_trace(path)
+        made = TraceMaker()
+        made.operator("aten::" + "x" * 1_000_000, 0, 5)
+        operator = read_trace(made.write(tmp_path / "a.json")).events.operators[0]
+        assert len(operator.name) == event_filter.MAX_NAME_LENGTH + 1
+        made = TraceMaker()
+        for name in ("aten::first", "aten::second"):
+            made.event("cpu_op", name, 0, 5, **{"External id": 1})
+        kept = read_trace(made.write(tmp_path / "a.json")).events
+        assert (len(kept.operators), kept.by_id[1].name) == (2, "aten::second")
 
     @pytest.mark.parametrize("event", [
         {"name": 5}, {"ts": "soon"}, {"dur": []}, {"args": "none"}, {"args": {"External id": "x"}}, {"pid": {}},
@@ -184,19 +190,6 @@ class TestFile:
                          else b'{"distributedInfo": ' + deep + b', "traceEvents": []}')
         with pytest.raises(UserError, match="nested too deeply"):
             read_trace(path)
-
-    def test_a_huge_name_is_shortened(self, tmp_path: Path) -> None:
-        made = TraceMaker()
-        made.operator("aten::" + "x" * 1_000_000, 0, 5)
-        operator = read_trace(made.write(tmp_path / "a.json")).events.operators[0]
-        assert len(operator.name) == event_filter.MAX_NAME_LENGTH + 1
-
-    def test_equal_ids_are_no_fault(self, tmp_path: Path) -> None:
-        made = TraceMaker()
-        for name in ("aten::first", "aten::second"):
-            made.event("cpu_op", name, 0, 5, **{"External id": 1})
-        kept = read_trace(made.write(tmp_path / "a.json")).events
-        assert (len(kept.operators), kept.by_id[1].name) == (2, "aten::second")
 
     def test_more_events_than_memory_is_given_to_are_refused(self, tmp_path: Path,
                                                              monkeypatch: pytest.MonkeyPatch) -> None:
@@ -232,14 +225,13 @@ class TestFile:
 
 
 class TestNames:
-    def test_a_directory_means_the_traces_in_it(self, tmp_path: Path) -> None:
+    def test_directories_and_absent_files(self, tmp_path: Path) -> None:
+        (tmp_path / "empty").mkdir()
         for name in ("b.json", "a.json.gz", "notes.txt"):
             (tmp_path / name).touch()
         assert [path.name for path in trace_files([tmp_path])] == ["a.json.gz", "b.json"]
-
-    def test_what_is_not_there_is_refused(self, tmp_path: Path) -> None:
         with pytest.raises(UserError, match="has no trace"):
-            trace_files([tmp_path])
+            trace_files([tmp_path / "empty"])
         with pytest.raises(UserError, match="is not a file"):
             trace_files([tmp_path / "absent.json"])
 
@@ -248,7 +240,3 @@ class TestNames:
     ])
     def test_the_stem_is_the_name(self, name: str, expected: str) -> None:
         assert stem(Path(name)) == expected
-
-
-def test_the_packed_form_is_known_by_its_first_bytes() -> None:
-    assert gzip.compress(b"")[:2] == b"\x1f\x8b"

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from support.judged import counted, judged, operator
 
 from charact.analysis.compare.differences import differences, main_parts, missing_levels, operator_steps, phase_steps
-from charact.analysis.compare.group_facts import clock_changes, context_changes, listed
+from charact.analysis.compare.group_facts import clock_changes, context_changes, failed_cases, listed, side_facts
 from charact.analysis.compare.matching import Group
 from charact.analysis.profile.breakdown import OUTSIDE_OPERATORS
 from charact.record.reader import Run
@@ -249,6 +249,17 @@ def test_each_value_of_repeats_is_named_once_and_the_first_of_many(tmp_path: Pat
     assert context_changes(*sides(runs, list(reversed(runs)))).empty
     assert listed([str(seed) for seed in range(12)]) == "0; 1; 2; 3; 4; 5; 6; 7; 4 more"
     assert listed("abcdefgh") == "a; b; c; d; e; f; g; h"
+
+
+def test_facts_of_groups(tmp_path: Path) -> None:
+    runs = [judged(tmp_path, {"forward": 0.01}) for _ in range(2)]
+    one, two = side_facts(sides(runs[0], runs)).to_dict("records")
+    assert (one["num_runs"], one["num_cases"], one["origin"]) == (1, 1, runs[0].run_id)
+    first = min(run.run_id for run in runs)
+    assert (two["num_runs"], two["num_cases"], two["origin"]) == (2, 1, f"2 runs, {first} and later")
+    assert one["torch"] == two["torch"] == "2.13.0+cpu"
+    failed = judged(tmp_path, {}, entry={"status": "oom", "reason": "no room"})
+    assert failed_cases(sides(runs, failed)).to_numpy().tolist() == [["new", CASE, "oom", "no room"]]
 
 
 def test_clocks_that_differ_by_more_than_a_percent(tmp_path: Path) -> None:

@@ -197,6 +197,8 @@ def test_a_cause(tmp_path: Path, cause: str, phases: dict[str, Any], facts: dict
 ] + [
     ("time_trend", {name: list(time_s * np.where(np.arange(400) < 250, 1.0, 1.8)) for name, time_s in TYPICAL.items()},
      {"num": 400}),  # a slower machine
+    ("time_trend", {name: list(time_s * np.linspace(1, 2.6 if name == "forward" else 2.0, 400))
+                    for name, time_s in TYPICAL.items()}, {"num": 400}),  # forward hardly more than the others
     ("time_trend", {"forward": list(np.linspace(0.005, 0.013, 400))},
      {"num": 400, "columns": {"input_shapes": [f"[[8,{100 + number}]]" for number in range(400)]}}),
     ("memory_growth", {}, {"num": 150, "columns": {"rss_bytes": [  # freed again and again

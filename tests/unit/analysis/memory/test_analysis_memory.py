@@ -157,8 +157,10 @@ def test_constant_and_falling_series(tmp_path: Path) -> None:
     assert growth.spread_frac == pytest.approx(0.05 / 9)
     assert pd.isna(growth.slope_bytes)
     assert memory_steps(nearly).empty
-    run = run_of_peaks(tmp_path, *({"weights": 9e7 * (1 + off)} for off in (0, 0.004, 0.001, 0.005)))
-    assert memory_growth(run)["shape"].tolist() == ["constant"]
+    for first in (32, 512):  # noise, also over a small range of large sizes
+        run = run_of_peaks(tmp_path / f"{first}", *({"weights": 9e7 * (1 + off)} for off in (0, 0.004, 0.001, 0.005)),
+                           first=first)
+        assert memory_growth(run)["shape"].tolist() == ["constant"]
 
 
 def test_a_line_below_zero_has_no_fixed_part(tmp_path: Path) -> None:

@@ -10,11 +10,13 @@ from charact.analysis.efficiency.layers import top_layers
 from charact.analysis.profile.breakdown import (
     OUTSIDE_OPERATORS,
     operator_coverage,
+    operator_times,
     operator_types,
     phase_breakdown,
     top_operators,
 )
 from charact.analysis.profile.case_summary import case_summary, iteration_times
+from charact.analysis.profile.layer_tree import layer_work
 from charact.record.reader import load_run
 from charact.record.schema import PHASES
 
@@ -119,6 +121,14 @@ def test_operators_on_a_device_count_kernel_time_only(tmp_path: Path) -> None:
     assert OUTSIDE_OPERATORS not in set(types["operator_type"])
     assert types["time_s"].sum() == pytest.approx(0.002)
     assert row(types, phase="forward", operator_type="convolution")["share_frac"] == pytest.approx(1)
+
+
+def test_times_and_flop_of_all_layers_are_those_of_all_operators(record: Path) -> None:
+    run = load_run(record)
+    work, operators = (table[table["case"] == TRAIN] for table in (layer_work(run), operator_times(run)))
+    for column in ("time_s", "flop"):
+        assert work[column].sum() == pytest.approx(operators[column].sum())
+    assert set(work["phase"]) == set(operators["phase"])
 
 
 def test_top_operators(record: Path) -> None:
