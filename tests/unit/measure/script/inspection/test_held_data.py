@@ -1,4 +1,4 @@
-"""Data that a program holds: where it is found, what names it, and which types would hold it."""
+"""Tensors that a program holds: where they are found, what names them, and which types would hold them."""
 
 from collections import deque
 from typing import Any
@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from charact.measure.script.inspection.held_data import held_data, narrower_type, rows_overlap
+from charact.measure.script.inspection.held_data import held_data, narrower_type, rows_overlap, tensor_census
 
 MIB = 2**20
 
@@ -19,11 +19,11 @@ def found(prefix: str) -> dict[str, Any]:
 
 
 def test_a_tensor_of_bytes_in_floating_point() -> None:
-    frames = torch.randint(0, 256, (20, MIB)).float()
+    frames = torch.randint(0, 256, (5, MIB)).float()
     held = found("frames")
-    assert (held["variable"], held["shape"], held["dtype"], held["bytes"]) == ("frames", [20, MIB], "float32", 80 * MIB)
+    assert (held["variable"], held["shape"], held["dtype"], held["bytes"]) == ("frames", [5, MIB], "float32", 20 * MIB)
     assert (held["narrower"], held["scale"]) == ("uint8", 1)
-    assert held["text"] == "frames = torch.randint(0, 256, (20, MIB)).float()"
+    assert held["text"] == "frames = torch.randint(0, 256, (5, MIB)).float()"
     del frames
 
 
@@ -31,7 +31,7 @@ class Memory:
     """A replay buffer."""
 
     def __init__(self) -> None:
-        self.pictures = torch.randint(0, 256, (24, MIB)) / 255
+        self.pictures = torch.randint(0, 256, (6, MIB)) / 255
 
 
 def test_attributes_and_their_lines_are_named() -> None:
@@ -40,16 +40,16 @@ def test_attributes_and_their_lines_are_named() -> None:
     assert held.keys() == {"variable", "shape", "dtype", "num_tensors", "bytes", "narrower", "scale", "overlaps",
                            "file", "line", "text"}
     assert (held["variable"], held["narrower"], held["scale"]) == ("memory.pictures", "uint8", 255)
-    assert held["text"] == "self.pictures = torch.randint(0, 256, (24, MIB)) / 255"
+    assert held["text"] == "self.pictures = torch.randint(0, 256, (6, MIB)) / 255"
     assert memory.pictures.dtype == torch.float32
 
 
 def test_tensors_of_a_loader_s_data_set() -> None:
-    loader = DataLoader(TensorDataset(torch.randn(28, MIB), torch.arange(28)))
+    loader = DataLoader(TensorDataset(torch.randn(7, MIB), torch.arange(7)))
     held = found("loader")
     assert (held["variable"], held["narrower"]) == ("loader.dataset.tensors[0]", None)
-    assert held["text"] == "loader = DataLoader(TensorDataset(torch.randn(28, MIB), torch.arange(28)))"
-    assert len(loader) == 28
+    assert held["text"] == "loader = DataLoader(TensorDataset(torch.randn(7, MIB), torch.arange(7)))"
+    assert len(loader) == 7
 
 
 def test_many_arrays_of_a_list_count_together() -> None:
@@ -86,7 +86,7 @@ def test_containers_that_load_their_items_are_left_alone() -> None:
         def __iter__(self) -> Any:
             raise AssertionError
 
-    lazy, numbers = Lazy(frames=torch.randn(20, MIB)), LazyList([torch.randn(20, MIB)])
+    lazy, numbers = Lazy(frames=torch.randn(8, MIB)), LazyList([torch.randn(8, MIB)])
     assert found("lazy")["variable"] == "lazy['frames']"  # what it holds already
     assert not found("numbers")
     assert len(lazy) == len(numbers)
@@ -131,3 +131,55 @@ def test_narrowest_type(values: torch.Tensor, expected: tuple[torch.dtype | None
 ])
 def test_rows_of_overlapping_windows(tensor: torch.Tensor, expected: bool) -> None:
     assert rows_overlap(tensor) is expected
+
+
+def trained(num: int = 12) -> tuple[nn.Module, torch.optim.Optimizer, list[Any]]:
+    model = nn.Sequential(*(nn.Linear(30, 30) for _ in range(num)))
+    optimizer = torch.optim.Adam(model.parameters())
+    model(torch.randn(4, 30)).sum().backward()
+    optimizer.step()
+    return model, optimizer, []
+
+
+def test_tensors_in_a_list_name_it_and_the_line_that_adds_to_it() -> None:
+    model, optimizer, outputs = trained(1)
+    for _ in range(20):
+        outputs.append(model(torch.randn(61, 30)))
+    held = next(each for each in tensor_census([model], [optimizer])["held_tensors"]
+                if each["shape"] == [61, 30] and each["has_graph"])  # the graphs also hold the inputs
+    assert (held["num_tensors"], held["bytes"]) == (20, 20 * 61 * 30 * 4)
+    assert "Addmm" in held["function"]
+    assert held["variable"] == "outputs"
+    assert held["text"] == "outputs.append(model(torch.randn(61, 30)))"
+
+
+def test_views_of_one_storage_count_once() -> None:
+    rows = list(torch.zeros(40, 51_700))
+    held = next(each for each in tensor_census([], [])["held_tensors"] if each["shape"] == [51_700])
+    assert held["bytes"] == 40 * 51_700 * 4
+    assert len(rows) == 40
+
+
+def test_a_sum_of_losses_has_a_graph_that_grows() -> None:
+    model, optimizer, _ = trained(1)
+    total: Any = 0
+    sizes = []
+    for number in range(1, 61):
+        total = total + model(torch.randn(4, 30)).sum()
+        if number in (30, 60):
+            graphs = tensor_census([model], [optimizer])["held_graphs"]
+            sizes.append(next(each["num_nodes"] for each in graphs if each["variable"] == "total"))
+    assert sizes[1] > 1.8 * sizes[0] > 100
+    assert next(each for each in graphs if each["variable"] == "total")["text"].startswith("total = total + ")
+
+
+def test_few_tensors_small_graphs_and_what_is_known_are_left_out() -> None:
+    model, optimizer, _ = trained()
+    few = [torch.zeros(7, 991) for _ in range(7)]
+    loss = (torch.ones(3, requires_grad=True) * 2).sum()
+    facts = tensor_census([model], [optimizer])
+    shapes = [held["shape"] for held in facts["held_tensors"]]
+    assert [7, 991] not in shapes
+    assert [30, 30] not in shapes  # parameters, gradients and optimizer state
+    assert all(held["variable"] != "loss" for held in facts["held_graphs"])
+    assert len(few) + loss.dim() == 7

@@ -25,6 +25,12 @@ def nothing_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(instrument, "compiles", lambda: False)
 
 
+def trained(model: nn.Module, *inputs: Any, **named: Any) -> dict[str, Any]:
+    """Facts of a training of a model by SGD."""
+    optimizer = torch.optim.SGD(model.parameters())
+    return Program(model=model, optimizer=optimizer).train(model, optimizer, *inputs, **named)
+
+
 class Slow(nn.Module):
     """A layer whose forward and backward take known times."""
 
@@ -81,8 +87,7 @@ class Program:
 
 def test_a_plain_training_has_no_findings_and_keeps_no_hooks() -> None:
     model = nn.Sequential(nn.Linear(2, 2))
-    optimizer = torch.optim.SGD(model.parameters())
-    facts = Program(model=model, optimizer=optimizer).train(model, optimizer, torch.ones(3, 2))
+    facts = trained(model, torch.ones(3, 2))
     assert facts.pop("recompute")["time_s"] == 0
     assert isinstance(facts.pop("held_tensors"), list)  # of other tests
     assert isinstance(facts.pop("held_graphs"), list)
@@ -100,8 +105,7 @@ def test_a_plain_training_has_no_findings_and_keeps_no_hooks() -> None:
 @pytest.mark.parametrize("sparse", [False, True])
 def test_rows_of_an_embedding_with_a_gradient(sparse: bool) -> None:
     model = nn.Sequential(nn.Embedding(50, 4, sparse=sparse), nn.Linear(4, 1))
-    optimizer = torch.optim.SGD(model.parameters())
-    facts = Program(model=model, optimizer=optimizer).train(model, optimizer, torch.tensor([[1, 2, 2, 9]]))
+    facts = trained(model, torch.tensor([[1, 2, 2, 9]]))
     assert facts["embeddings"] == [{"layer": "0", "num_rows": 50, "num_used_rows": 3, "sparse": sparse,
                                     "gradient_bytes": 4 * (8 + 4 * 4) if sparse else 800}]
 
@@ -130,9 +134,7 @@ class Attends(nn.Module):
 
 
 def test_attention_that_returns_weights_of_long_sequences() -> None:
-    model = Attends()
-    optimizer = torch.optim.SGD(model.parameters())
-    facts = Program(model=model, optimizer=optimizer).train(model, optimizer, torch.ones(400, 8))
+    facts = trained(Attends(), torch.ones(400, 8))
     assert [(each["layer"], each["num_calls"]) for each in facts["attention_weights"]] == [("plain", 1)]
 
 
@@ -159,9 +161,7 @@ def test_time_of_forwards_inside_backwards(reentrant: bool) -> None:
             return self.last(x)  # type: ignore[no-any-return]
 
     model = Checkpointed()
-    optimizer = torch.optim.SGD(model.parameters())
-    inputs = torch.ones(1, requires_grad=True)
-    recompute = Program(model=model, optimizer=optimizer).train(model, optimizer, inputs)["recompute"]
+    recompute = trained(model, torch.ones(1, requires_grad=True))["recompute"]
     assert 0.04 <= recompute["time_s"] <= recompute["backward_s"] - 0.019
     assert recompute["layers"] == ["blocks.1", "blocks.0"]
 
@@ -252,9 +252,8 @@ def test_padding_of_inputs_by_the_names_of_arguments() -> None:
             return self.words(ids) * mask[..., None]  # type: ignore[no-any-return]
 
     model, ids = Padded(), torch.tensor([[5, 6, 7, 8], [4, 3, 0, 0]])
-    optimizer = torch.optim.SGD(model.parameters())
     mask = (ids != 0).long()
-    facts = Program(model=model, optimizer=optimizer).train(model, optimizer, ids, {"attention_mask": mask}, mask=mask)
+    facts = trained(model, ids, {"attention_mask": mask}, mask=mask)
     assert facts["padding"] == [{"name": name, "padding_frac": 0.25} for name in ("ids", "attention_mask", "mask")]
 
 
@@ -269,9 +268,7 @@ def test_modules_that_are_called_often() -> None:
                 x = self.cell(x)
             return self.rare(x)  # type: ignore[no-any-return]
 
-    model = Loop()
-    optimizer = torch.optim.SGD(model.parameters())
-    (row,) = Program(model=model, optimizer=optimizer).train(model, optimizer, torch.ones(1))["layer_calls"]
+    (row,) = trained(Loop(), torch.ones(1))["layer_calls"]
     assert (row["layer"], row["layer_type"], row["num_calls"]) == ("cell", "Slow", 25)
     assert row["time_s"] >= 0.025
 
@@ -279,8 +276,7 @@ def test_modules_that_are_called_often() -> None:
 def test_compiled_programs_get_no_hooks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(instrument, "compiles", lambda: True)
     model = nn.Sequential(nn.Embedding(5, 1))
-    optimizer = torch.optim.SGD(model.parameters())
-    facts = Program(model=model, optimizer=optimizer).train(model, optimizer, torch.tensor([1]))
+    facts = trained(model, torch.tensor([1]))
     assert facts["missing"].keys() == {"recompute", "unused_gradients", "padding", "layer_calls"}
     assert facts["recompute"] is None
     assert facts["embeddings"][0]["num_used_rows"] == 1
@@ -292,8 +288,7 @@ def test_an_error_leaves_its_reason_and_does_not_reach_the_program(monkeypatch: 
 
     monkeypatch.setattr(instrument, "num_used_rows", fail)
     model = nn.Sequential(nn.Embedding(5, 1))
-    optimizer = torch.optim.SGD(model.parameters())
-    facts = Program(model=model, optimizer=optimizer).train(model, optimizer, torch.tensor([1]))
+    facts = trained(model, torch.tensor([1]))
     assert facts["missing"] == {"embeddings": "ValueError: broken"}
     assert facts["embeddings"] == []
 
