@@ -23,26 +23,24 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     sys.meta_path[:] = finders
 
 
-def test_it_is_called_once_when_the_module_is_ready(module: Path) -> None:
+def test_it_is_called_once_and_leaves_everything_as_without(module: Path) -> None:
     called: list[bool] = []
+    before = list(sys.meta_path)
     when_imported(NAME, lambda: called.append(sys.modules[NAME].ready))
+    when_imported(NAME, lambda: called.append(False))()  # cancelled
     import json  # noqa: F401
 
     assert called == []
-    __import__(NAME)
-    __import__(NAME)
-    assert called == [True]
-
-
-def test_the_import_leaves_everything_as_without(module: Path) -> None:
-    before = list(sys.meta_path)
-    when_imported(NAME, lambda: None)
     imported = __import__(NAME)
+    assert __import__(NAME) is imported
+    assert called == [True]
     assert sys.meta_path == before
     assert type(imported.__loader__) is SourceFileLoader
     assert imported.__spec__.loader is imported.__loader__
     assert vars(imported.__loader__).keys() == {"name", "path"}
     assert imported.__spec__.origin == imported.__file__ == str(module)
+    when_imported(NAME, lambda: called.append(True))
+    assert called == [True, True]
 
 
 def test_to_ask_for_it_is_not_to_import_it(module: Path) -> None:
@@ -54,12 +52,6 @@ def test_to_ask_for_it_is_not_to_import_it(module: Path) -> None:
     assert called == []
     __import__(NAME)
     assert called == ["imported"]
-
-
-def test_one_that_is_there_is_not_waited_for() -> None:
-    called: list[str] = []
-    when_imported("sys", lambda: called.append("at once"))
-    assert called == ["at once"]
 
 
 def test_an_import_that_fails_fails_as_without_and_the_next_counts(module: Path) -> None:

@@ -125,32 +125,23 @@ def test_a_method_is_observed_though_slices_are_written_in_between() -> None:
     assert [one.kind for slices in written for one in slices if one.begins] == [Kind.FORWARD]
 
 
-def test_a_forward_called_by_a_module_stays_one(recorder: SpanRecorder) -> None:
+def test_functions_are_no_methods_and_a_forward_called_by_a_module_stays_one(recorder: SpanRecorder) -> None:
     net = Net()
+    assert forwards(recorder, lambda x: net.second(net.first(x))) == [2, 2, 2, 2]
     assert forwards(recorder, net) == [1, 1, 1, 1]
     assert forwards(recorder, lambda x: net.forward(x)) == [2, 1, 1, 1]
     assert forwards(recorder, net) == [1, 1, 1, 1]
 
 
-def test_functions_are_no_methods(recorder: SpanRecorder) -> None:
-    net = Net()
-    assert forwards(recorder, lambda x: net.second(net.first(x))) == [2, 2, 2, 2]
-
-
-def test_a_method_that_records_no_gradients_says_so(recorder: SpanRecorder) -> None:
-    net = Net()
-    forwards(recorder, lambda x: net.embed(x))
-    net.embed(torch.ones(2, 2))
-    assert [one.grad for one in recorder.take()] == [False]
-    forwards(recorder, lambda x: net.encode(x))
-    net.encode(torch.ones(2, 2))
-    assert [one.grad for one in recorder.take()] == [True]
-
-
-@pytest.mark.parametrize("name", ["loss", "forward_and_loss"])
-def test_a_loss_in_a_method_stays_a_loss(recorder: SpanRecorder, name: str) -> None:
+@pytest.mark.parametrize(("name", "grad", "kinds"), [
+    ("embed", False, [Kind.FORWARD]), ("encode", True, [Kind.FORWARD]),
+    ("loss", True, [Kind.FORWARD, Kind.LOSS, Kind.FORWARD]),
+    ("forward_and_loss", True, [Kind.FORWARD, Kind.LOSS, Kind.FORWARD])])
+def test_a_method_has_the_gradients_and_the_loss_that_it_computes(recorder: SpanRecorder, name: str, grad: bool,
+                                                                  kinds: list[Kind]) -> None:
     net = Net()
     forwards(recorder, lambda x: getattr(net, name)(x))
     getattr(net, name)(torch.ones(2, 2))
-    kinds = [kind for kind, _ in groupby(one.kind for one in recorder.take())]
-    assert kinds == [Kind.FORWARD, Kind.LOSS, Kind.FORWARD]
+    slices = recorder.take()
+    assert [kind for kind, _ in groupby(each.kind for each in slices)] == kinds
+    assert all(each.grad is grad and each.method for each in slices if each.kind is Kind.FORWARD)

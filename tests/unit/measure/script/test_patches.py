@@ -211,7 +211,8 @@ class TestNoTrace:
             functional.cross_entropy(torch.ones(2, 2), torch.ones(1).long())
         assert watched.kinds() == [Kind.FORWARD, Kind.LOSS]
 
-    def test_torchscript_compiles_losses_as_before(self, watched: Watched) -> None:
+    def test_torchscript_compiles_losses_and_functions_can_be_pickled(self, watched: Watched) -> None:
+        assert pickle.loads(pickle.dumps(functional.mse_loss)) is functional.mse_loss
         with pytest.warns((DeprecationWarning, FutureWarning), match="torch.jit"):
             scripted = torch.jit.script(Scripted())
         assert scripted(torch.ones(2)).item() == 1
@@ -225,9 +226,6 @@ class TestNoTrace:
         with pytest.warns(UserWarning, match="beware|target size") as caught:
             call()
         assert [warning.filename for warning in caught] == [__file__]
-
-    def test_functions_can_be_pickled(self, watched: Watched) -> None:
-        assert pickle.loads(pickle.dumps(functional.mse_loss)) is functional.mse_loss
 
 
 class TestWhatIsSeen:
@@ -271,12 +269,9 @@ class TestWhatIsSeen:
             dist.destroy_process_group()
 
     def test_a_class_made_later_with_a_call_of_its_own_is_watched(self, watched: Watched) -> None:
-        class Mixin:
+        class Later(nn.Linear):
             def __call__(self, x: Tensor) -> Tensor:
-                return super().__call__(x) * 2  # type: ignore[misc]
-
-        class Later(Mixin, nn.Linear):
-            pass
+                return super().__call__(x) * 2
 
         model = Later(1, 1)
         assert model(torch.ones(1)) == model.forward(torch.ones(1)) * 2
@@ -351,34 +346,23 @@ class TestNames:
     def called(self, model: object) -> str | None:
         return variable_name(model)
 
-    def test_the_outermost_variable_names_a_thing(self) -> None:
+    def test_the_outermost_variable_names_a_thing_or_an_attribute_or_a_path(self) -> None:
         netD = object()
-        name = self.called(netD)
-        assert name == "netD"
-
-    def test_an_attribute_does_where_no_variable_does(self) -> None:
+        assert self.called(netD) == "netD"
         self.critic = object()
         name = variable_name(self.critic)
         assert name == "critic"
-
-    def test_a_part_of_a_model_has_its_path(self) -> None:
         model = nn.Sequential(nn.Sequential(nn.Linear(2, 2), nn.ReLU()))
         assert (variable_name(model[0][0]), variable_name(model[0][1])) == ("model.0.0", None)
-
-    def test_what_has_no_name_has_none(self) -> None:
         name = variable_name(object())
         assert name is None
 
-
-class TestLocals:
-    def test_no_local_variable_outlives_its_value(self) -> None:
+    def test_no_local_variable_outlives_its_value_unless_the_program_holds_it(self) -> None:
         model, value = nn.Linear(1, 1), torch.ones(1)
         gone = weakref.ref(value)
         assert variable_name(model) == "model"
         del value
         assert gone() is None
-
-    def test_the_program_keeps_what_it_got_from_locals(self) -> None:
-        model, kept = nn.Linear(1, 1), locals()
+        own = locals()
         variable_name(model)
-        assert kept["model"] is model
+        assert own["model"] is model

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.watched import cases, watched
+from support.watched import cases, training, watched
 from torch.utils.data._utils.worker import _worker_loop
 
 from charact.measure.script.hooks import child_patches
@@ -24,11 +24,7 @@ from charact.measure.script.spans.recorder import SpanRecorder
 
 
 def train() -> None:
-    model = torch.nn.Linear(2, 2)
-    optimizer = torch.optim.SGD(model.parameters())
-    for _ in range(4):
-        model(torch.ones(1, 2)).sum().backward()
-        optimizer.step()
+    training(4)()
 
 
 def predict() -> None:

@@ -1,4 +1,4 @@
-"""Rows of `program_iterations`: kinds, times, shapes and epochs of a watched program's iterations."""
+"""Rows of `program_iterations` (`charact.measure.script.program.facts`): kinds, times, shapes and epochs."""
 
 from collections.abc import Iterable
 from pathlib import Path
