@@ -237,7 +237,7 @@ class Session:
             if self._evaluation is not None:
                 self._evaluation.inferred()
         if ended or (is_forward and not (last.grad and last.training)):  # the latter is probably inference
-            events.memory.sample(self.recorder.progress)
+            events.memory.sample(self.recorder.changed_ns)
         if plan.iterations is None:
             timed = self._awaits_passes and self._pass_scheduler.are_due(iteration_ended=ended)
             if not timed:

@@ -45,9 +45,19 @@ class CompilePatches:
         return wrapper
 
     def _register_compile_callbacks(self) -> None:
-        from torch._dynamo.callback import callback_handler
+        """Register the callbacks; make the compiler skip charact's frames and trace the program's frames below them.
 
-        _skip_own_frames(self._context)
+        It looks at every frame below a compiled function. Two functions, which call much other code, are disabled.
+        """
+        from torch._dynamo import disable
+        from torch._dynamo.callback import callback_handler
+        from torch._dynamo.eval_frame import skip_code
+
+        for code in _own_code():
+            skip_code(code)
+            skip_code(code_hidden_from_warnings(code))
+        context = self._context
+        context.on_owner, context.on_span_end = disable(context.on_owner), disable(context.on_span_end)  # type: ignore[no-untyped-call]
         self._on_compile = (self._compile_started, self._compile_ended)
         callback_handler.register_start_callback(self._on_compile[0])
         callback_handler.register_end_callback(self._on_compile[1])
@@ -57,32 +67,18 @@ class CompilePatches:
             self._context.recorder.enter(Kind.COMPILE)
 
     def _compile_ended(self, _: Any) -> None:
-        if self._context.recorder.is_top(Kind.COMPILE) and get_ident() == self._context.thread:
+        if self._context.recorder.top is Kind.COMPILE and get_ident() == self._context.thread:
             self._context.recorder.leave()
-
-
-def _skip_own_frames(context: PatchContext) -> None:
-    """Make the compiler skip charact's frames and trace the program's frames below them.
-
-    It looks at every frame below a compiled function. The two callbacks, which call much other code, are disabled.
-    """
-    from torch._dynamo import disable
-    from torch._dynamo.eval_frame import skip_code
-
-    for code in _own_code():
-        skip_code(code)
-        skip_code(code_hidden_from_warnings(code))
-    context.on_owner, context.on_span_end = disable(context.on_owner), disable(context.on_span_end)  # type: ignore[no-untyped-call]
 
 
 def _own_code() -> Iterator[CodeType]:
     """Yield the code of every function of `charact.measure.script`, and of the functions defined inside."""
     modules = [module for name, module in sys.modules.items() if name.startswith(_PACKAGE)]
-    classes = [one for module in modules for one in vars(module).values() if isinstance(one, type)]
+    classes = [value for module in modules for value in vars(module).values() if isinstance(value, type)]
     # A property holds its function.
-    things = [getattr(one, "fget", one) for owner in (*modules, *classes) for one in vars(owner).values()]
-    codes = [one.__code__ for one in things if isfunction(one) and one.__module__.startswith(_PACKAGE)]
+    values = [getattr(value, "fget", value) for owner in (*modules, *classes) for value in vars(owner).values()]
+    codes = [value.__code__ for value in values if isfunction(value) and value.__module__.startswith(_PACKAGE)]
     while codes:
         code = codes.pop()
-        codes += [one for one in code.co_consts if isinstance(one, CodeType)]
+        codes += [constant for constant in code.co_consts if isinstance(constant, CodeType)]
         yield code

@@ -100,7 +100,7 @@ class LoaderPatches:
             number = self._context.owner_id(iterator)
             started = self._started.pop(id(iterator), None)
             recorder.enter(Kind.FETCH, number)
-            fetch_ns = recorder.progress
+            fetch_ns = recorder.changed_ns
             try:
                 batch = original(iterator)
             except StopIteration:
@@ -111,7 +111,7 @@ class LoaderPatches:
                 raise
             recorder.leave()
             if started is not None:
-                self._context.events.epoch(*started, number, fetch_ns, recorder.progress)
+                self._context.events.epoch(*started, number, fetch_ns, recorder.changed_ns)
             if recorder.idle:
                 self._context.on_span_end(Kind.FETCH, number)
             return batch

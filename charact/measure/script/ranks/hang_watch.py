@@ -38,11 +38,11 @@ class HangWatch:
         threading.Thread(target=self._watch, name="charact-hang", daemon=True).start()
 
     def _watch(self) -> None:
-        progress, since_s = self._recorder.progress, time.monotonic()
+        changed_ns, since_s = self._recorder.changed_ns, time.monotonic()
         while self._recorder.on:
             time.sleep(self._limit_s / _CHECKS)
-            if self._recorder.progress != progress:
-                progress, since_s = self._recorder.progress, time.monotonic()
+            if self._recorder.changed_ns != changed_ns:
+                changed_ns, since_s = self._recorder.changed_ns, time.monotonic()
             elif time.monotonic() - since_s >= self._limit_s:
                 self._report(f"no progress for {self._limit_s:g} s: {self._where()}")
                 return

@@ -67,12 +67,8 @@ class DeviceClock:
         self.is_capturing: Callable[[], bool] = getattr(module, "is_current_stream_capturing", lambda: False)
         """See `is_capturing`."""
         self._free: list[Any] = []
-        self._base, self._base_ns = self.new_event(), base_ns
-
-    @property
-    def base_ns(self) -> int:
-        """Return the last time that was read."""
-        return self._base_ns
+        self._base, self.base_ns = self.new_event(), base_ns
+        """The last event whose time was read, and its time."""
 
     def new_event(self) -> Any:
         """Record an event on the device's current stream and return it; None while a graph is captured."""
@@ -87,7 +83,7 @@ class DeviceClock:
 
     def done(self, slices: list[Slice], *, wait: bool) -> tuple[list[Slice], list[Slice]]:
         """Return the slices that the device has finished, and the others."""
-        events = [one.end_event for one in slices if one.end_event is not None] if wait else []
+        events = [each.end_event for each in slices if each.end_event is not None] if wait else []
         if events:
             events[-1].synchronize()
         passed = 0
@@ -98,7 +94,7 @@ class DeviceClock:
     def ns(self, event: Any) -> int:
         """Return the time (ns) of a finished event; pass events in the order in which they were recorded."""
         if event is not self._base:
-            self._base_ns += round(self._base.elapsed_time(event) * 1e6)
+            self.base_ns += round(self._base.elapsed_time(event) * 1e6)
             self._free.append(self._base)
             self._base = event
-        return self._base_ns
+        return self.base_ns

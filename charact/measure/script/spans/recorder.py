@@ -142,8 +142,10 @@ class SpanRecorder:
         self._clock = clock
         self._stack: list[_Span] = []
         self._on = False
-        self._top: Kind | None = OUTERMOST
-        self._since_ns = 0
+        self.top: Kind | None = OUTERMOST
+        """Kind of the innermost open span; None if no span is open."""
+        self.changed_ns = 0
+        """Time at which a span last began or ended."""
         self._since_event: Any = None
 
     @property
@@ -161,10 +163,6 @@ class SpanRecorder:
         self._stack, self.slices, self.on_change = [], [], None
         self.on, self.on_open, self.may_open = False, on_open, _TRAINS
 
-    def is_top(self, kind: Kind) -> bool:
-        """Return whether the innermost open span is of a kind."""
-        return self._top is kind
-
     def enter(self, kind: Kind, owner: int = 0, *, grad: bool = True, training: bool = True,
               method: bool = False) -> None:
         """Open a span of a kind in `may_open`; see `Slice`."""
@@ -175,10 +173,10 @@ class SpanRecorder:
         else:
             if self.on_open is not None:
                 self.on_open(kind, owner, method)
-            self._since_ns, self._since_event = self._clock(), self.new_event() if self.new_event else None
+            self.changed_ns, self._since_event = self._clock(), self.new_event() if self.new_event else None
         may_open = _MAY_OPEN[kind]
         stack.append(_Span(kind, owner, grad, training, len(self.slices), phase, may_open, method))
-        self._top, self.may_open = kind, may_open if self._on else _NOTHING  # like `_update_top`, but faster
+        self.top, self.may_open = kind, may_open if self._on else _NOTHING  # like `_update_top`, but faster
         if self.on_change is not None:
             self.on_change(kind)
 
@@ -192,36 +190,36 @@ class SpanRecorder:
         """Close a named span; the models inside determine whether it recorded gradients."""
         span = self._stack[-1]
         self.leave()
-        forwards = [one for one in self.slices[span.first_slice:] if one.kind is Kind.FORWARD]
-        models = [one for one in forwards if one.owner]
-        for one in forwards if models else []:
-            one.grad, one.training = any(one.grad for one in models), any(one.training for one in models)
+        forwards = [each for each in self.slices[span.first_slice:] if each.kind is Kind.FORWARD]
+        models = [each for each in forwards if each.owner]
+        for forward in forwards if models else []:
+            forward.grad, forward.training = any(each.grad for each in models), any(each.training for each in models)
 
     def end_iteration(self, action: Callable[[], None]) -> None:
         """Record that the program ends an iteration here; the time of `action` belongs to no iteration."""
         self._cut(ends=False)
-        ended_ns, event = self._since_ns, self._since_event
+        ended_ns, event = self.changed_ns, self._since_event
         action()
-        self._since_ns, self._since_event = self._clock(), self.new_event() if self.new_event else None
-        self.slices.append(Slice(Kind.END, ended_ns, self._since_ns, 0, ends=True, start_event=event,
+        self.changed_ns, self._since_event = self._clock(), self.new_event() if self.new_event else None
+        self.slices.append(Slice(Kind.END, ended_ns, self.changed_ns, 0, ends=True, start_event=event,
                                  end_event=self._since_event))
 
     def begin_untracked(self) -> tuple[int, int, Any] | None:
-        """Return the progress, time (ns) and event at the start of a block without gradients; None inside of spans."""
+        """Return the last change, the time (ns) and an event before a block without gradients; None inside of spans."""
         if self._stack or not self._on:
             return None
-        return self._since_ns, self._clock(), self.new_event() if self.new_event else None
+        return self.changed_ns, self._clock(), self.new_event() if self.new_event else None
 
     def end_untracked(self, begun: tuple[int, int, Any], shortest_ns: int) -> None:
         """Record a block that ends now if no span opened in it, and if it was not shorter than a time."""
-        progress, start_ns, start_event = begun
+        changed_ns, start_ns, start_event = begun
         now_ns = self._clock()
-        if self._stack or not self._on or progress != self._since_ns or now_ns - start_ns < shortest_ns:
+        if self._stack or not self._on or changed_ns != self.changed_ns or now_ns - start_ns < shortest_ns:
             return
         event = self.new_event() if self.new_event else None
         self.slices.append(Slice(Kind.UNTRACKED, start_ns, now_ns, 0, ends=True, start_event=start_event,
                                  end_event=event))
-        self._since_ns, self._since_event = now_ns, event
+        self.changed_ns, self._since_event = now_ns, event
 
     def leave(self) -> None:
         """Close the innermost span."""
@@ -233,9 +231,9 @@ class SpanRecorder:
         """Close the innermost span and change its kind."""
         span = self._stack[-1]
         self.leave()
-        for one in self.slices[span.first_slice:]:
-            if one.kind is span.kind and one.owner == span.owner:
-                one.kind = kind
+        for each in self.slices[span.first_slice:]:
+            if each.kind is span.kind and each.owner == span.owner:
+                each.kind = kind
 
     def drop(self) -> None:
         """Close the innermost span and delete its slices."""
@@ -246,24 +244,13 @@ class SpanRecorder:
     def forget_events(self) -> None:
         """Remove the events of all slices so far: the program moved to another device."""
         self._since_event = None
-        for one in self.slices:
-            one.start_event = one.end_event = None
+        for each in self.slices:
+            each.start_event = each.end_event = None
 
     def take(self) -> list[Slice]:
         """Return the slices that ended since the last call; call it while no span is open."""
-        taken = self.slices
-        self.slices = []
+        taken, self.slices = self.slices, []
         return taken
-
-    @property
-    def top(self) -> Kind | None:
-        """Kind of the innermost open span; None if no span is open."""
-        return self._top
-
-    @property
-    def progress(self) -> int:
-        """A number that changes whenever a span begins or ends."""
-        return self._since_ns
 
     @property
     def idle(self) -> bool:
@@ -276,19 +263,19 @@ class SpanRecorder:
         stack = self._stack
         if stack:
             span = stack[-1]
-            self.slices.append(Slice(span.kind, self._since_ns, now_ns, span.owner, span.grad, span.training, ends,
+            self.slices.append(Slice(span.kind, self.changed_ns, now_ns, span.owner, span.grad, span.training, ends,
                                      self._since_event, event, span.phase, span.begins, span.method))
             span.begins = False
-        self._since_ns, self._since_event = now_ns, event
+        self.changed_ns, self._since_event = now_ns, event
 
     def _update_top(self) -> None:
         """Update the state that depends on the innermost span."""
         stack = self._stack
         if stack:
             top = stack[-1]
-            self._top, may_open = top.kind, top.may_open
+            self.top, may_open = top.kind, top.may_open
         else:
-            self._top, may_open = OUTERMOST, _MAY_OPEN_OUTERMOST
+            self.top, may_open = OUTERMOST, _MAY_OPEN_OUTERMOST
         self.may_open = may_open if self._on else _NOTHING
         if self.on_change is not None:
-            self.on_change(self._top)
+            self.on_change(self.top)

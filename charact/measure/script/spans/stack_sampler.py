@@ -91,7 +91,8 @@ class ThreadClock:
         """
         elapsed_ns = max(1, until.time_ns - since.time_ns)
         idle_ns = elapsed_ns - (until.used_ns - since.used_ns)
-        if idle_ns < (1 - _RUNS_FRAC) * elapsed_ns or self._is_runnable():
+        if idle_ns < (1 - _RUNS_FRAC) * elapsed_ns or (  # it is runnable; the name before its state may have spaces
+                self._stat.read().rpartition(b")")[2].split()[:1] == [b"R"]):
             return 0.0
         refused_ns = self._refused_ns()
         if refused_ns is not None and since.refused_ns is not None:
@@ -101,9 +102,6 @@ class ThreadClock:
     def _refused_ns(self) -> int | None:
         fields = self._schedstat.read().split()
         return int(fields[1]) if len(fields) > 1 and fields[1].isdigit() else None
-
-    def _is_runnable(self) -> bool:
-        return self._stat.read().rpartition(b")")[2].split()[:1] == [b"R"]  # the name before may have spaces
 
     def close(self) -> None:
         """Close its files; afterwards, `read` and `waiting_frac` know less."""
@@ -165,16 +163,12 @@ class FrameSampler:
         self._frame: Callable[[], FrameType] | None = None
         """Returns the frame that the program's thread runs."""
         self._numbers: dict[CodeLocation, int] = {}
-        self._new: list[CodeLocation] = []
-        self._texts: list[str | None] = []
-        """Texts of the new locations' lines."""
-        self._lines: list[tuple[CodeType, int] | None] = []
-        """Code and line number of the new locations."""
+        self._new: list[tuple[CodeLocation, str | None, tuple[CodeType, int] | None]] = []
+        """New locations, each with the text of its line, and its code and line number."""
         self.loops = CodeLoops()
         """Loops of the program, which are noted at the ends of its iterations and fetches."""
-        self._samples: list[tuple[int, int]] = []
-        self._waiting: list[float | None] = []
-        """Share of the time before each sample in which the program's thread waited."""
+        self._samples: list[tuple[int, int, float | None]] = []
+        """Time and location of each sample, and the share of the time before in which the program's thread waited."""
         self._clock: ThreadClock | None = None
         self._before: ClockReading | None = None
         """Reading some milliseconds before a sample."""
@@ -234,28 +228,24 @@ class FrameSampler:
 
     def _look(self, due_s: float) -> int | None:
         """Take a sample at a time; return the number of its location, or None if the program is in none."""
-        frame, progress = self._frame_at(due_s), self._recorder.progress
+        frame, changed_ns = self._frame_at(due_s), self._recorder.changed_ns
         location = None if frame is None or self._recorder.top not in _SAMPLED_KINDS else location_of(frame)
         if self._at_sample is None and self._clock is not None:
             self._at_sample = self._clock.read()
-        if location is None or self._recorder.progress != progress:
+        if location is None or self._recorder.changed_ns != changed_ns:
             return None  # the program ran on while its stack was read
         assert frame is not None
         now_ns = time.perf_counter_ns()
         self._at_sample_frac = waiting_frac = self._waiting_frac(self._before, self._at_sample)
         if location not in self._numbers:
             self._numbers[location] = len(self._numbers)
-            self._new.append(location)
-            text, line = line_of(frame, location)
-            self._texts.append(text)
-            self._lines.append(line)
+            self._new.append((location, *line_of(frame, location)))
         self._add(self._numbers[location], waiting_frac, now_ns)
         return self._numbers[location]
 
     def _add(self, number: int | None, waiting_frac: float | None, time_ns: int | None = None) -> None:
         if number is not None and self._num_samples < MAX_SAMPLES:
-            self._samples.append((time.perf_counter_ns() if time_ns is None else time_ns, number))
-            self._waiting.append(waiting_frac)
+            self._samples.append((time.perf_counter_ns() if time_ns is None else time_ns, number, waiting_frac))
             self._num_samples += 1
 
     def _waiting_at(self, due_s: float) -> float | None:
@@ -312,14 +302,14 @@ class FrameSampler:
         self._own_switch_s = None
 
     def _write(self) -> None:
-        locations, samples = self._new, self._samples
-        delay = {"delay_s": median(self._delays_s)} if self._delays_s else {}
-        in_loops = [None if line is None else self.loops.is_inside(*line) for line in self._lines]
-        more = {"texts": self._texts, "loops": in_loops, "waiting": self._waiting}
+        new, samples, delays_s = self._new, self._samples, self._delays_s
         self._new, self._samples, self._delays_s = [], [], []
-        self._texts, self._lines, self._waiting = [], [], []
-        self._event_log.notes([{"note": "frames", "places": locations, "samples": samples, **more,
-                                "interval_s": self._interval_s, **delay}])
+        self._event_log.notes([{
+            "note": "frames", "interval_s": self._interval_s, "places": [location for location, _, _ in new],
+            "texts": [text for _, text, _ in new],
+            "loops": [None if line is None else self.loops.is_inside(*line) for _, _, line in new],
+            "samples": [sample[:2] for sample in samples], "waiting": [waiting_frac for _, _, waiting_frac in samples],
+            **({"delay_s": median(delays_s)} if delays_s else {})}])
 
 
 class CodeLoops:

@@ -83,7 +83,7 @@ def test_a_call_inside_another_is_a_span_of_its_own_or_the_outer_ones(
         recorder: SpanRecorder, outer: Kind, inner: Kind, may: bool) -> None:
     recorder.enter(outer)
     assert (inner in recorder.may_open) is may
-    assert recorder.is_top(outer)
+    assert recorder.top is outer
     recorder.leave()
     assert inner is Kind.CLOSURE or inner in recorder.may_open
 
