@@ -130,12 +130,7 @@ os.register_at_fork(after_in_child=_remove_in_child)
 class ExitHandler:
     """Writes the record when the program ends: after its own exit handlers, or before an exit that skips them.
 
-    Args:
-        session: records the program.
-        run: directory and lock of the record.
-        error: prints charact's messages.
-        environment: environment variables of the process that writes the record; the program cannot change them.
-        quiet: whether that process prints only the path of the record.
+    The process that writes it has an `environment` that the program cannot change; if `quiet`, it prints only the path.
     """
 
     def __init__(self, session: Session, run: BegunRun, error: StandardError, environment: Mapping[str, str], *,

@@ -50,16 +50,10 @@ class PassScheduler:
 
     A pass that fails records its reason; its errors do not reach the program.
 
-    Args:
-        passes: names of the passes, in order.
-        directory: the run's directory.
-        recorder: recorder of the program's spans.
-        objects: the program's models, optimizers and loaders by owner ID.
-        names: returns the program's names for these objects, by owner ID.
-        note: writes a note to the event log.
-        budget_frac: share of the program's time that the passes may take, or `LEAST_BUDGET_S` if that is more; a pass
-            is skipped if earlier ones have taken it. None: no limit. Processor time of the calling thread counts.
-        in_step: whether other ranks decide, too, when the passes begin: then all decide alike.
+    They may take a share `budget_frac` of the program's time, or `LEAST_BUDGET_S` if that is more (None: no limit): a
+    pass is skipped if earlier ones have taken it. Processor time of the calling thread counts. If other ranks decide,
+    too, when the passes begin, all decide alike (`in_step`). `objects` are the program's models, optimizers and loaders
+    by owner ID, and `names` returns the program's names for them.
     """
 
     def __init__(self, passes: Sequence[str], directory: Path, recorder: SpanRecorder, objects: Mapping[int, Any],
@@ -129,10 +123,7 @@ class PassScheduler:
     def advance(self, *, iteration_ended: bool) -> bool:
         """Start or end passes at a boundary; return whether more iterations are needed.
 
-        Call it only after the timing, and while no span is open.
-
-        Args:
-            iteration_ended: True at the end of an iteration, False at the end of a model's forward.
+        Call it only after the timing, while no span is open: at the end of an iteration or of a model's forward.
         """
         if self._waiting and not self._begun:
             self._begun = True

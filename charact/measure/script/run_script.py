@@ -45,23 +45,9 @@ def run_program(program: Program, *, skip: int | None, iterations: int | None, s
                 quiet: bool, keep_arguments: bool, command_line: list[str], environment: Mapping[str, str]) -> NoReturn:
     """Run and record a program, then exit as the program does; the record is in a new directory in `out`.
 
-    Args:
-        program: what to run.
-        skip: number of first iterations to leave out; None chooses it (at most `MAX_WARMUP_ITERATIONS`).
-        iterations: number of iterations to measure; None measures all.
-        stop: whether to end the program after these iterations and the passes.
-        passes: names of the passes to run after the timing; if all iterations are measured, after some iterations.
-        budget_frac: share of the program's time that the passes may take, see `PassScheduler`; None: no limit. Ranks
-            have none, so that all run the same passes.
-        sample: whether a thread samples the program's stack often while no phase runs.
-        live: whether a separate process shows the progress.
-        hang_after_s: time without progress after which the program's place is printed and recorded; None: never.
-        out: parent directory of the run's directory.
-        label: name of the run.
-        quiet: whether to print only errors and the path of the record at the end.
-        keep_arguments: whether the record keeps the arguments unredacted, with secrets.
-        command_line: what the user typed after `charact`.
-        environment: environment variables for the program; others are removed from `os.environ`.
+    The arguments are the options of the command. With `skip` None, at most `MAX_WARMUP_ITERATIONS` are left out; with
+    `iterations` None, all are measured, and the passes run after some. Ranks have no budget, so that all run the same
+    passes. Variables that are not in `environment` are removed from `os.environ`.
 
     Raises:
         SystemExit: the program has ended.

@@ -61,14 +61,10 @@ class Session:
 
     An error while recording, such as a full disk, ends the recording, not the program.
 
-    Args:
-        directory: of the event log; it exists.
-        plan: what to measure.
-        on_problem: called with the reason when recording ends early; `problem` holds the reason, too.
-        sample_interval_s: interval at which a thread samples the program's stack while no span is open; None: never.
-        is_rank: whether other ranks run the same program: then its collectives are recorded.
-        hang_after_s: time without progress after which `on_hang` is called; None: never.
-        on_hang: called once with a text that describes where the program hangs, in another thread.
+    The directory of the event log exists. `on_problem` is called with the reason when recording ends early. A thread
+    samples the program's stack while no span is open (`sample_interval_s`; None: never), another calls `on_hang` once
+    with a text that describes where the program hangs (`hang_after_s`; None: never). If other ranks run the program,
+    too (`is_rank`), its collectives are recorded.
     """
 
     def __init__(self, directory: Path, plan: Plan, on_problem: Callable[[str], None] | None = None, *,

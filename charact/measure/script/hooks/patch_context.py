@@ -70,10 +70,8 @@ def subclasses(kind: type[Any]) -> Iterator[type[Any]]:
 class PatchContext:
     """Opens spans around calls of the thread that created it.
 
-    Args:
-        recorder: records the spans.
-        on_owner: called with each module, optimizer and loader iterator, and its owner ID, when its first span opens.
-        on_span_end: called with kind and owner ID after a step, forward, backward or fetch, when no span is open.
+    `on_owner` is called with each module, optimizer and loader iterator, and its owner ID, when its first span opens;
+    `on_span_end` with kind and owner ID after a step, forward, backward or fetch, when no span is open.
     """
 
     def __init__(self, recorder: SpanRecorder, on_owner: Callable[[Any, int], None],

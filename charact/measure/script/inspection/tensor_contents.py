@@ -52,11 +52,9 @@ def denormal_frac(tensors: Sequence[torch.Tensor]) -> float:
 
 
 def padding_frac(name: str, tensor: torch.Tensor) -> float | None:
-    """Return the padded share of a mask or of padded identifiers; None if the tensor is neither.
+    """Return the padded share of a mask or of padded identifiers [..., sequence]; None if the tensor is neither.
 
-    Args:
-        name: name of the argument; that of a mask contains "mask".
-        tensor: the argument, whose last dimension is the sequence.
+    The name of the argument, if it is a mask, contains "mask".
     """
     rows = tensor.detach().squeeze()
     rows = rows[None] if rows.dim() == 1 else rows

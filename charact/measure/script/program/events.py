@@ -98,11 +98,9 @@ class ProgramEvents:
         self._add("epochs", loader, begin_ns, ready_ns, owner, fetch_ns, end_ns)
 
     def notes(self, *, last: bool = False) -> list[dict[str, Any]]:
-        """Return the events since the last call as notes.
+        """Return the events since the last call as notes; `last` if the program ends.
 
-        Args:
-            last: whether the program ends. Before, the number of backwards is returned only the first time, or if any
-                ran under anomaly detection.
+        Before, the number of backwards is returned only the first time, or if any ran under anomaly detection.
         """
         notes, self._loaders = self._loaders, []
         notes += [{"note": kind, "rows": rows} for kind, rows in self._rows.items()]

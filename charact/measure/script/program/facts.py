@@ -129,13 +129,9 @@ def _starts(log: EventLog) -> list[_LoaderStart]:
 
 def program_iteration_rows(log: EventLog, of_case: Sequence[Iteration], timed: Sequence[Iteration],
                            undisturbed: Sequence[Iteration]) -> Rows:
-    """Return rows of the table `program_iterations` for a case.
+    """Return rows of the table `program_iterations` for the iterations of a case.
 
-    Args:
-        log: the program's event log.
-        of_case: the iterations of the case.
-        timed: the case's iterations in the table `iterations`; at least one.
-        undisturbed: the case's iterations in which no other pass measured.
+    At least one of them is `timed`, in the table `iterations`; in those that are `undisturbed` no other pass measured.
     """
     began_ns = log.last("began").get("time_ns", log.iterations[0].start_ns)  # older versions do not note it
     indices = {id(iteration): index for index, iteration in enumerate(log.iterations)}

@@ -17,12 +17,8 @@ _CHECKS = 20
 class HangWatch:
     """A thread that reports once if the watched thread neither begins nor ends a span for some time.
 
-    Args:
-        recorder: recorder of the program's spans.
-        flight_recorder: knows the collective that has not ended.
-        limit_s: time without progress after which it reports.
-        report: called with a text, such as 'no progress for 60 s: in backward at train.py:12 (main), waiting in
-            all_reduce 7 of group default'.
+    The report is a text, such as 'no progress for 60 s: in backward at train.py:12 (main), waiting in all_reduce 7 of
+    group default'.
     """
 
     def __init__(self, recorder: SpanRecorder, flight_recorder: FlightRecorder, limit_s: float,

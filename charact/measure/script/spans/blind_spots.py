@@ -46,13 +46,9 @@ def blind_spots(iterations: Sequence[Iteration], *, compiled_whole: bool, full: 
                 inferences: Sequence[Iteration] = (), samples: Samples | None = None) -> list[str]:
     """Return messages about parts of a case that could not be recorded.
 
-    Args:
-        iterations: at least one, all of them training or all inference.
-        compiled_whole: whether anything was compiled outside of all spans.
-        full: whether the event log reached its limit.
-        any_loader: whether the program fetched anything from a DataLoader.
-        inferences: the program's iterations of inference.
-        samples: stack samples, which may show what ran between two phases.
+    Its iterations (at least one) are all training or all inference. `compiled_whole`: anything was compiled outside of
+    all spans. `full`: the event log reached its limit. `any_loader`: the program fetched anything from a DataLoader.
+    `inferences` are those of the whole program; stack samples may show what ran between two phases.
     """
     spots = [FULL] if full else []
     if not iterations[0].training:

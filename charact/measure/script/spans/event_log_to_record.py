@@ -144,12 +144,8 @@ def add_passes(log: EventLog, entry: CaseEntry, tables: dict[str, Rows], names: 
                iterations: Sequence[Iteration]) -> None:
     """Add passes to a case, with their tables, and the indices of those of its iterations that they measured.
 
-    Args:
-        log: contents of the event log.
-        entry: the case.
-        tables: its tables.
-        names: of the requested passes; None for those on evaluations inside of a training.
-        iterations: all of the case, timed or not.
+    `names` are those of the requested passes, None for the passes on evaluations inside of a training; `iterations` are
+    all of the case, timed or not.
     """
     notes, passes = log.pass_notes("infer" if names is None else "train"), entry.passes
     names = list(notes) if names is None else names

@@ -146,11 +146,7 @@ class FrameSampler:
     were right within the standard error everywhere. The thread uses 0.2 % of a CPU core, at 10 ms 0.6 %, or 2 to 4 %
     while all cores are busy.
 
-    Args:
-        recorder: of the program's spans.
-        event_log: takes the notes.
-        interval_s: time between two samples.
-        between_samples: called in the thread after each sample; returns whether it did something.
+    After each sample, the thread calls `between_samples`, which returns whether it did something.
     """
 
     def __init__(self, recorder: SpanRecorder, event_log: EventLogWriter, interval_s: float = INTERVAL_S,
