@@ -53,8 +53,8 @@ class MethodPatches:
         self.seen.add(code)
         if code.co_varnames[:1] != ("self",):  # no method: walking all classes takes tens of milliseconds
             return
-        for one in subclasses(self._module_class):
-            for base in one.__mro__:
+        for each in subclasses(self._module_class):
+            for base in each.__mro__:
                 for name, function in list(vars(base).items()) if code.co_name in vars(base) else ():
                     if inspect.isfunction(function) and getattr(inspect.unwrap(function), "__code__", None) is code:
                         self._context.replacements.wrap(base, name, self._method)
@@ -80,7 +80,7 @@ class MethodPatches:
                 finally:
                     recorder.keeps = was_kept
                 inside = slices[first:] if recorder.slices is slices else []  # written if there were too many
-                with_grad = any(one.grad for one in inside if one.kind is Kind.FORWARD)
+                with_grad = any(each.grad for each in inside if each.kind is Kind.FORWARD)
                 state = _State.FORWARD if self._is_forward(inside, owner, outputs) else _State.UNCHANGED
                 return outputs
             if recorder.idle and (caller := sys._getframe(1).f_code) not in self.seen:
@@ -109,10 +109,10 @@ class MethodPatches:
         method computes from the outputs of its own model with gradients. Without gradients, all of it is inference,
         such as a `generate` that samples tokens.
         """
-        kinds = {one.kind for one in slices}
+        kinds = {each.kind for each in slices}
         if Kind.FORWARD not in kinds or not kinds <= {Kind.FORWARD, Kind.COPY, Kind.LOSS, Kind.COMPILE}:
             return False
         if isinstance(outputs, self._tensor_class) and outputs.dim() == 0 and Kind.LOSS not in kinds:
             return False
-        forwards = [one for one in slices if one.kind is Kind.FORWARD]
-        return not any(one.grad for one in forwards) or all(one.owner != model or one.method for one in forwards)
+        forwards = [each for each in slices if each.kind is Kind.FORWARD]
+        return not any(each.grad for each in forwards) or all(each.owner != model or each.method for each in forwards)

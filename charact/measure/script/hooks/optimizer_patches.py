@@ -95,7 +95,7 @@ class OptimizerPatches:
                 return original(optimizer, *args, **kwargs)
             finally:
                 recorder.leave()
-                stepped = [one.owner for one in recorder.slices[begin:] if one.kind is Kind.STEP]
+                stepped = [each.owner for each in recorder.slices[begin:] if each.kind is Kind.STEP]
                 if stepped and recorder.idle:
                     self._context.on_span_end(Kind.STEP, stepped[-1])
 

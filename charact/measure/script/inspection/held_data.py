@@ -156,13 +156,13 @@ def _alike(variable: str, owner: Any, items: list[Any], count: int) -> Iterator[
     elif not tensors:
         by_name: dict[str, tuple[Any, list[torch.Tensor]]] = {}
         for item in items:
-            numbered = ((f"{variable}[{number}]", owner, one) for number, one in enumerate(item[:_MOST_PARTS])
+            numbered = ((f"{variable}[{number}]", owner, part) for number, part in enumerate(item[:_MOST_PARTS])
                         ) if type(item) in (list, tuple) else _parts(variable, owner, item)
-            for name, one, part in numbered:
+            for name, part_owner, part in numbered:
                 if (tensor := _as_tensor(part)) is not None:
-                    by_name.setdefault(name, (one, []))[1].append(tensor)
-        for name, (one, parts) in by_name.items():
-            yield _Held(name, one, parts, count * len(parts) // len(items))
+                    by_name.setdefault(name, (part_owner, []))[1].append(tensor)
+        for name, (part_owner, parts) in by_name.items():
+            yield _Held(name, part_owner, parts, count * len(parts) // len(items))
 
 
 def _parts(variable: str, owner: Any, value: Any) -> Iterator[tuple[str, Any, Any]]:

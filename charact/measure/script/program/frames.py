@@ -107,7 +107,7 @@ def short_path(path: str) -> str:
 def _in_packages(path: str) -> str:
     for folder in _PACKAGES:
         path = path.rpartition(folder)[2]
-    return path.removeprefix(next((one for one in _LIBRARIES if path.startswith(one)), ""))
+    return path.removeprefix(next((each for each in _LIBRARIES if path.startswith(each)), ""))
 
 
 def line_of_program(pattern: str, files: Sequence[str] = ()) -> dict[str, Any]:
@@ -137,7 +137,7 @@ def variable_name(obj: Any) -> str | None:
 def program_variables() -> list[tuple[str, Any]]:
     """Return names and values of the variables of the running functions, outermost first, then of their attributes."""
     variables = [_locals(frame) for frame in program_frames()]
-    owners = [vars(one["self"]) for one in variables if hasattr(one.get("self"), "__dict__")]
+    owners = [vars(each["self"]) for each in variables if hasattr(each.get("self"), "__dict__")]
     modules = [attributes["_modules"] for attributes in owners if isinstance(attributes.get("_modules"), dict)]
     scopes = *reversed(variables), *reversed(owners), *reversed(modules)
     return [(name, value) for scope in scopes for name, value in list(scope.items())

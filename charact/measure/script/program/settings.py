@@ -153,7 +153,7 @@ def _is_in_memory(dataset: Any, depth: int = 5) -> bool | None:
         inner = dataset.datasets.values() if isinstance(dataset.datasets, dict) else dataset.datasets
     elif isinstance(dataset, (TensorDataset, list, tuple, torch.Tensor)) or type(dataset).__name__ == "ndarray":
         return True
-    parts = [_is_in_memory(one, depth - 1) for one in inner] if depth else []
+    parts = [_is_in_memory(each, depth - 1) for each in inner] if depth else []
     return True if parts and all(parts) else None
 
 

@@ -44,12 +44,12 @@ class EventLogWriter:
         pack, indices = RECORD.pack, _INDICES
         self.num_slices += len(slices)
         self._append(SLICES, b"".join([
-            pack(one.kind, one.grad * GRAD + one.training * TRAINING + one.ends * ENDS + one.begins * BEGINS
-                 + one.method * METHOD,
-                 indices[one.phase], one.start_ns, one.end_ns, one.owner,
-                 NO_TIME if one.start_event is None else device_ns(one.start_event),
-                 NO_TIME if one.end_event is None else device_ns(one.end_event))
-            for one in slices
+            pack(each.kind, each.grad * GRAD + each.training * TRAINING + each.ends * ENDS + each.begins * BEGINS
+                 + each.method * METHOD,
+                 indices[each.phase], each.start_ns, each.end_ns, each.owner,
+                 NO_TIME if each.start_event is None else device_ns(each.start_event),
+                 NO_TIME if each.end_event is None else device_ns(each.end_event))
+            for each in slices
         ]))
 
     def notes(self, notes: list[dict[str, Any]]) -> None:

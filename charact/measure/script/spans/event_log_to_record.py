@@ -188,7 +188,7 @@ def _num_parameters(log: EventLog, models: set[int]) -> int | None:
 
     So a copy that only averages or follows the trained weights does not count.
     """
-    trained = {model for one in log.owners.values() if one["kind"] == "optimizer" for model in one["models"]}
+    trained = {model for facts in log.owners.values() if facts["kind"] == "optimizer" for model in facts["models"]}
     inner = {part for model in models for part in log.owners.get(model, {}).get("parts", ())}
     counted = (models & trained or models) - inner
     return sum(log.owners.get(model, {}).get("num_parameters", 0) for model in counted) or None
@@ -202,8 +202,8 @@ def _parts(log: EventLog, iterations: Sequence[Iteration]) -> dict[tuple[int, st
     update of the one that steps next: its gradients may be those of other models, too.
     """
     names, optimizers = _owner_names(log, iterations)
-    seen = {(one.owner, one.phase, one.mode) for iteration in iterations for one in iteration.intervals
-            if one.owner in names}
+    seen = {(each.owner, each.phase, each.mode) for iteration in iterations for each in iteration.intervals
+            if each.owner in names}
     with_gradients = {owner for owner, phase, mode in seen if phase == "forward" and mode is Mode.GRADIENTS}
     several = len({names[owner] for owner, phase, _ in seen if owner in optimizers and phase != "update"}) > 1
     parts: dict[tuple[int, str, Mode], str] = {}
@@ -230,23 +230,23 @@ def _owner_names(log: EventLog, iterations: Sequence[Iteration]) -> tuple[dict[i
     for number, iteration in enumerate(iterations):
         for interval in iteration.intervals:
             spans[interval.owner] = spans.get(interval.owner, (number, number))[0], number
-    facts = [log.owners[owner] for owner in sorted(spans) if owner in log.owners]
-    models = [one for one in facts if one["kind"] == "model" and one["num_parameters"]]
-    optimizers = [one for one in facts if one["kind"] == "optimizer"]
+    owners = [log.owners[owner] for owner in sorted(spans) if owner in log.owners]
+    models = [facts for facts in owners if facts["kind"] == "model" and facts["num_parameters"]]
+    optimizers = [facts for facts in owners if facts["kind"] == "optimizer"]
     latest: dict[str, list[dict[str, Any]]] = defaultdict(list)
     """Models that ran at the same time, by name; each is the latest of its class."""
     names: dict[int, str] = {}
-    for one in models:
-        name = log.name(one["owner"])
-        begins = spans[one["owner"]][0]
+    for facts in models:
+        name = log.name(facts["owner"])
+        begins = spans[facts["owner"]][0]
         index = next((index for index, before in enumerate(latest[name])
-                      if before["class"] == one["class"] and spans[before["owner"]][1] < begins), len(latest[name]))
-        latest[name][index:index + 1] = [one]
-        names[one["owner"]] = name if index == 0 else f"{name} #{index + 1}"
-    for one in optimizers:
-        served = [names[model] for model in one["models"] if model in names]
-        names[one["owner"]] = " + ".join(served) or log.name(one["owner"])
-    return names, {one["owner"] for one in optimizers}
+                      if before["class"] == facts["class"] and spans[before["owner"]][1] < begins), len(latest[name]))
+        latest[name][index:index + 1] = [facts]
+        names[facts["owner"]] = name if index == 0 else f"{name} #{index + 1}"
+    for facts in optimizers:
+        served = [names[model] for model in facts["models"] if model in names]
+        names[facts["owner"]] = " + ".join(served) or log.name(facts["owner"])
+    return names, {facts["owner"] for facts in optimizers}
 
 
 def _num_loader_workers(owners: dict[int, dict[str, Any]], iterations: Sequence[Iteration]) -> int | None:
@@ -257,7 +257,7 @@ def _num_loader_workers(owners: dict[int, dict[str, Any]], iterations: Sequence[
 
 def loaders_batch_size(owners: dict[int, dict[str, Any]], iterations: Sequence[Iteration]) -> int | None:
     """Return the batch size times the fetches per iteration of the most-used loader; None if it is not known."""
-    of_iterations = [_fetches(one) for one in iterations]
+    of_iterations = [_fetches(iteration) for iteration in iterations]
     for loader, _ in sum(of_iterations, Counter[int]()).most_common():
         size = _batch_size(owners, loader)
         if size is not None:
@@ -270,8 +270,8 @@ def num_samples(owners: dict[int, dict[str, Any]], iterations: Sequence[Iteratio
 
     In each iteration those of one loader count, the one with the most fetches in it.
     """
-    numbers = [next((size * count for loader, count in _fetches(one).most_common()
-                     if (size := _batch_size(owners, loader)) is not None), 0) for one in iterations]
+    numbers = [next((size * count for loader, count in _fetches(iteration).most_common()
+                     if (size := _batch_size(owners, loader)) is not None), 0) for iteration in iterations]
     return sum(numbers) or None
 
 

@@ -62,8 +62,8 @@ class Segmenter:
     def feed(self, slices: Iterable[Slice]) -> list[Iteration]:
         """Return the iterations that these slices have ended."""
         done: list[Iteration] = []
-        for one in slices:
-            done += self._take(one)
+        for each in slices:
+            done += self._take(each)
             if self.ends_marked:
                 continue
             if not self._any_step and not self._manual_update and self._num_backwards >= UNDECIDED:
@@ -93,32 +93,32 @@ class Segmenter:
         """Return the iterations that `finish` would return now; more slices may follow."""
         return deepcopy(self).finish()
 
-    def _take(self, one: Slice) -> list[Iteration]:
-        goes_on = self._manual_update and one.kind is Kind.BACKWARD and self._any_graph and not self._is_new_graph
-        if self._begin is None and self._stepped and one.kind in _BEGINS and one.begins and not goes_on:
+    def _take(self, current: Slice) -> list[Iteration]:
+        goes_on = self._manual_update and current.kind is Kind.BACKWARD and self._any_graph and not self._is_new_graph
+        if self._begin is None and self._stepped and current.kind in _BEGINS and current.begins and not goes_on:
             self._begin = len(self._pending)
-            if one.kind in (Kind.LOSS, Kind.BACKWARD):  # its forward was not recorded: it ran since the last slice
+            if current.kind in (Kind.LOSS, Kind.BACKWARD):  # its forward was not recorded: it ran since the last slice
                 last = self._pending[-1]
-                self._pending.append(Slice(Kind.GAP, last.end_ns, one.start_ns, 0, ends=True,
-                                           start_event=last.end_event, end_event=one.start_event))
-        self._pending.append(one)
-        if one.kind is Kind.END:
-            return self._end(one)
-        if one.kind is Kind.FORWARD:
-            self._num_forwards += one.ends and not (one.grad and one.training)
-            self._models.take(one)
-            if one.begins and not self._num_backwards:
-                self._starts_ns |= {forward.start_ns for forward in self._starts.take(one)}
-            if one.grad:
+                self._pending.append(Slice(Kind.GAP, last.end_ns, current.start_ns, 0, ends=True,
+                                           start_event=last.end_event, end_event=current.start_event))
+        self._pending.append(current)
+        if current.kind is Kind.END:
+            return self._end(current)
+        if current.kind is Kind.FORWARD:
+            self._num_forwards += current.ends and not (current.grad and current.training)
+            self._models.take(current)
+            if current.begins and not self._num_backwards:
+                self._starts_ns |= {forward.start_ns for forward in self._starts.take(current)}
+            if current.grad:
                 self._any_graph = self._is_new_graph = True
-        elif one.kind is Kind.BACKWARD and one.ends:
+        elif current.kind is Kind.BACKWARD and current.ends:
             self._num_backwards += 1
             self._is_new_graph = False
             if self._manual_update and not goes_on:
                 return self._step(0)
-        elif one.kind is Kind.STEP and one.ends:
+        elif current.kind is Kind.STEP and current.ends:
             self._any_step, self._manual_update = True, False
-            return self._step(one.owner)
+            return self._step(current.owner)
         return []
 
     def _end(self, end: Slice) -> list[Iteration]:
@@ -152,7 +152,7 @@ class Segmenter:
     def _takes_turns(self, begin: int) -> bool:
         """Return whether the pending slices from an index on train other models, with a further batch of a loader."""
         def owners(kind: Kind, slices: list[Slice]) -> set[int]:
-            return {one.owner for one in slices if one.kind is kind and one.owner and one.grad}
+            return {each.owner for each in slices if each.kind is kind and each.owner and each.grad}
 
         before, after = self._pending[:begin], self._pending[begin:]
         models, fetched = owners(Kind.FORWARD, after), owners(Kind.FETCH, after)
@@ -165,14 +165,14 @@ class Segmenter:
         """Process the pending slices again, for a program without an optimizer."""
         self._manual_update = True
         pending, self._pending = self._pending, []
-        return [iteration for one in pending for iteration in self._take(one)]
+        return [iteration for each in pending for iteration in self._take(each)]
 
     def _window(self, slices: list[Slice], after: Slice | None) -> list[Iteration]:
         """Return the iterations of training up to a step: one, and one for each step that was skipped before it."""
         edges = [0, *_skipped_steps(slices), len(slices)]
         parts = [slices[begin:end] for begin, end in pairwise(edges)]
         following = [*(part[0] for part in parts[1:]), after]
-        return [one for part, then in zip(parts, following, strict=True) for one in self._training(part, then)]
+        return [each for part, then in zip(parts, following, strict=True) for each in self._training(part, then)]
 
     def _training(self, slices: list[Slice], after: Slice | None) -> list[Iteration]:
         """Return an iteration of training, after the inference before it, such as a validation."""
@@ -182,14 +182,14 @@ class Segmenter:
         for number, group in enumerate(groups):
             if self._is_inference(group, groups[number + 1:number + 2]):
                 begin = number + 1
-            elif any(one.kind in _COMPUTES for one in group):
+            elif any(each.kind in _COMPUTES for each in group):
                 if not self._any_window and not self.ends_marked:
                     begin = number  # earlier fetches, such as of a sample batch, belong to no iteration
                 break
-        while 0 < begin < len(groups) and all(one.kind is Kind.EXHAUSTED for one in groups[begin]):
+        while 0 < begin < len(groups) and all(each.kind is Kind.EXHAUSTED for each in groups[begin]):
             begin += 1  # end of the validation's loader
         self._any_window = True
-        own = [one for group in groups[begin:] for one in group] if begin else slices
+        own = [each for group in groups[begin:] for each in group] if begin else slices
         done = [
             iteration_of(group, following[0][0] if number + 1 < begin else None if own else after, training=False)
             for number, group in enumerate(groups[:begin])
@@ -199,22 +199,22 @@ class Segmenter:
 
     def _is_inference(self, group: list[Slice], following: Sequence[list[Slice]] = ()) -> bool:
         """Return whether a group of slices is inference only; `following` has the group after it, if any."""
-        forwards = [one for one in group if one.kind is Kind.FORWARD]
-        if not forwards or not all(self._models.is_inference(one) for one in forwards):
+        forwards = [each for each in group if each.kind is Kind.FORWARD]
+        if not forwards or not all(self._models.is_inference(each) for each in forwards):
             return False
-        if any(one.kind in (Kind.BACKWARD, Kind.STEP, Kind.TRANSFORM) for one in group):
+        if any(each.kind in (Kind.BACKWARD, Kind.STEP, Kind.TRANSFORM) for each in group):
             return False
         # Otherwise it may be a teacher's forward, whose outputs the training uses.
-        if group[0].kind in FETCHES or any(one.owner in self._models.trained for one in forwards):
+        if group[0].kind in FETCHES or any(each.owner in self._models.trained for each in forwards):
             return True
         return self._models.are_new(forwards) or any(after[0].kind is Kind.FETCH for after in following)
 
     def _inference_so_far(self) -> list[Iteration]:
         """Return the iterations of an inference program, except for the last group, which may not have ended."""
         *groups, last = self._models.groups(self._pending, self._starts_ns)
-        done = self._inference_iterations([one for group in groups for one in group], last[0], only_known=False)
+        done = self._inference_iterations([each for group in groups for each in group], last[0], only_known=False)
         self._pending, self._num_forwards = last, 0
-        self._starts_ns &= {one.start_ns for one in last}
+        self._starts_ns &= {each.start_ns for each in last}
         return done
 
     def _inference_iterations(self, slices: list[Slice], after: Slice | None, *, only_known: bool) -> list[Iteration]:
@@ -238,16 +238,16 @@ def _skipped_steps(slices: list[Slice]) -> list[int]:
     any_backward = any_zeroed = False
     fetch: int | None = None
     """Index of the first fetch after the last backward."""
-    for index, one in enumerate(slices):
-        if one.kind is Kind.STEP:
+    for index, each in enumerate(slices):
+        if each.kind is Kind.STEP:
             break
-        if one.kind is Kind.EXHAUSTED:
+        if each.kind is Kind.EXHAUSTED:
             loaders.clear()  # the next epoch has another iterator
-        elif one.kind is Kind.FETCH and one.begins and any_backward:
+        elif each.kind is Kind.FETCH and each.begins and any_backward:
             fetch = index if fetch is None else fetch
-        elif one.kind is Kind.UPDATE and one.owner == ZEROED:
+        elif each.kind is Kind.UPDATE and each.owner == ZEROED:
             any_zeroed = any_backward
-        elif one.kind is Kind.BACKWARD and one.ends:
+        elif each.kind is Kind.BACKWARD and each.ends:
             fetched = {other.owner for other in slices[fetch or 0:index] if other.kind is Kind.FETCH and other.owner}
             if fetch is not None and any_zeroed and (fetched & loaders or not loaders):
                 skipped.append(fetch)
@@ -271,14 +271,14 @@ class Models:
 
     def take_training(self, slices: Sequence[Slice]) -> None:
         """Take an iteration of training into account; only the first one of each optimizer matters."""
-        optimizers = {one.owner for one in slices if one.kind is Kind.STEP}
+        optimizers = {each.owner for each in slices if each.kind is Kind.STEP}
         if optimizers - self._optimizers:
             self._optimizers |= optimizers
-            self._teachers |= {one.owner for one in slices if one.kind is Kind.FORWARD and not one.grad}
+            self._teachers |= {each.owner for each in slices if each.kind is Kind.FORWARD and not each.grad}
 
     def are_new(self, forwards: Iterable[Slice]) -> bool:
         """Return whether all forwards are of models that no first training ran without gradients: it needs none."""
-        return bool(self._optimizers) and not any(one.grad or one.owner in self._teachers for one in forwards)
+        return bool(self._optimizers) and not any(each.grad or each.owner in self._teachers for each in forwards)
 
     def take(self, forward: Slice) -> None:
         """Take a forward into account."""
@@ -314,44 +314,44 @@ class Models:
         """
         group: list[Slice] = []
         forwards: list[Slice] = []  # those of the group
-        for one in slices:
-            if one.kind is Kind.END:
+        for each in slices:
+            if each.kind is Kind.END:
                 continue
-            if group and self._begins(group, forwards, one, starts_ns):
+            if group and self._begins(group, forwards, each, starts_ns):
                 yield group
                 group, forwards = [], []
-            group.append(one)
-            if one.kind is Kind.FORWARD:
-                forwards.append(one)
+            group.append(each)
+            if each.kind is Kind.FORWARD:
+                forwards.append(each)
         if group:
             yield group
 
-    def _begins(self, group: list[Slice], forwards: list[Slice], one: Slice, starts_ns: Set[int] | None) -> bool:
-        if one.phase is not None and (one.phase, one.start_ns) == (group[-1].phase, group[-1].end_ns):
+    def _begins(self, group: list[Slice], forwards: list[Slice], current: Slice, starts_ns: Set[int] | None) -> bool:
+        if current.phase is not None and (current.phase, current.start_ns) == (group[-1].phase, group[-1].end_ns):
             return False  # continues a phase that the program named
-        if one.kind is Kind.EXHAUSTED:
+        if current.kind is Kind.EXHAUSTED:
             return group[-1].kind is not Kind.EXHAUSTED
-        if one.kind is Kind.FETCH and one.owner < 0:
-            return any(other.kind is not Kind.FETCH or other.owner == one.owner for other in group)
-        if one.kind is Kind.FETCH:
+        if current.kind is Kind.FETCH and current.owner < 0:
+            return any(other.kind is not Kind.FETCH or other.owner == current.owner for other in group)
+        if current.kind is Kind.FETCH:
             # A fetch without an owner starts a new loop over a loader, such as after inspecting its first batch.
-            return any(other.kind is not Kind.FETCH or (other.owner and not one.owner) for other in group)
+            return any(other.kind is not Kind.FETCH or (other.owner and not current.owner) for other in group)
         if not forwards or not forwards[-1].ends:  # an inner span splits a forward
             return False
-        begins_training = not self.is_inference(one) if one.kind is Kind.FORWARD else (
-            one.kind in (Kind.UPDATE, Kind.STEP) and one.begins)
+        begins_training = not self.is_inference(current) if current.kind is Kind.FORWARD else (
+            current.kind in (Kind.UPDATE, Kind.STEP) and current.begins)
         if group[0].kind is not Kind.FETCH and begins_training:
             # Forwards without a batch of their own are no part of it. In training mode, they may make its inputs,
             # unless it begins with the step that calls the training's closure.
-            has_closure = one.kind is Kind.STEP and not one.ends
+            has_closure = current.kind is Kind.STEP and not current.ends
             if self.are_new(forwards) or all(self.is_inference(other) and (has_closure or not other.training)
                                              and other.owner in self.trained for other in forwards):
                 return True
         if group[0].kind in FETCHES:
             return False
-        if one.kind is Kind.FORWARD:
-            return one.owner == forwards[0].owner if starts_ns is None else one.start_ns in starts_ns
-        return one.kind is Kind.COPY
+        if current.kind is Kind.FORWARD:
+            return current.owner == forwards[0].owner if starts_ns is None else current.start_ns in starts_ns
+        return current.kind is Kind.COPY
 
 
 class InferenceStarts:
