@@ -57,7 +57,7 @@ def results(brick: Brick, generator: torch.Generator) -> list[tuple[tuple[int, .
             or not any("quantiles" in each.sample for each in brick.inputs)):
         return []
     try:
-        made = runnable(brick)([draw(each.type, each.sample, "cpu", generator) for each in brick.inputs])
+        made = runnable(brick)([draw(each, each.sample, "cpu", generator) for each in brick.inputs])
     except (RuntimeError, IndexError, ValueError):
         return []
     return [(tuple(each.shape), quantiles(each)) for each in made
@@ -76,7 +76,7 @@ def guesses(bricks: Sequence[Brick], follows: set[tuple[str, str]], distance: Di
         for each in brick.inputs:
             if "quantiles" in each.sample:
                 told = torch.tensor(each.sample["quantiles"], dtype=torch.float64)
-                read.setdefault(each.type.shape, []).append((brick.id, quantiles(told)))
+                read.setdefault(each.shape, []).append((brick.id, quantiles(told)))
     for brick in bricks:
         for shape, values in results(brick, generator):
             candidates = [(name, each) for name, each in read.get(shape, []) if name != brick.id]

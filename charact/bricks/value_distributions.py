@@ -113,7 +113,7 @@ def perturbed(distribution: Json, random: Random) -> Json:
 def draw(type: TensorType, distribution: Json, device: torch.device | str, generator: torch.Generator) -> Tensor:
     """Draw a tensor of a type (with its strides) from a distribution; the generator is a CPU generator."""
     dtype: torch.dtype = getattr(torch, type.dtype)
-    size = storage_elements(type.shape, type.stride)
+    size = type.storage_elements
     if "whole" in distribution:
         storage = torch.zeros(size, dtype=dtype)
         storage[_places(type)] = _whole(distribution["whole"], type.num_bytes, dtype)
@@ -128,13 +128,6 @@ def draw(type: TensorType, distribution: Json, device: torch.device | str, gener
     else:
         storage = _repeat_to(_floats(type, distribution, min(size, _MAX_DRAWN), generator), size)
     return storage.to(device, dtype).as_strided(type.shape, type.stride)
-
-
-def storage_elements(shape: Sequence[int], stride: Sequence[int]) -> int:
-    """Return the number of storage elements from a tensor's first to its last element."""
-    if 0 in shape:
-        return 0
-    return 1 + sum((length - 1) * step for length, step in zip(shape, stride, strict=True))
 
 
 def _floats(type: TensorType, distribution: Json, size: int, generator: torch.Generator) -> Tensor:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from charact.bricks.aten import call, check_arguments, written_values
-from charact.bricks.capture.recording import SAME, Built, Draft, Program, Source, check_gradients, model_line, recorded
+from charact.bricks.capture.recording import SAME, Draft, Program, Source, check_gradients, model_line, recorded
 from charact.bricks.suite.captured_graph import (
     PRIVATE_KINDS,
     CapturedModel,
@@ -24,7 +24,6 @@ from charact.bricks.suite.captured_graph import (
 from charact.bricks.value_distributions import distribution_of
 from charact.core.errors import UserError
 from charact.execution.case_outcome import one_line
-from charact.execution.precision import PRECISIONS
 from charact.workload.base import Workload
 
 _DETACH = "aten.detach.default"
@@ -85,10 +84,10 @@ class Interpretation:
     def _step(self, layer: Layer) -> None:
         layer = layer.renamed(lambda value: self._same_as.get(value, value))
         if layer.operator in SAME:
-            value, made = layer.inputs[0], layer.outputs[0]
-            assert made is not None
+            value, alias = layer.inputs[0], layer.outputs[0]
+            assert alias is not None
             if value not in self.requires_grad or "detach" not in layer.operator:
-                self._same_as[made] = value
+                self._same_as[alias] = value
                 return
             layer = replace(layer, operator=_DETACH)  # `detach_` does not accept views
         for value in layer.inputs:
@@ -99,32 +98,26 @@ class Interpretation:
             operator = check_arguments(layer)  # a brick may call it
         except UserError as error:
             raise CaptureError(f"its {error}".partition(": ")[0]) from error
-        self._note_origin(layer)
+        made = [number for number in layer.outputs if number is not None]
+        private = {value for value in layer.inputs
+                   if value in self.of_weights or self.draft.kinds.get(value) in PRIVATE_KINDS}
+        if private and all(value in private or value in self._input_free for value in layer.inputs):
+            self.of_weights.update(made)
+        elif all(value in self._input_free for value in layer.inputs):
+            self._input_free.update(made)
         self.layers.append(replace(layer, writes=tuple(written_values(layer))))
-        for number, result in zip(layer.outputs, self._call(layer), strict=True):
+        try:
+            results = call(layer, self._values, self.device)
+        except (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError) as error:
+            raise CaptureError(f"its operator {layer.operator} fails when it is run again: {one_line(error)}"
+                               ) from error
+        for number, result in zip(layer.outputs, results, strict=True):
             if number is not None:
                 self._take(number, result)
                 if number in self.draft.without_gradient and number in self.requires_grad:
                     self._cut_gradient(number, layer)
         if self.training and operator._schema.is_mutable:  # an in-place write may have added a gradient
             self.requires_grad.update(value for value, tensor in self._values.items() if tensor.requires_grad)
-
-    def _note_origin(self, layer: Layer) -> None:
-        """Record whether a layer's outputs depend on weights but on no input."""
-        private = {value for value in layer.inputs
-                   if value in self.of_weights or self.draft.kinds.get(value) in PRIVATE_KINDS}
-        made = [number for number in layer.outputs if number is not None]
-        if private and all(value in private or value in self._input_free for value in layer.inputs):
-            self.of_weights.update(made)
-        elif all(value in self._input_free for value in layer.inputs):
-            self._input_free.update(made)
-
-    def _call(self, layer: Layer) -> list[Any]:
-        try:
-            return call(layer, self._values, self.device)
-        except (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError) as error:
-            raise CaptureError(f"its operator {layer.operator} fails when it is run again: {one_line(error)}"
-                               ) from error
 
     def _cut_gradient(self, value: int, layer: Layer) -> None:
         """Detach a value that the model computes while gradients are off."""
@@ -181,46 +174,45 @@ def capture(source: Source) -> CapturedModel:
         CaptureError: the message names the operator or the line of the model's code.
     """
     try:
-        built = source.build()
+        program = source.build()
     except UserError:
         raise
     except Exception as error:  # raised by the model's code
         raise CaptureError(f"{source.asked_as} cannot be captured: the model cannot be built{model_line(error)}: "
                            f"{one_line(error)}") from error
     try:
-        return _captured(built)
+        return _captured(program)
     except CaptureError as error:
         raise CaptureError(f"{source.asked_as} cannot be captured: {error}") from error
 
 
-def _captured(built: Built) -> CapturedModel:
-    program, training = Program(built), built.case.training
+def _captured(program: Program) -> CapturedModel:
+    training = program.case.training
     if training:
         check_gradients(program)
-    ran = recorded(program, training=training, whole=PRECISIONS[built.case.precision].autocast is None)
-    found = Interpretation(ran.draft, training, built.case.device)
+    draft, outputs = recorded(program)
+    run = Interpretation(draft, training, program.case.device)
     with program.real_run():
-        found.run()
-    if not found.layers:
+        run.run()
+    if not run.layers:
         raise CaptureError("it calls no operator: there is nothing to cut")
-    notes = _difference(ran.outputs, found.outputs)
-    if any(layer.gives_number for layer in found.layers):
+    notes = _difference(outputs, run.outputs)
+    if any(layer.gives_number for layer in run.layers):
         notes.append("its code reads numbers from tensors: its bricks hold the results as constants of this run, and "
                      "their identifiers depend on them")
-    if training and type(built.workload).clip_gradients is not Workload.clip_gradients:
+    if training and type(program.workload).clip_gradients is not Workload.clip_gradients:
         notes.append("it clips its gradients, which no brick covers: its constructed update is too short")
-    values = {value for layer in found.layers for value in (*layer.inputs, *layer.outputs) if value is not None}
-    values.update(found.output_values)
+    values = {value for layer in run.layers for value in (*layer.inputs, *layer.outputs) if value is not None}
+    values.update(run.output_values)
     return CapturedModel(
-        types={value: kind for value, kind in found.types.items() if value in values},
-        leaves={value: kind for value, kind in ran.draft.kinds.items() if value in values},
-        layers=found.layers, outputs=found.output_values,
-        requires_grad=frozenset(found.requires_grad & values),
-        views={value: base for value, base in found.views.items() if value in values},
-        num_module_calls=ran.num_module_calls, updates=updates_of(built.optimizers),
-        num_parameters=sum(parameter.numel() for parameter in built.model.parameters()), notes=notes,
-        tensors={value: tensor for value, tensor in ran.draft.tensors.items() if value in values},
-        samples={value: sample for value, sample in found.samples.items() if value in values})
+        types={value: type for value, type in run.types.items() if value in values},
+        leaves={value: kind for value, kind in draft.kinds.items() if value in values},
+        layers=run.layers, outputs=run.output_values, requires_grad=frozenset(run.requires_grad & values),
+        views={value: base for value, base in run.views.items() if value in values},
+        num_module_calls=draft.num_module_calls, updates=updates_of(program.optimizers),
+        num_parameters=sum(parameter.numel() for parameter in program.model.parameters()), notes=notes,
+        tensors={value: tensor for value, tensor in draft.tensors.items() if value in values},
+        samples={value: sample for value, sample in run.samples.items() if value in values})
 
 
 def _difference(real: list[Tensor], found: list[Tensor]) -> list[str]:

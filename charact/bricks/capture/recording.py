@@ -10,7 +10,6 @@ layers, and autocast reaches them only if these are decomposed. The recorder the
 import contextlib
 import traceback
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any
 
@@ -28,24 +27,6 @@ from charact.execution.case import Case
 from charact.execution.case_outcome import one_line
 from charact.execution.loop import Loop
 from charact.execution.precision import PRECISIONS
-from charact.workload.base import Workload
-
-
-@dataclass(frozen=True)
-class Built:
-    """A built source: a model, one batch and optimizers on a device."""
-
-    case: Case
-    workload: Workload
-    model: nn.Module
-    """The model, in the source's mode (training or evaluation)."""
-    batch: Any
-    optimizers: list[torch.optim.Optimizer]
-
-    def autocast(self) -> AbstractContextManager[Any]:
-        """Return the autocast context of the precision, or a null context."""
-        dtype = PRECISIONS[self.case.precision].autocast
-        return contextlib.nullcontext() if dtype is None else torch.autocast(self.case.device.type, dtype=dtype)
 
 
 @dataclass(frozen=True)
@@ -61,30 +42,29 @@ class Source:
         """Return the case identifier without the device: `resnet50-224-b8-train-fp32`."""
         return replace(self.case, device=torch.device("cpu")).id.removesuffix("-cpu")
 
-    def build(self, device: torch.device | str | None = None) -> Built:
+    def build(self, device: torch.device | str | None = None) -> "Program":
         """Build model, batch and optimizers, deterministically."""
-        case = self.case if device is None else replace(self.case, device=torch.device(device))
-        loop = Loop(case)
-        try:
-            batch = loop.next_batch()
-        finally:
-            loop.close()
-        return Built(case, loop.workload, loop.model, batch, loop.optimizers)
+        return Program(self.case if device is None else replace(self.case, device=torch.device(device)))
 
 
 class Program(nn.Module):
-    """A source as a module whose inputs and outputs are tensors."""
+    """A model, one batch and optimizers on a device, as a module whose inputs and outputs are tensors."""
 
-    def __init__(self, built: Built) -> None:
+    def __init__(self, case: Case) -> None:
         super().__init__()
-        self.model = built.model
-        self._built = built
-        leaves, self._spec = tree_flatten(built.batch)
+        loop = Loop(case)
+        try:
+            self.batch = loop.next_batch()
+        finally:
+            loop.close()
+        leaves, self._spec = tree_flatten(self.batch)
+        self.case, self.workload, self.optimizers = case, loop.workload, loop.optimizers
+        self.model = loop.model
         self._places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
         self._leaves: list[Any] = leaves
         self.inputs: list[Tensor] = [leaves[place] for place in self._places]
         """Tensors of the batch."""
-        self.train(built.case.training)
+        self.train(case.training)
 
     def forward(self, *inputs: Tensor) -> tuple[list[Tensor], list[Tensor]]:
         """Return the loss and the model's outputs in training, else the model's outputs and an empty list."""
@@ -93,12 +73,13 @@ class Program(nn.Module):
             leaves[place] = tensor
         spec: TreeSpec = self._spec
         batch = tree_unflatten(leaves, spec)
-        self._built.workload.start_epoch()
-        with self._built.autocast():
-            outputs = self._built.workload.forward(self.model, batch)
-            if not self._built.case.training:
+        self.workload.start_epoch()
+        dtype = PRECISIONS[self.case.precision].autocast
+        with contextlib.nullcontext() if dtype is None else torch.autocast(self.case.device.type, dtype=dtype):
+            outputs = self.workload.forward(self.model, batch)
+            if not self.case.training:
                 return _tensors(outputs), []
-            loss = self._built.workload.loss(outputs, batch)
+            loss = self.workload.loss(outputs, batch)
         return [loss], _tensors(outputs)
 
     def fresh_inputs(self) -> list[Tensor]:
@@ -108,17 +89,17 @@ class Program(nn.Module):
     @contextlib.contextmanager
     def real_run(self) -> Iterator[None]:
         """Seed the random numbers for a run of the model, and restore its buffers afterwards."""
-        device = self._built.case.device
+        device = self.case.device
         before = [(buffer, buffer.clone()) for buffer in self.model.buffers()]
         with torch.random.fork_rng([device] if device.type == "cuda" else []):
-            torch.manual_seed(self._built.case.data.seed)
+            torch.manual_seed(self.case.data.seed)
             try:
                 yield
             finally:
                 with torch.no_grad():
                     for buffer, values in before:
                         buffer.copy_(values)
-                self._built.workload.start_epoch()
+                self.workload.start_epoch()
 
 
 def _tensors(outputs: Any) -> list[Tensor]:
@@ -151,6 +132,8 @@ class Draft:
     without_gradient: set[int] = field(default_factory=set)
     """Values computed while gradients were off."""
     num_values: int = 0
+    num_module_calls: int = -1
+    """Number of calls of the model's modules; the enclosing `Program` is a module, too."""
 
     def new_value(self) -> int:
         """Return the next value index."""
@@ -174,37 +157,28 @@ class Draft:
         return live[::-1]
 
 
-@dataclass(frozen=True)
-class Recording:
-    """Operators and outputs of one recorded run."""
+def recorded(program: Program) -> tuple[Draft, list[Tensor]]:
+    """Record one run of a program, and return its outputs, too.
 
-    draft: Draft
-    outputs: list[Tensor]
-    """Outputs of the program."""
-    num_module_calls: int
-    """Number of calls of the model's modules."""
-
-
-def recorded(program: Program, *, training: bool, whole: bool = True) -> Recording:
-    """Record one run of a program; data-dependent control flow is recorded for this run's data.
+    Data-dependent control flow is recorded for this run's data.
 
     Raises:
         CaptureError: the model fails, or calls an operator that cannot be stored.
     """
-    inputs = program.fresh_inputs()
+    inputs, whole = program.fresh_inputs(), PRECISIONS[program.case.precision].autocast is None
     recorder = _Recorder(program, inputs)
     handles = [nn.modules.module.register_module_forward_pre_hook(recorder.enter),
                nn.modules.module.register_module_forward_hook(recorder.leave, always_call=True)]
     try:
         with (as_capture_error(), program.real_run(), torch.inference_mode(whole),
-              torch.set_grad_enabled(training), recorder):
+              torch.set_grad_enabled(program.case.training), recorder):
             outputs, others = program(*inputs)
     finally:
         for handle in handles:
             handle.remove()
     draft = recorder.draft
-    draft.outputs, draft.kept = [recorder.index_of(one) for one in outputs], [recorder.index_of(one) for one in others]
-    return Recording(draft, outputs, recorder.num_module_calls)
+    draft.outputs, draft.kept = ([recorder.index_of(tensor) for tensor in tensors] for tensors in (outputs, others))
+    return draft, outputs
 
 
 @contextlib.contextmanager
@@ -245,11 +219,10 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._pristine = {id(tensor): kept for tensor, kept in zip(inputs, program.inputs, strict=True)}
         self._names = {id(module): name for name, module in program.model.named_modules()}
         self._running = [""]
-        self.num_module_calls = -1  # the enclosing Program is a module, too
 
     def enter(self, module: nn.Module, _: Any) -> None:
         """Record that a module begins."""
-        self.num_module_calls += 1
+        self.draft.num_module_calls += 1
         self._running.append(self._names.get(id(module), self._running[-1]))
 
     def leave(self, *_: Any) -> None:
@@ -317,7 +290,14 @@ def check_gradients(program: Program) -> None:
     watch = _SavedTensors()
     with as_capture_error(), program.real_run(), torch.enable_grad(), watch:
         (loss,), _ = program(*program.fresh_inputs())
-    name = _own_function(loss)
+    name, left, seen = None, [loss.grad_fn], set[Any]()
+    while left and name is None:
+        node = left.pop()
+        if node is not None and node not in seen:
+            seen.add(node)
+            left += [following for following, _ in node.next_functions]
+            if isinstance(node, BackwardCFunction):
+                name = type(node).__name__.removesuffix("Backward")
     if watch.packed or name == "CheckpointFunction":
         raise CaptureError("it changes how tensors are saved for the backward pass, as torch.utils.checkpoint does, "
                            + _REMEDY)
@@ -338,18 +318,3 @@ class _SavedTensors(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Run an operator and check for saved-tensor hooks."""
         self.packed |= self._top_hooks is not None and self._top_hooks(True) is not None
         return func(*args, **(kwargs or {}))
-
-
-def _own_function(loss: Tensor) -> str | None:
-    """Return the name of a custom `autograd.Function` in a loss's graph, or None."""
-    left: list[Any] = [loss.grad_fn]
-    seen: set[Any] = set()
-    while left:
-        node = left.pop()
-        if node is None or node in seen:
-            continue
-        seen.add(node)
-        if isinstance(node, BackwardCFunction):
-            return type(node).__name__.removesuffix("Backward")
-        left += [following for following, _ in node.next_functions]
-    return None

@@ -5,8 +5,6 @@ The hash does not cover names of models and modules, the order of segments, or w
 
 import hashlib
 import json
-import math
-import re
 import stat
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -16,48 +14,60 @@ from typing import Annotated, Any, Literal, TypeVar
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from charact.bricks.suite.captured_graph import ITEM_BYTES, CapturedModel, Json, Layer, Segment, TensorType, Update
+from charact.bricks.suite.captured_graph import (
+    ITEM_BYTES,
+    CapturedModel,
+    Count,
+    Json,
+    Layer,
+    Segment,
+    TensorType,
+    Update,
+)
 from charact.core.bounded_reading import read_all
 from charact.core.errors import UserError
 
-Kind = Literal["sequence", "update", "gradient_sum"]
 _Content = TypeVar("_Content")
 
-_UPDATE = "charact.update"
-_GRADIENT = {"weight": "normal"}
-"""Value distribution of gradients: the same as that of weights."""
-
-
-@dataclass(frozen=True)
-class BrickInput:
+@dataclass(frozen=True, kw_only=True)
+class BrickInput(TensorType):
     """A tensor that a brick reads but does not compute."""
 
-    kind: str
-    """`activation`, `weight`, `buffer` or `constant`; a model's own input is an activation."""
-    type: TensorType
+    kind: Literal["activation", "weight", "buffer", "constant"]
+    """A model's own input is an activation."""
     requires_grad: bool
     sample: Json
-    """Distribution that its values are drawn from; not part of the identity."""
-    repeated: int | None = None
+    """Distribution that its values are drawn from, see `value_distributions`; not part of the identity."""
+    repeated: Count | None
     """Index of the earlier input whose storage it shares, or None."""
 
 
-@dataclass(frozen=True)
-class Brick:
-    """Layers over indexed values: first the inputs in the order of their first use, then each layer's outputs."""
+def input_of(of: TensorType, kind: str, *, sample: Json, requires_grad: bool = False, repeated: int | None = None
+             ) -> BrickInput:
+    """Return an input of a type."""
+    return BrickInput(dtype=of.dtype, shape=of.shape, stride=of.stride, kind=kind,  # type: ignore[arg-type]
+                      requires_grad=requires_grad, sample=sample, repeated=repeated)
 
-    id: str
-    kind: Kind
-    mode: str
+
+@dataclass(frozen=True, kw_only=True)
+class Brick:
+    """Layers over indexed values: first the inputs in the order of their first use, then each layer's outputs.
+
+    A brick's file has all fields except the id, which is the file's name.
+    """
+
+    id: str = ""
+    kind: Literal["sequence", "update", "gradient_sum"]
+    mode: Literal["train", "infer"]
     precision: str
     """`tf32`, or `fp32` for all others: autocast's casts are layers, and the inputs carry their own dtypes."""
     inputs: tuple[BrickInput, ...]
     layers: tuple[Layer, ...]
-    outputs: tuple[int, ...]
+    outputs: tuple[Count, ...]
     """Values that other bricks read, or that the model returns."""
-    written: frozenset[int]
+    written: frozenset[Count]
     """Indices of the inputs that it changes in place."""
-    context_bytes: int
+    context_bytes: Count
     """Reuse distance of its weights (bytes) in the first model it was found in, see `reuse_distance`. Not part of the
     identity."""
 
@@ -74,7 +84,7 @@ class Brick:
     @property
     def weights_bytes(self) -> int:
         """Return the bytes of the weights and buffers that it reads."""
-        return sum(each.type.num_bytes for each in self.inputs if each.kind in ("weight", "buffer"))
+        return sum(each.num_bytes for each in self.inputs if each.kind in ("weight", "buffer"))
 
 
 def brick_of(captured: CapturedModel, segment: Segment, mode: str, precision: str, context_bytes: int) -> Brick:
@@ -83,20 +93,24 @@ def brick_of(captured: CapturedModel, segment: Segment, mode: str, precision: st
     `written` follows from the operators' schemas and from which values shared a storage during capture.
     """
     numbers = {value: number for number, value in enumerate(segment.inputs)}
-    layers = tuple(_renumbered(captured.layers[index], numbers) for index in segment.layers)
+    layers = []
+    for index in segment.layers:
+        layer = captured.layers[index].renamed(numbers.__getitem__)
+        outputs = tuple(None if value is None else numbers.setdefault(value, len(numbers)) for value in layer.outputs)
+        layers.append(replace(layer, outputs=outputs, module="", writes=()))
     storages = [captured.views.get(value, value) for value in segment.inputs]
     written = {captured.views.get(value, value) for index in segment.layers
                for value in captured.layers[index].writes}
     inputs = tuple(
-        BrickInput(
-            kind=captured.leaves.get(value, "input").replace("input", "activation"), type=captured.types[value],
-            requires_grad=value in captured.requires_grad, sample=captured.samples[value],
-            repeated=next((earlier for earlier in range(number) if storages[earlier] == storages[number]), None))
+        input_of(captured.types[value], captured.leaves.get(value, "input").replace("input", "activation"),
+                 requires_grad=value in captured.requires_grad, sample=captured.samples[value],
+                 repeated=next((first for first in range(number) if storages[first] == storages[number]), None))
         for number, value in enumerate(segment.inputs)
     )  # fmt: skip
-    outputs = tuple(sorted(numbers[value] for value in segment.outputs))
-    places = frozenset(number for number, storage in enumerate(storages) if storage in written)
-    return identified(Brick("", "sequence", mode, precision, inputs, layers, outputs, places, context_bytes))
+    return identified(Brick(
+        kind="sequence", mode=mode, precision=precision, inputs=inputs, layers=tuple(layers),  # type: ignore[arg-type]
+        outputs=tuple(sorted(numbers[value] for value in segment.outputs)), context_bytes=context_bytes,
+        written=frozenset(number for number, storage in enumerate(storages) if storage in written)))
 
 
 def runs_as(precision: str) -> str:
@@ -112,25 +126,19 @@ def leaves_bytes(captured: CapturedModel, *kinds: str) -> int:
 
 def update_brick(update: Update, precision: str, context: int) -> Brick:
     """Return the brick of an optimizer step for one parameter; `context` is the model's traffic in bytes."""
-    layer = Layer(f"{_UPDATE}.default", [{"value": 0}],
+    layer = Layer("charact.update.default", [{"value": 0}],
                   {"optimizer": update.optimizer, "options": dict(update.options)}, (), False)  # fmt: skip
-    weight = BrickInput("weight", update.type, False, {"weight": "normal"})
-    return identified(Brick("", "update", "train", precision, (weight,), (layer,), (), frozenset({0}), context))
+    weight = input_of(update.type, "weight", sample={"weight": "normal"})
+    return identified(Brick(kind="update", mode="train", precision=precision, inputs=(weight,), layers=(layer,),
+                            outputs=(), written=frozenset({0}), context_bytes=context))
 
 
 def gradient_sum_brick(of: TensorType, precision: str, context: int) -> Brick:
     """Return the brick that sums two gradients of a value; a value with n readers needs n - 1 such sums."""
     layer = Layer("aten.add.Tensor", [{"value": 0}, {"value": 1}], {}, (2,), False)
-    gradient = BrickInput("activation", of, False, _GRADIENT)
-    return identified(Brick("", "gradient_sum", "infer", precision, (gradient, gradient), (layer,), (2,), frozenset(),
-                             context))  # fmt: skip
-
-
-def _renumbered(layer: Layer, numbers: dict[int, int]) -> Layer:
-    """Return the layer with values renumbered by `numbers`, adding its outputs to `numbers`."""
-    renamed = layer.renamed(numbers.__getitem__)
-    outputs = tuple(None if value is None else numbers.setdefault(value, len(numbers)) for value in layer.outputs)
-    return replace(renamed, outputs=outputs, module="", writes=())
+    gradient = input_of(of, "activation", sample={"weight": "normal"})
+    return identified(Brick(kind="gradient_sum", mode="infer", precision=precision, inputs=(gradient, gradient),
+                            layers=(layer,), outputs=(2,), written=frozenset(), context_bytes=context))
 
 
 def canonical(thing: Json) -> str:
@@ -139,44 +147,33 @@ def canonical(thing: Json) -> str:
 
 
 def identified(brick: Brick) -> Brick:
-    """Return the brick with its id computed from its content."""
-    return replace(brick, id=identity(brick))
+    """Return the brick with its id: a hash of its computation, 16 hexadecimal digits.
 
-
-def identity(brick: Brick) -> str:
-    """Return a hash of the brick's computation, 16 hexadecimal digits.
-
-    Shared storage of inputs counts only if the brick writes in place.
+    Values are not part of it. Shared storage of inputs counts only if the brick writes in place.
     """
-    entry = content(brick)
+    entry = brick_to_json(brick)
+    del entry["written"], entry["context_bytes"]
     for each in entry["inputs"]:
         del each["sample"]
         if not brick.written:
             del each["repeated"]
-    return hashlib.sha256(canonical(entry).encode()).hexdigest()[:16]
+    return replace(brick, id=hashlib.sha256(canonical(entry).encode()).hexdigest()[:16])
 
 
-def content(brick: Brick) -> dict[str, Any]:
-    """Return the brick as JSON, without `written` and `context_bytes`."""
+def brick_to_json(brick: Brick) -> dict[str, Any]:
+    """Convert a brick to the JSON of its file; its id is the file's name."""
     return {
         "kind": brick.kind, "mode": brick.mode, "precision": brick.precision,
-        "inputs": [_input_to_json(each) for each in brick.inputs],
-        "layers": [{"operator": layer.operator, "args": layer.args, "kwargs": layer.kwargs,
-                    "outputs": list(layer.outputs), "several": layer.several} for layer in brick.layers],
-        "outputs": list(brick.outputs),
+        "inputs": [dict(vars(each)) for each in brick.inputs],
+        "layers": [{name: getattr(layer, name) for name in ("operator", "args", "kwargs", "outputs", "several")}
+                   for layer in brick.layers],
+        "outputs": brick.outputs, "written": sorted(brick.written), "context_bytes": brick.context_bytes,
     }  # fmt: skip
-
-
-def _input_to_json(each: BrickInput) -> dict[str, Json]:
-    return {"kind": each.kind, "dtype": each.type.dtype, "shape": list(each.type.shape),
-            "stride": list(each.type.stride), "requires_grad": each.requires_grad, "sample": each.sample,
-            "repeated": each.repeated}  # fmt: skip
 
 
 LARGEST_WHOLE_BYTES = 64 * 1024
 """Maximum size of integer tensors that are stored exactly (bytes)."""
 _IMAGE_AXES = 4
-_Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 _Integer = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 2)]
 
 
@@ -202,40 +199,6 @@ class _Sample(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     alike: _Alike | UnsetType = UNSET
 
 
-class _InputFile(msgspec.Struct):
-    kind: Literal["activation", "weight", "buffer", "constant"]
-    dtype: str
-    shape: tuple[_Count, ...]
-    stride: tuple[_Count, ...]
-    requires_grad: bool
-    sample: _Sample
-    repeated: _Count | None
-
-
-class _LayerFile(msgspec.Struct):
-    operator: Annotated[str, msgspec.Meta(pattern=r"^[^.]*\.[^.]*\.[^.]*$")]
-    args: list[Any]
-    kwargs: dict[str, Any]
-    outputs: tuple[_Count | None, ...]
-    several: bool
-
-
-class _BrickFile(msgspec.Struct):
-    kind: Kind
-    mode: Literal["train", "infer"]
-    precision: str
-    inputs: list[_InputFile]
-    layers: list[_LayerFile]
-    outputs: tuple[_Count, ...]
-    written: frozenset[_Count]
-    context_bytes: _Count
-
-
-def brick_to_json(brick: Brick) -> dict[str, Json]:
-    """Convert a brick to the JSON of its file; its id is the file's name."""
-    return {**content(brick), "written": sorted(brick.written), "context_bytes": brick.context_bytes}
-
-
 def brick_from_json(entry: Json) -> Brick:
     """Read a brick from the JSON of its file, and compute its id.
 
@@ -243,31 +206,28 @@ def brick_from_json(entry: Json) -> Brick:
         ValueError: it is not a brick, or its value indices are invalid.
     """
     try:
-        file = msgspec.convert(entry, _BrickFile)
-        inputs = tuple(_input(each, written["sample"]) for each, written in zip(file.inputs, entry["inputs"],
-                                                                               strict=True))
-        layers = tuple(Layer(each.operator, each.args, each.kwargs, each.outputs, each.several) for each in file.layers)
-        brick = identified(Brick("", file.kind, file.mode, file.precision, inputs, layers, file.outputs, file.written,
-                                 file.context_bytes))
+        brick = msgspec.convert(entry, Brick)
+        brick = replace(brick, layers=tuple(replace(layer, module="", writes=()) for layer in brick.layers))
+        for each in brick.inputs:
+            _check_input(each)
         _check_values(brick)
+        return identified(brick)
     except (TypeError, OverflowError) as error:  # an index of another type, or a number beyond all floats
         raise ValueError(f"{type(error).__name__}: {error}") from error
-    return brick
 
 
-def _input(file: _InputFile, sample: Json) -> BrickInput:
-    of, read = TensorType(file.dtype, file.shape, file.stride), file.sample
+def _check_input(of: BrickInput) -> None:
+    sample = msgspec.convert(of.sample, _Sample)
     _expect(len(of.shape) == len(of.stride), "an input has as many strides as dimensions")
     _expect(of.dtype in ITEM_BYTES, "an input has an unknown dtype")
-    how = {"quantiles", "constant", "weight", "whole", "low", "high"}.intersection(sample)
+    how = {"quantiles", "constant", "weight", "whole", "low", "high"}.intersection(of.sample)
     _expect(how == {"low", "high"} or (len(how) == 1 and not how & {"low", "high"}),
             "an input's sample is not exactly one kind of value distribution")
-    if isinstance(read.low, int) and isinstance(read.high, int):
-        _expect(read.low <= read.high, "an input's integers have an invalid range")
+    if isinstance(sample.low, int) and isinstance(sample.high, int):
+        _expect(sample.low <= sample.high, "an input's integers have an invalid range")
     _expect("whole" not in how or of.num_bytes <= LARGEST_WHOLE_BYTES, "an input has too many exact integers")
-    _expect("alike" not in sample or len(of.shape) == _IMAGE_AXES,
+    _expect("alike" not in of.sample or len(of.shape) == _IMAGE_AXES,
             "an input that is not an image has a spatial correlation")
-    return BrickInput(file.kind, of, file.requires_grad, sample, file.repeated)
 
 
 def _check_values(brick: Brick) -> None:
@@ -306,7 +266,6 @@ def _numbers(thing: Json) -> list[float]:
 
 MOST_FILE_BYTES = 256 * 2**20
 """Maximum file size (bytes); the index of 100,000 bricks takes about 40 MiB."""
-_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
 def file_bytes(path: Path, missing: str) -> bytes:
@@ -323,34 +282,10 @@ def file_bytes(path: Path, missing: str) -> bytes:
         raise UserError(f"cannot read {path} ({reason}): copy the suite again") from error
 
 
-def strict_json(data: bytes) -> Any:
-    """Parse JSON.
-
-    Raises:
-        ValueError: it is not JSON, or contains NaN, infinity, or an unpaired surrogate, which cannot be printed.
-        RecursionError: it is nested too deeply.
-    """
-    found = json.loads(data.decode("utf-8"), parse_constant=_raise_for_constant, parse_float=_finite)
-    if _SURROGATE.search(data):
-        json.dumps(found, ensure_ascii=False).encode()
-    return found
-
-
 def parsed(path: Path, data: bytes, read: Callable[[Any], _Content], what: str = "part of a suite",
            remedy: str = "copy the suite again, or generate it again") -> _Content:
     """Parse the JSON of a file from others, and convert it by `read`; any error is one line with its remedy."""
     try:
-        return read(strict_json(data))
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError, msgspec.ValidationError) as error:
+        return read(msgspec.json.decode(data))
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise UserError(f"{path} is not {what} ({type(error).__name__}: {error}): {remedy}") from error
-
-
-def _finite(text: str) -> float:
-    number = float(text)
-    if math.isinf(number):
-        raise ValueError(f"{text[:40]} is too large for a number")
-    return number
-
-
-def _raise_for_constant(name: str) -> Any:
-    raise ValueError(f"{name} is not a JSON number")

@@ -12,11 +12,14 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Annotated, Any
+
+import msgspec
 
 from charact.core.errors import UserError
 from charact.core.operator_types import operator_type
 
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 Json = Any
 """A JSON value. In layer arguments, a dict encodes what JSON cannot hold: see `Layer.args`."""
 
@@ -41,8 +44,8 @@ class TensorType:
 
     dtype: str
     """PyTorch's name without the module: `float32`."""
-    shape: tuple[int, ...]
-    stride: tuple[int, ...]
+    shape: tuple[Count, ...]
+    stride: tuple[Count, ...]
 
     @property
     def num_elements(self) -> int:
@@ -54,19 +57,25 @@ class TensorType:
         """Return the bytes of the elements; the storage of a view with gaps or of an expanded tensor differs."""
         return self.num_elements * ITEM_BYTES[self.dtype]
 
+    @property
+    def storage_elements(self) -> int:
+        """Return the number of storage elements from the first to the last element."""
+        return 1 + sum((length - 1) * step for length, step in zip(self.shape, self.stride, strict=True)) \
+            if self.num_elements else 0
+
 
 @dataclass(frozen=True)
 class Layer:
     """One ATen call."""
 
-    operator: str
+    operator: Annotated[str, msgspec.Meta(pattern=r"^[^.]*\.[^.]*\.[^.]*$")]
     """Name with its overload: `aten.conv2d.default`."""
     args: list[Json]
     """Literals; `{"value": n}` is value n, `{"dtype": "float32"}`, `{"memory_format": "channels_last"}`,
     `{"layout": "strided"}`, `{"device": true}` (the device it runs on), `{"float": "inf"}` (or -inf, nan),
     `{"complex": [re, im]}`. Lists may nest."""
     kwargs: dict[str, Json]
-    outputs: tuple[int | None, ...]
+    outputs: tuple[Count | None, ...]
     """Values that it computes; None for a result that is not a tensor."""
     several: bool
     """Whether it returns a tuple or list."""
@@ -239,17 +248,13 @@ class _Graph:
         if len(read) != 1 or len(self.readers[read[0]]) != 1 or self.results.intersection(made):
             return None
         following = self.readers[read[0]][0]
-        activations = {value for value in self.captured.layers[following].inputs if self._is_activation(value)}
+        activations = {value for value in self.captured.layers[following].inputs
+                       if self.captured.leaves.get(value, "input") == "input"}
         between = (index for index in range(chain[0] + 1, following) if index not in chain)
-        if activations != {read[0]} or any(self._depend(index, following) for index in between):
+        if activations != {read[0]} or any(self.written[index] & self.touched[following]
+                                           or self.written[following] & self.touched[index] for index in between):
             return None
         return following
-
-    def _is_activation(self, value: int) -> bool:
-        return self.captured.leaves.get(value, "input") == "input"
-
-    def _depend(self, one: int, other: int) -> bool:
-        return bool(self.written[one] & self.touched[other] or self.written[other] & self.touched[one])
 
 
 def _chains(graph: _Graph, g: int, *, exactly: bool) -> list[list[int]]:

@@ -1,11 +1,10 @@
 """Compositions: the bricks of a model and the connections between them. They are private, not part of a suite."""
 
-import hashlib
 import json
 import math
 import secrets
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
@@ -24,19 +23,16 @@ from charact.bricks.suite.brick import (
 )
 from charact.bricks.suite.captured_graph import (
     CapturedModel,
-    Segment,
     cut,
     next_power_of_two,
     reuse_distances,
     written_before,
 )
 from charact.core.errors import UserError
-from charact.core.files import write_text
+from charact.core.files import file_name, write_text
 from charact.record.schema import MODES, PRECISIONS
 
 SCHEMA_VERSION = 1
-_LONGEST_NAME = 200
-"""Maximum length of a file's name (bytes); file systems allow 255."""
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 Source = tuple[Count, Count]
@@ -116,62 +112,16 @@ class Composition(Configuration):
     schema_version: int = SCHEMA_VERSION
 
 
-def compose(captured: CapturedModel, segments: Sequence[Segment], bricks: Sequence[Brick], what: Configuration, g: int,
-            method: str) -> tuple[Composition, list[Brick]]:
-    """Compose the bricks of a model's segments; in training with updates and gradient sums.
-
-    Returns:
-        The composition, and the bricks of updates and gradient sums.
-    """
-    made_by = {value: (number, place) for number, segment in enumerate(segments)
-               for place, value in enumerate(segment.outputs)}  # fmt: skip
-    placed = tuple(
-        PlacedBrick(brick.id, tuple(made_by.get(value) for value in segment.inputs),
-                    tuple(dict.fromkeys(captured.layers[index].module for index in segment.layers)), after)
-        for segment, brick, after in zip(segments, bricks, written_before(captured, segments), strict=True)
-    )
-    context, precision = next_power_of_two(reuse_distances(captured).total), runs_as(what.precision)
-    updates = [update_brick(update, precision, context) for update in captured.updates]
-    sums = [gradient_sum_brick(captured.types[value], precision, context)
-            for value in _summed_gradients(captured, segments)]  # fmt: skip
-    composition = Composition(
-        **vars(what), g=g, method=method, num_parameters=captured.num_parameters,
-        num_layers=len(captured.layers), num_module_calls=captured.num_module_calls,
-        weights_bytes=leaves_bytes(captured, "weight", "buffer"), input_bytes=leaves_bytes(captured, "input"),
-        pieces=placed, updates=_counted(updates), gradient_sums=_counted(sums),
-        outputs=tuple(made_by.get(value) for value in captured.outputs),
-    )  # fmt: skip
-    return composition, [*updates, *sums]
-
-
-def _summed_gradients(captured: CapturedModel, segments: Sequence[Segment]) -> list[int]:
-    """Return the values whose gradients are summed between segments, once for each sum."""
-    readers = Counter(value for segment in segments for value in segment.inputs
-                      if value in captured.requires_grad and captured.requires_grad.intersection(segment.outputs))
-    return [value for value, num_readers in readers.items() for _ in range(num_readers - 1)]
-
-
-def _counted(bricks: Sequence[Brick]) -> tuple[tuple[str, int], ...]:
-    return tuple(Counter(brick.id for brick in bricks).items())
-
-
 def write_composition(composition: Composition, directory: Path) -> bool:
     """Write a composition into the private directory, named after its case.
 
     Returns:
         Whether it replaced a different composition.
     """
-    path, text = directory / f"{_file_name(composition.case)}.json", json.dumps(asdict(composition), indent=1)
+    path, text = directory / f"{file_name(composition.case)}.json", json.dumps(asdict(composition), indent=1)
     replaces = path.exists() and path.read_text(encoding="utf-8", errors="replace") != text
     write_text(path, text)
     return replaces
-
-
-def _file_name(case: str) -> str:
-    """Return the case, or its beginning and a hash if it is too long for a file name."""
-    if len(case.encode()) <= _LONGEST_NAME:
-        return case
-    return f"{case.encode()[:_LONGEST_NAME // 2].decode(errors='ignore')}-{hashlib.sha256(case.encode()).hexdigest()}"
 
 
 def load_compositions(directory: Path) -> list[Composition]:
@@ -197,8 +147,10 @@ def _read(path: Path, entry: dict[str, Any]) -> Composition:
     composition = msgspec.convert(entry, Composition)
     if composition.mode not in MODES or composition.precision not in PRECISIONS:
         raise ValueError(f"it has an unknown mode or precision: {composition.mode}, {composition.precision}")
-    for text in _shown(composition):
-        if not text.isprintable():
+    facts = composition.facts
+    for text in (composition.case, composition.model, composition.variant, facts.get("asked_as"),
+                 *facts.get("own", OwnFacts()).values()):  # shown to users: control characters could hide a part
+        if isinstance(text, str) and not text.isprintable():
             raise ValueError(f"it has a text with unprintable characters: {ascii(text)[:80]}")
     for number, sources in enumerate([*(piece.inputs for piece in composition.pieces), composition.outputs]):
         if any(source is not None and not source[0] < number for source in sources):
@@ -206,14 +158,6 @@ def _read(path: Path, entry: dict[str, Any]) -> Composition:
     if any(not before < number for number, piece in enumerate(composition.pieces) for before in piece.after):
         raise ValueError("a segment depends on a later one")
     return composition
-
-
-def _shown(composition: Composition) -> list[str]:
-    """Return the texts shown to users, in which control characters could hide a part."""
-    facts = composition.facts
-    found = (composition.case, composition.model, composition.variant, facts.get("asked_as"),
-             *facts.get("own", OwnFacts()).values())
-    return [each for each in found if isinstance(each, str)]
 
 
 @dataclass(frozen=True)
@@ -226,25 +170,42 @@ class CutModel:
 
 
 def cut_model(captured: CapturedModel, what: Configuration, g: int, method: str) -> CutModel:
-    """Cut a captured model into bricks."""
-    segments = cut(captured, g, method)
-    distances, precision = reuse_distances(captured), runs_as(what.precision)
-    bricks = [brick_of(captured, segment, what.mode, precision, distances.of(segment)) for segment in segments]
-    composition, others = compose(captured, segments, bricks, what, g, method)
-    by_id: dict[str, list[Brick]] = {}
-    for brick in [*bricks, *others]:
-        by_id.setdefault(brick.id, []).append(brick)
-    return CutModel(composition, tuple(_with_mixed_samples(same) for same in by_id.values()))
+    """Cut a captured model into bricks; in training with updates and gradient sums.
 
-
-def _with_mixed_samples(same: Sequence[Brick]) -> Brick:
-    """Return a brick that occurs several times in a model, with the mixture of its value distributions."""
+    A value that n segments read has n - 1 gradient sums. A brick that occurs several times gets the mixture of its
+    value distributions.
+    """
     from charact.bricks import value_distributions  # imported late: it imports torch
 
-    return replace(same[0], inputs=tuple(
-        replace(each[0], sample=value_distributions.mixture([one.sample for one in each]))
-        for each in zip(*(brick.inputs for brick in same), strict=True)
-    ))  # fmt: skip
+    segments, distances, precision = cut(captured, g, method), reuse_distances(captured), runs_as(what.precision)
+    bricks = [brick_of(captured, segment, what.mode, precision, distances.of(segment)) for segment in segments]
+    context = next_power_of_two(distances.total)
+    updates = [update_brick(update, precision, context) for update in captured.updates]
+    num_readers = Counter(value for segment in segments for value in segment.inputs
+                          if value in captured.requires_grad and captured.requires_grad.intersection(segment.outputs))
+    sums = [gradient_sum_brick(captured.types[value], precision, context)
+            for value, number in num_readers.items() for _ in range(number - 1)]
+    made_by = {value: (number, place) for number, segment in enumerate(segments)
+               for place, value in enumerate(segment.outputs)}  # fmt: skip
+    pieces = tuple(
+        PlacedBrick(brick.id, tuple(made_by.get(value) for value in segment.inputs),
+                    tuple(dict.fromkeys(captured.layers[index].module for index in segment.layers)), after)
+        for segment, brick, after in zip(segments, bricks, written_before(captured, segments), strict=True))
+    composition = Composition(
+        **vars(what), g=g, method=method, num_parameters=captured.num_parameters,
+        num_layers=len(captured.layers), num_module_calls=captured.num_module_calls,
+        weights_bytes=leaves_bytes(captured, "weight", "buffer"), input_bytes=leaves_bytes(captured, "input"),
+        pieces=pieces, updates=tuple(Counter(brick.id for brick in updates).items()),
+        gradient_sums=tuple(Counter(brick.id for brick in sums).items()),
+        outputs=tuple(made_by.get(value) for value in captured.outputs))
+    by_id: dict[str, list[Brick]] = {}
+    for brick in [*bricks, *updates, *sums]:
+        by_id.setdefault(brick.id, []).append(brick)
+    return CutModel(composition, tuple(
+        replace(same[0], inputs=tuple(
+            replace(inputs[0], sample=value_distributions.mixture([each.sample for each in inputs]))
+            for inputs in zip(*(brick.inputs for brick in same), strict=True)))
+        for same in by_id.values()))
 
 
 _MOST_FRAC = 0.5

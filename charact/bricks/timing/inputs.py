@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from charact.bricks.suite.brick import Brick, BrickInput, canonical
-from charact.bricks.suite.captured_graph import TensorType
-from charact.bricks.value_distributions import draw, storage_elements
+from charact.bricks.suite.captured_graph import TensorType, type_of
+from charact.bricks.value_distributions import draw
 from charact.execution.out_of_memory import free_host_bytes
 from charact.measure.microbench.operation_timing import cache_bytes
 
@@ -52,7 +52,7 @@ class InputPool:
         for there in (self._kept, self._of_visit):
             if key in there:
                 return there[key]
-        drawn: Tensor = draw(of.type, of.sample, self.device, self._generator)
+        drawn: Tensor = draw(of, of.sample, self.device, self._generator)
         num_bytes = drawn.untyped_storage().nbytes()
         if num_bytes > self._left_bytes:
             self._of_visit[key] = drawn
@@ -121,27 +121,27 @@ class Arguments:
 
 def _sharing(first: Tensor, brick: Brick, of: BrickInput) -> Tensor | None:
     """Return a view of an earlier input's memory, or None if sharing has no effect or is not possible."""
-    if tuple(first.shape) == of.type.shape and first.stride() == of.type.stride:
+    if tuple(first.shape) == of.shape and first.stride() == of.stride:
         return first
     elements = first.untyped_storage().nbytes() // first.element_size()
-    same_type = str(first.dtype).removeprefix("torch.") == of.type.dtype
-    if not brick.written or not same_type or storage_elements(of.type.shape, of.type.stride) > elements:
+    same_type = str(first.dtype).removeprefix("torch.") == of.dtype
+    if not brick.written or not same_type or of.storage_elements > elements:
         return None
-    return first.as_strided(of.type.shape, of.type.stride)
+    return first.as_strided(of.shape, of.stride)
 
 
 def copied(tensor: Tensor) -> Tensor:
     """Return a copy with the same strides, also for expanded tensors and for views with gaps."""
     if tensor.is_contiguous():
         return tensor.clone()
-    reached = storage_elements(tensor.shape, tensor.stride())
+    reached = type_of(tensor).storage_elements
     return tensor.as_strided((reached,), (1,)).clone().as_strided(tensor.shape, tensor.stride())
 
 
 def key_of(of: BrickInput) -> str:
     """Return a key that is equal for inputs that can use the same tensor."""
     sample = hashlib.sha256(canonical(of.sample).encode()).hexdigest()
-    return f"{of.kind}-{of.type}-{sample}"
+    return f"{of.kind}-{of.dtype}-{of.shape}-{of.stride}-{sample}"
 
 
 _CACHE_MULTIPLE = 2
@@ -160,12 +160,11 @@ class _RingBuffer:
     place: int = 0
 
     def next(self, type: TensorType) -> Tensor:
-        size = storage_elements(type.shape, type.stride)
         line = max(1, _LINE_BYTES // self.values.element_size())
-        if self.place + size > self.values.numel():
+        if self.place + type.storage_elements > self.values.numel():
             self.place = 0
         taken = self.values.as_strided(type.shape, type.stride, self.place)
-        self.place += math.ceil(size / line) * line
+        self.place += math.ceil(type.storage_elements / line) * line
         return taken
 
 
@@ -188,7 +187,7 @@ class WeightPool:
             for each in filter(is_pooled, brick.inputs):
                 key, itemsize = _key_of(each), _dtype(each).itemsize
                 touched_bytes[key] = max(touched_bytes[key], brick.context_bytes)
-                num_bytes = storage_elements(each.type.shape, each.type.stride) * itemsize
+                num_bytes = each.storage_elements * itemsize
                 largest_bytes[key] = max(largest_bytes[key], num_bytes)
         most_bytes = _CACHE_MULTIPLE * cache_bytes(device) or _UNKNOWN_CACHE_BYTES
         wanted_bytes = {key: min(touched, most_bytes) for key, touched in touched_bytes.items()}
@@ -203,7 +202,7 @@ class WeightPool:
         if key not in self._buffers:
             self._buffers[key] = self._made(of, self._num_bytes[key])
         buffer = self._buffers[key]
-        return draw(of.type, of.sample, self._device, self._generator) if buffer is None else buffer.next(of.type)
+        return draw(of, of.sample, self._device, self._generator) if buffer is None else buffer.next(of)
 
     def _made(self, of: BrickInput, num_bytes: int) -> _RingBuffer | None:
         """Create a ring buffer of `num_bytes`, rounded up to whole rows, or return None for 0 bytes."""
@@ -211,7 +210,7 @@ class WeightPool:
             return None
         fan_in = 4 ** _scale(of)
         num_rows = math.ceil(num_bytes / _dtype(of).itemsize / fan_in)
-        type = TensorType(of.type.dtype, (num_rows, fan_in), (fan_in, 1))
+        type = TensorType(of.dtype, (num_rows, fan_in), (fan_in, 1))
         return _RingBuffer(draw(type, of.sample, self._device, self._generator).reshape(-1))
 
 
@@ -236,17 +235,17 @@ def is_pooled(of: BrickInput) -> bool:
 
 
 def _key_of(of: BrickInput) -> str:
-    return f"{of.type.dtype}-{_scale(of)}-{canonical(of.sample)}"
+    return f"{of.dtype}-{_scale(of)}-{canonical(of.sample)}"
 
 
 def _scale(of: BrickInput) -> int:
     """Return log2(sqrt(fan_in)), rounded: random weights are divided by sqrt(fan_in). 0 for positive values."""
     if of.sample["weight"] == "positive":
         return 0
-    shape = of.type.shape
+    shape = of.shape
     return round(math.log2(max(1, math.prod(shape[1:] if len(shape) > 1 else shape))) / 2)
 
 
 def _dtype(of: BrickInput) -> torch.dtype:
-    found: torch.dtype = getattr(torch, of.type.dtype)
+    found: torch.dtype = getattr(torch, of.dtype)
     return found

@@ -18,7 +18,6 @@ from charact.bricks.suite.captured_graph import ITEM_BYTES
 from charact.bricks.timing.inputs import Arguments, InputPool
 from charact.bricks.timing.work import GradientSumWork, SequenceWork, UpdateWork, Visit, Work, backward_start
 from charact.bricks.timing.worker import DESCRIBING, TIMING, Crashes
-from charact.bricks.value_distributions import storage_elements
 from charact.core.bounded_reading import limit_bytes
 from charact.core.errors import UserError
 from charact.execution.case_outcome import failure, size
@@ -38,8 +37,7 @@ def most_bytes() -> int:
 
 
 def _check_size(brick: Brick) -> None:
-    num_bytes = sum(storage_elements(each.type.shape, each.type.stride) * ITEM_BYTES[each.type.dtype]
-                    for each in brick.inputs)
+    num_bytes = sum(each.storage_elements * ITEM_BYTES[each.dtype] for each in brick.inputs)
     if num_bytes > (limit := most_bytes()):
         raise UserError(f"its inputs take {size(num_bytes)}, the limit is {size(limit)}: raise it with --max-bytes if "
                         "you trust the suite")
@@ -50,7 +48,7 @@ def described(brick: Brick) -> dict[str, Any]:
     return {
         "brick": brick.id, "kind": brick.kind, "num_layers": brick.num_layers,
         "layer_types": json.dumps(brick.layer_types),
-        "input_shapes": json.dumps([list(each.type.shape) for each in brick.inputs]),
+        "input_shapes": json.dumps([list(each.shape) for each in brick.inputs]),
         "literals": json.dumps(literals(brick)), "weights_bytes": float(brick.weights_bytes),
     }
 

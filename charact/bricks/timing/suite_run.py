@@ -259,7 +259,7 @@ def left_out(bricks: Sequence[Brick], share_frac: float, models: Iterable[Mappin
         if brick.id in crashes.endings(TIMING):
             continue
         with crashes.running(brick.id, TIMING), contextlib.suppress(Exception), FakeTensorMode():
-            inputs = [torch.empty_strided(each.type.shape, each.type.stride, dtype=getattr(torch, each.type.dtype))
+            inputs = [torch.empty_strided(each.shape, each.stride, dtype=getattr(torch, each.dtype))
                       for each in brick.inputs]
             call = runnable(brick, "cpu")
             flop, num_bytes, _ = work_of(partial(call, inputs))

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from charact.bricks.aten import BrickFunction, optimizer_class
-from charact.bricks.suite.brick import Brick, BrickInput
+from charact.bricks.suite.brick import Brick, input_of
 from charact.bricks.suite.captured_graph import type_of
 from charact.bricks.timing.inputs import Arguments, InputPool, copied, key_of
 from charact.measure.microbench.call_timer import HostClock, Times
@@ -131,7 +131,7 @@ class SequenceWork:
         times = {"forward": self._clock.time(self._forward, inputs)}
         carriers = [output for output in self._outputs if output.requires_grad]
         if carriers:
-            like = [BrickInput("activation", type_of(output), False, {"weight": "normal"}) for output in carriers]
+            like = [input_of(type_of(output), "activation", sample={"weight": "normal"}) for output in carriers]
             gradients = [copied(self._pool.pristine(each, key_of(each))) for each in like]
             self._outputs = ()
             roots = [(carriers, gradients)]
@@ -176,7 +176,7 @@ class UpdateWork:
 
     def __init__(self, brick: Brick, pool: InputPool, clock: HostClock) -> None:
         self._parameter, self._pool, self._clock = brick.inputs[0], pool, clock
-        of_model = math.ceil(min(brick.context_bytes, _MOST_PARAMETER_BYTES) / max(1, self._parameter.type.num_bytes))
+        of_model = math.ceil(min(brick.context_bytes, _MOST_PARAMETER_BYTES) / max(1, self._parameter.num_bytes))
         self.num_calls = min(_MOST_PARAMETERS, max(_FEWEST_PARAMETERS, of_model))
         """Number of parameters in one step."""
         (update,) = brick.layers

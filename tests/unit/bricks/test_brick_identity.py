@@ -1,7 +1,6 @@
 """A brick's identity: what it computes, and nothing else; and its JSON, there and back."""
 
 import json
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,13 +11,13 @@ from support.captured_by_hand import ByHand, branches
 
 from charact.bricks.suite.brick import (
     Brick,
-    BrickInput,
     brick_from_json,
     brick_of,
     brick_to_json,
     canonical,
     gradient_sum_brick,
-    identity,
+    identified,
+    input_of,
     update_brick,
 )
 from charact.bricks.suite.captured_graph import CapturedModel, Layer, TensorType, Update, cut
@@ -140,8 +139,8 @@ LITERALS = st.recursive(
 TYPES = st.lists(st.tuples(COUNTS, COUNTS), max_size=3).flatmap(lambda axes: st.builds(
     TensorType, st.sampled_from(["float32", "int64"]), st.just(tuple(size for size, _ in axes)),
     st.just(tuple(stride for _, stride in axes))))  # fmt: skip
-INPUTS = st.builds(BrickInput, st.sampled_from(["activation", "weight", "buffer", "constant"]), TYPES, st.booleans(),
-                   st.just({"constant": 0.0}), st.none() | st.just(0))  # fmt: skip
+INPUTS = st.builds(input_of, TYPES, st.sampled_from(["activation", "weight", "buffer", "constant"]),
+                   requires_grad=st.booleans(), sample=st.just({"constant": 0.0}), repeated=st.none() | st.just(0))
 
 
 @st.composite
@@ -155,10 +154,10 @@ def any_brick(draw: st.DrawFn) -> Brick:
         layers.append(Layer("aten.any.default", draw(st.lists(LITERALS, max_size=3)),
                             draw(st.dictionaries(st.sampled_from(["dim", "alpha"]), LITERALS, max_size=2)), outputs,
                             draw(st.booleans())))
-    brick = Brick("", "sequence", draw(st.sampled_from(["train", "infer"])), "fp32", tuple(inputs), tuple(layers),
-                  tuple(draw(st.lists(st.integers(0, known - 1), unique=True))),
-                  frozenset(draw(st.sets(st.integers(0, len(inputs) - 1)))), draw(COUNTS))
-    return replace(brick, id=identity(brick))
+    return identified(Brick(
+        kind="sequence", mode=draw(st.sampled_from(["train", "infer"])), precision="fp32", inputs=tuple(inputs),
+        layers=tuple(layers), outputs=tuple(draw(st.lists(st.integers(0, known - 1), unique=True))),
+        written=frozenset(draw(st.sets(st.integers(0, len(inputs) - 1)))), context_bytes=draw(COUNTS)))
 
 
 @settings(deadline=None)

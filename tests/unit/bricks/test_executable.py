@@ -12,7 +12,7 @@ from torch import Tensor
 from charact.bricks import aten
 from charact.bricks.aten import operator_of, optimizer_class, runnable, written_values
 from charact.bricks.capture.capture import capture
-from charact.bricks.capture.recording import Program, Source
+from charact.bricks.capture.recording import Source
 from charact.bricks.commands._models import sources_of
 from charact.bricks.suite.brick import Brick, brick_from_json, brick_of, brick_to_json, gradient_sum_brick, update_brick
 from charact.bricks.suite.captured_graph import METHODS, CapturedModel, Layer, TensorType, Update, cut
@@ -64,7 +64,7 @@ def test_bricks_of_a_training_make_its_loss() -> None:
 
 
 def given_by(source: Source) -> list[Tensor]:
-    whole = Program(source.build())
+    whole = source.build()
     with whole.real_run(), torch.no_grad():
         outputs: list[Tensor] = whole(*whole.fresh_inputs())[0]
     return outputs

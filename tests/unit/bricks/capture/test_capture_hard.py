@@ -7,7 +7,7 @@ from torch import Tensor
 
 from charact.bricks.aten import call
 from charact.bricks.capture.capture import Interpretation, capture
-from charact.bricks.capture.recording import Program, Source, recorded
+from charact.bricks.capture.recording import Source, recorded
 from charact.bricks.commands._models import sources_of
 from charact.bricks.suite.captured_graph import CapturedModel, CaptureError
 
@@ -40,7 +40,7 @@ def operators(captured: CapturedModel) -> list[str]:
 ])
 def test_captured_layers_compute_what_the_model_computes(name: str, spec: str, mode: str) -> None:
     source = net(name, mode, spec)
-    program = Program(source.build())
+    program = source.build()
     with program.real_run():
         wanted = program(*program.fresh_inputs())[0]
     captured = capture(source)
@@ -79,7 +79,7 @@ def test_nothing_is_told_of_what_is_made_of_weights_alone(precision: str) -> Non
 
 def test_where_gradients_are_off_the_recorder_leaves_them_behind() -> None:
     built = net("HalfFrozen", "train").build()
-    found = Interpretation(recorded(Program(built), training=True).draft, True, built.case.device)
+    found = Interpretation(recorded(built)[0], True, built.case.device)
     found.run()
     assert [layer.operator for layer in found.layers].count("aten.detach.default") == 2
 
