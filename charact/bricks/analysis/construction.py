@@ -91,12 +91,16 @@ class BrickTimes:
     def drawn(self, brick: str, phase: str, clock: str) -> Values:
         """Return the median time (s) of a brick's phase, followed by its bootstrap draws; pass it to `interval`.
 
-        A predicted brick has the prediction, followed by draws from the distribution of its error.
+        The bootstrap is of blocks of sqrt(n) of the rounds in which all bricks were timed; few rounds give no draws. A
+        predicted brick has the prediction, followed by draws from the distribution of its error.
         """
         key = (brick, phase, clock)
         if key not in self._drawn:
             times = self._rounds[clock][brick, phase]
-            self._drawn[key] = median_and_draws(times[~np.isnan(times)], times[self._common[clock]])
+            median, common = np.median(times[~np.isnan(times)], keepdims=True), times[self._common[clock]]
+            # The draws depend only on the number of values, so that all bricks use the same rounds.
+            draws = resampled(common.tolist(), np.median) if len(common) >= MIN_ITERATIONS else np.empty(0)
+            self._drawn[key] = np.concatenate([median, draws])
         return self._drawn[key]
 
     def _predict(self, clock: str) -> None:
@@ -120,21 +124,7 @@ class BrickTimes:
         return float((start[clock] if isinstance(start, dict) else start) or 0.0)  # a float in earlier versions
 
 
-MIN_ROUNDS = MIN_ITERATIONS
-"""Minimum number of rounds for an interval."""
 _TAILS = 0.025, 0.975
-
-
-def median_and_draws(times_s: Values, common_s: Values) -> Values:
-    """Return the median of a brick's times (s), followed by bootstrap draws in blocks of sqrt(n) rounds.
-
-    Args:
-        times_s: the brick's times in all its rounds.
-        common_s: its times in the rounds in which all bricks were timed. Fewer than `MIN_ROUNDS` give no draws.
-    """
-    middle = np.median(times_s, keepdims=True)
-    # The draws depend only on the number of values, so that all bricks use the same rounds.
-    return np.concatenate([middle, resampled(common_s.tolist(), np.median)]) if len(common_s) >= MIN_ROUNDS else middle
 
 
 def interval(drawn: Values) -> tuple[float, float] | None:
@@ -192,41 +182,30 @@ def uses(composition: Composition, times: BrickTimes) -> list[Use]:
 def missing(composition: Composition, brick_uses: Sequence[Use], times: BrickTimes,
             layer_types: Mapping[str, Sequence[str]]) -> str | None:
     """Return why a model cannot be constructed: bricks that the run lacks, or that have no time. None if it can be."""
+    def first(texts: Sequence[str], separator: str) -> str:
+        more = [f"{len(texts) - _NAMED} more"] if len(texts) > _NAMED else []
+        return separator.join([*texts[:_NAMED], *more])
+
     untimed = list(dict.fromkeys(use.brick for use in brick_uses if not times.has(use.brick, use.timed_as)))
     lacking = [brick for brick in untimed if brick not in times.bricks]
-    failed = [brick for brick in untimed if brick in times.bricks]
     reasons = []
     if lacking:
-        reasons.append(_lacking_text(composition, lacking, layer_types))
-    if failed:
-        reasons.append(_counted([f"brick {brick} has no time ({_why(times, brick)})" for brick in failed], "; "))
-    return "; ".join(reasons) or None
-
-
-def _lacking_text(composition: Composition, lacking: Sequence[str], layer_types: Mapping[str, Sequence[str]]) -> str:
-    num_pieces = sum(piece.brick in lacking for piece in composition.pieces)
-    num_others = sum(brick in lacking for brick, _ in [*composition.updates, *composition.gradient_sums])
-    parts = [f"{num_pieces} of {len(composition.pieces)} segments"] if num_pieces else []
-    parts += [f"{num_others} of {len(composition.updates) + len(composition.gradient_sums)} kinds of updates and "
-              "gradient sums"] if num_others else []  # fmt: skip
-    types = sorted({name for brick in lacking for name in layer_types.get(brick, ())})
-    of = f" of {', '.join(types)}" if types else ""
-    bricks = _counted([f"brick {brick}" for brick in lacking], ", ")
-    return f"the run lacks {' and '.join(parts)}{of} ({bricks}): extend the suite by the model and run it"
-
-
-def _why(times: BrickTimes, brick: str) -> str:
-    """Return why a brick of the run has no time."""
-    row = times.bricks[brick]
-    if row["status"] == "ok":
-        return "not timed in this phase"
-    return f"{row['status']}: {row['reason']}" if isinstance(row["reason"], str) else str(row["status"])
-
-
-def _counted(texts: Sequence[str], separator: str) -> str:
-    """Join the first few texts, and count the others."""
-    more = [f"{len(texts) - _NAMED} more"] if len(texts) > _NAMED else []
-    return separator.join([*texts[:_NAMED], *more])
+        others = [*composition.updates, *composition.gradient_sums]
+        num_pieces = sum(piece.brick in lacking for piece in composition.pieces)
+        num_others = sum(brick in lacking for brick, _ in others)
+        parts = [f"{num_pieces} of {len(composition.pieces)} segments"] if num_pieces else []
+        parts += [f"{num_others} of {len(others)} kinds of updates and gradient sums"] if num_others else []
+        types = sorted({name for brick in lacking for name in layer_types.get(brick, ())})
+        of = f" of {', '.join(types)}" if types else ""
+        bricks = first([f"brick {brick}" for brick in lacking], ", ")
+        reasons.append(f"the run lacks {' and '.join(parts)}{of} ({bricks}): extend the suite by the model and run it")
+    failed = []
+    for brick in untimed:
+        if (row := times.bricks.get(brick)) is not None:
+            reason = f": {row['reason']}" if isinstance(row["reason"], str) else ""
+            why = "not timed in this phase" if row["status"] == "ok" else f"{row['status']}{reason}"
+            failed.append(f"brick {brick} has no time ({why})")
+    return "; ".join([*reasons, *([first(failed, "; ")] if failed else [])]) or None
 
 
 def brick_case(run: Run, composition: Composition) -> str:
@@ -291,16 +270,21 @@ def construct(composition: Composition, times: BrickTimes, correction: Correctio
         rows = [_row(strategy, phase, None, reason) for strategy in STRATEGIES
                 for phase in _phases(composition, strategy)]  # fmt: skip
         return Construction(composition, times, None, None, 0, reason, _piece_rows(brick_uses, times, None), rows)
-    sums = {clock: _sums(brick_uses, times, clock) for clock in times.clocks}
-    clock = max(sums, key=lambda each: float(sum(sums[each].values())[0]))  # type: ignore[index]
-    num_starts = sum(use.starts_backward for use in brick_uses)
-    by_strategy = {"sequential": sums[clock], "critical_path": _paths(composition, brick_uses, times, clock)}
-    rows = []
-    for strategy, by_phase in by_strategy.items():
-        by_phase["all"] = np.asarray(sum(by_phase.values()))
-        rows += [_row(strategy, phase, by_phase[phase]) for phase in _phases(composition, strategy)]
-    whole = sums[clock]["all"]
-    rows.append(_corrected(composition, whole, num_starts, correction))
+    sums = {clock: _by_phase(composition, brick_uses, times, clock, is_path=False) for clock in times.clocks}
+    clock = max(sums, key=lambda each: float(sums[each]["all"][0]))
+    by_strategy = {"sequential": sums[clock],
+                   "critical_path": _by_phase(composition, brick_uses, times, clock, is_path=True)}
+    rows = [_row(strategy, phase, by_phase[phase]) for strategy, by_phase in by_strategy.items()
+            for phase in _phases(composition, strategy)]
+    whole, num_starts = sums[clock]["all"], sum(use.starts_backward for use in brick_uses)
+    if isinstance(correction, str):
+        rows.append(_row("corrected", "all", None, correction))
+    else:
+        drawn = whole * correction.factor + (
+            correction.module_call_s * composition.num_module_calls + correction.piece_s * len(composition.pieces)
+            + correction.backward_start_s * num_starts)  # fmt: skip
+        short = "the model is too short: the correction would make its latency negative"
+        rows.append(_row("corrected", "all", drawn) if drawn.min() > 0 else _row("corrected", "all", None, short))
     return Construction(composition, times, clock, float(whole[0]), num_starts, None,
                         _piece_rows(brick_uses, times, clock), rows)  # fmt: skip
 
@@ -309,32 +293,28 @@ def _phases(composition: Composition, strategy: str) -> tuple[str, ...]:
     return ("all",) if strategy == "corrected" else _PHASES[composition.mode]
 
 
-def _sums(brick_uses: Sequence[Use], times: BrickTimes, clock: str) -> dict[str, Values]:
-    """Return the uncorrected sums by phase; 0 for a phase that the model does not have."""
-    sums = _starts(brick_uses, times, clock)
-    for use in brick_uses:
-        sums[use.phase] = sums[use.phase] + use.number * _drawn(use, times, clock)
-    return sums
+def _by_phase(composition: Composition, brick_uses: Sequence[Use], times: BrickTimes, clock: str, *, is_path: bool
+              ) -> dict[str, Values]:
+    """Return the uncorrected sum or the longest path (s) by phase, and of `all`; 0 for a phase that a model lacks.
 
-
-def _paths(composition: Composition, brick_uses: Sequence[Use], times: BrickTimes, clock: str) -> dict[str, Values]:
-    """Return the length (s) of the longest path by phase, plus bricks outside of the graph and overheads per model.
-
-    Backward has the same edges.
+    Bricks outside of the graph, and overheads that occur once per model, are added in full.
     """
-    placed = [use for use in brick_uses if use.piece is not None]
-    lengths = _starts(brick_uses, times, clock)
-    for phase in dict.fromkeys(use.phase for use in placed):
-        by_piece = {use.piece: _drawn(use, times, clock) for use in placed if use.phase == phase}
-        lengths[phase] = lengths[phase] + _longest(composition, by_piece)
-    for use in brick_uses:
-        if use.piece is None:
-            lengths[use.phase] = lengths[use.phase] + use.number * _drawn(use, times, clock)
-    return lengths
+    backward_s = times.start_s("backward_start_s", clock) if any(use.starts_backward for use in brick_uses) else 0.0
+    update_s = times.start_s("step_start_s", clock) if any(use.phase == "update" for use in brick_uses) else 0.0
+    totals = {"forward": np.zeros(1), "backward": np.array([backward_s]), "update": np.array([update_s])}
+    for phase in totals:
+        drawn = [(use.piece, use.number * _drawn(use, times, clock)) for use in brick_uses if use.phase == phase]
+        in_graph = {piece: each for piece, each in drawn if piece is not None}
+        if is_path:
+            totals[phase] = totals[phase] + _longest(composition, in_graph)
+        for piece, each in drawn:
+            if piece is None or not is_path:
+                totals[phase] = totals[phase] + each
+    return totals | {"all": np.asarray(sum(totals.values()))}
 
 
-def _longest(composition: Composition, by_piece: Mapping[int | None, Values]) -> Values:
-    """Return the length of the longest path through the graph, for each draw separately."""
+def _longest(composition: Composition, by_piece: Mapping[int, Values]) -> Values:
+    """Return the length of the longest path through the graph, for each draw separately; backward has equal edges."""
     ends: list[Values] = []
     for number, piece in enumerate(composition.pieces):
         before = {source[0] for source in piece.inputs if source is not None}.union(piece.after)
@@ -343,29 +323,10 @@ def _longest(composition: Composition, by_piece: Mapping[int | None, Values]) ->
     return reduce(np.maximum, ends, np.zeros(1))
 
 
-def _starts(brick_uses: Sequence[Use], times: BrickTimes, clock: str) -> dict[str, Values]:
-    """Return the overheads that occur once per model, by phase."""
-    backward_s = times.start_s("backward_start_s", clock) if any(use.starts_backward for use in brick_uses) else 0.0
-    update_s = times.start_s("step_start_s", clock) if any(use.phase == "update" for use in brick_uses) else 0.0
-    return {"forward": np.zeros(1), "backward": np.array([backward_s]), "update": np.array([update_s])}
-
-
 def _drawn(use: Use, times: BrickTimes, clock: str) -> Values:
     """Return the median time and draws of one use; for a backward pass, without the overhead of its start."""
     drawn = times.drawn(use.brick, use.timed_as, clock)
     return np.maximum(drawn - times.start_s("backward_start_s", clock), 0.0) if use.starts_backward else drawn
-
-
-def _corrected(composition: Composition, whole: Values, num_starts: int,
-               correction: Correction | str) -> dict[str, object]:
-    if isinstance(correction, str):
-        return _row("corrected", "all", None, correction)
-    drawn = whole * correction.factor + (
-        correction.module_call_s * composition.num_module_calls + correction.piece_s * len(composition.pieces)
-        + correction.backward_start_s * num_starts)  # fmt: skip
-    if drawn.min() <= 0:
-        return _row("corrected", "all", None, "the model is too short: the correction would make its latency negative")
-    return _row("corrected", "all", drawn)
 
 
 def _row(strategy: str, phase: str, drawn: Values | None, reason: str | None = None) -> dict[str, object]:
@@ -379,12 +340,10 @@ def _piece_rows(brick_uses: Sequence[Use], times: BrickTimes, clock: str | None)
     """Return the rows of the table `pieces`, with all available times even if the model has no latency."""
     rows = []
     for use in brick_uses:
-        known = times.bricks.get(use.brick, {})
+        known, time_s = times.bricks.get(use.brick, {}), None
         own_clock = clock or next(iter(times.clocks), None)
-        time_s = None
         if own_clock is not None and times.has(use.brick, use.timed_as):
-            drawn = _drawn(use, times, own_clock)
-            time_s = float(drawn[0]) * use.number
+            time_s = float(_drawn(use, times, own_clock)[0]) * use.number
         rows.append({"piece": use.piece, "brick": use.brick, "num_layers": known.get("num_layers"),
                      "layer_types": known.get("layer_types"), "phase": use.phase, "time_s": time_s,
                      "num_uses_here": use.number,

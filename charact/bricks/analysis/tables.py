@@ -8,7 +8,6 @@ import json
 import math
 from collections.abc import Sequence
 from operator import attrgetter
-from typing import Any
 
 import pandas as pd
 
@@ -82,43 +81,29 @@ def brick_summary(run: Run) -> pd.DataFrame:
     (null below 6 rounds); num_rounds; share_frac of the time of all bricks of the case; flop and flop_per_s;
     bytes, modelled, and weights_bytes as in the table `bricks`; status and reason; time_reason, why there is no time.
     """
-    rows = run.table("bricks").merge(_statistics(run), on=["case", "brick"], how="left")
+    found = []
+    for (case, brick), times in round_times(run).groupby(["case", "brick"], sort=False)["time_s"]:
+        found.append([case, brick, times.median(), *(timed(times.tolist()).interval or (None, None))])
+    statistics = pd.DataFrame(found, columns=["case", "brick", *_TIMES]).astype(
+        {"case": "str", "brick": "str"} | dict.fromkeys(_TIMES, "float64"))
+    rows = run.table("bricks").merge(statistics, on=["case", "brick"], how="left")
     rows["layers"] = [layer_text(types) for types in rows["layer_types"]]
     rows["operator_type"] = [kind_of_work(*each) for each in zip(rows["layer_types"], rows["kind"], strict=True)]
-    rows["input_shapes"] = [_shapes(shapes) for shapes in rows["input_shapes"]]
+    rows["input_shapes"] = [None if pd.isna(shapes) else ", ".join("×".join(map(str, shape)) or "scalar"
+                                                                    for shape in json.loads(shapes))
+                            for shapes in rows["input_shapes"]]
     total_s = rows.groupby("case")["time_s"].transform("sum")
     rows["share_frac"] = rows["time_s"] / total_s.where(total_s > 0)
     rows["flop_per_s"] = rows["flop"] / rows["time_s"].where(rows["time_s"] > 0)
-    rows["time_reason"] = pd.Series([_time_reason(row) for row in rows.to_dict("records")], rows.index, dtype="object")
+    untimed = {"ok": "the record has no times", "running": "not timed yet"}
+    reasons = rows["status"].map(untimed).fillna(rows["reason"]).fillna(rows["status"]).astype("object")
+    rows["time_reason"] = reasons.where(rows["time_s"].isna(), None)
     rows = rows.sort_values("time_s", ascending=False, kind="stable", ignore_index=True)
     return rows[[
         "case", "brick", "kind", "layers", "operator_type", "num_layers", "input_shapes", *_TIMES, "num_rounds",
         "share_frac", "flop", "flop_per_s", "bytes", "weights_bytes",
         "status", "reason", "time_reason",
     ]]  # fmt: skip
-
-
-def _statistics(run: Run) -> pd.DataFrame:
-    rows = []
-    for (case, brick), times in round_times(run).groupby(["case", "brick"], sort=False)["time_s"]:
-        low, high = timed(times.tolist()).interval or (None, None)
-        rows.append([case, brick, times.median(), low, high])
-    statistics = pd.DataFrame(rows, columns=["case", "brick", *_TIMES])
-    return statistics.astype(dict.fromkeys(["case", "brick"], "str") | dict.fromkeys(_TIMES, "float64"))
-
-
-def _shapes(text: str | None) -> str | None:
-    if text is None or pd.isna(text):
-        return None
-    return ", ".join("×".join(map(str, shape)) or "scalar" for shape in json.loads(text))
-
-
-def _time_reason(row: dict[Any, Any]) -> str | None:
-    if pd.notna(row["time_s"]):
-        return None
-    if row["status"] in ("ok", "running"):
-        return "the record has no times" if row["status"] == "ok" else "not timed yet"
-    return str(row["status"] if pd.isna(row["reason"]) else row["reason"])
 
 
 def has_failed(bricks: pd.DataFrame) -> "pd.Series[bool]":
@@ -195,15 +180,11 @@ def model_reuse(pieces: pd.DataFrame) -> pd.DataFrame:
     distinct segments; unique_frac = num_bricks / num_pieces; num_shared, bricks that several models have; shared_frac =
     num_shared / num_bricks.
     """
-    num_models = pieces.groupby("brick")["case"].nunique()
-    rows = []
-    for case, some in [*pieces.groupby("case", sort=False), (None, pieces)]:
-        bricks = some["brick"].unique()
-        num_shared, unique_frac = int((num_models[bricks] > 1).sum()), len(bricks) / max(1, len(some))
-        rows.append([case, some["num_layers"].sum(), len(some), len(bricks), unique_frac, num_shared,
-                     num_shared / max(1, len(bricks))])
-    return pd.DataFrame(rows if len(rows) > 2 else rows[:-1], columns=[
-        "case", "num_layers", "num_pieces", "num_bricks", "unique_frac", "num_shared", "shared_frac"])
+    rows = _reuse(pieces, "case").drop(columns="num_models")
+    if len(rows) > 1:
+        rows = pd.concat([rows, _reuse(pieces.assign(all="all"), "all").drop(columns=["all", "num_models"])])
+    rows = rows.assign(shared_frac=rows["num_shared"] / rows["num_bricks"]).reset_index(drop=True)
+    return rows[["case", "num_layers", "num_pieces", "num_bricks", "unique_frac", "num_shared", "shared_frac"]]
 
 
 def layer_reuse(pieces: pd.DataFrame) -> pd.DataFrame:
@@ -212,15 +193,18 @@ def layer_reuse(pieces: pd.DataFrame) -> pd.DataFrame:
     Columns: layers; num_pieces; num_bricks, distinct ones; unique_frac; num_models that contain one; num_shared, bricks
     that occur in several models.
     """
-    models = pieces.groupby("brick")["case"].nunique()
-    rows = []
-    for layers, some in pieces.groupby("layers", sort=False):
-        bricks = some["brick"].unique()
-        rows.append([layers, len(some), len(bricks), len(bricks) / len(some), some["case"].nunique(),
-                     int((models[bricks] > 1).sum())])
-    found = pd.DataFrame(rows, columns=["layers", "num_pieces", "num_bricks", "unique_frac", "num_models",
-                                        "num_shared"])  # fmt: skip
-    return found.sort_values("num_pieces", ascending=False, kind="stable", ignore_index=True)
+    rows = _reuse(pieces, "layers").drop(columns="num_layers")
+    return rows.sort_values("num_pieces", ascending=False, kind="stable", ignore_index=True)
+
+
+def _reuse(pieces: pd.DataFrame, key: str) -> pd.DataFrame:
+    """Count segments, distinct and shared bricks by the values of a column, in the given order."""
+    is_shared = pieces.groupby("brick")["case"].transform("nunique") > 1
+    groups = pieces.assign(shared=pieces["brick"].where(is_shared)).groupby(key, sort=False, as_index=False)
+    rows = groups.agg(num_layers=("num_layers", "sum"), num_pieces=("brick", "size"), num_bricks=("brick", "nunique"),
+                      num_models=("case", "nunique"), num_shared=("shared", "nunique"))
+    rows.insert(4, "unique_frac", rows["num_bricks"] / rows["num_pieces"])
+    return rows
 
 
 def brick_reuse(pieces: pd.DataFrame) -> pd.DataFrame:
@@ -229,8 +213,8 @@ def brick_reuse(pieces: pd.DataFrame) -> pd.DataFrame:
     Columns: brick; layers; num_uses; num_models; most_in_one, the maximum number of uses in one model.
     """
     in_models = pieces.groupby(["brick", "layers", "case"]).size().groupby(["brick", "layers"])
-    found = in_models.agg(num_uses="sum", num_models="size", most_in_one="max").reset_index()
-    return found.sort_values(["num_uses", "brick"], ascending=[False, True], ignore_index=True)
+    rows = in_models.agg(num_uses="sum", num_models="size", most_in_one="max").reset_index()
+    return rows.sort_values(["num_uses", "brick"], ascending=[False, True], ignore_index=True)
 
 
 COORDINATES = ["workload", "variant", "input_size", "batch_size", "mode", "precision", "device"]

@@ -1,16 +1,14 @@
 """Suites of bricks in several groups of runs: speedups of the bricks, and bricks that a group lacks."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 import pandas as pd
 
 from charact.analysis.compare.matching import Group
-from charact.analysis.compare.pairs import Fact, gathered
 from charact.analysis.compare.ratios import ratios
 from charact.analysis.compare.speedups import geometric_mean
 from charact.bricks.analysis.compare.times.bricks import brick_name
 from charact.bricks.analysis.tables import brick_summary
-from charact.record.reader import Run
 
 ALL = "all bricks"
 
@@ -41,29 +39,11 @@ def unmatched_bricks(sides: Sequence[Group]) -> pd.DataFrame:
     """
     found = ratios(sides, "brick")
     lacking = found[found["base_s"].isna() | found["time_s"].isna()]
-    failed = _failed(sides, set(lacking["case"]))
+    failed = {(side.label, brick_name(row.brick, row.layers)): str(row.time_reason) for side in sides
+              for run in side.runs for row in brick_summary(run).query("time_s.isna()").itertuples()}
     rows = []
     for row in lacking.to_dict("records"):
         has, lacks = (row["side"], sides[0].label) if pd.isna(row["base_s"]) else (sides[0].label, row["side"])
-        why = failed.get((lacks, row["case"], row["brick"]), "not in the suite there")
+        why = failed.get((lacks, row["brick"]), "not in the suite there")
         rows.append([row["case"], row["brick"], has, lacks, why])
     return pd.DataFrame(rows, columns=["case", "brick", "side", "missing_in", "why"], dtype="str")
-
-
-def _untimed(run: Run, cases: Collection[str]) -> dict[str, dict[str, str]]:
-    bricks = brick_summary(run)
-    found: dict[str, dict[str, str]] = {}
-    for row in bricks[bricks["case"].isin(cases) & bricks["time_s"].isna()].to_dict("records"):
-        found.setdefault(row["case"], {})[brick_name(row["brick"], row["layers"])] = str(row["time_reason"])
-    return found
-
-
-_UNTIMED: Fact[dict[str, str], dict[str, str]] = Fact(_untimed, lambda reasons, of_run: (reasons or {}) | of_run)
-"""Why bricks of a case have no time, by name, from the last of a group's runs."""
-
-
-def _failed(sides: Sequence[Group], cases: Collection[str]) -> dict[tuple[str, str, str], str]:
-    """Return why bricks have no time, by side, case and name."""
-    (found,) = gathered(sides, [_UNTIMED], cases)
-    return {(side, case, name): reason for case, of_side in found.items() for side, reasons in of_side.items()
-            for name, reason in reasons.items()}  # fmt: skip
