@@ -128,17 +128,14 @@ def _holds_tensors(kind: Any) -> bool:
                 or (kind.kind() in ("ListType", "OptionalType") and _holds_tensors(kind.getElementType())))
 
 
-def _is_value(thing: Json) -> bool:
-    return isinstance(thing, dict) and thing.keys() == {"value"}
-
-
 def _one_of(key: str, names: Collection[str]) -> Callable[[Json], bool]:
     return lambda thing: (isinstance(thing, dict) and thing.keys() == {key} and isinstance(thing[key], str)
                           and thing[key] in names)
 
 
 _KINDS: dict[str, Callable[[Json], bool]] = {
-    "TensorType": lambda thing: _is_value(thing) or _is_number(thing),  # PyTorch accepts a number as a 0-d tensor
+    # PyTorch accepts a number as a 0-d tensor.
+    "TensorType": lambda thing: (isinstance(thing, dict) and thing.keys() == {"value"}) or _is_number(thing),
     "IntType": _is_whole, "SymIntType": _is_whole, "FloatType": _is_float, "NumberType": _is_number,
     "BoolType": lambda thing: isinstance(thing, bool),
     "StringType": lambda thing: isinstance(thing, str) and (thing in STRINGS or bool(_EQUATION.fullmatch(thing))),
@@ -188,7 +185,12 @@ def runnable(brick: Brick, device: str = "cpu") -> BrickFunction:
     last = {value: index for index, layer in enumerate(brick.layers) for value in [*layer.outputs, *layer.inputs]}
     kept = {*range(len(brick.inputs)), *brick.outputs, None}
     for index, layer in enumerate(brick.layers):
-        lines.append(_line(layer, f"f{index}", names, torch.device(device)))
+        names[f"f{index}"] = _binding(check_arguments(layer))
+        arguments = [_expression(each, names, torch.device(device)) for each in layer.args]
+        arguments += [f"{name}={_expression(each, names, torch.device(device))}" for name, each in layer.kwargs.items()]
+        made = _values(layer.outputs) if layer.several else _values(layer.outputs).rstrip(",")
+        is_read = any(value is not None for value in layer.outputs)
+        lines.append(f"{f'{made} = ' if is_read else ''}f{index}({', '.join(arguments)})")
         lines += [f"v{value} = None" for value, at in last.items() if at == index and value not in kept]
     lines.append(f"return ({_values(brick.outputs)})" if brick.outputs else "return ()")
     exec("def run(inputs):\n " + "\n ".join(lines), names)
@@ -198,18 +200,6 @@ def runnable(brick: Brick, device: str = "cpu") -> BrickFunction:
 
 def _values(numbers: Sequence[int | None]) -> str:
     return "".join("_, " if number is None else f"v{number}, " for number in numbers).rstrip(" ")
-
-
-def _line(layer: Layer, function: str, names: dict[str, Any], device: torch.device) -> str:
-    """Return the statement that runs a layer, and add its function and literals to `names`."""
-    names[function] = _binding(check_arguments(layer))
-    arguments = [_expression(each, names, device) for each in layer.args]
-    arguments += [f"{name}={_expression(each, names, device)}" for name, each in layer.kwargs.items()]
-    call = f"{function}({', '.join(arguments)})"
-    if not any(value is not None for value in layer.outputs):
-        return call
-    made = _values(layer.outputs)
-    return f"{made} = {call}" if layer.several else f"{made.rstrip(',')} = {call}"
 
 
 def _binding(operator: Any) -> Any:

@@ -20,7 +20,6 @@ import zlib
 from collections.abc import Sequence
 from random import Random
 from statistics import fmean
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -54,7 +53,12 @@ def distribution_of(tensor: Tensor, kind: str) -> Json:
     """
     tensor = tensor.detach()
     if not tensor.is_floating_point() and not tensor.is_complex():
-        return _integer_distribution(tensor, whole=kind not in PRIVATE_KINDS)
+        if not tensor.numel():
+            return {"low": 0, "high": 0}
+        if kind not in PRIVATE_KINDS and tensor.numel() * tensor.element_size() <= LARGEST_WHOLE_BYTES:
+            return {"whole": base64.b64encode(zlib.compress(tensor.cpu().numpy().tobytes(), 9)).decode()}
+        integers = tensor.to(torch.uint8) if tensor.dtype == torch.bool else tensor
+        return {"low": int(integers.min()), "high": int(integers.max())}
     if tensor.is_complex():
         return {"weight": "normal"}
     if tensor.numel() == 0:
@@ -65,29 +69,35 @@ def distribution_of(tensor: Tensor, kind: str) -> Json:
     if kind in PRIVATE_KINDS:
         found: dict[str, Json] = {"weight": "positive" if finite.numel() and bool((finite > 0).all()) else "normal"}
     elif values.eq(values[0]).all():
-        return {"constant": _number(values[0])}
+        first = float(values[0])
+        return {"constant": _rounded(first) if math.isfinite(first) else {"float": str(first)}}
     else:
-        found = {"quantiles": _quantiles(finite)}
+        shares = (torch.arange(NUM_QUANTILES, dtype=values.dtype) + 0.5) / NUM_QUANTILES
+        quantiles = finite.quantile(shares).tolist() if finite.numel() else [0.0]
+        found = {"quantiles": [_rounded(value) for value in quantiles]}
         if tensor.dim() == _IMAGE_AXES and finite.numel() == values.numel():
             found |= _spatial_correlation(tensor)
-    shares = {name: round(values.eq(float(name)).double().mean().item(), 4) for name in ("-inf", "inf")}
-    infinite = {name: share for name, share in shares.items() if share > 0}
-    return found | ({"infinite": infinite} if infinite else {})
+    return found | _infinite({name: values.eq(float(name)).double().mean().item() for name in ("-inf", "inf")})
+
+
+def _infinite(shares: dict[str, float]) -> dict[str, Json]:
+    infinite = {name: rounded for name, share in shares.items() if (rounded := round(share, 4)) > 0}
+    return {"infinite": infinite} if infinite else {}
 
 
 def mixture(distributions: Sequence[Json]) -> Json:
     """Return the joint distribution of several tensors, or the first one if not all are quantiles."""
     first = distributions[0]
-    if len(distributions) == 1 or any("quantiles" not in one for one in distributions):
+    if len(distributions) == 1 or any("quantiles" not in each for each in distributions):
         return first
-    values = sorted(value for one in distributions for value in one["quantiles"])
+    values = sorted(value for each in distributions for value in each["quantiles"])
     found: dict[str, Json] = {
         "quantiles": [values[int((number + 0.5) / NUM_QUANTILES * len(values))] for number in range(NUM_QUANTILES)]}
-    if all("alike" in one for one in distributions):
-        found["alike"] = {name: round(fmean(one["alike"][name] for one in distributions), 2) for name in first["alike"]}
-    shares = {name: fmean(one.get("infinite", {}).get(name, 0.0) for one in distributions) for name in ("-inf", "inf")}
-    infinite = {name: round(share, 4) for name, share in shares.items() if share > 0}
-    return found | ({"infinite": infinite} if infinite else {})
+    if all("alike" in each for each in distributions):
+        found["alike"] = {name: round(fmean(each["alike"][name] for each in distributions), 2)
+                          for name in first["alike"]}
+    return found | _infinite({name: fmean(each.get("infinite", {}).get(name, 0.0) for each in distributions)
+                              for name in ("-inf", "inf")})
 
 
 def perturbed(distribution: Json, random: Random) -> Json:
@@ -115,16 +125,25 @@ def draw(type: TensorType, distribution: Json, device: torch.device | str, gener
     dtype: torch.dtype = getattr(torch, type.dtype)
     size = type.storage_elements
     if "whole" in distribution:
+        unpacked = zlib.decompressobj().decompress(base64.b64decode(distribution["whole"]), type.num_bytes + 1)
+        if len(unpacked) != type.num_bytes:
+            raise ValueError(f"an input's integers take {type.num_bytes} bytes, but its file holds a different number")
         storage = torch.zeros(size, dtype=dtype)
-        storage[_places(type)] = _whole(distribution["whole"], type.num_bytes, dtype)
+        if unpacked:
+            places = torch.arange(size).as_strided(type.shape, type.stride).reshape(-1)
+            storage[places] = torch.frombuffer(bytearray(unpacked), dtype=dtype)
     elif "low" in distribution:
         low, high = distribution["low"], distribution["high"]
         storage = torch.randint(low, high + 1, (size,), generator=generator, dtype=torch.int64)
     elif "constant" in distribution:
-        storage = torch.full((size,), _float(distribution["constant"]))
+        constant = distribution["constant"]
+        storage = torch.full((size,), float(constant["float"] if isinstance(constant, dict) else constant))
     elif "alike" in distribution and 0 not in type.stride:
         storage = torch.zeros(size)
-        storage.as_strided(type.shape, type.stride).copy_(_images(type.shape, distribution, generator))
+        num_planes, num_pixels = type.shape[0] * type.shape[1], type.shape[2] * type.shape[3]
+        drawn = min(num_planes, max(_MIN_CHANNELS, -(-_MAX_DRAWN // max(1, num_pixels))))
+        planes = _repeat_to(_planes((drawn, *type.shape[2:]), distribution, generator), num_planes)
+        storage.as_strided(type.shape, type.stride).copy_(planes.reshape(type.shape))
     else:
         storage = _repeat_to(_floats(type, distribution, min(size, _MAX_DRAWN), generator), size)
     return storage.to(device, dtype).as_strided(type.shape, type.stride)
@@ -173,13 +192,6 @@ def _repeat_to(values: Tensor, size: int) -> Tensor:
     return found
 
 
-def _images(shape: tuple[int, ...], distribution: Json, generator: torch.Generator) -> Tensor:
-    """Draw images of the shape with values from the quantiles."""
-    num_planes = shape[0] * shape[1]
-    drawn = min(num_planes, max(_MIN_CHANNELS, -(-_MAX_DRAWN // max(1, shape[2] * shape[3]))))
-    return _repeat_to(_planes((drawn, *shape[2:]), distribution, generator), num_planes).reshape(shape)
-
-
 def _planes(shape: tuple[int, ...], distribution: Json, generator: torch.Generator) -> Tensor:
     """Draw channels with the given spatial correlation: correlated normal values, mapped to the quantiles."""
     alike = distribution["alike"]
@@ -199,47 +211,5 @@ def _planes(shape: tuple[int, ...], distribution: Json, generator: torch.Generat
     return quantiles[places]
 
 
-def _integer_distribution(tensor: Tensor, *, whole: bool) -> Json:
-    if not tensor.numel():
-        return {"low": 0, "high": 0}
-    if whole and tensor.numel() * tensor.element_size() <= LARGEST_WHOLE_BYTES:
-        raw = tensor.cpu().numpy().tobytes()
-        return {"whole": base64.b64encode(zlib.compress(raw, 9)).decode()}
-    values = tensor.to(torch.uint8) if tensor.dtype == torch.bool else tensor
-    return {"low": int(values.min()), "high": int(values.max())}
-
-
-def _whole(text: str, num_bytes: int, dtype: torch.dtype) -> Tensor:
-    unpacked = zlib.decompressobj().decompress(base64.b64decode(text), num_bytes + 1)
-    if len(unpacked) != num_bytes:
-        raise ValueError(f"an input's integers take {num_bytes} bytes, but its file holds a different number")
-    raw = bytearray(unpacked)
-    return torch.frombuffer(raw, dtype=dtype) if raw else torch.empty(0, dtype=dtype)
-
-
-def _places(type: TensorType) -> Tensor:
-    """Return the storage offset of each element, in row-major order of the shape."""
-    places = torch.zeros(type.shape, dtype=torch.int64)
-    for axis, (length, stride) in enumerate(zip(type.shape, type.stride, strict=True)):
-        places += (torch.arange(length) * stride).reshape(-1, *[1] * (len(type.shape) - axis - 1))
-    return places.reshape(-1)
-
-
-def _quantiles(values: Tensor) -> list[float]:
-    if not values.numel():
-        return [0.0]
-    shares = (torch.arange(NUM_QUANTILES, dtype=values.dtype) + 0.5) / NUM_QUANTILES
-    return [_rounded(value) for value in values.quantile(shares).tolist()]
-
-
-def _number(value: Tensor) -> Any:
-    number = float(value)
-    return _rounded(number) if math.isfinite(number) else {"float": str(number)}
-
-
 def _rounded(number: float) -> float:
     return float(f"{number:.3g}")
-
-
-def _float(number: Any) -> float:
-    return float(number["float"] if isinstance(number, dict) else number)

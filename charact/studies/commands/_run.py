@@ -1,8 +1,10 @@
-"""Runs the cases of studies, and writes the report with a chapter for each."""
+"""Runs the cases of studies on real data where there are some, and writes the report with a chapter for each."""
 
 import subprocess
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 from charact.commands.sweep.known import known_options
@@ -10,11 +12,12 @@ from charact.commands.sweep.run import run_sweep
 from charact.core.errors import UserError
 from charact.core.files import write_text
 from charact.core.output import show, warn
+from charact.datasets._common.registry import find_dataset
+from charact.datasets._common.spec import Split, StoredDatasetSpec
 from charact.record.presentable import presentable
 from charact.record.reader import Run, load_run
-from charact.studies.commands._data import with_data
 from charact.studies.study import Scale, Study, find_studies
-from charact.sweeps.definition import Definition, read_definition
+from charact.sweeps.definition import Definition, SweepCase, read_definition
 from charact.sweeps.directory import CaseStatus, SweepDirectory, statuses
 from charact.views.document import Block, Body
 from charact.views.html.report import chapters_report
@@ -47,7 +50,9 @@ def repeat_studies(name: str, scale: Scale, out: Path, data_dir: Path | None, sl
             return status
         if not dry_run:
             found = statuses(directory, definition.cases)
-            runs = [*_runs(directory, found), *_after(study, directory, found)]
+            names = [row.outcome.run for row in found if row.outcome is not None and row.outcome.run]
+            runs = [presentable(load_run(directory.runs / name)) for name in names if (directory.runs / name).is_dir()]
+            runs += _after(study, directory, found)
             chapters.append((study.name, study.title, _chapter(study, scale, runs, found)))
             all_found += found
     if not dry_run:
@@ -88,13 +93,13 @@ def _charact(*words: str) -> int:
 def _after(study: Study, directory: SweepDirectory, found: list[CaseStatus]) -> list[Run]:
     """Run the command after each case, unless its run exists; return these runs."""
     runs = []
-    for one in found:
-        if not study.after_each or one.state != "ok" or one.outcome is None:
+    for row in found:
+        if not study.after_each or row.state != "ok" or row.outcome is None:
             continue
-        name = f"after-{one.case.id}"
+        name = f"after-{row.case.id}"
         place = directory.path / "after"
         if not list(place.glob(f"*-{name}-*")):
-            words = study.after_each.replace("{run}", str(directory.runs / str(one.outcome.run))).split()
+            words = study.after_each.replace("{run}", str(directory.runs / str(row.outcome.run))).split()
             if _charact(*words, "--out", str(place), "--name", name, "--quiet"):
                 warn(f"charact {' '.join(words)} failed: the chapter lacks its numbers")
         runs += [presentable(load_run(path)) for path in sorted(place.glob(f"*-{name}-*"))
@@ -102,16 +107,11 @@ def _after(study: Study, directory: SweepDirectory, found: list[CaseStatus]) -> 
     return runs
 
 
-def _runs(directory: SweepDirectory, found: list[CaseStatus]) -> list[Run]:
-    names = [one.outcome.run for one in found if one.outcome is not None and one.outcome.run]
-    return [presentable(load_run(directory.runs / name)) for name in names if (directory.runs / name).is_dir()]
-
-
 def _chapter(study: Study, scale: Scale, runs: list[Run], found: list[CaseStatus]) -> Body:
     """Return the chapter of a study: its data, figures, deviations, and cases that did not succeed."""
     body = study.chapter(runs)
-    failed = [(one.case.label, one.outcome.reason if one.outcome is not None and one.outcome.reason else one.state)
-              for one in found if one.state != "ok"]
+    failed = [(row.case.label, row.outcome.reason if row.outcome is not None and row.outcome.reason else row.state)
+              for row in found if row.state != "ok"]
     blocks = [Block(title="Deviations from the publication", points=[
         (f"{number}", text) for number, text in enumerate(study.deviations[scale], 1)])]
     blocks += [Block(title="Cases without a result", missing=failed)] if failed else []
@@ -120,7 +120,7 @@ def _chapter(study: Study, scale: Scale, runs: list[Run], found: list[CaseStatus
 
 def _data_line(found: list[CaseStatus]) -> str:
     """Return which data the cases read, in a sentence."""
-    read = [dict(one.case.options) for one in found]
+    read = [dict(row.case.options) for row in found]
     real = sorted({options["data"] for options in read if "data" in options})
     if not real:
         return "All data are synthetic."
@@ -133,3 +133,48 @@ def _subtitle(scale: Scale, found: list[CaseStatus]) -> str:
     """Return the first line of the report: on which data it was run, and how much."""
     form = "Quick form: a part of each published protocol." if scale == "quick" else "The published protocols in full."
     return f"{_data_line(found)} {form}"
+
+
+_HOLDOUT = "0.1"
+"""Share of the test split that validates a training on the rest, if there is no training split."""
+
+
+def with_data(case: SweepCase, data_dir: Path | None) -> SweepCase:
+    """Return the case with options that name its data.
+
+    A data set that the directory lacks is replaced by synthetic data. If the directory has the test split alone, that
+    is read, and a training is validated on a tenth of it.
+    """
+    options = dict(case.options)
+    name = options.get("data")
+    if name is None:
+        return case
+    directory = data_dir
+    if data_dir is not None and data_dir.is_dir():  # the directory of its name, with or without `_` and `-`, is first
+        plain = name.replace("_", "").replace("-", "")
+        directory = next((path for path in sorted(data_dir.iterdir()) if path.is_dir()
+                          and path.name.replace("_", "").replace("-", "").lower() == plain), data_dir)
+    split = next((split for split in ("train", "test") if directory is not None and _has(name, directory, split)), None)
+    if directory is None or split is None:
+        for option in ("data", "protocol"):
+            options.pop(option, None)
+        if find_dataset(name).num_classes is not None:
+            options["synthetic"] = f"classes={find_dataset(name).num_classes}"
+    else:
+        options["data-dir"] = str(directory)
+        if split == "test" and case.command != "infer":
+            options["split"] = split
+            options.pop("protocol", None)
+            if case.command == "train":
+                options["holdout"] = _HOLDOUT
+    return replace(case, options=tuple(sorted(options.items())))
+
+
+@cache
+def _has(name: str, directory: Path, split: Split) -> bool:
+    """Return whether a directory has a split of a data set, undamaged."""
+    spec = find_dataset(name)
+    try:
+        return isinstance(spec, StoredDatasetSpec) and spec.load(directory, split) is not None
+    except UserError:
+        return False

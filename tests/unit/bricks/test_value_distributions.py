@@ -21,7 +21,6 @@ from charact.bricks.value_distributions import (
     draw,
     mixture,
     perturbed,
-    storage_elements,
 )
 
 
@@ -212,7 +211,7 @@ def test_any_strides_are_made(axes: list[tuple[int, int]]) -> None:
     made = draw(type, {"constant": 2.5}, "cpu", torch.Generator())
     assert (made.shape, made.stride()) == (type.shape, type.stride)
     assert made.eq(2.5).all()
-    assert made.untyped_storage().nbytes() == 4 * storage_elements(type.shape, type.stride)
+    assert made.untyped_storage().nbytes() == 4 * type.storage_elements
 
 
 def test_the_same_seed_draws_the_same() -> None:

@@ -7,7 +7,7 @@ import pytest
 from charact.commands.sweep.known import COMMANDS, check_cases, check_possible, known_options, problem_of
 from charact.commands.sweep.run import run_sweep
 from charact.core.errors import UserError
-from charact.studies.commands._data import with_data
+from charact.studies.commands._run import with_data
 from charact.studies.study import SCALES, Scale, Study, all_studies
 from charact.sweeps.definition import MAX_CASES, Definition, SweepCase, read_definition
 from charact.sweeps.slurm import by_node

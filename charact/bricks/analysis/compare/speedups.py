@@ -39,8 +39,8 @@ def unmatched_bricks(sides: Sequence[Group]) -> pd.DataFrame:
     """
     found = ratios(sides, "brick")
     lacking = found[found["base_s"].isna() | found["time_s"].isna()]
-    failed = {(side.label, brick_name(row.brick, row.layers)): str(row.time_reason) for side in sides
-              for run in side.runs for row in brick_summary(run).query("time_s.isna()").itertuples()}
+    failed = {(side.label, brick_name(row["brick"], row["layers"])): str(row["time_reason"]) for side in sides
+              for run in side.runs for row in brick_summary(run).query("time_s.isna()").to_dict("records")}
     rows = []
     for row in lacking.to_dict("records"):
         has, lacks = (row["side"], sides[0].label) if pd.isna(row["base_s"]) else (sides[0].label, row["side"])
