@@ -193,7 +193,6 @@ def test_a_damaged_suite_is_refused(there: Path, refused: Here, change: Callable
     (["run", "suite", "--share", "nan"], "--share"),
     (["generate", "x" * 300], ""),
     (["construct", "x" * 300, "suite"], ""),
-    (["run", "suite", "--method", "warm"], "--method: 'warm' is not one of contextual, paper"),
     (["run", "suite", "--resume", "runs/done"], "name the suite to run"),
     (["construct", "mlp"], "name a run of a suite"),
     (["construct", "runs/done"], "name models, or all, as in charact bricks construct all runs/done"),
