@@ -83,6 +83,14 @@ def test_arguments_that_a_schema_has_are_taken(call: Layer) -> None:
     (layer("bernoulli_.float", X, 0.5, generator={"device": True}), "'generator' that is no"),
     (layer("random_.from", X, **{"from": 0, "to": 5}), "an unknown or repeated argument 'from'"),
     (layer("relu.default", X, outputs=(1, 2)), "2 results, but returns one"),
+    (layer("nothing.default", X), "a brick may not call operator aten.nothing.default"),
+    (layer("relu.nothing", X), "has no operator aten.relu.nothing"), (layer("__class__.mro"), "a brick may not call"),
+    (layer("relu.__class__", X), "has no operator aten.relu.__class__"),
+    (Layer("prim.device.default", [X], {}, (2,), False), "a brick may not call"),
+    (layer("relu.default", X, **{"x=print(1) or x": 1}), "an unknown or repeated argument"),
+    (layer("relu.default", {"dtype": "relu"}), "that is not a Tensor"),
+    (layer("relu.default", {"code": "print(1)"}), "that is not a Tensor"),
+    (layer("relu.default", {"float": "1"}), "that is not a Tensor"),
 ])
 def test_other_arguments_are_refused_in_one_line(call: Layer, words: str) -> None:
     with pytest.raises(UserError) as caught:

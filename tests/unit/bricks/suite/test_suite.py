@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -127,22 +128,13 @@ def test_all_files_bear_one_time_and_stand_in_the_order_of_their_names(tmp_path:
     assert listed == sorted(path.stem for path in (place / "bricks").iterdir())
 
 
-def test_what_a_kill_left_behind_is_taken_away(suite: Path) -> None:
+def test_what_a_kill_left_behind_is_removed(suite: Path) -> None:
     (suite / "bricks" / "0123456789abcdef.json").write_text("{}")
     (suite / "bricks" / ".0123").write_text("{}")
-    kept = set(write(suite, hand("other")).bricks)
-    assert {path.name for path in (suite / "bricks").iterdir()} == {f"{brick}.json" for brick in kept}
-
-
-def test_bricks_without_an_index_are_begun_anew(suite: Path) -> None:
-    (suite / "suite.json").unlink()
-    assert set(write(suite, hand()).bricks) == {path.stem for path in (suite / "bricks").iterdir()}
-
-
-def test_an_index_that_a_kill_left_half_written_is_in_nobody_s_way(suite: Path) -> None:
     (suite / "suite.json").rename(suite / f".{'0' * 16}")
     assert check_place(suite, 2, "chains") is None
-    write(suite, hand())
+    kept = set(write(suite, hand("other")).bricks)
+    assert {path.name for path in (suite / "bricks").iterdir()} == {f"{brick}.json" for brick in kept}
     assert {path.name for path in suite.iterdir()} == {"bricks", "suite.json"}
 
 
@@ -182,52 +174,44 @@ def test_another_directory_is_not_written_into(tmp_path: Path) -> None:
     assert check_place(tmp_path / "new", 1, "chains") is None
 
 
-def broken(suite: Path, how: str) -> None:
-    index = suite / "suite.json"
-    entry = json.loads(index.read_text())
-    brick = suite / "bricks" / f"{next(iter(entry['bricks']))}.json"
-    if how == "missing":
-        brick.unlink()
-    elif how == "tampered brick":
-        brick.write_text(brick.read_text().replace("conv2d", "conv1d").replace("relu", "tanh").replace("add", "sub"))
-    elif how == "tampered index":
-        index.write_text(index.read_text().replace('"g": 2', '"g": 4'))
-    elif how == "newer":
-        index.write_text(index.read_text().replace('"schema_version": 1', '"schema_version": 99'))
-    elif how == "other format":
-        index.write_text('{"format": "other", "schema_version": 1}')
-    elif how == "no JSON":
-        index.write_text("{")
-    elif how == "not a number":
-        index.write_text(index.read_text().replace('"g": 2', '"g": NaN'))
-    elif how == "deep":
-        index.write_text("[" * 100_000)
-    elif how == "absent":
-        shutil.rmtree(suite)
-    elif how == "renamed":
-        # The index is rewritten as well: only the content tells.
-        other = "0" * 16
-        brick.rename(suite / "bricks" / f"{other}.json")
-        entries = {other if name == brick.stem else name: each for name, each in entry["bricks"].items()}
+def changed(old: str, new: str) -> Callable[[Path, Path], object]:
+    """Replace a text of the index."""
+    return lambda index, brick: index.write_text(index.read_text().replace(old, new))
+
+
+def rewritten(change: Callable[[dict[str, Any], str], object]) -> Callable[[Path, Path], object]:
+    """Change the index's entries, and its hash with them."""
+    def write_index(index: Path, brick: Path) -> None:
+        entries = json.loads(index.read_text())["bricks"]
+        change(entries, brick.stem)
         index.write_bytes(index_bytes(2, "chains", "2.13.0", entries))
-    elif how == "misnamed":
-        entry["bricks"][brick.stem]["layer_types"] = "<script>"
-        index.write_bytes(index_bytes(2, "chains", "2.13.0", entry["bricks"]))
-    elif how == "incomplete":
-        entry["bricks"][brick.stem].pop("mode")
-        index.write_bytes(index_bytes(2, "chains", "2.13.0", entry["bricks"]))
+
+    return write_index
 
 
-@pytest.mark.parametrize(("how", "told"), [
-    ("missing", "is missing from"), ("tampered brick", "does not match the suite's index"),
-    ("tampered index", "changed after it was written"), ("newer", "update charact"),
-    ("other format", "not part of a suite"), ("no JSON", "not part of a suite"),
-    ("not a number", "not part of a suite"), ("deep", "not part of a suite"),
-    ("absent", "no suite of bricks in"), ("renamed", "holds brick"), ("incomplete", "not part of a suite"),
-    ("misnamed", "not part of a suite"),
+def renamed(index: Path, brick: Path) -> None:
+    brick.rename(brick.with_stem("0" * 16))
+    rewritten(lambda entries, name: entries.update({"0" * 16: entries.pop(name)}))(index, brick)
+
+
+@pytest.mark.parametrize(("breaks", "told"), [
+    (lambda index, brick: brick.unlink(), "is missing from"),
+    (lambda index, brick: brick.write_text(brick.read_text().replace("outputs", "output")), "does not match the suite"),
+    (changed('"g": 2', '"g": 4'), "changed after it was written"),
+    (changed('"schema_version": 1', '"schema_version": 99'), "update charact"),
+    (lambda index, brick: index.write_text('{"format": "other", "schema_version": 1}'), "not part of a suite"),
+    (lambda index, brick: index.write_text("{"), "not part of a suite"),
+    (changed('"g": 2', '"g": NaN'), "not part of a suite"),
+    (lambda index, brick: index.write_text("[" * 100_000), "not part of a suite"),
+    (lambda index, brick: shutil.rmtree(index.parent), "no suite of bricks in"), (renamed, "holds brick"),
+    (rewritten(lambda entries, name: entries[name].update(layer_types="<script>")), "not part of a suite"),
+    (rewritten(lambda entries, name: entries[name].pop("mode")), "not part of a suite"),
+    (rewritten(lambda entries, name: entries[name].update(num_layers=-1)), "Expected `int` >= 0"),
+    (rewritten(lambda entries, name: entries[name].update(batch_sizes=[-8])), "Expected `int` >= 0"),
+    (lambda index, brick: index.write_bytes(index_bytes(-1, "chains", "2.13.0", {})), "Expected `int` >= 0"),
 ])  # fmt: skip
-def test_what_is_broken_is_refused_in_one_line(suite: Path, how: str, told: str) -> None:
-    broken(suite, how)
+def test_what_is_broken_is_refused_in_one_line(suite: Path, breaks: Callable[[Path, Path], object], told: str) -> None:
+    breaks(suite / "suite.json", next((suite / "bricks").iterdir()))
     with pytest.raises(UserError, match=told) as caught:
         read_all(suite)
     assert "\n" not in str(caught.value)
@@ -237,11 +221,6 @@ def read_all(suite: Path) -> None:
     loaded = load_suite(suite)
     for name in loaded.bricks:
         loaded.brick(name)
-
-
-def test_a_brick_that_is_not_there_is_named(suite: Path) -> None:
-    with pytest.raises(UserError, match="has no brick feedfeedfeedfeed"):
-        load_suite(suite).brick("feedfeedfeedfeed")
 
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -312,10 +291,12 @@ def test_no_compositions_are_told(tmp_path: Path) -> None:
         load_compositions(tmp_path)
 
 
-def test_a_brick_file_is_found_by_its_identifier(suite: Path) -> None:
+def test_bricks_are_named_by_their_identifiers(suite: Path) -> None:
     loaded = load_suite(suite)
     assert all(brick_path(suite, name).exists() for name in loaded.bricks)
     assert replace(loaded, path=Path(".")).name == Path.cwd().name
+    with pytest.raises(UserError, match="has no brick feedfeedfeedfeed"):
+        loaded.brick("feedfeedfeedfeed")
 
 
 def test_a_name_that_is_longer_than_a_file_s_is_kept_whole_inside(tmp_path: Path) -> None:
@@ -362,13 +343,3 @@ class TestLimits:
         entry["inputs"][0] |= {"shape": [4], "stride": [1], **change}
         with pytest.raises(ValueError, match=r"\w"):
             brick_from_json(entry)
-
-
-@pytest.mark.parametrize(("g", "change"), [(-1, {}), (2, {"num_layers": -1}), (2, {"batch_sizes": [-8]})])
-def test_an_index_with_impossible_numbers_is_refused(suite: Path, g: int, change: dict[str, Any]) -> None:
-    """Its digest is right, as in a file that somebody made."""
-    whole = load_suite(suite)
-    entries: Any = {name: {**entry, **change} for name, entry in whole.bricks.items()}
-    (suite / "suite.json").write_bytes(index_bytes(g, whole.method, whole.torch, entries))
-    with pytest.raises(UserError, match="Expected `int` >= 0"):
-        load_suite(suite)
