@@ -1,6 +1,9 @@
 from pathlib import Path
+from types import SimpleNamespace
 
+import psutil
 import pytest
+import torch
 
 from charact.measure import capabilities
 from charact.measure.capabilities import Check
@@ -66,8 +69,6 @@ def test_a_source_that_counts_is_shown_with_when_and_at_what_cost() -> None:
 
 
 def test_ceilings_are_looked_for_with_the_present_threads(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    import torch
-
     check = by_name(capabilities.ceiling_checks({}))["ceilings of cpu"]
     assert (check.status, check.remedy) == ("ok", None)
     assert check.finding.endswith(f", with {torch.get_num_threads()} threads")
@@ -102,8 +103,6 @@ def test_bf16_on_the_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: 
 ])
 def test_other_processes_above_a_quarter_of_the_cores_are_noise(
         monkeypatch: pytest.MonkeyPatch, busy_cores: float, policy: str | None, load: str, openmp: str) -> None:
-    import psutil
-
     if policy is None:
         monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
     else:
@@ -118,8 +117,6 @@ def test_other_processes_above_a_quarter_of_the_cores_are_noise(
 
 @pytest.mark.parametrize(("num_threads", "status"), [(2, "ok"), (3, "limited")])
 def test_more_threads_than_cores_are_noise(monkeypatch: pytest.MonkeyPatch, num_threads: int, status: str) -> None:
-    import torch
-
     monkeypatch.setattr(capabilities, "usable_cores", lambda: 2)
     monkeypatch.setattr(torch, "get_num_threads", lambda: num_threads)
     check = by_name(capabilities.noise_checks())["threads"]
@@ -129,9 +126,5 @@ def test_more_threads_than_cores_are_noise(monkeypatch: pytest.MonkeyPatch, num_
 
 @pytest.mark.parametrize(("used_bytes", "status"), [(0, "ok"), (250_000_000, "limited")])
 def test_memory_that_was_swapped_out_is_noise(monkeypatch: pytest.MonkeyPatch, used_bytes: int, status: str) -> None:
-    from types import SimpleNamespace
-
-    import psutil
-
     monkeypatch.setattr(psutil, "swap_memory", lambda: SimpleNamespace(used=used_bytes))
     assert by_name(capabilities.noise_checks())["swap"].status == status

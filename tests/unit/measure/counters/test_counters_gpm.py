@@ -44,12 +44,6 @@ def test_the_sampler_makes_rows_of_it(stub_nvml: StubNvml) -> None:
     assert {row["value"] for row in found["rows"] if row["counter"] == "sm_utilization_frac"} == {0.8}
 
 
-def test_occupancy_is_the_one_counter_that_is_inferred() -> None:
-    methods = {counter.name: counter.method for counter in GpmCounters.counters}
-    assert [name for name, method in methods.items() if method != "sampled"] == ["warp_occupancy_frac"]
-    assert methods["warp_occupancy_frac"] == "estimated"
-
-
 @pytest.mark.parametrize(("uuid", "visible"), [(INSTANCE, ""), (DIVIDED, f"MIG-{INSTANCE}")])
 def test_an_instance_has_counters_of_its_own(stub_nvml: StubNvml, uuid: str, visible: str) -> None:
     found = stub_nvml.ask("read", "gpm", uuid, visible=visible, pauses=[SHOWN_S, WINDOW_S])

@@ -226,31 +226,22 @@ def test_an_h100_held_weights_input_and_one_block_of_cublas() -> None:
     assert allocator.allocated_bytes == 214_877_184
 
 
-@pytest.mark.parametrize(("target", "one"), [(A100, 8_519_680), (V100, 8_519_680), (H100, 32 * MIB)])
-def test_cublas_keeps_a_block_for_each_thread_that_multiplies(target: Any, one: int) -> None:
-    forward, backward = (Op("aten::mm", phase, None) for phase in ("forward", "backward"))
-    none = Op("aten::relu", "backward", None)
-    assert held(AllocationTrace(ops=[none]), target) == []
-    assert held(AllocationTrace(ops=[forward, forward, none]), target) == [one]
-    assert held(AllocationTrace(ops=[forward, backward]), target) == [one, one]
-
-
-@pytest.mark.parametrize(("version", "name", "sizes"), [
-    ("2.10.0", "a100-80gb", [8_519_680, MIB]), ("2.10.0", "h100-80gb", [32 * MIB, MIB]),
-    ("2.10.0", "b200", [8_519_680, MIB]), ("2.11.0", "h200", [32 * MIB, MIB]), ("2.12.0", "b200", [32 * MIB]),
-    ("2.12.0", "rtx5090", [32 * MIB]), ("2.12.0", "rtx4090", [8_519_680]),
+@pytest.mark.parametrize(("version", "target", "of_mm", "of_bias"), [
+    ("2.10.0", A100, 8_519_680, MIB), ("2.10.0", V100, 8_519_680, MIB), ("2.10.0", H100, 32 * MIB, MIB),
+    ("2.10.0", target_like("b200"), 8_519_680, MIB), ("2.11.0", H200, 32 * MIB, MIB),
+    ("2.12.0", target_like("b200"), 32 * MIB, 0), ("2.12.0", target_like("rtx5090"), 32 * MIB, 0),
+    ("2.12.0", target_like("rtx4090"), 8_519_680, 0),
+    ("2.12.0", replace(A100, rocm_architecture="gfx942"), 128 * MIB, 76 * MIB),
 ])
-def test_cublas_workspaces_depend_on_the_version(version: str, name: str, sizes: list[int],
-                                                 monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cublas_keeps_a_block_for_each_thread_that_multiplies(version: str, target: Any, of_mm: int, of_bias: int,
+                                                              monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "__version__", TorchVersion(version))
-    assert held(AllocationTrace(ops=[Op("aten::addmm", "forward", None)]), target_like(name)) == sizes
-    assert held(AllocationTrace(ops=[Op("aten::mm", "forward", None)]), target_like(name)) == sizes[:1]
-
-
-def test_rocm_has_a_workspace_for_biases() -> None:
-    target = replace(A100, rocm_architecture="gfx942")
-    assert held(AllocationTrace(ops=[Op("aten::addmm", "forward", None)]), target) == [128 * MIB, 76 * MIB]
-    assert held(AllocationTrace(ops=[Op("aten::mm", "forward", None)]), target) == [128 * MIB]
+    forward, backward = (Op("aten::mm", phase, None) for phase in ("forward", "backward"))
+    none, bias = Op("aten::relu", "backward", None), Op("aten::addmm", "forward", None)
+    assert held(AllocationTrace(ops=[none]), target) == []
+    assert held(AllocationTrace(ops=[forward, forward, none]), target) == [of_mm]
+    assert held(AllocationTrace(ops=[forward, backward]), target) == [of_mm, of_mm]
+    assert held(AllocationTrace(ops=[bias]), target) == [of_mm, *([of_bias] if of_bias else [])]
 
 
 @pytest.mark.parametrize(("rows", "columns", "seen"), [

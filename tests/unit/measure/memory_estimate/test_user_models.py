@@ -1,5 +1,8 @@
 """Predictions of models that are not ours, with all that people put into theirs."""
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
 from support.predictions import CPU, measured_peak, predicted, real_trace, tensor_peak
@@ -28,48 +31,35 @@ class Deep(nn.Module):
         return x
 
 
-class Attending(nn.Module):
+class Own(nn.Module):
+    """A layer with a forward pass of its own."""
+
+    def __init__(self, layer: nn.Module, forward: Callable[[Any, torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.layer, self._forward = layer, forward
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self._forward(self.layer, x)
+
+
+def attending() -> nn.Module:
     """Whose inference is one operator, which needs the square of the length inside."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.attention = nn.MultiheadAttention(64, 4, batch_first=True)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.attention(x, x, x)[0]
+    return Own(nn.MultiheadAttention(64, 4, batch_first=True), lambda layer, x: layer(x, x, x)[0])
 
 
-class Recurrent(nn.Module):
+def recurrent() -> nn.Module:
     """Steps that C++ takes, and a layer over sequences whose numbers do not lie one after the other."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.GRU(32, 64, batch_first=True)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.layer(x)[0]
+    return Own(nn.GRU(32, 64, batch_first=True), lambda layer, x: layer(x)[0])
 
 
-class Padded(nn.Module):
+def padded() -> nn.Module:
     """Layers that do nothing in inference, and an operator whose gradient has a kernel of its own."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layers = nn.Sequential(*(nn.Sequential(nn.Linear(64, 64), nn.SiLU(), nn.Dropout(0.5)) for _ in range(3)))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.layers(x)
+    return nn.Sequential(*(nn.Sequential(nn.Linear(64, 64), nn.SiLU(), nn.Dropout(0.5)) for _ in range(3)))
 
 
-class OneSize(nn.Module):
+def one_size() -> nn.Module:
     """Takes no other size than 40."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(40 * 64, 10)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.layer(x.flatten(1))
+    return nn.Sequential(nn.Flatten(), nn.Linear(40 * 64, 10))
 
 
 class Typed(nn.Module):
@@ -86,59 +76,32 @@ class Typed(nn.Module):
         return self.layer(x) @ self.scale.to(x.dtype) @ self.waves.real.to(x.dtype)
 
 
-class Lazy(nn.Module):
+def lazy() -> nn.Module:
     """Learns its shapes from its input."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.LazyLinear(10)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.layer(x)
+    return nn.Sequential(nn.LazyLinear(10))
 
 
-class Sparse(nn.Module):
+def sparse() -> nn.Module:
     """Whose gradients are as large as there are different words."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.words = nn.Embedding(100, 8, sparse=True)
-
-    def forward(self, words: torch.Tensor) -> torch.Tensor:
-        return self.words(words)
+    return nn.Sequential(nn.Embedding(100, 8, sparse=True))
 
 
 MADE_BEFORE = torch.ones(8)
 
 
-class Outside(nn.Module):
+def outside() -> nn.Module:
     """Uses a tensor that was there before."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(8, 8)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.layer(x) + MADE_BEFORE
+    return Own(nn.Linear(8, 8), lambda layer, x: layer(x) + MADE_BEFORE)
 
 
-class Reading(Outside):
+def reading() -> nn.Module:
     """Leaves PyTorch."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.layer(x) * float(x.numpy().sum())
+    return Own(nn.Linear(8, 8), lambda layer, x: layer(x) * float(x.numpy().sum()))
 
 
-class Choosing(nn.Module):
+def choosing() -> nn.Module:
     """Keeps what is positive: how many that is, only numbers tell."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(8, 8)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        y = self.layer(x)
-        return y[y > 0]
+    return Own(nn.Linear(8, 8), lambda layer, x: layer(x)[layer(x) > 0])
 
 
 @torch.library.custom_op("charact_tests::no_fake", mutates_args=())
@@ -147,15 +110,15 @@ def no_fake(x: torch.Tensor) -> torch.Tensor:
     return x.clone()
 
 
-class Special(nn.Module):
+def special() -> nn.Module:
     """Calls it."""
+    return Own(nn.Linear(8, 8), lambda layer, x: no_fake(layer(x)))
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(8, 8)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return no_fake(self.layer(x))
+def copied() -> nn.Module:
+    """Layers that are deep copies of one, whose loss is over many outputs."""
+    layer = nn.TransformerEncoderLayer(32, 2, 64, batch_first=True)
+    return nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
 
 
 def own_case(name: str, spec: str, size: int, batch: int, arguments: str = "", mode: str = "train",
@@ -174,9 +137,9 @@ def test_checkpointing_trades_memory_for_work() -> None:
 
 @pytest.mark.slow_variants
 @pytest.mark.parametrize("case", [
-    own_case("Attending", "Sx64", 150, 6, mode="infer"), own_case("Recurrent", "Sx32", 60, 8, mode="infer"),
-    own_case("Padded", "Sx64", 60, 8, mode="infer"), own_case("Padded", "Sx64", 60, 8),
-    own_case("OneSize", "Sx64", 40, 4), own_case("Typed", "Sx64", 60, 8),
+    own_case("attending", "Sx64", 150, 6, mode="infer"), own_case("recurrent", "Sx32", 60, 8, mode="infer"),
+    own_case("padded", "Sx64", 60, 8, mode="infer"), own_case("padded", "Sx64", 60, 8),
+    own_case("one_size", "Sx64", 40, 4), own_case("Typed", "Sx64", 60, 8),
 ], ids=lambda case: case.id)  # fmt: skip
 def test_models_of_others(case: Case) -> None:
     prediction, measured = predicted(case), measured_peak(case)
@@ -192,9 +155,9 @@ def test_numbers_of_a_chosen_type_become_of_the_case_s() -> None:
 
 
 @pytest.mark.parametrize(("name", "spec", "why"), [
-    ("Choosing", "Sx8", "aten.nonzero"), ("Special", "Sx8", r"charact_tests.no_fake.* no fake kernel"),
-    ("Reading", "Sx8", r"its \.numpy\(\) reads"), ("Outside", "Sx8", "aten.add.Tensor gets a tensor"),
-    ("Lazy", "Sx8", "lazy layers"), ("Sparse", "int64[100] S", "sparse tensors"),
+    ("choosing", "Sx8", "aten.nonzero"), ("special", "Sx8", r"charact_tests.no_fake.* no fake kernel"),
+    ("reading", "Sx8", r"its \.numpy\(\) reads"), ("outside", "Sx8", "aten.add.Tensor gets a tensor"),
+    ("lazy", "Sx8", "lazy layers"), ("sparse", "int64[100] S", "sparse tensors"),
 ])  # fmt: skip
 def test_what_cannot_be_predicted_says_why(name: str, spec: str, why: str) -> None:
     with pytest.raises(CannotEstimate, match=rf"{why}.*--measure") as caught:
@@ -202,20 +165,8 @@ def test_what_cannot_be_predicted_says_why(name: str, spec: str, why: str) -> No
     assert "\n" not in str(caught.value)
 
 
-class Copied(nn.Module):
-    """Layers that are deep copies of one, whose loss is over many outputs."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        layer = nn.TransformerEncoderLayer(32, 2, 64, batch_first=True)
-        self.layers = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.layers(x)
-
-
 def test_copied_layers_and_a_mean_that_keeps_its_terms() -> None:
-    workload = own_model(f"{__name__}:Copied", "", parse_input_spec("Sx32 -> Sx32"), "mse_loss", "Adam", 0.01)
+    workload = own_model(f"{__name__}:copied", "", parse_input_spec("Sx32 -> Sx32"), "mse_loss", "Adam", 0.01)
     case = Case(workload.prepare(), 30, 4, "train", "fp32", CPU, DataRequest())
     assert predicted(case).peak_bytes == pytest.approx(measured_peak(case), rel=1e-3)
 

@@ -7,6 +7,7 @@ import struct
 import sys
 import zipfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -59,33 +60,25 @@ def refusal(path: Path, model: nn.Module | None = None) -> str:
     return str(caught.value)
 
 
+def save_weights_of(state: State, path: Path) -> None:
+    model = network(3)
+    model.load_state_dict(state)
+    save_weights(model, path)
+
+
 class TestRoundTrip:
-    def test_saved_weights_come_back_equal(self, tmp_path: Path) -> None:
+    @pytest.mark.parametrize(("name", "save"), [
+        ("w.pt", save_weights_of), ("w.pth", partial(torch.save, _use_new_zipfile_serialization=False)),
+        ("w.safetensors", lambda state, path: pytest.importorskip("safetensors.torch").save_file(state, path)),
+        *(("w.pt", lambda state, path, place=place: torch.save({"epoch": 3, place: state, "lr": 0.1}, path))
+          for place in ("model", "state_dict", "weights")),
+    ], ids=["own", "older format of torch", "safetensors", "checkpoint: model", "state_dict", "weights"])
+    def test_saved_weights_come_back_equal(self, tmp_path: Path, name: str, save: Callable[[Any, Path], Any]) -> None:
         saved, loaded = network(1), network(2)
-        save_weights(saved, tmp_path / "w.pt")
-        load_weights(loaded, tmp_path / "w.pt")
+        save(saved.state_dict(), tmp_path / name)
+        load_weights(loaded, tmp_path / name)
         assert_equal(loaded, saved)
-        assert [path.name for path in tmp_path.iterdir()] == ["w.pt"]
-
-    @pytest.mark.parametrize("place", ["model", "state_dict", "weights"])
-    def test_a_checkpoint_that_holds_them_among_other_things(self, tmp_path: Path, place: str) -> None:
-        saved, loaded = network(1), network(2)
-        torch.save({"epoch": 3, place: saved.state_dict(), "optimizer": {"lr": 0.1}}, tmp_path / "w.pt")
-        load_weights(loaded, tmp_path / "w.pt")
-        assert_equal(loaded, saved)
-
-    def test_the_older_format_of_torch(self, tmp_path: Path) -> None:
-        saved, loaded = network(1), network(2)
-        torch.save(saved.state_dict(), tmp_path / "w.pth", _use_new_zipfile_serialization=False)
-        load_weights(loaded, tmp_path / "w.pth")
-        assert_equal(loaded, saved)
-
-    def test_safetensors(self, tmp_path: Path) -> None:
-        safetensors = pytest.importorskip("safetensors.torch")
-        saved, loaded = network(1), network(2)
-        safetensors.save_file(saved.state_dict(), tmp_path / "w.safetensors")
-        load_weights(loaded, tmp_path / "w.safetensors")
-        assert_equal(loaded, saved)
+        assert [path.name for path in tmp_path.iterdir()] == [name]
 
     def test_shared_weights_that_safetensors_stores_once(self, tmp_path: Path) -> None:
         safetensors = pytest.importorskip("safetensors.torch")
