@@ -119,9 +119,14 @@ def precision_checks(cpuinfo: Path = Path("/proc/cpuinfo")) -> list[Check]:
     from charact.execution.precision import unsupported_reason
 
     group, native = "Precision", native_bf16(cpuinfo)
+    lacking, remedy = "no bf16 instructions", "measure it on a newer CPU or a GPU"
+    if limit := onednn_limit():
+        lacking = f"the environment limits oneDNN to {limit}, without bf16 instructions"
+        remedy = "unset ONEDNN_MAX_CPU_ISA DNNL_MAX_CPU_ISA"
     checks = [
         Check(group, "bf16 on the CPU", "ok", f"native ({', '.join(native)})") if native
-        else Check(group, "bf16 on the CPU", "limited", *_without_bf16_instructions()),
+        else Check(group, "bf16 on the CPU", "limited",
+                   f"{lacking}: slower than fp32, and an LSTM runs with AVX-512 only", remedy),
         *(Check(group, f"{name} on the CPU", "n/a", unsupported_reason(name, torch.device("cpu")) or "")
           for name in ("fp16", "tf32")),
     ]
@@ -134,23 +139,35 @@ def precision_checks(cpuinfo: Path = Path("/proc/cpuinfo")) -> list[Check]:
     return checks
 
 
-def _without_bf16_instructions() -> tuple[str, str]:
-    """Return what bf16 is like on a CPU without instructions for it, and the remedy."""
-    finding = "slower than fp32, and an LSTM runs with AVX-512 only"
-    if limit := onednn_limit():
-        return (f"the environment limits oneDNN to {limit}, without bf16 instructions: {finding}",
-                "unset ONEDNN_MAX_CPU_ISA DNNL_MAX_CPU_ISA")
-    return f"no bf16 instructions: {finding}", "measure it on a newer CPU or a GPU"
-
-
 def noise_checks() -> list[Check]:
     """Return sources of timing noise: more threads than cores, other processes, swapped memory."""
     import psutil
     import torch
 
-    cores, busy_cores = usable_cores(), cores_in_use(_LOAD_WINDOW_S)
-    return [_threads(torch.get_num_threads(), cores), _load(busy_cores, cores),
-            _spinning(os.environ.get("OMP_WAIT_POLICY"), busy_cores, cores), _swap(psutil.swap_memory().used)]
+    group, cores, busy_cores = "Noise", usable_cores(), cores_in_use(_LOAD_WINDOW_S)
+    num_threads, policy = torch.get_num_threads(), os.environ.get("OMP_WAIT_POLICY")
+    swapped_bytes, is_loaded = psutil.swap_memory().used, busy_cores > NOISY_LOAD_FRAC * cores
+    origin = "OMP_NUM_THREADS" if "OMP_NUM_THREADS" in os.environ else "torch's default"
+    threads = f"{num_threads} on {cores} usable cores ({origin})"
+    load = f"other processes keep {busy_cores:.1f} of {cores} cores busy"
+    spinning = f"spin while they wait (OMP_WAIT_POLICY {policy or 'not set'})"
+    if policy is not None and policy.lower() == "passive":
+        openmp = Check(group, "OpenMP threads", "ok", "sleep while they wait (OMP_WAIT_POLICY=PASSIVE)")
+    elif is_loaded:
+        openmp = Check(group, "OpenMP threads", "limited", f"{spinning}: many times slower while other processes run",
+                       "export OMP_WAIT_POLICY=PASSIVE")
+    else:
+        openmp = Check(group, "OpenMP threads", "ok", f"{spinning}: harmless while the cores are free")
+    return [
+        Check(group, "threads", "ok", threads) if num_threads <= cores else
+        Check(group, "threads", "limited", threads, f"--threads {cores}: more threads wait for each other"),
+        Check(group, "load now", "limited", f"{load}: times will vary", "wait until they end") if is_loaded else
+        Check(group, "load now", "ok", load),
+        openmp,
+        Check(group, "swap", "limited", f"{quantity(swapped_bytes, 'B')} swapped out: page faults in timed code",
+              "end programs that use much memory, then sudo swapoff -a && sudo swapon -a") if swapped_bytes else
+        Check(group, "swap", "ok", "none in use"),
+    ]
 
 
 def cores_in_use(window_s: float) -> float:
@@ -158,38 +175,6 @@ def cores_in_use(window_s: float) -> float:
     import psutil
 
     return psutil.cpu_percent(interval=window_s) / 100 * (psutil.cpu_count() or 1)
-
-
-def _threads(num_threads: int, cores: int) -> Check:
-    origin = "OMP_NUM_THREADS" if "OMP_NUM_THREADS" in os.environ else "torch's default"
-    finding = f"{num_threads} on {cores} usable cores ({origin})"
-    if num_threads > cores:
-        return Check("Noise", "threads", "limited", finding, f"--threads {cores}: more threads wait for each other")
-    return Check("Noise", "threads", "ok", finding)
-
-
-def _load(busy_cores: float, cores: int) -> Check:
-    finding = f"other processes keep {busy_cores:.1f} of {cores} cores busy"
-    if busy_cores > NOISY_LOAD_FRAC * cores:
-        return Check("Noise", "load now", "limited", f"{finding}: times will vary", "wait until they end")
-    return Check("Noise", "load now", "ok", finding)
-
-
-def _spinning(policy: str | None, busy_cores: float, cores: int) -> Check:
-    if policy is not None and policy.lower() == "passive":
-        return Check("Noise", "OpenMP threads", "ok", "sleep while they wait (OMP_WAIT_POLICY=PASSIVE)")
-    finding = f"spin while they wait (OMP_WAIT_POLICY {policy or 'not set'})"
-    if busy_cores > NOISY_LOAD_FRAC * cores:
-        return Check("Noise", "OpenMP threads", "limited", f"{finding}: many times slower while other processes run",
-                     "export OMP_WAIT_POLICY=PASSIVE")
-    return Check("Noise", "OpenMP threads", "ok", f"{finding}: harmless while the cores are free")
-
-
-def _swap(used_bytes: int) -> Check:
-    if used_bytes:
-        return Check("Noise", "swap", "limited", f"{quantity(used_bytes, 'B')} swapped out: page faults in timed code",
-                     "end programs that use much memory, then sudo swapoff -a && sudo swapon -a")
-    return Check("Noise", "swap", "ok", "none in use")
 
 
 def view_checks() -> list[Check]:

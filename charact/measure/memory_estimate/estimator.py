@@ -41,26 +41,13 @@ class MemoryEstimate:
     rows: list[dict[str, Any]]
     """Rows of the table `memory`."""
     facts: PredictionPass
-
-    @property
-    def peak_bytes(self) -> int:
-        """Return the peak of memory allocated through PyTorch's allocator."""
-        return int(self.facts.peak_bytes or 0)
-
-    @property
-    def low_bytes(self) -> int:
-        """Return the lower bound of the peak."""
-        return int(self.facts.low_bytes or 0)
-
-    @property
-    def high_bytes(self) -> int:
-        """Return the upper bound of the peak."""
-        return int(self.facts.high_bytes or 0)
-
-    @property
-    def needed_bytes(self) -> int:
-        """Return the memory that the device must have: upper bounds of reserved memory and CUDA context."""
-        return int(self.facts.needed_bytes or 0)
+    peak_bytes: int
+    """Peak of memory allocated through PyTorch's allocator."""
+    low_bytes: int
+    high_bytes: int
+    """Bounds of the peak."""
+    needed_bytes: int
+    """Memory that the device must have: upper bounds of reserved memory and CUDA context."""
 
 
 class Estimator:
@@ -160,4 +147,5 @@ def _estimate(trace: AllocationTrace, target: Target, started: float, *, tf32: b
         reserved_peak_bytes=likely.reserved_bytes, context_bytes=target.context_bytes if on_cuda else None,
         needed_bytes=needed, device=target.name, device_memory_bytes=target.memory_bytes,
         fits=None if target.memory_bytes is None else needed <= target.memory_bytes,
-        workspaces=known_by, uncertain=sorted(inner.uncertain), duration_s=time.perf_counter() - started))
+        workspaces=known_by, uncertain=sorted(inner.uncertain), duration_s=time.perf_counter() - started),
+        peak.total_bytes, least, most, needed)

@@ -103,7 +103,7 @@ def flop_pass(case: Case, batch: Any) -> tuple[list[dict[str, Any]], FlopPass]:
         counter = _Counter(loop.model)
         with counter:
             loop.iteration(counter.mark)
-    return counter.rows(), FlopPass("ok", uncounted=sorted(counter.uncounted))
+    return counter.work.rows(), FlopPass("ok", uncounted=sorted(counter.work.uncounted))
 
 
 def work_of(call: Callable[[], Any]) -> tuple[float | None, float, list[str]]:
@@ -114,9 +114,34 @@ def work_of(call: Callable[[], Any]) -> tuple[float | None, float, list[str]]:
     counter = _Counter(nn.Module())
     with counter:
         call()
-    rows = counter.rows()
+    rows = counter.work.rows()
     counted = [row["flop"] for row in rows if row["flop"] is not None]
-    return sum(counted) if counted else None, sum(row["bytes"] for row in rows), sorted(counter.uncounted)
+    return sum(counted) if counted else None, sum(row["bytes"] for row in rows), sorted(counter.work.uncounted)
+
+
+class Work:
+    """FLOP and bytes of an iteration by phase, layer and operator."""
+
+    def __init__(self) -> None:
+        self.uncounted: set[str] = set()
+        """Operators with much work but no formula."""
+        self._totals: dict[tuple[Any, ...], list[Any]] = defaultdict(lambda: [0, None, 0])
+
+    def add(self, phase: str, layer: str | None, operator: str, flop: float | None, num_bytes: float) -> None:
+        """Add a call; its FLOP are None if there is no formula."""
+        total = self._totals[phase, layer, operator]
+        total[0] += 1
+        total[2] += num_bytes
+        if flop is not None:
+            total[1] = (total[1] or 0.0) + flop
+        elif operator_type(operator) in NEEDS_FORMULA:
+            self.uncounted.add(operator)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return rows of the table `flop`."""
+        return [{"phase": phase, "layer": layer, "operator": operator, "operator_type": operator_type(operator),
+                 "num_calls": num_calls, "flop": flop, "bytes": float(num_bytes)}
+                for (phase, layer, operator), (num_calls, flop, num_bytes) in self._totals.items()]
 
 
 class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -124,17 +149,8 @@ class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._phase = "data"
-        self.uncounted: set[str] = set()
-        self._layer = RunningLayer(model)
-        self._totals: dict[tuple[Any, ...], list[Any]] = defaultdict(lambda: [0, None, 0])
-
-    def rows(self) -> list[dict[str, Any]]:
-        return [
-            {"phase": phase, "layer": layer, "operator": operator, "operator_type": operator_type(operator),
-             "num_calls": num_calls, "flop": flop, "bytes": float(num_bytes)}
-            for (phase, layer, operator), (num_calls, flop, num_bytes) in self._totals.items()
-        ]
+        self.work = Work()
+        self._phase, self._layer = "data", RunningLayer(model)
 
     @contextlib.contextmanager
     def mark(self, phase: str) -> Iterator[None]:
@@ -155,13 +171,8 @@ class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         operator = f"{func.namespace}::{func._overloadpacket.__name__}"
         if func.is_view or operator_type(operator) == "view":  # such as transpose_, whose is_view is False
             return outputs
-        total = self._totals[self._phase, self._layer.name(), operator]
-        total[0] += 1
-        total[2] += moved_bytes(operator, args, kwargs, outputs)
-        if formula is not None:
-            total[1] = (total[1] or 0.0) + float(formula(*args, **kwargs, out_val=outputs))
-        elif operator_type(operator) in NEEDS_FORMULA:
-            self.uncounted.add(operator)
+        flop = None if formula is None else float(formula(*args, **kwargs, out_val=outputs))
+        self.work.add(self._phase, self._layer.name(), operator, flop, moved_bytes(operator, args, kwargs, outputs))
         return outputs
 
 

@@ -9,14 +9,13 @@ import torch
 from torch.profiler import profile
 from torch.utils._python_dispatch import _disable_current_modes
 
-from charact.core.operator_types import operator_type
 from charact.execution.precision import float32_settings
 from charact.measure.passes.event_tree import EventTree, Operator
-from charact.measure.passes.flops import NEEDS_FORMULA, formula_of, moved_bytes
+from charact.measure.passes.flops import Work, formula_of, moved_bytes
 
 _PRECISIONS = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
-_Work = tuple[float | None, float | None]
-"""FLOP and bytes of a call; None if unknown."""
+_Cost = tuple[float | None, float]
+"""FLOP of a call, None if there is no formula, and its bytes."""
 
 
 def replayed_work(tree: EventTree, profiler: profile, *, on_cuda: bool) -> tuple[list[dict[str, Any]], dict[str, Any]]:
@@ -37,11 +36,10 @@ def replayed_work(tree: EventTree, profiler: profile, *, on_cuda: bool) -> tuple
     # The arguments that are no tensors, by correlation ID: the event tree lacks lists of numbers.
     numbers: dict[int, Sequence[Any]] = {event.correlation_id(): event.concrete_inputs()
                                          for event in profiler.profiler.kineto_results.events()}
-    totals: dict[tuple[Any, ...], list[Any]] = defaultdict(lambda: [0, None, 0.0])
-    known: dict[tuple[str, str], _Work] = {}
+    work = Work()
+    known: dict[tuple[str, str], _Cost] = {}
     by_precision: dict[str | None, float] = defaultdict(float)
     settings = float32_settings() if on_cuda else {}
-    uncounted: set[str] = set()
     # Without the program's autocast, gradients and dispatch modes, and keeping its random state.
     with (torch.random.fork_rng(devices=[]), _disable_current_modes(), torch.no_grad(),
           torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False)):
@@ -54,19 +52,11 @@ def replayed_work(tree: EventTree, profiler: profile, *, on_cuda: bool) -> tuple
             flop, num_bytes = known[key]
             if call.operator_type == "view":
                 continue
-            total = totals[call.phase or "other", call.layer, call.name]
-            total[0] += 1
-            total[2] += num_bytes or 0.0
+            work.add(call.phase or "other", call.layer, call.name, flop, num_bytes)
             if flop is not None:
-                total[1] = (total[1] or 0.0) + flop
                 by_precision[_precision(call, arguments, settings)] += flop
-            elif call.operator_type in NEEDS_FORMULA:
-                uncounted.add(call.name)
-    rows = [{"phase": phase, "layer": layer, "operator": operator, "operator_type": operator_type(operator),
-             "num_calls": num_calls, "flop": flop, "bytes": num_bytes}
-            for (phase, layer, operator), (num_calls, flop, num_bytes) in totals.items()]
     most = max(by_precision, key=lambda precision: by_precision[precision], default=None)
-    return rows, {"uncounted": sorted(uncounted), "product_precision": most}
+    return work.rows(), {"uncounted": sorted(work.uncounted), "product_precision": most}
 
 
 def dispatched(operators: Iterable[Operator]) -> list[Operator]:
@@ -106,7 +96,7 @@ def _described(argument: Any) -> Any:
     return [_described(part) for part in argument] if isinstance(argument, list) else argument
 
 
-def _work(name: str, arguments: list[Any]) -> _Work:
+def _work(name: str, arguments: list[Any]) -> _Cost:
     packet = _packet(name)
     formula, outputs = formula_of(packet), None
     called: tuple[list[Any], dict[str, Any]] = arguments, {}

@@ -1,6 +1,7 @@
 """Warming up a GPU: its clocks are low when it was idle, and take 0.3 to 0.5 s of work to rise."""
 
 from collections.abc import Callable
+from functools import partial
 from time import perf_counter
 
 import torch
@@ -27,7 +28,11 @@ def warm_device(device: torch.device, work: Callable[[], object] | None = None) 
         return 0
     from charact.measure.counters._support.nvml_library import sm_clock_reader
 
-    work = work or _product(device)
+    if work is None:
+        # Random numbers: with zeros a GPU draws less power. A generator of its own leaves the program's unchanged.
+        generator = torch.Generator(device).manual_seed(0)
+        left, right = (torch.randn(_SIDE, _SIDE, device=device, generator=generator) for _ in range(2))
+        work = partial(torch.mm, left, right)
     first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
     begun, busy_s, num_calls, num_in_burst = perf_counter(), 0.0, 0, 1
     readings: list[float] = []
@@ -44,18 +49,9 @@ def warm_device(device: torch.device, work: Callable[[], object] | None = None) 
             busy_s += first.elapsed_time(last) / 1e3
             num_calls += num_in_burst
             readings.append(num_in_burst / burst_s if sm_clock_hz is None else sm_clock_hz())
-            if (busy_s >= MIN_BUSY_S and _is_steady(readings)) or perf_counter() - begun >= _MAX_S:
+            last_readings = readings[-_NUM_STEADY:]
+            is_steady = len(last_readings) == _NUM_STEADY and max(last_readings) <= (1 + _STEADY_FRAC) * min(
+                last_readings)
+            if (busy_s >= MIN_BUSY_S and is_steady) or perf_counter() - begun >= _MAX_S:
                 return num_calls
             num_in_burst = max(1, round(num_in_burst * _BURST_S / burst_s))
-
-
-def _is_steady(readings: list[float]) -> bool:
-    last = readings[-_NUM_STEADY:]
-    return len(last) == _NUM_STEADY and max(last) <= (1 + _STEADY_FRAC) * min(last)
-
-
-def _product(device: torch.device) -> Callable[[], object]:
-    # Random numbers: with zeros a GPU draws less power. A generator of its own leaves the program's numbers unchanged.
-    generator = torch.Generator(device).manual_seed(0)
-    left, right = (torch.randn(_SIDE, _SIDE, device=device, generator=generator) for _ in range(2))
-    return lambda: torch.mm(left, right)

@@ -135,9 +135,9 @@ def count(model: nn.Module, *inputs: Tensor) -> tuple[float, float, set[str]]:
             loss = (outputs[0] if isinstance(outputs, tuple) else outputs).sum()
         with counter.mark("backward"):
             loss.backward()
-    forward, backward = (sum(row["flop"] or 0 for row in counter.rows() if row["phase"] == phase)
+    forward, backward = (sum(row["flop"] or 0 for row in counter.work.rows() if row["phase"] == phase)
                          for phase in ("forward", "backward"))
-    return forward, backward, counter.uncounted
+    return forward, backward, counter.work.uncounted
 
 
 class Attention(nn.Module):

@@ -16,6 +16,7 @@ from charact.core.observer import Observer
 from charact.execution.interrupt import Interrupt
 from charact.measure.passes.timing import StopRule
 from charact.measure.ranks.timed_case import RankTiming, run_rank_cases, time_on_ranks, time_rank
+from charact.measure.script.ranks.collectives import enable_flight_recorder
 from charact.record.manifest_passes import CollectivesPass
 from charact.record.reader import Run, load_run
 from charact.record.schema import PHASES
@@ -82,17 +83,34 @@ def test_every_rank_runs_the_same_iterations(parallel: str) -> None:
     assert first.num_parameters == second.num_parameters
 
 
-def test_a_rank_s_result_passes_through_json(tmp_path: Path) -> None:
+@pytest.mark.fresh_process  # PyTorch reads the recorder's settings once
+@pytest.mark.parametrize("parallel", [None, "ddp"])
+def test_a_rank_s_result_passes_through_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, parallel: str | None
+                                             ) -> None:
     """As from its process, which alone is a rank of one."""
+    for name, value in flight_recorder_settings().items():
+        monkeypatch.setenv(name, value)
     dist.init_process_group("gloo", rank=0, world_size=1, init_method=f"file://{tmp_path}/store")
     try:
-        timing = time_rank(small_case("train", batch_size=4), StopRule(0.0, 7, 60.0), torch.device("cpu"))
+        case = replace(small_case("train", batch_size=4), parallel=parallel)
+        timing = time_rank(case, StopRule(0.0, 7, 60.0), torch.device("cpu"))
     finally:
         dist.destroy_process_group()
     assert msgspec.json.decode(msgspec.json.encode(timing), type=RankTiming) == timing
     assert {row["iteration"] for row in timing.tables["iterations"]} == set(range(7))
     assert (timing.facts.num_iterations, timing.facts.ended_by) == (7, "max_iterations")
+    assert timing.facts.num_warmup_iterations == 5
     assert timing.num_parameters == 512 * WIDTH + WIDTH * 10
+    assert timing.collectives.status == ("ok" if parallel else "skipped")
+    assert timing.collectives.backend == ("gloo" if parallel else None)
+    # DDP exchanges gradients once an iteration.
+    assert [row["iteration"] for row in timing.tables["collectives"]] == ([*range(7)] if parallel else [])
+
+
+def flight_recorder_settings() -> dict[str, str]:
+    settings: dict[str, str] = {}
+    enable_flight_recorder(settings, 100)
+    return settings
 
 
 @pytest.mark.slow
