@@ -25,16 +25,16 @@ class CacheLevel:
 def cache_levels(num_threads: int, root: Path = Path("/sys/devices/system/cpu")) -> list[CacheLevel]:
     """Return the caches of the cores that the process may use, innermost first; empty if not available."""
     cores = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
-    found: dict[str, dict[str, int]] = {}
+    levels: dict[str, dict[str, int]] = {}
     for core in sorted(cores):
         for folder in sorted((root / f"cpu{core}/cache").glob("index*")):
             if _read(folder / "type") in ("Data", "Unified"):
                 size = _read(folder / "size")
-                sharing = found.setdefault(f"L{_read(folder / 'level')}", {})
+                sharing = levels.setdefault(f"L{_read(folder / 'level')}", {})
                 # A shared cache is listed with each of its cores.
                 sharing[_read(folder / "shared_cpu_list")] = int(size[:-1]) * _UNITS[size[-1]]
     return [CacheLevel(level, max(caches.values()), min(len(caches), num_threads))
-            for level, caches in sorted(found.items())]
+            for level, caches in sorted(levels.items())]
 
 
 def _read(path: Path) -> str:

@@ -146,16 +146,16 @@ def read_cached(path: Path, kind: type[Kept], absent: str = "they were not measu
         NotCached: there is none (`absent`), it cannot be used, or is of another version of charact (`other`).
     """
     try:
-        kept = msgspec.json.decode(path.read_bytes(), type=kind)
+        cached = msgspec.json.decode(path.read_bytes(), type=kind)
     except FileNotFoundError:
         raise NotCached(absent) from None
     except OSError as error:
         raise NotCached(f"{path} cannot be read ({(error.strerror or str(error)).lower()})") from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise NotCached(f"{path} is damaged, or of another version of charact") from None
-    if kept.charact != version("charact"):
-        raise NotCached(other.format(kept.charact))
-    return kept
+    if cached.charact != version("charact"):
+        raise NotCached(other.format(cached.charact))
+    return cached
 
 
 def cached_ceilings(fingerprint: str, torch_version: str, num_threads: int, devices: Iterable[str]) -> dict[str, Any]:
@@ -180,8 +180,8 @@ def best_collectives(fingerprint: str, torch_version: str, wanted: Iterable[tupl
     reasons = []
     for num_ranks, backend in wanted:
         try:
-            kept = read_cached(collectives_file(fingerprint, torch_version, num_ranks, backend), CachedCollectives)
-            rows += [{"backend": backend, "num_ranks": num_ranks, **row} for row in kept.best]
+            cached = read_cached(collectives_file(fingerprint, torch_version, num_ranks, backend), CachedCollectives)
+            rows += [{"backend": backend, "num_ranks": num_ranks, **row} for row in cached.best]
         except NotCached as missing:
             reasons.append(f"collectives of {num_ranks} ranks ({backend}): {missing}; charact doctor --ceilings "
                            f"--nproc {num_ranks} measures them")
@@ -193,11 +193,11 @@ def distinct_devices(devices: Iterable[str]) -> Sequence[str]:
     return list(dict.fromkeys("cuda:0" if device == "cuda" else device for device in devices))
 
 
-def cache_ceilings(path: Path, kept: Cached) -> None:
+def cache_ceilings(path: Path, cached: Cached) -> None:
     """Write ceilings or another measurement to the cache, atomically."""
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-    write_text(path, msgspec.json.format(msgspec.json.encode(kept), indent=1).decode())
+    write_text(path, msgspec.json.format(msgspec.json.encode(cached), indent=1).decode())
 
 
 def is_disturbed(ceilings: list[Ceiling]) -> bool:
@@ -205,15 +205,15 @@ def is_disturbed(ceilings: list[Ceiling]) -> bool:
     return any(row["cores_frac"] is not None and row["cores_frac"] < UNDISTURBED_FRAC for row in ceilings)
 
 
-def raise_ceilings(kept: CachedCeilings, reached: Mapping[str, tuple[float, str]]) -> CachedCeilings:
+def raise_ceilings(cached: CachedCeilings, reached: Mapping[str, tuple[float, str]]) -> CachedCeilings:
     """Return a device's ceilings in which higher rates that workloads reached replace those of products.
 
     `reached` has the rate (FLOP/s) and its origin by precision.
     """
     rows: list[Ceiling] = []
-    for row in kept.ceilings:
+    for row in cached.ceilings:
         rate, origin = reached.get(row["precision"] or "", (0.0, ""))
         if row["ceiling"] == "gemm" and rate > row["value"]:
             row = row | {"value": rate, "low": rate, "high": rate, "origin": origin, "working_set_bytes": None}
         rows.append(row)
-    return msgspec.structs.replace(kept, ceilings=rows)
+    return msgspec.structs.replace(cached, ceilings=rows)

@@ -113,8 +113,8 @@ def native_bf16(cpuinfo: Path = Path("/proc/cpuinfo")) -> list[str]:
     if onednn_limit() in _ONEDNN_WITHOUT_BF16:
         return []
     lines = cpuinfo.read_text(encoding="utf-8") if cpuinfo.exists() else ""
-    found = re.search(r"^(?:flags|Features)\s*:\s*(.+)$", lines, re.MULTILINE)
-    return sorted(set(found[1].split()) & _BF16_FLAGS) if found else []
+    flags = re.search(r"^(?:flags|Features)\s*:\s*(.+)$", lines, re.MULTILINE)
+    return sorted(set(flags[1].split()) & _BF16_FLAGS) if flags else []
 
 
 def usable_cores() -> int:
@@ -192,7 +192,7 @@ def git_state(directory: Path) -> dict[str, Any] | None:
     if executable is None:
         return None
 
-    def git(*arguments: str, found: Sequence[int] = (0,)) -> bytes | None:
+    def git(*arguments: str, statuses: Sequence[int] = (0,)) -> bytes | None:
         options = [part for setting in settings for part in ("-c", setting)]
         try:
             done = subprocess.run(
@@ -200,12 +200,12 @@ def git_state(directory: Path) -> dict[str, Any] | None:
                 stdin=subprocess.DEVNULL, capture_output=True, check=False, timeout=until - time.monotonic())
         except (OSError, subprocess.TimeoutExpired):  # such as no directory, no permission, no process left
             return None
-        return done.stdout if done.returncode in found else None
+        return done.stdout if done.returncode in statuses else None
 
     commit = os.fsdecode(git("rev-parse", "--verify", "--quiet", "HEAD") or b"").strip()
     if not re.fullmatch("[0-9a-f]+", commit):
         return None
-    listed = git("config", "--null", "--name-only", "--get-regexp", r"^filter\.", found=(0, 1))
+    listed = git("config", "--null", "--name-only", "--get-regexp", r"^filter\.", statuses=(0, 1))
     if listed is None:
         return {"commit": commit, "dirty": None}
     filters = {os.fsdecode(name).removeprefix("filter.").rpartition(".")[0] for name in listed.split(b"\0") if name}

@@ -100,7 +100,7 @@ def ceiling_checks(measured: Mapping[str, CachedCeilings]) -> list[Check]:
         threads = torch.get_num_threads()
         try:
             file = ceilings_file(machine["fingerprint"], torch.__version__, threads, device)
-            kept = read_cached(file, CachedCeilings)
+            cached = read_cached(file, CachedCeilings)
         except NotCached as missing:
             if device in measured:
                 checks.append(Check("Ceilings", name, "limited", f"measured {measured[device].when}, but not saved",
@@ -108,7 +108,7 @@ def ceiling_checks(measured: Mapping[str, CachedCeilings]) -> list[Check]:
                 continue
             checks.append(Check("Ceilings", name, "n/a", str(missing), "charact doctor --ceilings measures them"))
         else:
-            checks.append(Check("Ceilings", name, "ok", f"measured {kept.when}, with {threads} threads"))
+            checks.append(Check("Ceilings", name, "ok", f"measured {cached.when}, with {threads} threads"))
     return checks
 
 
@@ -186,8 +186,8 @@ def view_checks() -> list[Check]:
     else:
         tab = Check(group, "TensorBoard tab", "n/a", "charact's plugin is not registered", "install charact with pip")
     try:
-        found = f"{version('torch-tb-profiler')}: finds the traces in each run"
-        viewer = Check(group, "torch-tb-profiler", "ok", found)
+        finding = f"{version('torch-tb-profiler')}: finds the traces in each run"
+        viewer = Check(group, "torch-tb-profiler", "ok", finding)
     except PackageNotFoundError:
         viewer = Check(group, "torch-tb-profiler", "n/a", "not installed; charact's own tab does not need it",
                        'pip install "charact[torch-tb-profiler]"')

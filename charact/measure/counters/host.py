@@ -231,8 +231,8 @@ def _rss_bytes(process: int | str) -> int:
 
 def _kilobytes(path: str, field: str) -> int:
     text = (_PROC / path).read_text(encoding="ascii", errors="replace")
-    found = re.search(rf"^{field}:\s+(\d+) kB$", text, re.MULTILINE)
-    return int(found[1]) * 1024 if found else 0
+    match = re.search(rf"^{field}:\s+(\d+) kB$", text, re.MULTILINE)
+    return int(match[1]) * 1024 if match else 0
 
 
 SOURCE = HostCounters()

@@ -196,9 +196,9 @@ def _tensor_gap(listed: AbstractSet[str], any_known: bool, capability: tuple[int
         names = sorted(name for name in listed if re.match(r"sm__\w*_pipe_tensor", name))
         if not names and (capability is None or capability < _FIRST_WITH_TENSOR_CORES):
             return None
-    shown = ", ".join([*names[:_MAX_NAMES], *(["..."] if len(names) > _MAX_NAMES else [])])
+    listing = ", ".join([*names[:_MAX_NAMES], *(["..."] if len(names) > _MAX_NAMES else [])])
     return ("this chip's tensor-core counters have names that charact does not know: "
-            f"{shown or 'none has tensor in its name'}")
+            f"{listing or 'none has tensor in its name'}")
 
 
 def counters_of(launches: Sequence[Launch], wanted: Wanted) -> dict[str, float]:
@@ -206,22 +206,22 @@ def counters_of(launches: Sequence[Launch], wanted: Wanted) -> dict[str, float]:
 
     A sum is omitted if a launch does not contain its metric.
     """
-    found: dict[str, float] = {"num_launches": len(launches)}
+    counters: dict[str, float] = {"num_launches": len(launches)}
     for counter, metric in SHARES.items():
         weighed = [(launch.values[metric], launch.values[DURATION]) for launch in launches
                    if metric in launch.values and launch.values.get(DURATION, 0) > 0]
         if weighed:
-            found[counter] = sum(value * time_s for value, time_s in weighed) / sum(time_s for _, time_s in weighed)
+            counters[counter] = sum(value * time_s for value, time_s in weighed) / sum(time_s for _, time_s in weighed)
     sums: dict[str, Callable[[Mapping[str, float]], float | None]] = {
         "kernel_s": lambda values: values.get(DURATION), "dram_bytes": lambda values: values.get(_BYTES),
         "executed_flop": lambda values: _flop(values, wanted)}
     for counter, of in sums.items():
         parts = [part for launch in launches if (part := of(launch.values)) is not None]
         if len(parts) == len(launches) > 0:
-            found[counter] = sum(parts)
-    if "executed_flop" in found and found.get("kernel_s", 0) > 0:
-        found["flop_per_s"] = found["executed_flop"] / found["kernel_s"]
-    return found
+            counters[counter] = sum(parts)
+    if "executed_flop" in counters and counters.get("kernel_s", 0) > 0:
+        counters["flop_per_s"] = counters["executed_flop"] / counters["kernel_s"]
+    return counters
 
 
 def _flop(values: Mapping[str, float], wanted: Wanted) -> float | None:

@@ -173,10 +173,10 @@ def queued(clock: HostClock, measure: Callable[[], Measured]) -> Measured:
     """
     for _ in range(MAX_QUEUED_ATTEMPTS):
         clock.outlasted = False
-        found = measure()
+        result = measure()
         if not clock.outlasted:
             break
-    return found
+    return result
 
 
 def seconds(times: Times) -> float:

@@ -20,9 +20,9 @@ def resident_bytes() -> int:
 def resident_peak_bytes() -> int:
     """Return the peak resident set size in bytes, since the process began or `reset_resident_peak` was called."""
     if sys.platform == "linux":  # not ru_maxrss: a process inherits it from its parent
-        found = re.search(r"^VmHWM:\s+(\d+) kB$", _STATUS.read_text(encoding="ascii", errors="replace"), re.MULTILINE)
-        assert found is not None, f"{_STATUS} has no VmHWM"
-        return int(found[1]) * 1024
+        match = re.search(r"^VmHWM:\s+(\d+) kB$", _STATUS.read_text(encoding="ascii", errors="replace"), re.MULTILINE)
+        assert match is not None, f"{_STATUS} has no VmHWM"
+        return int(match[1]) * 1024
     try:
         import resource  # Unix only
     except ImportError:

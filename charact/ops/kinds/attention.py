@@ -33,10 +33,10 @@ class _Attention(Kind):
         numbers, colon, word = sizes.partition(":")
         if colon and word != "causal":
             raise malformed(sizes, self.syntax)
-        found = whole_numbers(numbers, len(_NAMES), self.syntax)
-        check_elements(sizes, found)  # no tensor has more: neither keys nor the scores
-        return Problem(self.name, f"{self.name}:{'x'.join(map(str, found))}{':causal' if colon else ''}",
-                       dict(zip(_NAMES, found, strict=True)) | {"causal": "yes" if colon else "no"})
+        lengths = whole_numbers(numbers, len(_NAMES), self.syntax)
+        check_elements(sizes, lengths)  # no tensor has more: neither keys nor the scores
+        return Problem(self.name, f"{self.name}:{'x'.join(map(str, lengths))}{':causal' if colon else ''}",
+                       dict(zip(_NAMES, lengths, strict=True)) | {"causal": "yes" if colon else "no"})
 
     def flop(self, problem: Problem, direction: str) -> float:
         """Return the FLOP of the matrix products, without masked scores of causal attention."""
@@ -102,7 +102,7 @@ def _reference(num_heads: int, causal: bool, *tensors: Tensor) -> Tensor:
     exact = [_heads(tensor.detach(), num_heads).double().cpu() for tensor in tensors]
     query, key, value = (tensor.requires_grad_(backward) for tensor in exact[-3:])
     at_a_time = max(1, _CHECKED_SCORES // (num_heads * key.shape[1]))
-    outputs, found = [], [torch.zeros_like(tensor) for tensor in (query, key, value)]
+    outputs, sums = [], [torch.zeros_like(tensor) for tensor in (query, key, value)]
     for first in range(0, query.shape[1], at_a_time):
         rows = slice(first, first + at_a_time)
         with torch.set_grad_enabled(backward):
@@ -110,8 +110,8 @@ def _reference(num_heads: int, causal: bool, *tensors: Tensor) -> Tensor:
         outputs.append(output.detach())
         if backward:
             parts = torch.autograd.grad(output, (query, key, value), exact[1][:, rows])
-            found = [total + part for total, part in zip(found, parts, strict=True)]
-    return flattened(found if backward else [torch.cat(outputs, dim=1)])
+            sums = [total + part for total, part in zip(sums, parts, strict=True)]
+    return flattened(sums if backward else [torch.cat(outputs, dim=1)])
 
 
 def _attended(query: Tensor, key: Tensor, value: Tensor, first: int, causal: bool) -> Tensor:

@@ -63,17 +63,16 @@ class _Convolution(Kind):
         if match is None:
             raise malformed(sizes, self.syntax)
         images, filters, padding, stride = match.groups()
-        found = _Sizes(_pair(padding, 0, self.syntax), _pair(stride, 1, self.syntax),
+        size = _Sizes(_pair(padding, 0, self.syntax), _pair(stride, 1, self.syntax),
                        *whole_numbers(images, 4, self.syntax), *whole_numbers(filters, 3, self.syntax))
-        if found.p < 1 or found.q < 1:
+        if size.p < 1 or size.q < 1:
             raise malformed(f"{sizes}', whose filter is larger than its image,", self.syntax)
-        check_elements(sizes, *found.shapes.values())
-        text = f"convolution:{found.n}x{found.c}x{found.h}x{found.w}:{found.k}x{found.r}x{found.s}"
-        text += _text("p", found.padding, 0) + _text("s", found.stride, 1)
-        return Problem(self.name, text, {"n": found.n, "c": found.c, "h": found.h, "w": found.w, "k": found.k,
-                                         "r": found.r, "s": found.s, "pad_h": found.padding[0],
-                                         "pad_w": found.padding[1], "stride_h": found.stride[0],
-                                         "stride_w": found.stride[1]})
+        check_elements(sizes, *size.shapes.values())
+        text = f"convolution:{size.n}x{size.c}x{size.h}x{size.w}:{size.k}x{size.r}x{size.s}"
+        text += _text("p", size.padding, 0) + _text("s", size.stride, 1)
+        return Problem(self.name, text, {name: getattr(size, name) for name in "nchwkrs"} | {
+            "pad_h": size.padding[0], "pad_w": size.padding[1], "stride_h": size.stride[0],
+            "stride_w": size.stride[1]})
 
     def flop(self, problem: Problem, direction: str) -> float:
         """Return 2·N·K·P·Q·C·R·S in each direction, with rounded P and Q, including products with padding."""

@@ -71,10 +71,10 @@ def _int8_overflows() -> bool:
 def _factor(rows: int, columns: int, form: str, dtype: torch.dtype, generator: torch.Generator) -> torch.Tensor:
     shape = (rows, columns) if form == "n" else (columns, rows)
     if dtype == torch.int8:
-        kept = torch.randint(-128, 128, shape, dtype=dtype, device=generator.device, generator=generator)
+        numbers = torch.randint(-128, 128, shape, dtype=dtype, device=generator.device, generator=generator)
     else:
-        kept = torch.randn(shape, dtype=dtype, device=generator.device, generator=generator)
-    return kept if form == "n" else kept.t()
+        numbers = torch.randn(shape, dtype=dtype, device=generator.device, generator=generator)
+    return numbers if form == "n" else numbers.t()
 
 
 KIND = _Gemm()

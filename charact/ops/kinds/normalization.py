@@ -31,10 +31,10 @@ class _Normalization(Kind):
         norm, _, numbers = sizes.partition(":")
         if norm not in _NAMES:
             raise malformed(sizes, self.syntax)
-        found = whole_numbers(numbers, len(_NAMES[norm]), self.syntax)
-        check_elements(sizes, found)
-        return Problem(self.name, f"{self.name}:{norm}:{'x'.join(map(str, found))}",
-                       {"norm": norm} | dict(zip(_NAMES[norm], found, strict=True)))
+        lengths = whole_numbers(numbers, len(_NAMES[norm]), self.syntax)
+        check_elements(sizes, lengths)
+        return Problem(self.name, f"{self.name}:{norm}:{'x'.join(map(str, lengths))}",
+                       {"norm": norm} | dict(zip(_NAMES[norm], lengths, strict=True)))
 
     def num_bytes(self, problem: Problem, direction: str, itemsize: int) -> float:
         """Return the bytes of input and output, or input and both gradients, with scale and shift."""

@@ -62,12 +62,12 @@ class _Optimizer(Kind):
             return [torch.randn(length, generator=generator, device=device).to(DTYPES[precision]) for length in lengths]
 
         def inputs() -> list[Tensor]:
-            made = [*normal(), *normal(), *normal()]
+            random = [*normal(), *normal(), *normal()]
             if rule == "sgd":
-                return made
+                return random
             squares = [tensor.square_().add_(0.5) for tensor in normal()]
             steps = [torch.tensor(float(_STEPS_BEFORE), device=device if way == "fused" else "cpu") for _ in lengths]
-            return [*made, *squares, *steps]
+            return [*random, *squares, *steps]
 
         few = slice(_CHECKED_ELEMENTS)
 
@@ -90,8 +90,8 @@ def _step(rule: str, way: str, tensors: int, given: tuple[Tensor, ...]) -> Tenso
             **options)
         return given[0]
     options |= {"amsgrad": False, "beta1": _MOMENTUM, "beta2": _SQUARES, "eps": _TINY}
-    parameters, found, means, squares, steps = groups
-    (adam if rule == "adam" else adamw)(parameters, found, means, squares, [], steps,
+    parameters, gradients, means, squares, steps = groups
+    (adam if rule == "adam" else adamw)(parameters, gradients, means, squares, [], steps,
                                         weight_decay=0.0 if rule == "adam" else _DECAY, **options)
     return given[0]
 

@@ -83,8 +83,8 @@ class PmSampling(PassSource):
             answer = json.loads((directory / "answer.json").read_text(encoding="utf-8"))
         if "unavailable" in answer:
             raise UnavailableError(**answer["unavailable"])
-        found = Found(**answer["found"])
-        return Found(found.rows, {**found.missing, **_NEVER}, found.facts)
+        result = Found(**answer["found"])
+        return Found(result.rows, {**result.missing, **_NEVER}, result.facts)
 
 
 def _package_unavailable() -> Unavailable | None:

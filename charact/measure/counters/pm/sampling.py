@@ -182,19 +182,19 @@ def on_clock(samples: Sequence[Sample], clock: Clock) -> list[Sample]:
 
 def shares(samples: Sequence[Sample], spans: Sequence[Span]) -> list[dict[str, float]]:
     """Return for each sample its share of time in each phase; both are in order of time."""
-    found: list[dict[str, float]] = []
+    shares_of_samples: list[dict[str, float]] = []
     first = 0
     for sample in samples:
         while first < len(spans) and spans[first][1] <= sample.start_ns:
             first += 1
-        of: dict[str, float] = {}
+        shares_of: dict[str, float] = {}
         for start_ns, end_ns, phase in spans[first:]:
             if start_ns >= sample.end_ns:
                 break
             inside_ns = min(end_ns, sample.end_ns) - max(start_ns, sample.start_ns)
-            of[phase] = of.get(phase, 0.0) + max(0, inside_ns) / (sample.end_ns - sample.start_ns)
-        found.append(of)
-    return found
+            shares_of[phase] = shares_of.get(phase, 0.0) + max(0, inside_ns) / (sample.end_ns - sample.start_ns)
+        shares_of_samples.append(shares_of)
+    return shares_of_samples
 
 
 def totals(samples: Sequence[Sample], parts: Sequence[float], chosen: Sequence[Chosen], num_iterations: int
@@ -203,19 +203,21 @@ def totals(samples: Sequence[Sample], parts: Sequence[float], chosen: Sequence[C
 
     `parts` is the share of each sample that counts.
     """
-    found: dict[str, float] = {}
-    for one in chosen:
-        known = [(sample, part) for sample, part in zip(samples, parts, strict=True)
-                 if part > 0 and math.isfinite(sample.values[one.metric])]
-        if one.counter == DRAM_BYTES:
-            if known:
-                found[one.counter] = sum(sample.values[one.metric] * part for sample, part in known) / num_iterations
+    counters: dict[str, float] = {}
+    for choice in chosen:
+        finite = [(sample, part) for sample, part in zip(samples, parts, strict=True)
+                 if part > 0 and math.isfinite(sample.values[choice.metric])]
+        if choice.counter == DRAM_BYTES:
+            if finite:
+                total = sum(sample.values[choice.metric] * part for sample, part in finite)
+                counters[choice.counter] = total / num_iterations
             continue
-        weights = [part * weight(sample, one) for sample, part in known]
+        weights = [part * weight(sample, choice) for sample, part in finite]
         if sum(weights) > 0:
-            weighed = sum(sample.values[one.metric] * part for (sample, _), part in zip(known, weights, strict=True))
-            found[one.counter] = one.factor * weighed / sum(weights)
-    return found
+            weighed = sum(sample.values[choice.metric] * share
+                          for (sample, _), share in zip(finite, weights, strict=True))
+            counters[choice.counter] = choice.factor * weighed / sum(weights)
+    return counters
 
 
 def weight(sample: Sample, chosen: Chosen) -> float:
@@ -259,12 +261,13 @@ def sampled(loop: Loop) -> Found:
         if not sets:
             raise UnavailableError(f"CUPTI can sample none of the counters on {chip}", "use --counters ncu")
         interval_ns = _interval_ns(loop)
-        taken = [_sampled_set(collector, loop, one, interval_ns) for one in sets]
+        taken = [_sampled_set(collector, loop, metric_set, interval_ns) for metric_set in sets]
     finally:
         collector.disable()
     rows = [row | {"device": str(loop.case.device)} for set_rows, _ in taken for row in set_rows]
     with_values = {row["counter"] for row in rows}
-    missing |= {one.counter: "no sample holds a value of it" for one in chosen if one.counter not in with_values}
+    missing |= {choice.counter: "no sample holds a value of it" for choice in chosen
+                if choice.counter not in with_values}
     return Found(rows, missing, {"chip": chip, "num_iterations": NUM_ITERATIONS, "num_sets": len(sets)} | taken[0][1])
 
 
@@ -292,8 +295,8 @@ def _sampled_set(collector: Any, loop: Loop, chosen: Sequence[Chosen], interval_
             collector.stop()
     max_samples = 1000 + 2 * (time.perf_counter_ns() - started_ns) // interval_ns  # cycles may be shorter than 1 ns
     with cupti_errors():
-        decoded = [Sample(one.start_timestamp, one.end_timestamp, dict(zip(metrics, one.metric_values, strict=True)))
-                   for one in collector.decode(max_samples=max_samples)]
+        decoded = [Sample(raw.start_timestamp, raw.end_timestamp, dict(zip(metrics, raw.metric_values, strict=True)))
+                   for raw in collector.decode(max_samples=max_samples)]
     samples = good_samples(decoded)
     phases = [span for span in spans if span[2] != _BURST]
     begun_ns = phases[0][0]
@@ -356,7 +359,8 @@ def _rows(samples: Sequence[Sample], phases: Sequence[Span], chosen: Sequence[Ch
     for sample, part, inside in zip(samples, of_phase, of_all, strict=True):
         common = {"phase": max(part, key=part.__getitem__, default=None),
                   "time_s": ((sample.start_ns + sample.end_ns) / 2 - begun_ns) / 1e9}
-        rows += [common | {"counter": one.counter, "value": sample.values[one.metric] * one.factor} for one in chosen
-                 if inside > 0 and one.counter != DRAM_BYTES and math.isfinite(sample.values[one.metric])
-                 and weight(sample, one) > 0]
+        if inside > 0:
+            rows += [common | {"counter": choice.counter, "value": sample.values[choice.metric] * choice.factor}
+                     for choice in chosen if choice.counter != DRAM_BYTES and weight(sample, choice) > 0
+                     and math.isfinite(sample.values[choice.metric])]
     return rows
