@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from charact.record.checksums import CHECKSUM, TABLE_CHECKSUMS
+from charact.record.in_progress import CHECKSUM, TABLE_CHECKSUMS
 
 RECORD = Path(__file__).parent.parent / "reports" / "epyc-2-cores" / "run"
 SHAPES = ("repeats", "sweep")

@@ -17,8 +17,8 @@ from charact.analysis.summary import COLUMNS
 from charact.analysis.summary import TABLE as SUMMARY
 from charact.core.errors import UserError
 from charact.record.manifest_passes import CoreUse
-from charact.record.reader import arrow_schema
 from charact.record.schema import TABLES, Column, column_names
+from charact.record.tables import arrow_schema
 
 if TYPE_CHECKING:
     import duckdb

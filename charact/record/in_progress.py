@@ -3,6 +3,7 @@
 The writer holds a lock, so that other processes can distinguish it from a killed run.
 """
 
+import hashlib
 import json
 import os
 import re
@@ -15,7 +16,6 @@ from typing import Any, NamedTuple
 from charact.core.errors import UserError
 from charact.core.files import file_name, is_begun, lock, sync, write_text, writing
 from charact.core.text import valid_values
-from charact.record.checksums import sealed
 from charact.record.redaction import redacted, redacted_text
 from charact.record.schema import SCHEMA_VERSION
 
@@ -36,12 +36,15 @@ LEFTOVERS = (PARTS, CHECKPOINTS, SLICES, NOTES, PANEL, RANDOM_WEIGHTS)
 """Files of an unfinished run, in addition to its lock and hidden files; removed when it is finished."""
 TRACE = "trace/program.pt.trace.json.gz"
 """Path of a script's trace in the run's directory, until it is renamed after its case."""
+CHECKSUM = "checksum"
+"""Key of run.json: the checksum of everything else in it. Checksums detect damage and prove no origin."""
+TABLE_CHECKSUMS = "table_checksums"
+"""Key of run.json: the checksum of each table's file, by table name."""
 
 
 def trace_name(case: str) -> str:
     """Return the file name of a case's trace; the case's own name can be too long or invalid for files."""
     return f"{file_name(case)}.pt.trace.json.gz"
-
 
 
 class BegunRun(NamedTuple):
@@ -119,3 +122,28 @@ def write_manifest(directory: Path, manifest: dict[str, Any]) -> None:
     """
     text = json.dumps(sealed(valid_values(redacted(manifest))), indent=1, allow_nan=False)
     write_text(directory / "run.json", f"{text}\n")
+
+
+def checksum(content: bytes) -> str:
+    """Return the SHA-256 of a file's content, in hexadecimal."""
+    return hashlib.sha256(content).hexdigest()
+
+
+def sealed(manifest: dict[str, Any]) -> dict[str, Any]:
+    """Return a manifest with the checksum of its content; adds `TABLE_CHECKSUMS` if it is absent.
+
+    A sealed manifest has both keys, so that damage to one of them is detected.
+
+    Raises:
+        ValueError: a number is not finite.
+    """
+    whole = {TABLE_CHECKSUMS: {}} | manifest
+    whole.pop(CHECKSUM, None)
+    content = json.dumps(whole, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return whole | {CHECKSUM: checksum(content.encode())}
+
+
+def is_changed(manifest: dict[str, Any]) -> bool:
+    """Return whether a manifest does not match its checksums; those of early versions of charact have none."""
+    return bool({CHECKSUM, TABLE_CHECKSUMS} & manifest.keys()) and (
+        TABLE_CHECKSUMS not in manifest or manifest.get(CHECKSUM) != sealed(manifest)[CHECKSUM])

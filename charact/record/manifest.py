@@ -5,7 +5,7 @@ import json
 import math
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any, Literal, NoReturn
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta, Struct
@@ -14,23 +14,16 @@ from charact.core.bounded_reading import read_all
 from charact.core.errors import UserError
 from charact.core.files import reading
 from charact.core.text import valid_text
-from charact.record.checksums import is_intact, is_sealed
+from charact.record.in_progress import is_changed
 from charact.record.manifest_passes import PASSES, Facts, Pass, Passes
-from charact.record.manifest_types import Amount, Category, Count, Device, Number, RankCount
-from charact.record.schema import (
-    CASE_STATUSES,
-    DAMAGED,
-    PARALLEL,
-    RUN_STATUSES,
-    SCHEMA_VERSION,
-    TABLES,
-)
+from charact.record.manifest_program import Amount, Category, Count, Device, Number, RankCount
+from charact.record.schema import CASE_STATUSES, DAMAGED, PARALLEL, RUN_STATUSES, SCHEMA_VERSION, TABLES
 
 MOST_BYTES = 2**28
 """Default limit of the size of run.json in bytes; that of 1,000 cases has about 2 MiB."""
 _MOST_DEPTH = 50
-_MOST_INTEGER = 2**63
 REMEDY = "restore it from a copy, or move the run away"
+
 
 class Fits(Struct):
     """Estimates of the largest sizes that would have fitted into memory."""
@@ -261,30 +254,41 @@ class Manifest(Struct):
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
-    """Return the validated manifest of a run.
+    """Return the validated manifest of a run, from the path of run.json.
 
     A case with invalid facts gets the status 'damaged', a reason with the error, and no passes.
-
-    Args:
-        path: run.json.
     """
     with reading(path), path.open("rb") as file:
         content = read_all(file, path, MOST_BYTES)
     try:
-        manifest = _parsed(content)
+        manifest = json.loads(content.decode("utf-8"))
+        _check_values(manifest)
         version = manifest["schema_version"]
-        if type(version) is not int or version < 1:
-            raise ValueError(f"schema_version is {version!r}")
-        if version > SCHEMA_VERSION:
+        if type(version) is int and version > SCHEMA_VERSION:
             raise UserError(f"{path.parent} was written with schema {version}, this charact reads up to "
                             f"{SCHEMA_VERSION}: upgrade charact")
-        if is_sealed(manifest) and not is_intact(manifest):
+        if is_changed(manifest):
             raise UserError(f"{path} was changed since it was written (its checksum does not match): {REMEDY}")
-        _check(manifest)
+        started = msgspec.convert(manifest, Manifest).started
+        try:
+            datetime.fromisoformat(started or "2000-01-01").timestamp()
+        except (ValueError, OverflowError, OSError):
+            raise ValueError(f"{str(started)[:40]!r} is not a time - at `$.started`") from None
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise UserError(f"{path} is corrupt ({one_line(error)}): {REMEDY}") from error
     return {"machine": {}, "software": {}, "options": {}, **manifest,
             "cases": _checked_cases(manifest["cases"], path.name)}
+
+
+def _check_values(value: Any, depth: int = 0) -> None:
+    if depth > _MOST_DEPTH:
+        raise ValueError(f"it is nested more than {_MOST_DEPTH} deep")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"{value} is not a finite number")
+    if isinstance(value, int) and abs(value) >= 2**63:
+        raise ValueError(f"{str(value)[:40]} is too large for an integer")
+    for each in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        _check_values(each, depth + 1)
 
 
 def check_holds(manifest: dict[str, Any], run: Path, **wanted: tuple[str, ...]) -> None:
@@ -310,76 +314,29 @@ def one_line(error: Exception) -> str:
     return message if len(message) <= 200 else f"{message[:200]}…"
 
 
-def _parsed(content: bytes) -> dict[str, Any]:
-    manifest = json.loads(content.decode("utf-8"), parse_constant=_refuse_constant, parse_float=_finite,
-                          parse_int=_integer)
-    if not isinstance(manifest, dict):
-        raise TypeError("not a JSON object")
-    _check_depth(manifest)
-    return manifest
-
-
-def _refuse_constant(text: str) -> NoReturn:
-    raise ValueError(f"{text} is not a number")
-
-
-def _finite(text: str) -> float:
-    number = float(text)
-    if not math.isfinite(number):
-        raise ValueError(f"{text[:40]} is too large for a number")
-    return number
-
-
-def _integer(text: str) -> int:
-    number = int(text) if len(text) <= 20 else _MOST_INTEGER
-    if abs(number) >= _MOST_INTEGER:
-        raise ValueError(f"{text[:40]} is too large for an integer")
-    return number
-
-
-def _check_depth(value: Any, depth: int = 0) -> None:
-    if depth > _MOST_DEPTH:
-        raise ValueError(f"it is nested more than {_MOST_DEPTH} deep")
-    for each in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
-        _check_depth(each, depth + 1)
-
-
-def _check(manifest: dict[str, Any]) -> None:
-    """Validate the manifest except for its cases.
-
-    Raises:
-        ValueError: a value is invalid.
-    """
-    msgspec.convert(manifest, Manifest)
-    if (started := manifest.get("started")) is not None:
-        try:
-            datetime.fromisoformat(started).timestamp()
-        except (ValueError, OverflowError, OSError):
-            raise ValueError(f"{started[:40]!r} is not a time - at `$.started`") from None
-
-
 def _checked_cases(entries: list[Any], name: str) -> list[dict[str, Any]]:
     """Return the validated cases; replace damaged ones by placeholders with the error as reason."""
-    seen: set[str] = set()
-    cases = []
+    cases: dict[str, dict[str, Any]] = {}
     for number, entry in enumerate(entries):
         try:
-            case = _checked_case(entry)
-            if case["case"] in seen:
+            case_id = typed_entry(entry).case
+            if case_id in cases:
                 raise ValueError("duplicate - at `$.case`")
+            case = {**COORDINATES, "passes": {}, **entry}
         except ValueError as error:
+            # The placeholder has the valid fields of the entry.
+            fields = entry if isinstance(entry, dict) else {}
+            case = COORDINATES | {"case": f"case {number}", "passes": {}}
+            for field in msgspec.structs.fields(CaseEntry):
+                if field.name in case and field.name in fields and field.name != "passes":
+                    with contextlib.suppress(msgspec.ValidationError):
+                        case[field.name] = msgspec.convert(fields[field.name], field.type)
             where = one_line(error).replace("`$", f"`$.cases[{number}]")
-            case = _damaged(entry, number, f"{name}: {where}")
-            while case["case"] in seen:
+            case |= {"status": DAMAGED, "reason": f"{name}: {where}"}
+            while case["case"] in cases:
                 case["case"] += "'"
-        seen.add(case["case"])
-        cases.append(case)
-    return cases
-
-
-def _checked_case(entry: Any) -> dict[str, Any]:
-    typed_entry(entry)
-    return {**COORDINATES, "passes": {}, **entry}
+        cases[case["case"]] = case
+    return list(cases.values())
 
 
 def typed_entry(entry: Any) -> CaseEntry:
@@ -404,14 +361,3 @@ def _converted(facts: Any, type_: Any, place: str) -> Any:
     except msgspec.ValidationError as error:
         whole = "" if "`$" in str(error) else " - at `$`"
         raise ValueError(f"{error}{whole}".replace("`$", f"`{place}")) from error
-
-
-def _damaged(entry: Any, number: int, reason: str) -> dict[str, Any]:
-    """Return a placeholder for a damaged case: its valid fields, without its passes."""
-    fields = entry if isinstance(entry, dict) else {}
-    case: dict[str, Any] = COORDINATES | {"case": f"case {number}", "passes": {}}
-    for field in msgspec.structs.fields(CaseEntry):
-        if field.name in case and field.name in fields and field.name != "passes":
-            with contextlib.suppress(msgspec.ValidationError):
-                case[field.name] = msgspec.convert(fields[field.name], field.type)
-    return case | {"status": DAMAGED, "reason": reason}

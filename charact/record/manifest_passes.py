@@ -4,8 +4,7 @@ from typing import Any, Generic, Literal, TypeVar
 
 from msgspec import Struct
 
-from charact.record.manifest_program import ProgramFacts
-from charact.record.manifest_types import Amount, Count, Number, Phase, Share
+from charact.record.manifest_program import Amount, Count, Number, Phase, ProgramFacts, Share
 from charact.record.schema import PASS_STATUSES, SAMPLED_PHASES
 
 # Fields have defaults, and unknown fields are allowed, so that an older charact can read newer records.

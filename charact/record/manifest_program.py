@@ -1,8 +1,19 @@
-"""Types of what run.json records of a watched program as a whole: its time and its settings."""
+"""Types of the numbers and names in run.json, and of the time and the settings of a whole watched program."""
 
-from msgspec import Struct, field
+from typing import Annotated, Literal
 
-from charact.record.manifest_types import Amount, Count, Share
+from msgspec import Meta, Struct, field
+
+from charact.record.schema import MEMORY_CATEGORIES, MOST_RANKS, PHASES
+
+Count = Annotated[int, Meta(ge=0, le=2**53)]
+RankCount = Annotated[int, Meta(ge=0, le=MOST_RANKS)]
+Amount = Annotated[float, Meta(ge=0, le=1e30)]
+Share = Annotated[float, Meta(ge=0, le=1)]
+Number = Annotated[float, Meta(ge=-1e30, le=1e30)]
+Device = Annotated[str, Meta(pattern=r"^(n/a|[a-z_]{1,20}(:[0-9]{1,4})?)\Z")]
+Phase = Literal[PHASES]  # type: ignore[valid-type]
+Category = Literal[MEMORY_CATEGORIES]  # type: ignore[valid-type]
 
 
 class OwnTime(Struct):

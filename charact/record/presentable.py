@@ -31,7 +31,13 @@ class _ChangedRun(Run):
         """Return a table of the record with its texts replaced."""
         rows = self.of.table(name)
         if name not in self.shown or self.shown[name][0] is not rows:
-            self.shown[name] = rows, _changed(name, rows, self.change)
+            columns = {}
+            for column in (column.name for column in TABLES[name] if column.type == "string"):
+                texts = list(rows[column].dropna().unique())
+                others = list(self.change(column, texts))
+                if texts != others:
+                    columns[column] = rows[column].map(dict(zip(texts, others, strict=True)), na_action="ignore")
+            self.shown[name] = rows, rows.assign(**columns) if columns else rows
         return self.shown[name][1]
 
     def trace(self, case: str) -> Path | None:
@@ -59,14 +65,14 @@ def presentable(run: Run) -> Run:
     if isinstance(run, _ChangedRun) and run.change is _labels:
         return run
     manifest = labels(run.manifest)
-    found: Run | None = run.found.get(_PRESENTABLE)
-    if found is None or found.manifest != manifest:
+    shown: Run | None = run.found.get(_PRESENTABLE)
+    if shown is None or shown.manifest != manifest:
         cases = [case["case"] for case in manifest["cases"]]
         if len(set(cases)) < len(cases):
             raise UserError(f"{run.path} has cases whose names differ in control characters only: "
                             "record them again under other names")
-        found = run.found[_PRESENTABLE] = _ChangedRun(run.path, manifest, run.partial, of=run, change=_labels)
-    return found
+        shown = run.found[_PRESENTABLE] = _ChangedRun(run.path, manifest, run.partial, of=run, change=_labels)
+    return shown
 
 
 def redacted(run: Run, *, anonymous: bool = False) -> Run:
@@ -87,13 +93,3 @@ def redacted(run: Run, *, anonymous: bool = False) -> Run:
 
 def _labels(_column: str, texts: Sequence[str]) -> list[str]:
     return [label(text) for text in texts]
-
-
-def _changed(name: str, rows: pd.DataFrame, change: Change) -> pd.DataFrame:
-    columns = {}
-    for column in (column.name for column in TABLES[name] if column.type == "string"):
-        texts = list(rows[column].dropna().unique())
-        others = list(change(column, texts))
-        if texts != others:
-            columns[column] = rows[column].map(dict(zip(texts, others, strict=True)), na_action="ignore")
-    return rows.assign(**columns) if columns else rows

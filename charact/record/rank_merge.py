@@ -9,8 +9,9 @@ import msgspec
 import pyarrow.compute as pc
 
 from charact.record.rank_parts import STOPPED_MEASURING, Part
-from charact.record.reader import Run, load_run, read_table
+from charact.record.reader import Run, load_run
 from charact.record.schema import TABLES, Rows
+from charact.record.tables import read_table
 from charact.record.writer import RunWriter
 
 _OWN = {"schema_version", "run_id", "name", "status", "cases", "tables", "ended", "hostname", "rank", "ending",
@@ -31,13 +32,22 @@ def merge_parts(out: Path, parts: Sequence[Part]) -> RunWriter:
     first = runs[0].manifest
     ranks = [described(part, run) for part, run in zip(parts, runs, strict=True)]
     facts = {name: value for name, value in first.items() if name not in _OWN}
-    facts |= {"ranks": ranks, "world_size": max(one["world_size"] for one in ranks), "ending": _ending(ranks),
-              "event_log_damage": [one for run in runs for one in run.manifest.get("event_log_damage", [])]}
+    failed = first_failure(ranks)
+    ending = ranks[0]["ending"] if failed is None else f"rank {failed['rank']}: {failed['ending'] or 'killed'}"
+    facts |= {"ranks": ranks, "world_size": max(rank["world_size"] for rank in ranks), "ending": str(ending),
+              "event_log_damage": [damage for run in runs for damage in run.manifest.get("event_log_damage", [])]}
     _leave_out_siblings(runs)
     writer = RunWriter(out, str(first["name"]), facts)
     try:
         for part, run in zip(parts, runs, strict=True):
-            _add(writer, part, run)
+            identity = run.manifest.get("rank", {})
+            for entry in run.entries:
+                of_rank = msgspec.structs.replace(
+                    entry, case=f"{entry.case}-rank{part.rank}", rank=part.rank, local_rank=identity.get("local_rank"),
+                    world_size=identity.get("world_size"), hostname=run.manifest.get("hostname"))
+                writer.add_case(of_rank, {table: rows for table in TABLES if (rows := _rows(run, table, entry.case))})
+                if (trace := run.trace(entry.case)) is not None:
+                    shutil.copyfile(trace, writer.trace_path(of_rank.case))
         writer.close("complete" if all(run.manifest["status"] == "complete" for run in runs) else "interrupted")
     except BaseException:
         writer.discard()
@@ -61,23 +71,15 @@ def first_failure(ranks: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
 
     It is the first that ended with an error of its own; errors such as a closed connection are consequences.
     """
-    failed = [one for one in ranks if one["traceback"] or one["ending"] in (None, "killed")
-              or (str(one["ending"]).startswith((
-                  "ended by", "os._exit(", "sys.exit(", STOPPED_MEASURING))
-              and one["ending"] not in ("sys.exit(0)", "sys.exit(None)", "os._exit(0)"))]
+    failed = [rank for rank in ranks if rank["traceback"] or rank["ending"] in (None, "killed")
+              or (str(rank["ending"]).startswith(("ended by", "os._exit(", "sys.exit(", STOPPED_MEASURING))
+                  and rank["ending"] not in ("sys.exit(0)", "sys.exit(None)", "os._exit(0)"))]
 
-    def order(one: dict[str, Any]) -> tuple[bool, bool, float]:
-        text = f"{one['ending']} {one['traceback'] or ''}"
-        return any(part in text for part in CONSEQUENCES), one["ended_s"] is None, one["ended_s"] or 0.0
+    def order(rank: dict[str, Any]) -> tuple[bool, bool, float]:
+        text = f"{rank['ending']} {rank['traceback'] or ''}"
+        return any(part in text for part in CONSEQUENCES), rank["ended_s"] is None, rank["ended_s"] or 0.0
 
     return min(failed, key=order, default=None)
-
-
-def _ending(ranks: Sequence[dict[str, Any]]) -> str:
-    failed = first_failure(ranks)
-    if failed is not None:
-        return f"rank {failed['rank']}: {failed['ending'] or 'killed'}"
-    return str(ranks[0]["ending"])
 
 
 def described(part: Part, run: Run) -> dict[str, Any]:
@@ -92,22 +94,11 @@ def described(part: Part, run: Run) -> dict[str, Any]:
     }
 
 
-def _add(writer: RunWriter, part: Part, run: Run) -> None:
-    identity = run.manifest.get("rank", {})
-    for entry in run.entries:
-        of_rank = msgspec.structs.replace(
-            entry, case=f"{entry.case}-rank{part.rank}", rank=part.rank, local_rank=identity.get("local_rank"),
-            world_size=identity.get("world_size"), hostname=run.manifest.get("hostname"))
-        writer.add_case(of_rank, {table: rows for table in TABLES if (rows := _rows(run, table, entry.case))})
-        if (trace := run.trace(entry.case)) is not None:
-            shutil.copyfile(trace, writer.trace_path(of_rank.case))
-
-
 def _rows(run: Run, table: str, case: str) -> Rows:
     """Return the rows of a case, without the column `case`."""
     path = run.path / f"{table}.parquet"
     if not path.exists():
         return []
     rows = read_table(path, table, (run.checksums or {}).get(table))
-    found: Rows = rows.filter(pc.equal(rows["case"], case)).drop_columns(["case"]).to_pylist()
-    return found
+    of_case: Rows = rows.filter(pc.equal(rows["case"], case)).drop_columns(["case"]).to_pylist()
+    return of_case

@@ -9,180 +9,27 @@ The directory of an unfinished run is hidden (`.partial-...`) and has one part f
 run can be read with `load_run(path, partial=True)`; a training can be resumed from `checkpoints/`.
 """
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pandas as pd
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
-from charact.core.bounded_reading import check_declared, read_all
 from charact.core.errors import UserError
 from charact.core.files import reading
 from charact.core.text import valid_values
-from charact.record.checksums import CHECKSUM, TABLE_CHECKSUMS, checksum
-from charact.record.in_progress import PARTIAL_PREFIX, PARTS, trace_name
+from charact.record.in_progress import CHECKSUM, PARTIAL_PREFIX, TABLE_CHECKSUMS, trace_name
 from charact.record.manifest import COORDINATES, REMEDY, CaseEntry, Options, one_line, read_manifest, typed_entry
-from charact.record.schema import ADDED_COLUMNS, DAMAGED, TABLES, Column, column_names
+from charact.record.schema import DAMAGED, TABLES
 from charact.record.schema import Rows as Rows
-from charact.record.table_checks import table_problem
+from charact.record.tables import frame_of, read_parts, read_table
 
-FLUSHES = "flushes"
-"""Key of an unfinished run's manifest: number of flushes after the first, by case position and table."""
-_ARROW_TYPES = {"string": pa.string(), "int64": pa.int64(), "float64": pa.float64()}
-
-_MOST_TABLE_BYTES = 2 * 2**30
-"""Default limit of the memory of a table."""
-_BATCH_ROWS = 65536
-
-
-def arrow_schema(table: str | Sequence[Column]) -> pa.Schema:
-    """Return the Arrow schema of a table of the record, or of columns; a field has its description as metadata."""
-    return pa.schema([
-        pa.field(column.name, _ARROW_TYPES[column.type], metadata={"description": column.description})
-        for column in (TABLES[table] if isinstance(table, str) else table)
-    ])
-
-
-@cache
-def _empty(table: str) -> pd.DataFrame:
-    """Return a table without rows; cached, because creating one takes a millisecond and most runs lack most tables."""
-    return frame_of(table, [])
-
-
-def frame_of(table: str, rows: Rows) -> pd.DataFrame:
-    """Return rows as a DataFrame with the types of their table."""
-    frame: pd.DataFrame = pa.Table.from_pylist(rows, schema=arrow_schema(table)).to_pandas()
-    return frame
-
-
-def part_path(directory: Path, table: str, number: int, flush: int = 0) -> Path:
-    """Return the path of a case's rows of a table in an unfinished run; each flush has its own file."""
-    again = f"-{flush:06d}" if flush else ""
-    return directory / PARTS / f"{table}-{number:04d}{again}.parquet"
-
-
-def read_parts(directory: Path, table: str, manifest: dict[str, Any]) -> pa.Table | None:
-    """Return the rows of the flushes that the manifest lists; a flush that was interrupted is left out.
-
-    Raises:
-        UserError: a file cannot be read or is corrupt.
-    """
-    paths = [part_path(directory, table, number, last_flush(manifest, number, table))
-             for number in range(len(manifest["cases"]))]
-    remedy = "remove it to read the other rows of the run"
-    parts = [read_table(path, table, remedy=remedy) for path in paths if path.exists()]
-    return pa.concat_tables(parts) if parts else None
-
-
-def last_flush(manifest: dict[str, Any], number: int, table: str) -> int:
-    """Return the index of the last flush of a table's rows, for the case at a position of the manifest."""
-    return int(manifest.get(FLUSHES, {}).get(str(number), {}).get(table, 0))
-
-
-def write_table(path: Path, table: str, rows: pa.Table) -> None:
-    """Write a table to a file, with page checksums."""
-    # Arrow accepts paths that are not UTF-8 only as bytes.
-    with pa.OSFile(os.fsencode(path), "wb") as file:
-        pq.write_table(rows.cast(arrow_schema(table)), file, compression="zstd", write_page_checksum=True)
-
-
-def finite(rows: pa.Table) -> pa.Table:
-    """Return the rows with null for every number that is not finite."""
-    for number, column in enumerate(rows.columns):
-        if pa.types.is_floating(column.type) and not pc.all(pc.is_finite(column)).as_py():
-            rows = rows.set_column(number, rows.field(number),
-                                   pc.if_else(pc.is_finite(column), column, pa.scalar(None, column.type)))
-    return rows
-
-
-def read_table(path: Path, table: str, checksum_of_file: str | None = None, *, remedy: str = REMEDY) -> pa.Table:
-    """Read and check a table from a file.
-
-    Args:
-        path: the file.
-        table: one of `schema.TABLES`.
-        checksum_of_file: checksum from the manifest; None if it has none.
-        remedy: advice in the error message.
-
-    Raises:
-        UserError: the file cannot be read, was changed after it was written, or unpacks to more than the limit; or
-            a column is missing, has another type, or has a value that the schema does not allow.
-    """
-    with reading(path):
-        if not path.is_file():
-            raise UserError(f"{path} is no regular file: {remedy}")
-        with path.open("rb") as file:
-            content = read_all(file, path, _MOST_TABLE_BYTES)
-    if checksum_of_file is not None and checksum(content) != checksum_of_file:
-        raise UserError(f"{path} was changed since it was written (its checksum does not match): {remedy}")
-    try:
-        rows = _decoded(content, path, table)
-        missing = [column for column in column_names(table) if column not in rows.column_names]
-        for column in missing:
-            if column not in ADDED_COLUMNS.get(table, ()):
-                raise UserError(f"{path} is not a record's table: it has no column '{column}'")
-            rows = rows.append_column(column, pa.nulls(len(rows)))
-        rows = rows.select(column_names(table))
-        rows = pa.table([_cast(rows[name], kind, name) for name, kind in _types(table).items()], arrow_schema(table))
-        rows.validate(full=True)
-    except (pa.ArrowException, OSError, ValueError, KeyError, OverflowError, MemoryError) as error:
-        raise UserError(f"{path} is corrupt ({str(error).partition(chr(10))[0][:200]}): {remedy}") from error
-    if (problem := table_problem(rows, table)) is not None:
-        raise UserError(f"{path} is corrupt ({problem}): {remedy}")
-    return rows
-
-
-def _types(table: str) -> dict[str, pa.DataType]:
-    return {column.name: _ARROW_TYPES[column.type] for column in TABLES[table]}
-
-
-def _cast(column: pa.ChunkedArray, kind: pa.DataType, name: str) -> pa.ChunkedArray:
-    if pa.types.is_floating(kind) and pa.types.is_string(column.type):
-        raise ValueError(f"column '{name}' has text")  # Arrow would parse numbers in it
-    try:
-        return column.cast(kind)
-    except pa.ArrowException as error:
-        raise ValueError(f"column '{name}': {error}") from error
-
-
-def _decoded(content: bytes, path: Path, table: str) -> pa.Table:
-    """Return the rows of a Parquet file within the limit of memory, including texts.
-
-    A file of a few kilobytes can declare a billion rows, or repeat one long text in each of a million.
-    """
-    metadata = pq.read_metadata(pa.BufferReader(content))
-    check_declared(_declared_bytes(metadata), path, _MOST_TABLE_BYTES)
-    columns = [name for name in column_names(table) if name in metadata.schema.names]
-    file = pq.ParquetFile(pa.BufferReader(content), metadata=metadata, page_checksum_verification=True,
-                          read_dictionary=[name for name in columns if _types(table)[name] == pa.string()])
-    batches, num_bytes = [], 0
-    for batch in file.iter_batches(_BATCH_ROWS, columns=columns):
-        num_bytes += sum(_decoded_bytes(column) for column in batch.columns)
-        check_declared(num_bytes, path, _MOST_TABLE_BYTES)
-        batches.append(batch)
-    empty = pa.schema([file.schema_arrow.field(name) for name in columns])
-    return pa.Table.from_batches(batches, batches[0].schema if batches else empty)
-
-
-def _declared_bytes(metadata: pq.FileMetaData) -> int:
-    groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
-    unpacked = sum(max(group.total_byte_size, 0) for group in groups)
-    return int(max(unpacked, 8 * max(metadata.num_rows, 0) * metadata.num_columns))
-
-
-def _decoded_bytes(column: pa.Array) -> int:
-    if not pa.types.is_dictionary(column.type):
-        return int(column.nbytes)
-    lengths = pc.binary_length(column.dictionary).take(column.indices)
-    return int(pc.sum(lengths).as_py() or 0) + 8 * len(column)
+# Cached, because creating a table takes a millisecond, and most runs lack most tables.
+_empty = cache(partial(frame_of, rows=[]))
 
 
 @dataclass
@@ -287,9 +134,11 @@ class Run:
         else:
             with reading(path):
                 exists = path.exists()
-            rows = self._read_file(path, name) if exists else None
-            if rows is None and name in self.manifest.get("tables", []):
+            if not exists and name in self.manifest.get("tables", []):
                 raise UserError(f"{path} is missing, but was part of the record: {REMEDY}")
+            if exists and self.checksums is not None and name not in self.checksums:
+                raise UserError(f"{path} was not written with its run (run.json has no checksum of it): move it away")
+            rows = read_table(path, name, (self.checksums or {}).get(name)) if exists else None
         if rows is None:
             return _empty(name).copy()
         frame: pd.DataFrame = rows.to_pandas()
@@ -302,13 +151,6 @@ class Run:
             raise UserError(f"{path} is corrupt (column 'case': run.json has no case '{stranger}'): {REMEDY}")
         # Rows of damaged cases; their names may be what was damaged.
         return frame[frame["case"].isin(sound)].reset_index(drop=True)
-
-    def _read_file(self, path: Path, name: str) -> pa.Table:
-        if self.checksums is None:
-            return read_table(path, name)
-        if name not in self.checksums:
-            raise UserError(f"{path} was not written with its run (run.json has no checksum of it): move it away")
-        return read_table(path, name, self.checksums[name])
 
     def __getattr__(self, name: str) -> pd.DataFrame:
         """Return a table of the record by its name, such as `iterations`."""

@@ -126,14 +126,10 @@ def redacted(facts: dict[str, Any]) -> dict[str, Any]:
 def redacted_notes(notes: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return notes as `redacted` does; the environment, which takes longest to read, is read once."""
     redactor = _here()
-    return [_redacted(note, redactor) for note in notes]
-
-
-def _redacted(facts: dict[str, Any], redactor: "_Redactor") -> dict[str, Any]:
-    keep = bool(facts.get("arguments_kept"))
     # The top-level names are charact's own: none is that of a secret.
-    return {name: redactor.text(value) if isinstance(value, str) and name not in _FIXED | _IDENTIFIERS
-            else redactor.facts(value, name, keep_arguments=keep) for name, value in facts.items()}
+    return [{name: redactor.text(value) if isinstance(value, str) and name not in _FIXED | _IDENTIFIERS
+             else redactor.facts(value, name, keep_arguments=bool(note.get("arguments_kept")))
+             for name, value in note.items()} for note in notes]
 
 
 def redacted_arguments(arguments: Sequence[str]) -> list[str]:
@@ -165,7 +161,8 @@ def speed_variables(environment: Mapping[str, str]) -> dict[str, str]:
 def redact_chunks(chunks: Iterable[bytes]) -> Iterator[bytes]:
     """Yield a JSON file of torch.profiler, given as whole lines, without secrets and names of user and host."""
     redactor = _here()
-    signs = redactor.suspects()
+    known = (*(home for home, _ in redactor.homes), *redactor.secrets, redactor.user)
+    signs = [*(text.encode("utf-8", "surrogateescape").lower() for text in known if text), *_SIGNS]
     for chunk in chunks:
         if not _has_sign(chunk, signs):  # regular expressions take as long as compression
             yield chunk
@@ -253,7 +250,11 @@ class _Redactor:
 
     def facts(self, value: Any, key: str = "", *, keep_arguments: bool = False) -> Any:
         if isinstance(value, str):
-            return self._fact(value, key)
+            if key in _FIXED:
+                return value
+            if key in _IDENTIFIERS:
+                return redacted_identifier(value)
+            return REDACTED if is_secret_name(key) and _is_secret_value(key, value) else self.text(value)
         if key in _ARGUMENTS and isinstance(value, (list, tuple)):
             return list(value) if keep_arguments else self.arguments([str(each) for each in value])
         if isinstance(value, dict):
@@ -265,20 +266,12 @@ class _Redactor:
             return [self.facts(each, key, keep_arguments=keep_arguments) for each in value]
         return value
 
-    def _fact(self, value: str, key: str) -> str:
-        if key in _FIXED:
-            return value
-        if key in _IDENTIFIERS:
-            return redacted_identifier(value)
-        return REDACTED if is_secret_name(key) and _is_secret_value(key, value) else self.text(value)
-
     def text(self, text: str) -> str:
-        known = self._known.get(text)
-        if known is None:
+        if text not in self._known:
             if len(self._known) > 100_000:
                 self._known.clear()
-            known = self._known[text] = self._replaced(text)
-        return known
+            self._known[text] = self._replaced(text)
+        return self._known[text]
 
     def _replaced(self, text: str) -> str:
         if self._secrets_pattern is not None:
@@ -298,12 +291,9 @@ class _Redactor:
         return text
 
     def arguments(self, arguments: Sequence[str]) -> list[str]:
-        return [self._argument(start) if value is None else f"{start}{REDACTED}"
+        below = re.compile(rf"(^|=){re.escape(self.directory)}/" if self.directory.strip("/") else "(?!)")
+        return [self.text(below.sub(r"\1", start)) if value is None else f"{start}{REDACTED}"
                 for start, value in _parted(arguments)]
-
-    def _argument(self, argument: str) -> str:
-        below = re.compile(rf"(^|=){re.escape(self.directory)}/") if self.directory.strip("/") else None
-        return self.text(below.sub(r"\1", argument) if below is not None else argument)
 
     @cached_property
     def _secrets_pattern(self) -> re.Pattern[str] | None:
@@ -313,29 +303,23 @@ class _Redactor:
         return re.compile("|".join(parts)) if parts else None
 
     def environment(self, variables: Mapping[str, str]) -> dict[str, str]:
-        found = {}
+        values = {}
         for name in sorted(SPEED_VARIABLES & variables.keys()):
             value = variables[name]
             if name == "LD_PRELOAD":
                 value = ":".join(os.path.basename(library) for library in re.split(r"[:\s]+", value) if library)
             value = self.text(value)
-            found[name] = value if len(value) <= _LONGEST_VALUE else f"{value[:_LONGEST_VALUE - 1]}…"
-        return found
-
-    def suspects(self) -> list[bytes]:
-        """Return substrings; a chunk without any of them is not searched for secrets."""
-        known = [*(home for home, _ in self.homes), *self.secrets, *([self.user] if self.user else [])]
-        return [*(one.encode("utf-8", "surrogateescape").lower() for one in known), *_SIGNS]
-
+            values[name] = value if len(value) <= _LONGEST_VALUE else f"{value[:_LONGEST_VALUE - 1]}…"
+        return values
 
 _latest: list[_Redactor] = []
 
 
 def _here() -> _Redactor:
     """Return the redactor of this process, with the secrets in its environment and arguments."""
-    found = _redactor(os.environ, (getattr(sys, "orig_argv", ())[1:], getattr(sys, "argv", ())[1:]))
-    if found not in _latest:
-        _latest[:] = [found]
+    redactor = _redactor(os.environ, (getattr(sys, "orig_argv", ())[1:], getattr(sys, "argv", ())[1:]))
+    if redactor not in _latest:
+        _latest[:] = [redactor]
     return _latest[0]  # has a cache of many texts
 
 
@@ -351,18 +335,21 @@ def _redactor(environment: Mapping[str, str], command_lines: Sequence[Sequence[s
     directory = ""
     with contextlib.suppress(OSError):
         directory = os.getcwd()
-    return _Redactor(_homes(environment), _user(environment), directory, frozenset(filter(_is_distinct, secrets)))
+    # Only secrets that can be replaced everywhere without matching ordinary words.
+    distinct = frozenset(secret for secret in secrets if len(secret) >= (10 if secret.isalpha() else 6)
+                         and not _NUMBER.fullmatch(secret) and secret != REDACTED)
+    return _Redactor(_homes(environment), _user(environment), directory, distinct)
 
 
 def _homes(environment: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
     """Return the home directories of this user with their replacements, the longest first."""
-    found: dict[str, str] = {}
+    homes: dict[str, str] = {}
     if account_home := _account()[1]:
-        found[account_home] = f"~{USER}"
+        homes[account_home] = f"~{USER}"
     home = environment.get("HOME", "").rstrip("/")
-    found |= {os.path.realpath(home): "~", home: "~"} if home.startswith("/") else {}
-    return tuple(sorted(((path.rstrip("/"), text) for path, text in found.items() if path.strip("/")),
-                        key=lambda one: -len(one[0])))
+    homes |= {os.path.realpath(home): "~", home: "~"} if home.startswith("/") else {}
+    return tuple(sorted(((path.rstrip("/"), text) for path, text in homes.items() if path.strip("/")),
+                        key=lambda item: -len(item[0])))
 
 
 def _user(environment: Mapping[str, str]) -> str:
@@ -409,11 +396,6 @@ def _is_secret_value(name: str, value: str) -> bool:
         return False
     counts = any(word.lower() in _COUNT_WORDS for word in _WORD.findall(name))
     return not (counts and _NUMBER.fullmatch(value.strip("\"'")))
-
-
-def _is_distinct(secret: str) -> bool:
-    """Return whether a secret can be replaced everywhere without matching ordinary words."""
-    return len(secret) >= (10 if secret.isalpha() else 6) and not _NUMBER.fullmatch(secret) and secret != REDACTED
 
 
 def _without_values(pattern: re.Pattern[str], text: str) -> str:

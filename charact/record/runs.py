@@ -58,9 +58,9 @@ class Runs(list["Run"]):
 
         frames = []
         for run in self:
-            found = run.summary()
-            found.insert(0, "run", run.run_id)
-            frames.append(found)
+            frame = run.summary()
+            frame.insert(0, "run", run.run_id)
+            frames.append(frame)
             run.release()
         return pd.concat(frames, ignore_index=True)
 
@@ -78,27 +78,20 @@ def load_runs(pattern: "str | Path | Iterable[str | Path]") -> Runs:
     Raises:
         UserError: a pattern names no complete run, or a run that is corrupt or has a newer schema.
     """
-    patterns = [pattern] if isinstance(pattern, str | os.PathLike) else list(pattern)
-    found = {run.path.absolute(): run for each in patterns for run in _complete(each)}
-    return Runs(sorted(found.values(), key=lambda run: (started(run.manifest.get("started")), run.run_id)))
-
-
-def _complete(pattern: "str | Path") -> "list[Run]":
     from charact.record.reader import load_run
 
-    found = [load_run(path) for path in _named(os.path.expanduser(pattern))]
-    complete = [run for run in found if run.manifest["status"] == "complete"]
-    if not complete:
-        raise UserError(f"'{pattern}' names no complete run: give a directory of runs or a pattern, as in "
-                        "runs/*resnet*")
-    return complete
-
-
-def _named(pattern: str) -> list[Path]:
-    """Return the directories of finished runs at or below the paths that match a pattern, each once."""
-    matched = [Path(pattern)] if os.path.exists(pattern) else map(Path, glob.iglob(pattern, recursive=True))
-    paths = (path for place in matched for path in run_directories(place))
-    return [path for path in dict.fromkeys(paths) if not path.name.startswith(PARTIAL_PREFIX)]
+    runs: dict[Path, Run] = {}
+    for each in [pattern] if isinstance(pattern, str | os.PathLike) else pattern:
+        text = os.path.expanduser(each)
+        matched = [Path(text)] if os.path.exists(text) else map(Path, glob.iglob(text, recursive=True))
+        paths = {path: None for place in matched for path in run_directories(place)}
+        read = [load_run(path) for path in paths if not path.name.startswith(PARTIAL_PREFIX)]
+        complete = {run.path.absolute(): run for run in read if run.manifest["status"] == "complete"}
+        if not complete:
+            raise UserError(f"'{each}' names no complete run: give a directory of runs or a pattern, as in "
+                            "runs/*resnet*")
+        runs |= complete
+    return Runs(sorted(runs.values(), key=lambda run: (started(run.manifest.get("started")), run.run_id)))
 
 
 def started(text: str | None) -> datetime:

@@ -8,26 +8,25 @@ from pathlib import Path
 from typing import Any, Self
 
 import msgspec
-import pyarrow as pa
 
 from charact.core.errors import UserError
-from charact.core.files import atomic_write, sync, writing
+from charact.core.files import sync, writing
 from charact.core.text import valid_values
-from charact.record.checksums import TABLE_CHECKSUMS, checksum
 from charact.record.in_progress import (
     LEFTOVERS,
     LOCK,
     PARTIAL_PREFIX,
+    TABLE_CHECKSUMS,
     begin_run,
+    checksum,
     take_lock,
     trace_name,
     write_manifest,
 )
-from charact.record.manifest import CaseEntry, one_line, read_manifest, typed_entry
-from charact.record.reader import FLUSHES, arrow_schema, finite, load_run, part_path, read_parts, write_table
-from charact.record.redaction import redacted_column
+from charact.record.manifest import CaseEntry, read_manifest, typed_entry
+from charact.record.reader import load_run
 from charact.record.schema import TABLES, UNFINISHED, Rows, column_names
-from charact.record.table_checks import table_problem
+from charact.record.tables import FLUSHES, part_path, read_parts, typed_rows, write_table
 
 
 class RunWriter:
@@ -64,7 +63,8 @@ class RunWriter:
     @property
     def holds_nothing(self) -> bool:
         """Whether nothing in the record has finished: no case, epoch or round."""
-        return not any(map(_has_finished, self._entries()))
+        return not any(entry.status not in UNFINISHED or entry.passes.training.num_epochs
+                       or entry.passes.bricks.num_rounds for entry in self._entries())
 
     @property
     def lock(self) -> int:
@@ -112,8 +112,8 @@ class RunWriter:
                 unknown = {key for row in rows for key in row} - set(column_names(table))
                 assert not unknown, f"table {table} has no column {unknown}"
                 filled = [{"case": case["case"], **row} for row in rows]
-                typed = _typed(filled, table, case["case"])
-                self._write_table(part_path(self.directory, table, number, flushes.get(table, 0)), table, typed)
+                typed = typed_rows(filled, table, case["case"])
+                write_table(part_path(self.directory, table, number, flushes.get(table, 0)), table, typed)
         extended = self.manifest | {"cases": list(entries.values())}
         if flushes:
             extended |= {FLUSHES: self.manifest.get(FLUSHES, {}) | {str(number): flushes}}
@@ -126,24 +126,20 @@ class RunWriter:
     def close(self, status: str) -> Path:
         """Merge the cases into the tables and write the final manifest; the directory stays hidden."""
         if self.manifest["status"] == "running":
-            self._merge(status)
+            checksums: dict[str, str] = {}
+            for table in TABLES:
+                if (parts := read_parts(self.directory, table, self.manifest)) is not None:
+                    path = self.directory / f"{table}.parquet"
+                    write_table(path, table, parts)
+                    checksums[table] = checksum(path.read_bytes())
+            final = self.manifest | {"status": status, "tables": list(checksums), TABLE_CHECKSUMS: checksums,
+                                     "ended": time.strftime("%Y-%m-%dT%H:%M:%S%z")}
+            final.pop(FLUSHES, None)
+            write_manifest(self.directory, final)
+            self.manifest = final
         # Last: until the manifest has the final status, readers use these files.
         self._remove_leftovers()
         return self.directory
-
-    def _merge(self, status: str) -> None:
-        written: dict[str, str] = {}
-        for table in TABLES:
-            parts = read_parts(self.directory, table, self.manifest)
-            if parts is not None:
-                path = self.directory / f"{table}.parquet"
-                self._write_table(path, table, parts)
-                written[table] = checksum(path.read_bytes())
-        final = self.manifest | {"status": status, "tables": list(written), TABLE_CHECKSUMS: written,
-                                 "ended": time.strftime("%Y-%m-%dT%H:%M:%S%z")}
-        final.pop(FLUSHES, None)
-        write_manifest(self.directory, final)
-        self.manifest = final
 
     def publish(self) -> Path:
         """Rename the directory to its final name, without temporary files; returns its path."""
@@ -185,44 +181,3 @@ class RunWriter:
         """Remove the run."""
         shutil.rmtree(self.directory, ignore_errors=True)
         os.close(self._lock)
-
-    def _write_table(self, path: Path, table: str, rows: pa.Table) -> None:
-        with atomic_write(path) as temporary:
-            write_table(temporary, table, rows)
-
-
-def _has_finished(entry: CaseEntry) -> bool:
-    """Return whether a case has ended, or an epoch of its training or a round of its suite has."""
-    return bool(entry.status not in UNFINISHED or entry.passes.training.num_epochs or entry.passes.bricks.num_rounds)
-
-
-def _arrow(rows: Rows, table: str) -> pa.Table:
-    """Return the rows as a table, with invalid UTF-8 in texts escaped."""
-    try:
-        return pa.Table.from_pylist(rows, schema=arrow_schema(table))
-    except UnicodeEncodeError:
-        return pa.Table.from_pylist(valid_values(rows), schema=arrow_schema(table))
-
-
-def _redacted(rows: pa.Table) -> pa.Table:
-    """Return the rows without secrets in their texts."""
-    for place, column in enumerate(rows.schema):
-        if pa.types.is_string(column.type):
-            values = rows.column(place).combine_chunks().dictionary_encode()
-            texts: list[str] = values.dictionary.to_pylist()
-            clean = redacted_column(column.name, texts)
-            if clean != texts:
-                rows = rows.set_column(place, column, pa.array(clean, pa.string()).take(values.indices))
-    return rows
-
-
-def _typed(rows: Rows, table: str, case: str) -> pa.Table:
-    """Return the rows of a case with the types of their table."""
-    try:
-        typed = finite(_redacted(_arrow(rows, table)))
-        problem = table_problem(typed, table)
-    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-        raise UserError(f"{case} cannot be recorded (table {table}: {one_line(error)})") from error
-    if problem is not None:
-        raise UserError(f"{case} cannot be recorded (table {table}, {problem})")
-    return typed

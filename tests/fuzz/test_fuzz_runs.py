@@ -28,7 +28,7 @@ from charact.analysis.compare.thresholds import parse
 from charact.commands._shared.runs import read_run
 from charact.commands.compare import _BY
 from charact.core.errors import UserError
-from charact.record.checksums import CHECKSUM, sealed
+from charact.record.in_progress import CHECKSUM, sealed
 from charact.record.manifest import typed_entry
 from charact.record.reader import Run, load_run
 from charact.record.schema import TABLES

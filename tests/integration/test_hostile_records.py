@@ -215,6 +215,6 @@ def _write(rows: pd.DataFrame, path: Path) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from charact.record.reader import arrow_schema
+    from charact.record.tables import arrow_schema
 
     pq.write_table(pa.Table.from_pandas(rows, schema=arrow_schema(path.stem), preserve_index=False), path)

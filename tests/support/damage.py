@@ -8,8 +8,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from charact.core.errors import UserError
-from charact.record.checksums import CHECKSUM, TABLE_CHECKSUMS, checksum
-from charact.record.in_progress import write_manifest
+from charact.record.in_progress import CHECKSUM, TABLE_CHECKSUMS, checksum, write_manifest
 
 
 @st.composite

@@ -28,7 +28,8 @@ import pytest
 
 from charact.record.in_progress import LEFTOVERS, LOCK, PARTIAL_PREFIX
 from charact.record.manifest import CaseEntry, typed_entry
-from charact.record.reader import Run, arrow_schema, load_run
+from charact.record.reader import Run, load_run
+from charact.record.tables import arrow_schema
 
 _ANSWER_S = 900.0
 SHORT_COUNTER_PASS_S = 0.1
@@ -109,13 +110,13 @@ class Server:
         self._num_started = 0
 
     def start(self, *arguments: object, cwd: Path, full_from: int | None = None, stays_hidden: bool = False,
-              recovers_afresh: bool = False, draws_views: bool = True, largest_file_bytes: int | None = None,
+              recovers_afresh: bool = False, draws_views: bool = False, largest_file_bytes: int | None = None,
               **environment: str) -> Child:
         """Start a command, or a script alone, in `cwd`; its output is kept next to that.
 
         There is no space left from the write number `full_from` on, from 1, or for files above `largest_file_bytes`.
         The run of a watched program `stays_hidden` as if its process had been killed at its end, or `recovers_afresh`,
-        by a process of its own, as for users.
+        by a process of its own, as for users. Views are only written if the command `draws_views`.
         """
         self._num_started += 1
         place = cwd.with_name(f"{cwd.name}.{self._num_started}")
@@ -128,7 +129,7 @@ class Server:
         return Child(self, pid, place)
 
     def run(self, *arguments: object, cwd: Path, full_from: int | None = None) -> tuple[Done, dict[str, Flushed]]:
-        child = self.start(*arguments, cwd=cwd, full_from=full_from)
+        child = self.start(*arguments, cwd=cwd, full_from=full_from, draws_views=True)
         return child.wait(), child.flushed()
 
     def charact(self, *arguments: object, cwd: Path, **options: Any) -> subprocess.CompletedProcess[str]:

@@ -21,7 +21,7 @@ from charact.bricks.suite.brick import Brick, brick_from_json, brick_to_json, ca
 from charact.bricks.suite.composition import Composition, CutModel, write_composition
 from charact.core.errors import UserError
 from charact.core.files import atomic_write, is_begun, lock, release, writing
-from charact.record.manifest_types import Count
+from charact.record.manifest_program import Count
 
 FORMAT = "charact bricks"
 SCHEMA_VERSION = 1

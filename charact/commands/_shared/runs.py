@@ -133,7 +133,8 @@ def read_run(path: Path, *, partial: bool) -> "Run":
     from charact.measure.script.spans.event_log_reader import read_event_log
     from charact.measure.script.spans.event_log_to_record import script_cases, script_options
     from charact.record.rank_parts import is_job
-    from charact.record.reader import Run, frame_of, load_run
+    from charact.record.reader import Run, load_run
+    from charact.record.tables import frame_of
 
     if is_job(path):
         from charact.commands._shared.ranks import merged

@@ -11,8 +11,8 @@ from charact.core.files import reading
 from charact.execution.loop import Loop
 from charact.execution.tensor_files import DamagedFileError, outline, read, write_tensors
 from charact.measure.training.weight_files import limit_for
-from charact.record.reader import arrow_schema
 from charact.record.schema import ADDED_COLUMNS, TABLES, Rows
+from charact.record.tables import arrow_schema
 
 _DAMAGED = (RuntimeError, ValueError, TypeError, LookupError, AttributeError, OverflowError, pa.ArrowException)
 _NUMBERS = (bool, int, float, torch.Tensor, type(None))

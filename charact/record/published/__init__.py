@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from charact.core.errors import UserError
-from charact.record.reader import Run, frame_of
+from charact.record.manifest import COORDINATES
+from charact.record.reader import Run
 from charact.record.schema import SCHEMA_VERSION, TABLES, Rows
+from charact.record.tables import frame_of
 
 PREFIX = "reference:"
 """Prefix of a reference's name, used in place of a run's directory."""
-
-_Rows = dict[str, Rows]
 
 
 def reference_names() -> list[str]:
@@ -40,12 +40,12 @@ def reference(name: str) -> Run:
     """
     published = published_table(name)
     entries: list[dict[str, Any]] = []
-    rows: _Rows = {table: [] for table in TABLES}
+    rows: dict[str, Rows] = {table: [] for table in TABLES}
     for case in published["cases"]:
-        entry, of_case = _operation(case) if "operation" in case else _of_workload(case, published)
-        entries.append(entry | {"source": published["source"]})
+        facts, of_case = _operation(case) if "operation" in case else _of_workload(case, published)
+        entries.append(COORDINATES | {"status": "ok", "source": published["source"]} | facts)
         for table, some in of_case.items():
-            rows[table] += [{"case": entry["case"], **row} for row in some]
+            rows[table] += [{"case": facts["case"], **row} for row in some]
     manifest = {
         "schema_version": SCHEMA_VERSION, "run_id": name, "name": name, "status": "complete", "cases": entries,
         "machine": {"gpus": [{"name": published["gpu"]}]}, "software": {}, "options": {}, "command_line": [],
@@ -56,57 +56,39 @@ def reference(name: str) -> Run:
     return Run(Path(f"{PREFIX}{name}"), manifest, _tables=frames)
 
 
-def _entry(case: str, facts: dict[str, Any], passes: dict[str, Any], device_name: str | None) -> dict[str, Any]:
-    return {
-        "case": case, **facts, "device_name": device_name, "num_parameters": None, "status": "ok", "reason": None,
-        "requested_bytes": None, "passes": passes,
-    }  # fmt: skip
+def _of_workload(case: dict[str, Any], published: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Rows]]:
+    """Return the manifest entry and the rows of a training or an inference.
 
-
-def _of_workload(case: dict[str, Any], published: dict[str, Any]) -> tuple[dict[str, Any], _Rows]:
-    """Return the manifest entry and the rows of a training or an inference."""
-    names = ("workload", "variant", "mode", "precision", "input_size", "batch_size", "data")
-    facts = {name: case[name] for name in names} | {"input_kind": "image", "device": "cuda"}
+    Of an inference, load and prediction were published as one number.
+    """
     data = f"-{case['data']}" if case["data"] else ""
-    case_id = (f"{case['workload']}{data}-{case['input_size']}-b{case['batch_size']}-{case['mode']}-"
-               f"{case['precision']}-cuda")  # fmt: skip
-    passes, rows = _training(case, published) if case["mode"] == "train" else _inference(case)
-    return _entry(case_id, facts, passes, published["gpu"]), rows
-
-
-def _training(case: dict[str, Any], published: dict[str, Any]) -> tuple[dict[str, Any], _Rows]:
+    names = ("workload", "variant", "mode", "precision", "input_size", "batch_size", "data")
+    entry = {name: case[name] for name in names} | {
+        "case": f"{case['workload']}{data}-{case['input_size']}-b{case['batch_size']}-{case['mode']}-"
+                f"{case['precision']}-cuda",
+        "input_kind": "image", "device": "cuda", "device_name": published["gpu"]}
+    if case["mode"] == "infer":
+        return entry | {"passes": {"inference": {
+            "status": "ok", "cold_reason": "published as one number with the prediction",
+            "total_s": case["total_s"]}}}, {}
     num_epochs, accuracy = case["num_epochs"], case.get("accuracy")
-    best = None if accuracy is None else {"metric": "accuracy", "value": accuracy, "epoch": num_epochs}
-    protocol = {"name": published["protocol"], "source": published["source"], "changed": {},
-                "unstated": published["unstated"]}  # fmt: skip
-    passes = {"training": {
-        "status": "ok", "reason": None, "num_epochs_asked": num_epochs, "num_epochs": num_epochs, "setup_s": None,
-        "until": None, "best": best, "num_train_samples": None, "num_valid_samples": None, "num_resumed": 0,
-        "weights": None, "protocol": protocol, "compile_s": None,
-    }}  # fmt: skip
+    training = {
+        "status": "ok", "num_epochs_asked": num_epochs, "num_epochs": num_epochs,
+        "best": None if accuracy is None else {"metric": "accuracy", "value": accuracy, "epoch": num_epochs},
+        "protocol": {"name": published["protocol"], "source": published["source"], "changed": {},
+                     "unstated": published["unstated"]}}
     metrics = [] if accuracy is None else [
-        {"stage": "validation", "number": num_epochs, "metric": "accuracy", "value": accuracy, "reason": None}]
-    total = {"stage": "training", "number": num_epochs, "phase": "other", "host_s": case["total_s"], "device_s": None,
-             "num_iterations": None, "num_samples": None}  # fmt: skip
-    return passes, {"stages": [total], "metrics": metrics}
+        {"stage": "validation", "number": num_epochs, "metric": "accuracy", "value": accuracy}]
+    total = {"stage": "training", "number": num_epochs, "phase": "other", "host_s": case["total_s"]}
+    return entry | {"passes": {"training": training}}, {"stages": [total], "metrics": metrics}
 
 
-def _inference(case: dict[str, Any]) -> tuple[dict[str, Any], _Rows]:
-    """Return the facts of an inference; load and prediction were published as one number."""
-    reason = "published as one number with the prediction"
-    return {"inference": {"status": "ok", "reason": None, "cold_reason": reason, "total_s": case["total_s"]}}, {}
-
-
-def _operation(case: dict[str, Any]) -> tuple[dict[str, Any], _Rows]:
+def _operation(case: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Rows]]:
     """Return the problems of a set as one problem, timed once, because only the sum of their times was published."""
     problem = f"vo:{case['set']} ({case['num_problems']} problems)"
-    facts = {"workload": problem, "variant": "vo", "mode": "op", "precision": case["precision"],
-             "device": case["device"], "input_kind": None, "input_size": None, "batch_size": None, "data": None}
-    rows: _Rows = {
+    entry = {"case": f"vo-{case['set']}-{case['precision']}-cpu", "workload": problem, "variant": "vo", "mode": "op",
+             "precision": case["precision"], "device": case["device"], "passes": {"ops": {"status": "ok"}}}
+    return entry, {
         "problems": [{"operation": case["operation"], "problem": problem, "suite": "vo", "set": case["set"],
                       "direction": "forward", "flop": case["flop"], "published_flop": case["flop"]}],
-        "repetitions": [{"direction": "forward", "repetition": 0, "num_calls": 1, "host_s": case["total_s"],
-                         "device_s": None}],
-    }  # fmt: skip
-    return _entry(f"vo-{case['set']}-{case['precision']}-cpu", facts, {"ops": {"status": "ok", "reason": None}},
-                  None), rows
+        "repetitions": [{"direction": "forward", "repetition": 0, "num_calls": 1, "host_s": case["total_s"]}]}

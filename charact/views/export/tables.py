@@ -20,9 +20,10 @@ from charact.analysis.summary import TABLE as SUMMARY
 from charact.core.errors import UserError
 from charact.core.files import writing
 from charact.core.text import spreadsheet_text
-from charact.record.reader import Run, arrow_schema
+from charact.record.reader import Run
 from charact.record.redaction import redacted
 from charact.record.schema import TABLES, Column
+from charact.record.tables import arrow_schema
 
 _EXPORTED: dict[str, Sequence[Column]] = {SUMMARY: COLUMNS, **TABLES}
 """Columns of every table that an export may have."""

@@ -12,7 +12,7 @@ from support import records
 
 from charact.analysis.query import VIEWS, query
 from charact.core.errors import UserError
-from charact.record.checksums import CHECKSUM, TABLE_CHECKSUMS
+from charact.record.in_progress import CHECKSUM, TABLE_CHECKSUMS
 from charact.record.reader import load_run
 from charact.record.schema import TABLES
 

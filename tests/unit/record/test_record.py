@@ -26,7 +26,8 @@ from charact.core.bounded_reading import limited_to
 from charact.core.errors import UserError
 from charact.core.files import write_text
 from charact.record import in_progress
-from charact.record.checksums import CHECKSUM, TABLE_CHECKSUMS
+from charact.record import writer as record_writer
+from charact.record.in_progress import CHECKSUM, TABLE_CHECKSUMS
 from charact.record.manifest import typed_entry
 from charact.record.reader import PARTIAL_PREFIX, Run, load_run
 from charact.record.schema import ADDED_COLUMNS, DAMAGED, SCHEMA_VERSION, TABLES, UNIQUE, Column, column_names
@@ -218,7 +219,7 @@ def test_a_run_that_is_killed_is_hidden_and_its_cases_are_whole(tmp_path: Path, 
         assert_whole_or_refused(directory)
 
 
-@pytest.mark.parametrize(("place", "function"), [(in_progress, "write_text"), (RunWriter, "_write_table")])
+@pytest.mark.parametrize(("place", "function"), [(in_progress, "write_text"), (record_writer, "write_table")])
 @pytest.mark.parametrize("countdown", range(6))
 def test_a_run_that_is_killed_at_any_step_keeps_its_flushed_cases(
         tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: Any, function: str, countdown: int) -> None:
@@ -434,11 +435,6 @@ def test_text_that_does_not_fit_leaves_what_was_there(tmp_path: Path) -> None:
 
 
 # Records that are not
-
-def manifest_of(record: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((record / "run.json").read_text())
-    return found
-
 
 def test_a_directory_without_a_record(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "absent", tmp_path / "absent" / "run.json"):

@@ -38,12 +38,13 @@ from charact.record.manifest import Gpu
 from charact.record.manifest_passes import CoreUse, InspectionPass, SourceOutcome
 from charact.record.manifest_program import (
     CallingPlace,
+    Count,
     LoaderSettings,
     ModelSettings,
     OptimizerSettings,
     ProgramSettings,
+    Share,
 )
-from charact.record.manifest_types import Count, Share
 from charact.record.schema import TABLES
 
 _MAX_BYTES = 2**30

@@ -15,7 +15,8 @@ from charact.analysis.ranks.collectives import collective_summary
 from charact.analysis.ranks.matching import matched_iterations, mismatches
 from charact.analysis.ranks.stragglers import stragglers
 from charact.analysis.ranks.waiting import waiting_matrix, waits
-from charact.record.reader import Run, frame_of, load_run
+from charact.record.reader import Run, load_run
+from charact.record.tables import frame_of
 from charact.views.sections.ranks.collectives import SECTION
 
 
