@@ -9,7 +9,7 @@ import struct
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Container, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
@@ -41,12 +41,13 @@ def gunzip(content: bytes, path: Path, default: int) -> bytes:
         return read_all(stream, path, default)
 
 
-def tar_files(archive: bytes, names: Container[str], path: Path, default: int) -> dict[str, bytes]:
+def tar_files(archive: bytes, names: Sequence[str], path: Path, default: int) -> dict[str, bytes]:
     """Return the contents of a .tar.gz's files with these names, in any folder of the archive.
 
-    Links, devices and sparse files count as absent.
-
     `path` is for messages; `default` limits the bytes of the contents together.
+
+    Raises:
+        UserError: the archive is damaged, or lacks a file; links, devices and sparse files count as absent.
     """
     contents: dict[str, bytes] = {}
     with _reading(path), gzip.open(io.BytesIO(archive)) as unpacked:
@@ -66,13 +67,19 @@ def tar_files(archive: bytes, names: Container[str], path: Path, default: int) -
                 contents[name] = reader.read()
                 if len(contents[name]) < member.size:
                     raise EOFError
+    for name in names:
+        if name not in contents:
+            raise UserError(f"{path} has no {name}: fetch it again")
     return contents
 
 
-def zip_file(archive: bytes, name: str, path: Path, default: int) -> bytes | None:
-    """Return the content of a zip archive's file with this name, in any folder; None if there is none.
+def zip_file(archive: bytes, name: str, path: Path, default: int) -> bytes:
+    """Return the content of a zip archive's file with this name, in any folder.
 
     `path` is for messages; `default` limits the bytes of the content.
+
+    Raises:
+        UserError: the archive is damaged, or lacks the file.
     """
     with _reading(path), zipfile.ZipFile(_ShortReads(io.BytesIO(archive))) as file:
         members = [member for member in file.infolist() if member.filename.rpartition("/")[2] == name]
@@ -85,7 +92,7 @@ def zip_file(archive: bytes, name: str, path: Path, default: int) -> bytes | Non
                 raise zipfile.BadZipFile("a rare compression")
             with file.open(member) as stream:
                 return read_all(stream, path, default)
-    return None
+    raise UserError(f"{path} has no {name}: fetch it again")
 
 
 class _ShortReads:

@@ -3,19 +3,24 @@
 A binary batch has records of one label byte and 3×32×32 bytes (red, green, blue planes); a pickled one is a dictionary
 with the array `data` of such rows and the list `labels`. The binary form is preferred, and of each form the archive,
 which is read without unpacking it on the disk.
-Source: the formats' description on the dataset's home page; sizes and checksums from TensorFlow Datasets,
-Keras and torchvision.
+
+A pickle may be of Python 2 (protocol 2) or of Python 3 (protocols 2 to 5) with any NumPy. Nothing is named but what
+NumPy writes for arrays; the files are compared with their published checksums before.
+
+Source: the formats' description on the dataset's home page; sizes and checksums from TensorFlow Datasets, Keras and
+torchvision. "Restricting Globals" in the documentation of Python's `pickle`; `__reduce__` of NumPy's arrays and types.
 """
 
+import io
+import pickle
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from charact.core.archives import tar_files
 from charact.core.errors import UserError
-from charact.datasets._common.cifar_pickle import read_pickle
 from charact.datasets._common.spec import Labels, Pictures, PublishedFile, Split, StoredImagesSpec
 
 ARCHIVE = "cifar-10-binary.tar.gz"
@@ -33,6 +38,8 @@ RECORD_BYTES = 1 + 3 * 32 * 32
 BATCH_PICTURES = 10_000
 MOST_BYTES = 2**28
 """Limit of the unpacked size of a split's files, some 155 million bytes."""
+_NAMES = {("_codecs", "encode"), ("numpy", "dtype"), ("numpy", "ndarray"), ("numpy.core.multiarray", "_reconstruct"),
+          ("numpy.core.numeric", "_frombuffer")}
 
 
 def parse_batch(content: bytes, path: Path) -> tuple[Pictures, Labels]:
@@ -42,6 +49,28 @@ def parse_batch(content: bytes, path: Path) -> tuple[Pictures, Labels]:
                         "fetch it again")
     records = np.frombuffer(content, np.uint8).reshape(-1, RECORD_BYTES)
     return records[:, 1:].reshape(-1, *PICTURE_SHAPE), records[:, 0].astype(np.int64)
+
+
+def read_pickle(content: bytes, path: Path) -> dict[str, Any]:
+    """Return the dictionary of texts, numbers, lists and arrays in a pickle; `path` is for messages.
+
+    Keys are texts. Texts of Python 2 are bytes of unknown encoding, decoded as Latin-1.
+    """
+    try:
+        values = _Unpickler(io.BytesIO(content), encoding="latin-1").load()
+        return {key if isinstance(key, str) else key.decode("latin-1"): value for key, value in values.items()}
+    except UserError as error:
+        raise UserError(f"{path} is rejected: its pickle {error}: fetch it again") from error
+    except Exception as error:  # damaged pickles raise all kinds of errors
+        raise UserError(f"{path} is a damaged pickle ({type(error).__name__}): fetch it again") from error
+
+
+class _Unpickler(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        """Return what a pickle names; NumPy 2 has its core elsewhere."""
+        if (module.replace("numpy._core", "numpy.core"), name) not in _NAMES:
+            raise UserError(f"names '{' '.join(f'{module} {name}'[:60].split())}'")
+        return super().find_class(module.replace("numpy.core", "numpy._core"), name)
 
 
 def parse_pickled_batch(content: bytes, path: Path) -> tuple[Pictures, Labels]:
@@ -56,15 +85,6 @@ def parse_pickled_batch(content: bytes, path: Path) -> tuple[Pictures, Labels]:
     if not all(type(label) is int and 0 <= label < NUM_CLASSES for label in labels):
         raise UserError(f"{path} has labels that are not from 0 to {NUM_CLASSES - 1}: fetch it again")
     return rows.reshape(-1, *PICTURE_SHAPE), np.array(labels, np.int64)
-
-
-def unpack(archive: bytes, names: tuple[str, ...], path: Path) -> list[bytes]:
-    """Return the contents of an archive's files with these names, in order; `path` is for messages."""
-    contents = tar_files(archive, names, path, MOST_BYTES)
-    for name in names:
-        if name not in contents:
-            raise UserError(f"{path} has no {name}: fetch it again")
-    return [contents[name] for name in names]
 
 
 class Form(NamedTuple):
@@ -88,10 +108,11 @@ def read_split(spec: StoredImagesSpec, directory: Path, split: Split) -> tuple[P
     form = next(form for form in FORMS if path.name in form.first(split))
     names = form.batches[split]
     if path.name == form.archive:
-        found = [(path / name, batch) for name, batch in zip(names, unpack(content, names, path), strict=True)]
+        contents = tar_files(content, names, path, MOST_BYTES)
+        batches = [(path / name, contents[name]) for name in names]
     else:
-        found = [(path, content), *(spec.find(directory, form.archive, name) for name in names[1:])]
-    images, labels = zip(*(form.parse(batch, place) for place, batch in found), strict=True)
+        batches = [(path, content), *(spec.find(directory, form.archive, name) for name in names[1:])]
+    images, labels = zip(*(form.parse(batch, place) for place, batch in batches), strict=True)
     return np.concatenate(images), np.concatenate(labels)
 
 

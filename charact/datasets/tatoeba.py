@@ -162,18 +162,10 @@ def make_pairs(request: "DataRequest", length: int, num_source_words: int, num_t
     return EncodedPairs(sources, targets, *vocabularies)
 
 
-def unpack(archive: bytes, path: Path) -> bytes:
-    """Return the file of pairs in the tutorial's archive; `path` is for messages."""
-    content = zip_file(archive, FILE, path, MOST_BYTES)
-    if content is None:
-        raise UserError(f"{path} has no {FILE}: fetch it again")
-    return content
-
-
 def read_pairs(spec: StoredDatasetSpec, directory: Path, split: Split) -> list[Pair]:
     """Return all normalized pairs for any split, because the split is known only after too long ones are left out."""
     path, archive = spec.find(directory, ARCHIVE)
-    return parse_pairs(unpack(archive, path), path)
+    return parse_pairs(zip_file(archive, FILE, path, MOST_BYTES), path)
 
 
 DATASETS = [

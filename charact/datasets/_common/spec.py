@@ -38,23 +38,6 @@ class PublishedFile:
     most_bytes: int = 2**26
     """Size limit in bytes if the size is unknown."""
 
-    def flaw(self, content: bytes) -> str | None:
-        """Return the difference of a content from the published file; None if there is none."""
-        if self.num_bytes is not None and len(content) != self.num_bytes:
-            return self.wrong_size(len(content))
-        if self.checksum is None:
-            return None
-        is_md5 = len(self.checksum) == 32
-        checksum = hashlib.md5(content, usedforsecurity=False).hexdigest() if is_md5 else sha256(content)
-        return None if checksum == self.checksum else (
-            f"truncated or foreign ({'MD5' if is_md5 else 'SHA-256'} {checksum}, published {self.checksum})")
-
-    def wrong_size(self, num_bytes: int) -> str:
-        """Return a description of a wrong size."""
-        assert self.num_bytes is not None
-        return (f"{'truncated' if num_bytes < self.num_bytes else 'foreign'} ({num_bytes:,} bytes, published "
-                f"{self.num_bytes:,})")
-
 
 def sha256(content: bytes) -> str:
     """Return the SHA-256 of a content, in hexadecimal digits."""
@@ -159,25 +142,23 @@ def inspect(path: Path, file: PublishedFile) -> tuple[bytes, str | None]:
     """
     with reading(path, _REMEDY), path.open("rb") as stream:
         num_bytes = os.fstat(stream.fileno()).st_size
-        if file.num_bytes is None:
-            content = read_all(stream, path, file.most_bytes, "has")
-        elif num_bytes != file.num_bytes:
-            return b"", file.wrong_size(num_bytes)
-        else:
-            content = stream.read(num_bytes)
-    return content, file.flaw(content) or _change(path, file, content)
-
-
-def _change(path: Path, file: PublishedFile, content: bytes) -> str | None:
-    """Return how a content differs from the downloaded file."""
+        if file.num_bytes is not None and num_bytes != file.num_bytes:
+            kind = "truncated" if num_bytes < file.num_bytes else "foreign"
+            return b"", f"{kind} ({num_bytes:,} bytes, published {file.num_bytes:,})"
+        content = stream.read(num_bytes) if file.num_bytes else read_all(stream, path, file.most_bytes, "has")
+    if file.checksum is not None:
+        is_md5 = len(file.checksum) == 32
+        checksum = hashlib.md5(content, usedforsecurity=False).hexdigest() if is_md5 else sha256(content)
+        return content, None if checksum == file.checksum else (
+            f"truncated or foreign ({'MD5' if is_md5 else 'SHA-256'} {checksum}, published {file.checksum})")
+    if not has_digest(path):
+        return content, None
     record = digest_path(path)
-    if file.checksum is not None or not has_digest(path):
-        return None
     with reading(record, _REMEDY), record.open("rb") as stream:
         recorded = stream.read(64).decode("ascii", "replace")
     if not re.fullmatch("[0-9a-f]{64}", recorded):
-        return f"not verifiable, because its recorded SHA-256 in {record} is damaged"
-    return None if sha256(content) == recorded else (
+        return content, f"not verifiable, because its recorded SHA-256 in {record} is damaged"
+    return content, None if sha256(content) == recorded else (
         f"changed after it was fetched (SHA-256 {sha256(content)}, recorded {recorded}); "
         f"if you replaced it, remove {record}")
 

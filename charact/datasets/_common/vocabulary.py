@@ -1,8 +1,6 @@
 """Vocabularies, and synthetic text with realistic word frequencies and lengths. Imports no torch."""
 
-from collections import Counter
-from collections.abc import Iterable, Sequence
-from typing import Literal
+from collections.abc import Iterable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,21 +21,9 @@ class Vocabulary:
         self._unknown = None if unknown is None else self._numbers[unknown]
 
     @classmethod
-    def from_tokens(
-        cls, tokens: Iterable[str], *, specials: Sequence[str] = (), unknown: str | None = None,
-        order: Literal["occurrence", "frequency"] = "occurrence", max_words: int | None = None,
-    ) -> "Vocabulary":
-        """Return the vocabulary of a text: its special words first, then the others.
-
-        Words are in the order of their first occurrence, or by descending frequency; the last ones beyond `max_words`,
-        which includes the specials, are left out.
-        """
-        if order == "frequency":
-            words: Iterable[str] = (word for word, _ in Counter(tokens).most_common())
-        else:
-            words = dict.fromkeys(tokens)
-        kept = tuple(dict.fromkeys([*specials, *words]))[:max_words]
-        return cls(kept, unknown)
+    def from_tokens(cls, tokens: Iterable[str], specials: Iterable[str], unknown: str | None = None) -> "Vocabulary":
+        """Return the vocabulary of a text: its special words first, then the others by their first occurrence."""
+        return cls((*specials, *dict.fromkeys(tokens)), unknown)
 
     def __len__(self) -> int:
         return len(self.words)

@@ -41,8 +41,11 @@ def nodes() -> list[tuple[Path, ast.Call | ast.Constant]]:
 def calls() -> Iterator[tuple[Path, ast.Call, str]]:
     """Calls, their files, and the names that they are written with."""
     for path, node in nodes():
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name | ast.Attribute):
-            yield path, node, ast.unparse(node.func)
+        if isinstance(node, ast.Call):
+            part, names = node.func, []
+            while isinstance(part, ast.Attribute):
+                names, part = [part.attr, *names], part.value
+            yield path, node, ".".join([part.id if isinstance(part, ast.Name) else "", *names])
 
 
 def test_nothing_is_printed_but_through_output() -> None:

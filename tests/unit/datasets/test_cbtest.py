@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.damage import attempt, damaged
 
-from charact.core.archives import tar_files
 from charact.core.errors import UserError
 from charact.datasets import cbtest
 from charact.datasets._common.registry import find_dataset
@@ -199,7 +198,7 @@ def test_a_file_of_another_length_is_refused(small: None, tmp_path: Path) -> Non
 
 def test_an_archive_without_a_file_is_refused(small: None, tmp_path: Path) -> None:
     (tmp_path / ARCHIVE).write_bytes(archive_bytes({"cbtest_NE_train.txt": sample_bytes() * 2}))
-    with pytest.raises(UserError, match=r"CBTest\.tgz has no cbtest_NE_valid_2000ex\.txt: fetch it again from http"):
+    with pytest.raises(UserError, match=r"CBTest\.tgz has no cbtest_NE_valid_2000ex\.txt: fetch it again$"):
         cloze_dataset(request(tmp_path, "valid"), input_size=9, num_synthetic_words=9)
 
 
@@ -223,9 +222,3 @@ def test_encoding_takes_a_file_whole_or_refuses_it_in_one_line(content: bytes) -
     samples = ClozeQuestions(questions, 10_000, 30, answerable_only=False)
     assert all(samples[index].document.shape == (30,) for index in range(len(samples)))
 
-
-@settings(deadline=None)
-@given(st.binary(max_size=64) | damaged(archive_bytes({"cbtest_NE_train.txt": sample_bytes()})))
-def test_a_damaged_archive_is_refused_in_one_line_or_read(archive: bytes) -> None:
-    contents = attempt(tar_files, archive, ["cbtest_NE_train.txt"], MADE, 2**20)
-    assert isinstance(contents, UserError) or all(isinstance(content, bytes) for content in contents.values())

@@ -14,8 +14,8 @@ from support.file_server import FileServer, serving
 
 from charact.core.bounded_reading import limited_to
 from charact.core.errors import UserError
-from charact.datasets._common import download as _download
-from charact.datasets._common.download import check_address, download
+from charact.datasets import _fetch
+from charact.datasets._fetch import check_address, download
 
 CONTENT = bytes(range(256)) * 40
 SIZE = len(CONTENT)
@@ -201,7 +201,7 @@ def test_an_unknown_host_is_one_line(target: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_a_server_that_never_answers_is_one_line(target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_download, "TIMEOUT_S", 0.1)
+    monkeypatch.setattr(_fetch, "TIMEOUT_S", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"http://127.0.0.1:{silent.getsockname()[1]}/set.gz"
         with pytest.raises(UserError, match=r"cannot be fetched \(.*timed out"):
@@ -210,7 +210,7 @@ def test_a_server_that_never_answers_is_one_line(target: Path, monkeypatch: pyte
 
 def test_a_server_that_stops_in_the_middle_is_one_line(server: FileServer, target: Path,
                                                        monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_download, "TIMEOUT_S", 0.1)
+    monkeypatch.setattr(_fetch, "TIMEOUT_S", 0.1)
     server.hold = threading.Event()
     with pytest.raises(UserError, match=r"set.gz cannot be fetched \(.*timed out.*\): try later"):
         fetch(server, target)

@@ -14,48 +14,24 @@ def generator(seed: int = 0) -> np.random.Generator:
     return np.random.default_rng(seed)
 
 
-@pytest.mark.parametrize(("options", "words"), [
-    ({}, ("a", "b", "c")),
-    ({"order": "frequency"}, ("b", "a", "c")),
-    ({"specials": ("<pad>", "c")}, ("<pad>", "c", "a", "b")),
-    ({"specials": ("<pad>",), "order": "frequency", "max_words": 2}, ("<pad>", "b")),
-])
-def test_words_are_numbered_in_the_order_asked_for(options: dict, words: tuple[str, ...]) -> None:
-    vocabulary = Vocabulary.from_tokens(TEXT, **options)
-    assert vocabulary.words == words
-    assert [vocabulary[word] for word in words] == list(range(len(words)))
-
-
-def test_equally_frequent_words_keep_the_order_of_the_text() -> None:
-    assert Vocabulary.from_tokens(["z", "a", "m", "a"], order="frequency").words == ("a", "z", "m")
-
-
-def test_a_repeated_word_keeps_its_first_number() -> None:
-    assert Vocabulary(["x", "y", "x"]).words == ("x", "y")
-
-
-def test_unknown_words_get_the_unknown_words_number() -> None:
-    vocabulary = Vocabulary.from_tokens(TEXT, specials=("<pad>", "<unk>"), unknown="<unk>")
+def test_words_are_numbered_in_the_order_of_the_text_after_the_special_ones() -> None:
+    vocabulary = Vocabulary.from_tokens(TEXT, ("<pad>", "<unk>", "c"), unknown="<unk>")
+    assert vocabulary.words == ("<pad>", "<unk>", "c", "a", "b")
+    assert [vocabulary[word] for word in vocabulary.words] == [0, 1, 2, 3, 4]
     numbers = vocabulary.encode(["c", "never", "<pad>"])
-    assert (numbers.tolist(), numbers.dtype) == ([4, 1, 0], np.int64)
+    assert (numbers.tolist(), numbers.dtype) == ([2, 1, 0], np.int64)
     assert "never" not in vocabulary
-
-
-def test_without_an_unknown_word_they_are_refused() -> None:
     with pytest.raises(KeyError, match="never"):
-        Vocabulary.from_tokens(TEXT).encode(["a", "never"])
-
-
-def test_the_unknown_word_must_be_in_the_vocabulary() -> None:
+        Vocabulary.from_tokens(TEXT, ()).encode(["a", "never"])
     with pytest.raises(KeyError, match="<unk>"):
-        Vocabulary.from_tokens(TEXT, unknown="<unk>")
+        Vocabulary.from_tokens(TEXT, (), unknown="<unk>")
 
 
-@given(st.lists(st.text(max_size=3)), st.sampled_from(["occurrence", "frequency"]))
-def test_words_survive_the_way_to_numbers_and_back(tokens: list[str], order: str) -> None:
-    vocabulary = Vocabulary.from_tokens(tokens, order=order)
+@given(st.lists(st.text(max_size=3)))
+def test_words_survive_the_way_to_numbers_and_back(tokens: list[str]) -> None:
+    vocabulary = Vocabulary.from_tokens(tokens, ())
     assert vocabulary.decode(vocabulary.encode(tokens)) == tokens
-    assert len(vocabulary) == len(set(tokens))
+    assert vocabulary.words == tuple(dict.fromkeys(tokens))
 
 
 def test_frequencies_follow_zipfs_law() -> None:
