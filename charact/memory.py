@@ -13,7 +13,6 @@ from charact.record.manifest_passes import Pass
 if TYPE_CHECKING:
     import pandas as pd
 
-    from charact.execution.case import Case
     from charact.measure.memory_estimate.estimator import MemoryEstimate
     from charact.measure.memory_estimate.target_devices import Target
     from charact.workload.base import Workload
@@ -82,11 +81,8 @@ class Estimate:
         target = self._target if device is None else target_of(device, self._target.kind)
         if target.memory_bytes is None:
             raise UserError(f"the memory of {target.name} is not known: give it, as in fits('16GiB')")
-        return self._on(target).needed_bytes <= target.memory_bytes
-
-    def _on(self, target: "Target") -> "MemoryEstimate":
         is_same = (target.kind, target.capability) == (self._target.kind, self._target.capability)
-        return self._estimate if is_same else self._predict(target)
+        return (self._estimate if is_same else self._predict(target)).needed_bytes <= target.memory_bytes
 
     def _table(self, kind: str) -> "pd.DataFrame":
         import pandas as pd
@@ -146,8 +142,32 @@ def estimate(what: "str | Workload | Callable[[], Any]", *, input_size: int | No
     if not isinstance(what, str) and callable(what):
         name = getattr(what, "__qualname__", type(what).__name__)
         return Estimate(name, target.name, target, partial(estimate_function, what, name))
-    workload = _workload(what, variant, input_spec, model_args, loss, optimizer, learning_rate)
-    case = _case(workload, input_size, batch_size, mode, precision, parallel, num_ranks)
+    import torch
+
+    from charact.datasets._common.request import DataRequest
+    from charact.execution.case import Case
+    from charact.record.schema import MODES, PARALLEL, PRECISIONS
+    from charact.workload.registry import find_workload
+    from charact.workload.user_model.input_spec import parse_input_spec
+    from charact.workload.user_model.model import own_model
+
+    if not isinstance(what, str):
+        workload = what.prepare(variant)
+    elif ":" not in what:
+        workload = find_workload(what).prepare(variant)
+    elif input_spec is None:
+        raise UserError(f"{what} needs input_spec, as in input_spec='3xSxS -> int64[1000]'")
+    else:
+        workload = own_model(what, model_args, parse_input_spec(input_spec), loss, optimizer, learning_rate).prepare()
+    if (parallel is None) != (num_ranks == 1) or num_ranks < 1:
+        raise UserError("parallel and num_ranks go together: give both, with 2 ranks or more, or neither")
+    for value, known, option in ((mode, MODES, "mode"), (precision, PRECISIONS, "precision"),
+                                 (parallel or PARALLEL[0], PARALLEL, "parallel")):
+        if value not in known:
+            raise UserError(f"{option} '{value}' is not one of {', '.join(known)}")
+    case = Case(workload, input_size or workload.default_input_size, batch_size or workload.default_batch_size, mode,
+                precision, torch.device("cpu"), DataRequest(), parallel=parallel, num_ranks=num_ranks)
+    case.check_size()
     return Estimate(workload.name, target.name, target, lambda target: Estimator(target).estimate(case))
 
 
@@ -167,38 +187,3 @@ def target_of(device: str | int, kind: Any) -> "Target":
     if device == "auto" or device.partition(":")[0] in ("cpu", "cuda"):
         return this_device(resolve_device(device))
     return target_like(device)
-
-
-def _workload(what: "str | Workload", variant: str | None, input_spec: str | None, model_args: str, loss: str | None,
-              optimizer: str, learning_rate: float) -> "Workload":
-    from charact.workload.registry import find_workload
-    from charact.workload.user_model.input_spec import parse_input_spec
-    from charact.workload.user_model.model import own_model
-
-    if not isinstance(what, str):
-        return what.prepare(variant)
-    if ":" not in what:
-        return find_workload(what).prepare(variant)
-    if input_spec is None:
-        raise UserError(f"{what} needs input_spec, as in input_spec='3xSxS -> int64[1000]'")
-    return own_model(what, model_args, parse_input_spec(input_spec), loss, optimizer, learning_rate).prepare()
-
-
-def _case(workload: "Workload", input_size: int | None, batch_size: int | None, mode: str, precision: str,
-          parallel: str | None, num_ranks: int) -> "Case":
-    import torch
-
-    from charact.datasets._common.request import DataRequest
-    from charact.execution.case import Case
-    from charact.record.schema import MODES, PARALLEL, PRECISIONS
-
-    if (parallel is None) != (num_ranks == 1) or num_ranks < 1:
-        raise UserError("parallel and num_ranks go together: give both, with 2 ranks or more, or neither")
-    for value, known, option in ((mode, MODES, "mode"), (precision, PRECISIONS, "precision"),
-                                 (parallel or PARALLEL[0], PARALLEL, "parallel")):
-        if value not in known:
-            raise UserError(f"{option} '{value}' is not one of {', '.join(known)}")
-    case = Case(workload, input_size or workload.default_input_size, batch_size or workload.default_batch_size, mode,
-                precision, torch.device("cpu"), DataRequest(), parallel=parallel, num_ranks=num_ranks)
-    case.check_size()
-    return case

@@ -71,9 +71,9 @@ class Batches:
         return iter(again) if self._in_place else map(self._move, again)
 
     def _move(self, batch: Any) -> Any:
-        return tree_map_only(torch.Tensor, self._to_device, batch)
+        def moved(tensor: torch.Tensor) -> torch.Tensor:
+            layout = torch.channels_last if self._case.channels_last and tensor.dim() == 4 else torch.preserve_format
+            dtype = self._dtype if tensor.is_floating_point() else tensor.dtype
+            return tensor.to(self._case.device, dtype, non_blocking=True, memory_format=layout)
 
-    def _to_device(self, tensor: torch.Tensor) -> torch.Tensor:
-        layout = torch.channels_last if self._case.channels_last and tensor.dim() == 4 else torch.preserve_format
-        dtype = self._dtype if tensor.is_floating_point() else tensor.dtype
-        return tensor.to(self._case.device, dtype, non_blocking=True, memory_format=layout)
+        return tree_map_only(torch.Tensor, moved, batch)

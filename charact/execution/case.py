@@ -72,9 +72,16 @@ class Case:
             here: whether the device is on this machine; the capabilities of others are not checked.
         """
         self.check_size()
-        asked = here or self.device.type == "cpu"
-        if reason := (unsupported_reason(self.precision, self.device) if asked else None) or self._unfit_option():
+        if (here or self.device.type == "cpu") and (reason := unsupported_reason(self.precision, self.device)):
             raise UserError(reason)
+        if self.channels_last and self.workload.input_kind != "image":
+            raise UserError(f"--channels-last orders the axes of images, but {self.workload.name} reads text: "
+                            "leave it out")
+        named = os.environ.get("CXX")
+        compilers = [named] if named else ["g++", "clang++"]
+        if self.compiled and self.device.type == "cpu" and not any(map(shutil.which, compilers)):
+            raise UserError(f"--compile on a CPU needs a C++ compiler, but there is no {' or '.join(compilers)}: "
+                            "install one")
         num_samples = len(self.dataset())  # type: ignore[arg-type]
         if num_samples < self.batch_size:
             raise UserError(f"batch size {self.batch_size} is larger than the {num_samples} samples of "
@@ -86,18 +93,6 @@ class Case:
         if self.input_size < smallest:
             raise UserError(f"input size {self.input_size} is too small for {self._full_name} "
                             f"(needs at least {smallest})")
-
-    def _unfit_option(self) -> str | None:
-        if self.channels_last and self.workload.input_kind != "image":
-            return f"--channels-last orders the axes of images, but {self.workload.name} reads text: leave it out"
-        if self.compiled and self.device.type == "cpu" and not any(map(shutil.which, _compilers())):
-            return f"--compile on a CPU needs a C++ compiler, but there is no {' or '.join(_compilers())}: install one"
-        return None
-
-
-def _compilers() -> list[str]:
-    named = os.environ.get("CXX")
-    return [named] if named else ["g++", "clang++"]
 
 
 def cases_of(workload: Workload, input_sizes: Sequence[int] | None, batch_sizes: Sequence[int] | None,

@@ -73,9 +73,10 @@ class Loop:
         """
         step = self._train(mark) if self.case.training else self._predict(mark)
         self.batch = None
-        if self._compiling:
-            self._check_compiled()
-            self._compiling = False
+        if self._compiling and not self.num_compiled:
+            raise RuntimeError("torch.compile compiled no part of this model (it cannot compile PyTorch's recurrent "
+                               "layers): leave --compile out")
+        self._compiling = False
         return step
 
     def validate(self, mark: Mark) -> Step:
@@ -144,11 +145,6 @@ class Loop:
         with mark("forward"), torch.inference_mode(), self.autocast():
             outputs = self.workload.forward(self._predicting, self.batch)
         return Step(self.batch, outputs, None)
-
-    def _check_compiled(self) -> None:
-        if not self.num_compiled:
-            raise RuntimeError("torch.compile compiled no part of this model (it cannot compile PyTorch's recurrent "
-                               "layers): leave --compile out")
 
     def _endless_batches(self) -> Iterator[Any]:
         batches = Batches(self.case, self.dataset, shuffle=self.case.training, whole=True)

@@ -53,18 +53,21 @@ def memory_limit(device: torch.device, limit_bytes: int | None) -> Iterator[Limi
     MB more or less. See `give_back_to_system`.
     """
     if device.type == "cuda":
-        with _cuda_limit(device, limit_bytes) as limit:
-            yield limit
-    elif sys.platform == "linux":
-        free = free_host_bytes()
-        allowed = free if limit_bytes is None else min(limit_bytes, free)
-        allowance = 0 if limit_bytes is None else _ALLOWANCE_BYTES
-        with data_growth_limit(allowed + allowance):
-            yield Limit(device, allowed, process_data_bytes() + allowance)
-    elif limit_bytes is None:  # other systems have no such limit
-        yield Limit(device, free_host_bytes(), process_data_bytes())
-    else:
+        free, total = torch.cuda.mem_get_info(device)
+        in_use = total - free - torch.cuda.memory_reserved(device)
+        allowed = total if limit_bytes is None else min(limit_bytes, total)
+        if allowed <= in_use:
+            raise UserError(f"--device-memory: {in_use} bytes of {device} are in use before anything runs: set more")
+        with _cuda_fraction(device, (allowed - in_use) / total):
+            yield Limit(device, allowed, in_use)
+        return
+    if limit_bytes is not None and sys.platform != "linux":
         raise UserError("only Linux limits the memory of a process on a CPU: estimate it with --predict")
+    free = free_host_bytes()
+    allowed = free if limit_bytes is None else min(limit_bytes, free)
+    allowance = 0 if limit_bytes is None else _ALLOWANCE_BYTES
+    with data_growth_limit(allowed + allowance):
+        yield Limit(device, allowed, process_data_bytes() + allowance)
 
 
 @contextlib.contextmanager
@@ -75,22 +78,9 @@ def growth_limit(device: torch.device, num_bytes: int) -> Iterator[None]:
         allowed = (torch.cuda.memory_reserved(device) + num_bytes) / total
         with _cuda_fraction(device, min(torch.cuda.get_per_process_memory_fraction(device), allowed)):
             yield
-    elif sys.platform == "linux":
+    else:
         with data_growth_limit(num_bytes):
             yield
-    else:  # other systems have no such limit
-        yield
-
-
-@contextlib.contextmanager
-def _cuda_limit(device: torch.device, limit_bytes: int | None) -> Iterator[Limit]:
-    free, total = torch.cuda.mem_get_info(device)
-    in_use = total - free - torch.cuda.memory_reserved(device)
-    allowed = total if limit_bytes is None else min(limit_bytes, total)
-    if allowed <= in_use:
-        raise UserError(f"--device-memory: {in_use} bytes of {device} are in use before anything runs: set more")
-    with _cuda_fraction(device, (allowed - in_use) / total):
-        yield Limit(device, allowed, in_use)
 
 
 @contextlib.contextmanager

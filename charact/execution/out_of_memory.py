@@ -54,9 +54,6 @@ def host_memory_guard(device: torch.device | None = None) -> Iterator[None]:
     """
     if device is not None and device.type == "cuda":
         torch.zeros(1, device=device)
-    if sys.platform != "linux":  # other systems have no such limit
-        yield
-        return
     with data_growth_limit(free_host_bytes()):
         yield
 
@@ -72,7 +69,10 @@ def free_host_bytes() -> int:
 
 @contextlib.contextmanager
 def data_growth_limit(num_bytes: int) -> Iterator[None]:
-    """Limit the growth of this process's data (Linux)."""
+    """Limit the growth of this process's data; other systems than Linux have no such limit."""
+    if sys.platform != "linux":
+        yield
+        return
     import resource  # Unix only
 
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
@@ -89,4 +89,3 @@ def process_data_bytes() -> int:
     """Return this process's private writable memory, as Linux counts it for the limit; elsewhere its resident set."""
     process = psutil.Process().memory_info()
     return int(process.data if sys.platform == "linux" else process.rss)
-

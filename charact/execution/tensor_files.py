@@ -68,7 +68,16 @@ def read(path: Path, device: torch.device | str = "cpu") -> Any:
     """
     try:
         if path.suffix == SAFETENSORS:
-            return _safetensors(path, device)
+            try:
+                from safetensors import safe_open
+                from safetensors.torch import load_file
+            except ImportError as error:
+                raise UserError('files in this format need safetensors: pip install "charact[safetensors]"') from error
+            if device != "meta":
+                return load_file(path)
+            with safe_open(path, framework="pt") as file:
+                return {name: torch.empty(file.get_slice(name).get_shape(), device="meta")
+                        for name in file.keys()}  # noqa: SIM118  (it is no dictionary)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about the pickle's protocol, which does not matter
             return torch.load(path, map_location=device, weights_only=True)
@@ -82,7 +91,8 @@ def read(path: Path, device: torch.device | str = "cpu") -> Any:
         if isinstance(error, pickle.UnpicklingError) and "nsupported" in str(error):
             raise DamagedFileError(f"{path} has more than tensors and is not read, because that could run code: "
                                    "save only model.state_dict()") from error
-        raise _damaged(path) from error
+        raise DamagedFileError(f"{path} is not a file of weights, or is damaged: name one from torch.save or "
+                               "safetensors") from error
 
 
 def write_tensors(content: Any, path: Path) -> None:
@@ -97,23 +107,7 @@ def write_tensors(content: Any, path: Path) -> None:
             raise
 
 
-def _damaged(path: Path) -> DamagedFileError:
-    return DamagedFileError(f"{path} is not a file of weights, or is damaged: name one from torch.save or safetensors")
-
-
 def _unreadable(path: Path, error: OSError) -> str:
     if isinstance(error, PermissionError):
         return f"{path} is not readable for you: name another file, or change its permissions"
     return f"{path} cannot be read ({(error.strerror or str(error)).lower()}): name another file"
-
-
-def _safetensors(path: Path, device: torch.device | str) -> dict[str, torch.Tensor]:
-    try:
-        from safetensors import safe_open
-        from safetensors.torch import load_file
-    except ImportError as error:
-        raise UserError('files in this format need safetensors: pip install "charact[safetensors]"') from error
-    if device != "meta":
-        return load_file(path)
-    with safe_open(path, framework="pt") as file:
-        return {name: torch.empty(file.get_slice(name).get_shape(), device="meta") for name in file.keys()}  # noqa: SIM118  (it is no dictionary)

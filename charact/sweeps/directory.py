@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import msgspec
 
@@ -125,6 +125,14 @@ class SweepDirectory:
         if published is not None:
             shutil.rmtree(published, ignore_errors=True)
 
+    def end(self, case: SweepCase, state: State, begun: "Begun", exit_status: int | None, reason: str,
+            run: Path | None = None) -> None:
+        """Write how an attempt that has begun has ended."""
+        before = self.outcome(case)
+        self.write(case, Outcome(
+            state, exit_status, reason, None if run is None else run.name, time.monotonic() - begun.monotonic_s,
+            socket.gethostname(), begun.local, 1 + (before.attempts if before is not None else 0)))
+
     def write(self, case: SweepCase, outcome: Outcome) -> None:
         """Write how a case ended, atomically."""
         with atomic_write(self.path / "cases" / f"{case.id}.json") as temporary:
@@ -142,8 +150,13 @@ class SweepDirectory:
     def remove_unfinished(self, case: SweepCase) -> None:
         """Remove what killed or interrupted attempts of a case have left; the caller holds its lock."""
         published = self.run_of(case)
-        if published is not None and not _is_complete(published):
-            shutil.rmtree(published)
+        if published is not None:
+            try:
+                complete = msgspec.json.decode((published / "run.json").read_bytes()).get("status") == "complete"
+            except (OSError, msgspec.DecodeError, AttributeError):
+                complete = False
+            if not complete:
+                shutil.rmtree(published)
         for path in self.runs.glob(f"{PARTIAL_PREFIX}*-{case.id}-*"):
             shutil.rmtree(path, ignore_errors=True)
 
@@ -164,14 +177,6 @@ class SweepDirectory:
             return False
         with self.locked(name) as is_free:
             return not is_free
-
-
-def _is_complete(run: Path) -> bool:
-    try:
-        manifest = msgspec.json.decode((run / "run.json").read_bytes())
-    except (OSError, msgspec.DecodeError):
-        return False
-    return isinstance(manifest, dict) and manifest.get("status") == "complete"
 
 
 def succeeded(run: Path) -> bool:
@@ -195,14 +200,16 @@ def run_name(case: SweepCase) -> str:
     return f"{'-'.join(words)[:_LONGEST_NAME].rstrip('-')}-{case.id}"
 
 
-def now() -> tuple[str, float]:
-    """Return the local time as text, and a monotonic time (s)."""
-    return time.strftime("%Y-%m-%dT%H:%M:%S%z"), time.monotonic()
+class Begun(NamedTuple):
+    """When an attempt began."""
+
+    local: str
+    monotonic_s: float
 
 
-def host() -> str:
-    """Return the name of this machine."""
-    return socket.gethostname()
+def now() -> Begun:
+    """Return the time at which an attempt begins."""
+    return Begun(time.strftime("%Y-%m-%dT%H:%M:%S%z"), time.monotonic())
 
 
 @dataclass(frozen=True)

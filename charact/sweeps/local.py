@@ -9,7 +9,7 @@ from signal import SIGTERM, Signals
 
 from charact.core.files import writing
 from charact.sweeps.definition import SweepCase
-from charact.sweeps.directory import Outcome, SweepDirectory, host, now
+from charact.sweeps.directory import SweepDirectory, now
 from charact.sweeps.task import TAKEN, last_line
 
 _POLL_S = 0.2
@@ -35,8 +35,7 @@ def run_cases(directory: SweepDirectory, cases: Sequence[SweepCase], on_begin: O
 
 def _run(directory: SweepDirectory, case: SweepCase) -> int:
     """Run a case in a process, write its outcome if a signal ended it, and return the exit status."""
-    before = directory.outcome(case)
-    started, begun_s = now()
+    before, begun = directory.outcome(case), now()
     log = directory.log(case)
     with writing(log), log.open("wb") as output:
         # In a session of its own: Ctrl-C is for this process, which then stops the case.
@@ -51,13 +50,10 @@ def _run(directory: SweepDirectory, case: SweepCase) -> int:
             child.wait()
         raise
     signal = -status if status < 0 else status - _SIGNALED if status > _SIGNALED else 0
-    attempts = 1 + (before.attempts if before is not None else 0)
     if signal and not directory.is_done(case):  # else it ended well, and was killed right after
         name = Signals(signal).name if signal in set(Signals) else f"signal {signal}"
         reason = f"by {name}" + (", possibly for lack of memory" if signal == 9 else "")
-        directory.write(case, Outcome("killed", None, reason, None, time.monotonic() - begun_s, host(), started,
-                                      attempts))
+        directory.end(case, "killed", begun, None, reason)
     elif status not in (0, TAKEN) and directory.outcome(case) == before:
-        directory.write(case, Outcome("failed", status, last_line(log), None, time.monotonic() - begun_s, host(),
-                                      started, attempts))
+        directory.end(case, "failed", begun, status, last_line(log))
     return status

@@ -143,7 +143,8 @@ class _Jobs:
         executor = SlurmExecutor(folder=str(self._folder))
         named = set(inspect.signature(_make_sbatch_string).parameters)
         values = {"time": _DEFAULT_MINUTES, "job_name": "charact"}
-        values |= {name: _value(text) for name, text in parameters.items()}
+        values |= {name: text.lower() == "true" if text.lower() in ("true", "false") else
+                   int(text) if text.isdecimal() else text for name, text in parameters.items()}
         more = {name.replace("_", "-"): values.pop(name) for name in set(values) - named}
         executor.update_parameters(**values, additional_parameters=more)
         try:
@@ -154,9 +155,3 @@ class _Jobs:
         self._jobs |= {case.id: job.job_id for case, job in zip(cases, submitted, strict=True)}
         with atomic_write(self._file) as temporary:
             temporary.write_bytes(msgspec.json.encode(self._jobs))
-
-
-def _value(text: str) -> str | int | bool:
-    if text.lower() in ("true", "false"):
-        return text.lower() == "true"
-    return int(text) if text.isdecimal() else text

@@ -6,11 +6,10 @@ the lock is free and the case has no outcome, whoever started the process.
 
 import runpy
 import sys
-import time
 from pathlib import Path
 
 from charact.sweeps.definition import SweepCase
-from charact.sweeps.directory import Outcome, SweepDirectory, failure_of, host, now, run_name, succeeded
+from charact.sweeps.directory import SweepDirectory, failure_of, now, run_name, succeeded
 
 TAKEN = 75
 """Exit status if another process runs the case. *Source*: EX_TEMPFAIL of sysexits.h."""
@@ -25,38 +24,29 @@ def run_case(directory: SweepDirectory, case: SweepCase) -> int:
             return TAKEN
         if directory.is_done(case):
             return 0
-        before = directory.outcome(case)
-        attempts = 1 + (before.attempts if before is not None else 0)
-        started, begun_s = now()
+        begun = now()
         directory.remove_unfinished(case)
-        found = directory.run_of(case)
-        if found is None:
-            status = _command([*case.arguments, f"--out={directory.runs}", f"--name={run_name(case)}", "--quiet"])
-            found = directory.run_of(case)
+        run = directory.run_of(case)
+        if run is None:
+            sys.argv = ["charact", *case.arguments, f"--out={directory.runs}", f"--name={run_name(case)}", "--quiet"]
+            status = 0
+            try:
+                runpy.run_module("charact", run_name="__main__")
+            except SystemExit as end:
+                status = end.code if isinstance(end.code, int) else int(end.code is not None)
+            run = directory.run_of(case)
         else:  # published, but killed before the outcome was written
-            status = int(not succeeded(found))
+            status = int(not succeeded(run))
         # A command that a signal has ended publishes what it has; that is no finished case.
         if status > _SIGNALED:
             directory.remove_unfinished(case)
             return status
         reason = ""
         if status != 0:
-            recorded = "" if found is None else failure_of(found)
+            recorded = "" if run is None else failure_of(run)
             reason = " ".join(recorded.split())[:_LONGEST_REASON] or last_line(directory.log(case))
-        directory.write(case, Outcome(
-            state="ok" if status == 0 else "failed", exit_status=status, reason=reason,
-            run=None if found is None else found.name,
-            seconds=time.monotonic() - begun_s, host=host(), started=started, attempts=attempts))
+        directory.end(case, "ok" if status == 0 else "failed", begun, status, reason, run)
         return status
-
-
-def _command(arguments: list[str]) -> int:
-    sys.argv = ["charact", *arguments]
-    try:
-        runpy.run_module("charact", run_name="__main__")
-    except SystemExit as end:
-        return end.code if isinstance(end.code, int) else int(end.code is not None)
-    return 0
 
 
 def last_line(log: Path) -> str:

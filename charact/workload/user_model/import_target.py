@@ -18,28 +18,24 @@ def imported(target: str, option: str) -> Any:
         raise UserError(f"{option}: '{target}' is not of the form package.module:name")
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
-    found: Any = _module(module_name, option)
+    try:
+        found: Any = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if f"{module_name}.".startswith(f"{error.name}."):
+            raise UserError(f"{option}: there is no module {error.name}: install it, or run charact in the directory "
+                            "that holds it") from error
+        raise UserError(f"{option}: {module_name} imports {error.name}, which is not installed: install it") from error
+    except SystemExit as error:
+        raise UserError(f"{option}: importing {module_name} ended the program: put its code below "
+                        "if __name__ == '__main__'") from error
+    except Exception as error:
+        raise UserError(f"{option}: importing {module_name} failed: {type(error).__name__}: {error}") from error
     for name in path.split("."):
         if not hasattr(found, name):
             hint = did_you_mean(name, dir(found), "name one of its attributes")
             raise UserError(f"{option}: {module_name} has no {path}: {hint}")
         found = getattr(found, name)
     return found
-
-
-def _module(name: str, option: str) -> Any:
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if f"{name}.".startswith(f"{error.name}."):
-            raise UserError(f"{option}: there is no module {error.name}: install it, or run charact in the directory "
-                            "that holds it") from error
-        raise UserError(f"{option}: {name} imports {error.name}, which is not installed: install it") from error
-    except SystemExit as error:
-        raise UserError(f"{option}: importing {name} ended the program: put its code below "
-                        "if __name__ == '__main__'") from error
-    except Exception as error:
-        raise UserError(f"{option}: importing {name} failed: {type(error).__name__}: {error}") from error
 
 
 def call_arguments(text: str, option: str) -> dict[str, Any]:
