@@ -8,6 +8,8 @@ import pytest
 import torch
 
 from charact import cli
+from charact.commands._shared import publish
+from charact.commands._shared.publish import write_views
 
 
 class Done(NamedTuple):
@@ -28,6 +30,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="module", autouse=True)
 def short_passes(short_counter_pass: None) -> None:
     """Every command has a short counter pass."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_views() -> Iterator[None]:
+    """Commands of this process write no views, which take most of a command's time."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(publish, "write_views", lambda run: None)
+        yield
+
+
+@pytest.fixture(autouse=True)
+def views_where_looked_at(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands of a test that is marked `views` write them."""
+    if request.node.get_closest_marker("views") is not None:
+        monkeypatch.setattr(publish, "write_views", write_views)
 
 
 @pytest.fixture

@@ -46,6 +46,7 @@ def there(made: Path, tmp_path: Path) -> Path:
 
 
 class TestTheWholeWay:
+    @pytest.mark.views
     def test_from_models_to_latencies_beside_measured_ones(self, there: Path, here: Here) -> None:
         run = only_run(there, "bricks-suite")
         taught = here("bricks", "calibrate", run, "--turns", "1", "--max-seconds", "0.2", cwd=there)

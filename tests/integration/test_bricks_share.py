@@ -46,6 +46,7 @@ def test_what_is_left_out_was_not_run_and_is_not_called_failed(there: Path) -> N
 
 
 @pytest.mark.slow
+@pytest.mark.views
 def test_the_model_is_constructed_and_says_how_much_is_predicted(there: Path, here: Here) -> None:
     done = here("bricks", "construct", "resnet18", str(run_of(there, "some")), "--name", "built", cwd=there, status=0)
     assert "not timed: a regression on the other bricks" in " ".join(done.stdout.split())

@@ -3,6 +3,7 @@
 import json
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -58,9 +59,7 @@ def test_times_of_one_run_each_need_consent(here: Callable, runs: Path, tmp_path
 
 _STAND_IN = """#!{python}
 import os, random, signal, sys, time
-sys.path.insert(0, {tests!r})
 from pathlib import Path
-from support.compared import scattered
 
 open("calls", "a").write(" ".join(sys.argv[1:]) + "\\n")
 if "--interrupt" in sys.argv and len(open("calls").readlines()) == 8:
@@ -69,16 +68,19 @@ if "--interrupt" in sys.argv and len(open("calls").readlines()) == 8:
 if "--fail" in sys.argv:
     sys.exit("error: no such model: use another")
 out = Path(sys.argv[sys.argv.index("--out") + 1])
-if "--elsewhere" not in sys.argv:
-    noise_frac = float(os.environ.get("NOISE", "0.01"))
-    scattered(out, {{"backward": 1.2}} if "--slow" in sys.argv else {{}}, seed=random.randrange(1000),
-              noise_frac=noise_frac)
+made = sorted(Path("made", "slow" if "--slow" in sys.argv else "base").glob("*"))
+if made:
+    made[0].rename(out / made[0].name)
+elif "--elsewhere" not in sys.argv:
+    sys.path.insert(0, {tests!r})
+    from support.compared import scattered
+    scattered(out, {{"backward": 1.2}} if "--slow" in sys.argv else {{}}, seed=random.randrange(1000))
 """
 
 
 @pytest.fixture
 def stand_in(tmp_path: Path) -> Path:
-    """A program called charact that writes a record, and notes its calls."""
+    """A program called charact that writes a record, or moves one of those in `made`, and notes its calls."""
     path = tmp_path / "other version" / "charact"
     path.parent.mkdir()
     path.write_text(_STAND_IN.format(python=sys.executable, tests=str(Path(__file__).parents[1])))
@@ -86,7 +88,9 @@ def stand_in(tmp_path: Path) -> Path:
     return path
 
 
-def test_two_commands_run_by_turns_and_are_compared(here: Callable, stand_in: Path, tmp_path: Path) -> None:
+def test_two_commands_run_by_turns_and_are_compared(
+        here: Callable, stand_in: Path, runs: Path, tmp_path: Path) -> None:
+    shutil.copytree(runs, tmp_path / "made")
     command = f"{shlex.quote(str(stand_in))} profile resnet50"
     done = here("compare", "--ab", command, f"{command} --slow", "--repeat", "2", cwd=tmp_path)
     assert done.returncode == 0

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from findings import FIRST, judged, read_truths, row
+from support.forked import Server
 from support.programs import only_record, run_watched
 
 from charact.views.export.run_summary import run_summary
@@ -18,18 +19,21 @@ KNOWN = read_truths(PROGRAMS / "known_causes")
 QUICK = {"validation_graph"}
 
 
-def summary_of(path: Path, directory: Path) -> dict[str, Any]:
-    """Return the summary of a program that ran under charact."""
-    assert run_watched([str(path)], directory).status == 0
+def summary_of(path: Path, directory: Path, server: Server | None = None) -> dict[str, Any]:
+    """Return the summary of a program that ran under charact, in a process of its own or in a forked child."""
+    if server is None:
+        assert run_watched([str(path)], directory).status == 0
+    else:
+        assert server.charact("run", "--quiet", path, cwd=directory).returncode == 0
     return run_summary(only_record(directory))
 
 
 @pytest.mark.clock
 @pytest.mark.parametrize("name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow)
                                   for name in sorted(KNOWN)])
-def test_a_known_cause_is_named(tmp_path: Path, name: str) -> None:
+def test_a_known_cause_is_named(tmp_path: Path, name: str, server: Server) -> None:
     path = PROGRAMS / "known_causes" / f"{name}.py"
-    summary = summary_of(path, tmp_path)
+    summary = summary_of(path, tmp_path, server if name in QUICK else None)
     verdict, reason = judged(path, KNOWN[name], summary["findings"], None)
     assert verdict == "right", row(name, verdict, reason, summary["findings"], None)
     assert len(summary["findings"]) <= 2 * FIRST

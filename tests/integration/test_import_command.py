@@ -20,6 +20,7 @@ NASTY = "</script><img src=x onerror=alert(1)>"
 
 
 @pytest.mark.drawn
+@pytest.mark.views
 def test_a_trace_becomes_a_run_with_a_report_and_tables(here: Here, tmp_path: Path) -> None:
     training().write(tmp_path / "mine.pt.trace.json.gz")
     done = here("import", "mine.pt.trace.json.gz", cwd=tmp_path)
@@ -61,6 +62,7 @@ def test_tensorboard_shows_it_beside_others(here: Here, tmp_path: Path) -> None:
         "num_gpus": 8, "gpus": [{"name": "AMD Instinct MI300X", "memory_bytes": 2**37, "num_multiprocessors": None}]}
 
 
+@pytest.mark.views
 def test_ranks_of_a_directory_are_cases_of_one_run_and_one_that_it_lacks_is_named(here: Here, tmp_path: Path) -> None:
     (tmp_path / "ddp").mkdir()
     for rank in (0, 1, 3):
@@ -97,6 +99,7 @@ def test_ranks_are_merged_into_one_file_for_perfetto(here: Here, tmp_path: Path)
                            "charact import\n")
 
 
+@pytest.mark.views
 def test_dumps_of_the_flight_recorder_are_ranks(here: Here, tmp_path: Path) -> None:
     call = {"profiling_name": "gloo:all_reduce", "process_group": ["0", "default_pg"], "input_sizes": [[10]],
             "input_dtypes": ["Float"], "output_sizes": [[10]], "output_dtypes": ["Float"], "retired": False}
@@ -144,6 +147,7 @@ def test_a_name_that_is_no_text_is_no_fault(here: Here, tmp_path: Path) -> None:
     assert only_record(tmp_path).cases["case"].tolist() == ["bad\ufffd-train"]
 
 
+@pytest.mark.views
 def test_odd_values_are_tolerated_and_what_was_dropped_is_shown(here: Here, tmp_path: Path) -> None:
     made = training(1, deviceProperties=[{"id": 0, "name": "H\ud800"}])
     made.operator("aten::\ud800", 150, 10, **{"Input Dims": [[float("inf")]]})
@@ -194,6 +198,7 @@ def test_a_limit_on_what_is_unpacked_can_be_raised(here: Here, tmp_path: Path,
         2, "error: --max-bytes: 'much' is not a size: write one such as 500MiB or 8GiB\n")
 
 
+@pytest.mark.views
 def test_a_trace_on_the_host_alone_has_no_device(here: Here, tmp_path: Path) -> None:
     made = TraceMaker()
     made.mark("ProfilerStep#0", 0, 100)

@@ -61,7 +61,6 @@ class TestAFinishedRun:
         assert re.sub(r"^\[\d/\d\] .*\n", "", done.stderr, flags=re.MULTILINE) == ""  # but for progress
         assert "No --weights" not in done.stdout
         assert f"Wrote runs/{path.name}" in done.stdout
-        assert (path / "report.html").is_file()
 
     def test_the_record_holds_every_load_and_the_whole_split(self, finished: Finished) -> None:
         run = load_run(finished[1])

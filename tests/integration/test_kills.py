@@ -46,7 +46,7 @@ def iterations_of(partial: Path) -> dict[str, int]:
 
 def survive(server: Server, rng: random.Random, cwd: Path, command: list[str], seconds: float) -> str:
     """Kill a command, and at times its recovery, and check what is there in the end; returns what became of it."""
-    child = server.start(*command, cwd=cwd)
+    child = server.start(*command, cwd=cwd, draws_views=True)
     time.sleep(rng.random() * seconds)
     child.kill()
     child.wait()
@@ -56,7 +56,7 @@ def survive(server: Server, rng: random.Random, cwd: Path, command: list[str], s
                for name, count in iterations_of(partial).items()}
     became = "finished" if published(out) else "recovered"
     while left := hidden(out) or [path for path in published(out) if not has_views(path)]:
-        again = server.start("recover", "--quiet", *(f"runs/{path.name}" for path in left), cwd=cwd)
+        again = server.start("recover", "--quiet", *(f"runs/{path.name}" for path in left), cwd=cwd, draws_views=True)
         if rng.random() < 0.3:
             time.sleep(rng.random() * 1.5)
             again.kill()
@@ -93,7 +93,7 @@ def finished(flushed: dict[str, Flushed]) -> dict[str, Flushed]:
     ("profile", 35), ("train", 25), ("import", 20), ("run", 20)])
 def test_kills(server: Server, tmp_path: Path, name: str, kills: int) -> None:
     begun = time.monotonic()
-    child = server.start(*COMMANDS[name], cwd=place(tmp_path / "whole"))
+    child = server.start(*COMMANDS[name], cwd=place(tmp_path / "whole"), draws_views=True)
     while not published(tmp_path / "whole" / "runs") and not child.has_ended():
         time.sleep(0.02)
     seconds = time.monotonic() - begun

@@ -38,6 +38,7 @@ def going_on(tmp_path: Path, server: Server) -> Iterator[tuple[Path, Child]]:
     child.kill()
 
 
+@pytest.mark.views
 def test_a_run_that_goes_on_is_shown_and_one_that_was_killed_becomes_whole(
         tmp_path: Path, going_on: tuple[Path, Child], here: Callable[..., Any]) -> None:
     partial, child = going_on
@@ -120,6 +121,7 @@ def begun_run(out: Path, name: str, **facts: Any) -> Path:
     return begun.directory
 
 
+@pytest.mark.views
 @pytest.mark.parametrize(("hostname", "is_told"), [(os.uname().nodename, True), ("elsewhere", False)])
 def test_facts_of_another_machine_are_not_taken_for_the_programs(
         tmp_path: Path, here: Callable[..., Any], hostname: str, is_told: bool) -> None:

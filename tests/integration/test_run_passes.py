@@ -211,7 +211,7 @@ class TestATraining:
         peak = trained[0].memory.query("kind == 'peak'")["bytes"].sum()
         assert peak == trained[0].entry("script-train").passes.memory.peak_bytes
 
-    def test_counters_layers_trace_and_report_are_there(self, trained: tuple[Run, str]) -> None:
+    def test_counters_layers_and_trace_are_there(self, trained: tuple[Run, str]) -> None:
         run, _ = trained
         whole = run.counters[run.counters["time_s"].isna()].set_index("counter")["value"]
         assert whole["rss_bytes"] > 1e7
@@ -223,8 +223,6 @@ class TestATraining:
         assert list(run.layers["layer"]) == ["0", "1", "2"]
         (trace,) = (run.path / "trace").iterdir()
         assert trace.name == "script-train.pt.trace.json.gz"
-        report = (run.path / "report.html").read_text(encoding="utf-8")
-        assert "aten::mm" in report
 
 
 def test_an_iteration_is_one_search_though_its_encoder_was_not_known_as_a_method_at_first(

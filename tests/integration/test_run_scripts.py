@@ -44,7 +44,7 @@ def run_both(server: Server, tmp_path: Path, *program: str) -> Run:
     for place, command, truth in zip(("bare", "watched"), watched_command(tmp_path, *program),
                                      ("../unread.json", str(tmp_path / "truth.json")), strict=True):
         (tmp_path / place).mkdir()
-        children.append(server.start(*command, cwd=tmp_path / place, draws_views=False, TRUTH=truth))
+        children.append(server.start(*command, cwd=tmp_path / place, TRUTH=truth))
     alone, watched = (child.wait() for child in children)
     assert (alone.status, alone.error) == (0, "")
     assert (watched.status, watched.output) == (0, alone.output), watched.error

@@ -56,7 +56,7 @@ def test_one_that_ends_a_command_leaves_a_run_of_what_had_finished(
         server: Server, cwd: Path, number: signal.Signals) -> None:
     child = server.start("profile", "mlp", "--input-sizes", "2,4", "--batch-sizes", "2", "--mode", "infer",
                          "--precision-target", "0", "--max-iterations", "1000000", "--max-seconds", "1", "--threads",
-                         "1", "--quiet", cwd=cwd)
+                         "1", "--quiet", draws_views=True, cwd=cwd)
     child.until(child.flushed)
     child.kill(number)
     done = child.wait()
@@ -71,7 +71,7 @@ def test_one_that_ends_a_command_leaves_a_run_of_what_had_finished(
 
 @pytest.mark.slow
 def test_more_of_them_to_a_watched_program_end_it_and_its_record_is_written(server: Server, cwd: Path) -> None:
-    child = server.start("run", "--quiet", "watched.py", cwd=cwd, recovers_afresh=True)
+    child = server.start("run", "--quiet", "watched.py", draws_views=True, cwd=cwd, recovers_afresh=True)
     child.until(lambda: "300" in child.output())
     child.kill(signal.SIGHUP)
     child.until(lambda: recovering(child))
@@ -92,7 +92,7 @@ def test_more_of_them_to_a_watched_program_end_it_and_its_record_is_written(serv
 
 @pytest.mark.slow
 def test_a_second_one_to_a_program_with_a_profiler_names_the_hidden_run(server: Server, cwd: Path) -> None:
-    child = server.start("profiled.py", cwd=cwd, recovers_afresh=True)
+    child = server.start("profiled.py", draws_views=True, cwd=cwd, recovers_afresh=True)
     child.until(lambda: "300" in child.output())
     child.kill(signal.SIGHUP)
     child.until(lambda: recovering(child))
@@ -110,7 +110,7 @@ def test_a_second_one_to_a_program_with_a_profiler_names_the_hidden_run(server: 
 
 @pytest.mark.slow
 def test_one_that_ends_a_process_with_a_profiler_leaves_its_run(server: Server, cwd: Path) -> None:
-    child = server.start("profiled.py", cwd=cwd)
+    child = server.start("profiled.py", draws_views=True, cwd=cwd)
     child.until(lambda: "300" in child.output())
     child.kill(signal.SIGTERM)
     assert child.wait().status == -signal.SIGTERM
@@ -122,13 +122,13 @@ def test_one_that_ends_a_process_with_a_profiler_leaves_its_run(server: Server, 
 
 @pytest.mark.slow
 def test_one_to_a_recovery_names_the_hidden_run(server: Server, cwd: Path) -> None:
-    child = server.start("run", "watched.py", cwd=cwd)
+    child = server.start("run", "watched.py", draws_views=True, cwd=cwd)
     child.until(lambda: "300" in child.output())
     child.kill()
     child.wait()
     (partial,) = hidden(cwd / "runs")
     name = f"runs/{partial.name}"
-    recovery = server.start("recover", "--quiet", name, cwd=cwd)
+    recovery = server.start("recover", "--quiet", name, draws_views=True, cwd=cwd)
     recovery.until((partial / "parts" / "iterations-0000.parquet").exists)
     recovery.kill(signal.SIGTERM)
     done = recovery.wait()

@@ -16,8 +16,10 @@ from typing import Any
 
 import psutil
 import pytest
+from support.forked import Server
 
 from charact import load_runs
+from charact.sweeps import local
 
 Here = Callable[..., Any]
 CHARACT = [sys.executable, "-m", "charact", "sweep"]
@@ -67,6 +69,23 @@ def assert_each_measured_once(out: Path, num_cases: int) -> None:
     assert not list((out / "runs").glob(".partial-*"))
 
 
+@pytest.fixture
+def forked_tasks(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cases run in forked children, which need not import PyTorch."""
+    (tmp_path / "task.py").write_text("import sys\nfrom charact.sweeps.task import main\nsys.exit(main())\n")
+
+    class Task:
+        def __init__(self, command: list[str], **_: Any) -> None:
+            assert command[:3] == [sys.executable, "-m", "charact.sweeps.task"]
+            self._child = server.start("task.py", *command[3:], cwd=tmp_path)
+
+        def wait(self) -> int:
+            return self._child.wait().status
+
+    monkeypatch.setattr(local.subprocess, "Popen", Task)
+
+
+@pytest.mark.usefixtures("forked_tasks")
 def test_a_sweep_records_failures_and_runs_the_rest(tmp_path: Path, here: Here) -> None:
     file, out = sweep_file(tmp_path, 1), str(tmp_path / "out")
     file.write_text(file.read_text().replace("problem: [", f'problem: ["{TOO_LARGE}", '))
@@ -98,7 +117,7 @@ def test_one_coordinator_at_a_time_and_one_sweep_a_directory(tmp_path: Path, her
     other = tmp_path / "other.yaml"
     file.rename(other)
     with directory.locked("coordinator"):
-        assert "another process runs the sweep" in sweep(other, "--out", out).stderr
+        assert "another process runs the sweep" in here("sweep", str(other), "--out", str(out), cwd=tmp_path).stderr
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "mine.txt").touch()
     for arguments in ([str(other), "--out", "full"], ["status", "full"]):

@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.data import default_collate
 
 from charact.datasets._common.request import DataRequest
@@ -15,9 +14,9 @@ from charact.workload.registry import find_workload
 
 
 def build(name: str, variant: str | None = None) -> tuple[Any, Any]:
-    """A workload and its model at its default size, on fake tensors."""
+    """A workload and its model at its default size, without memory."""
     workload = find_workload(name).prepare(variant)
-    with FakeTensorMode():
+    with torch.device("meta"):
         return workload, workload.model(workload.dataset(workload.default_input_size, DataRequest()))
 
 

@@ -1,14 +1,13 @@
 """Precisions: the types that each leaves behind, what it sets for the while, and where it is refused."""
 
 import contextlib
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
+from support.forked import Server
 from support.notes import Notes
 from support.small import TwoLayers, small_case
 
@@ -162,8 +161,12 @@ for program in ("", "torch.backends.cuda.matmul.fp32_precision = 'tf32'",
 
 
 @pytest.mark.skipif(not hasattr(torch.backends.cuda.matmul, "fp32_precision"), reason="torch is older than 2.9")
-def test_a_program_may_have_set_the_precision_of_products() -> None:
-    subprocess.run([sys.executable, "-W", "ignore", "-c", _OF_PROGRAMS], check=True)
+def test_a_program_may_have_set_the_precision_of_products(tmp_path: Path, server: Server) -> None:
+    place = tmp_path / "place"
+    place.mkdir()
+    (place / "programs.py").write_text(_OF_PROGRAMS)
+    done = server.charact("programs.py", cwd=place)
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_case_that_fails_leaves_the_flags_as_they_were(tmp_path: Path) -> None:
@@ -181,41 +184,22 @@ def run(tmp_path: Path, cases: list[Case]) -> Run:
     return load_run(writer.publish())
 
 
-@pytest.fixture(scope="module")
-def record(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """Both modes in fp32 and in pure bf16, through every pass."""
-    cases = [small_case(mode, precision=precision) for mode in ("train", "infer")
-             for precision in ("fp32", "pure-bf16")]
-    return run(tmp_path_factory.mktemp("runs"), cases)
-
-
-class TestPureBf16ThroughEveryPass:
-    def by_precision(self, record: Run, mode: str) -> SimpleNamespace:
-        cases = record.cases.query("mode == @mode").set_index("precision")["case"]
-        return SimpleNamespace(fp32=cases["fp32"], bf16=cases["pure-bf16"])
-
-    @pytest.mark.slow
-    def test_all_succeed(self, record: Run) -> None:
-        for case in record.cases["case"]:
-            assert {name: facts["status"] for name, facts in record.passes(case).items()} == {
-                "timing": "ok", "operators": "ok", "kernels": "skipped", "memory": "ok", "flop": "ok",
-                "counters": "skipped"}
-
-    @pytest.mark.slow
-    @pytest.mark.parametrize("mode", ["train", "infer"])
-    def test_the_work_is_the_same(self, record: Run, mode: str) -> None:
-        case = self.by_precision(record, mode)
-        flop = record.flop.groupby("case")["flop"].sum()
-        forward = 2 * 64 * (512 * 256 + 256 * 10)
-        # Backward: the weights' gradients of both layers, the activations' of the second only.
-        assert flop[case.fp32] == flop[case.bf16] == forward * (1 if mode == "infer" else 2) + (
-            0 if mode == "infer" else 2 * 64 * 256 * 10)
-
-    @pytest.mark.parametrize("mode", ["train", "infer"])
-    def test_weights_and_input_take_half_the_bytes(self, record: Run, mode: str) -> None:
-        case = self.by_precision(record, mode)
-        held = record.memory.query("kind == 'peak'").set_index(["case", "category"])["bytes"]
-        assert held[case.fp32, "weights"] == 4 * (512 * 256 + 256 * 10)
-        assert held[case.bf16, "weights"] == held[case.fp32, "weights"] / 2
-        if mode == "train":
-            assert held[case.bf16, "optimizer_state"] == held[case.fp32, "optimizer_state"] / 2
+@pytest.mark.slow_variants
+@pytest.mark.parametrize("mode", ["train", "infer"])
+def test_pure_bf16_goes_through_every_pass(tmp_path: Path, mode: str) -> None:
+    record = run(tmp_path, [small_case(mode, precision=precision) for precision in ("fp32", "pure-bf16")])
+    case = SimpleNamespace(**dict(zip(("fp32", "bf16"), record.cases["case"], strict=True)))
+    for passes in map(record.passes, record.cases["case"]):
+        assert {name: facts["status"] for name, facts in passes.items()} == {
+            "timing": "ok", "operators": "ok", "kernels": "skipped", "memory": "ok", "flop": "ok",
+            "counters": "skipped"}
+    flop = record.flop.groupby("case")["flop"].sum()
+    forward = 2 * 64 * (512 * 256 + 256 * 10)
+    # Backward: the weights' gradients of both layers, the activations' of the second only.
+    assert flop[case.fp32] == flop[case.bf16] == forward * (1 if mode == "infer" else 2) + (
+        0 if mode == "infer" else 2 * 64 * 256 * 10)
+    held = record.memory.query("kind == 'peak'").set_index(["case", "category"])["bytes"]
+    assert held[case.fp32, "weights"] == 4 * (512 * 256 + 256 * 10)
+    assert held[case.bf16, "weights"] == held[case.fp32, "weights"] / 2
+    if mode == "train":
+        assert held[case.bf16, "optimizer_state"] == held[case.fp32, "optimizer_state"] / 2

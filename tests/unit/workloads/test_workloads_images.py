@@ -34,11 +34,11 @@ PUBLISHED_PARAMETERS = {
     ("mlp", "mnist"): ((3 * 28 * 28 + 1) * 512 + (512 + 1) * 512 + (512 + 1) * 10, 0),
 }
 PUBLISHED_GMACS = {
-    ("googlenet", "torchvision"): 1.498, ("model_a", "vo"): 0.408, ("model_a", "deitsch"): 34.43,
-    ("model_b", "rahimzadeh"): 15.31, ("convolve2d", "vo"): 0.052,
+    ("convolve2d", "vo"): 0.052, ("googlenet", "torchvision"): 1.498, ("model_a", "vo"): 0.408,
+    ("model_a", "deitsch"): 34.43, ("model_b", "rahimzadeh"): 15.31,
     ("mlp", "mnist"): (3 * 28 * 28 * 512 + 512 * 512 + 512 * 10) / 1e9,
 }
-CASES = [*PUBLISHED_PARAMETERS, ("googlenet", "paper")]
+CASES = [*reversed(PUBLISHED_PARAMETERS), ("googlenet", "paper")]  # the smallest ones first
 
 
 def count(tensors: Any) -> int:
@@ -148,7 +148,7 @@ def run_iterations(case: Case, num_iterations: int) -> list[float]:
 
 @pytest.mark.slow_variants
 @pytest.mark.parametrize(("name", "variant", "input_size"), [
-    ("googlenet", "torchvision", 32), ("mlp", "mnist", 28), ("convolve2d", "vo", 16), ("xception", "imagenet", 32),
+    ("convolve2d", "vo", 16), ("googlenet", "torchvision", 32), ("mlp", "mnist", 28), ("xception", "imagenet", 32),
     ("resnet50v2", "imagenet", 16), ("model_a", "vo", 32), ("model_a", "deitsch", 32), ("model_b", "vo", 32),
     ("model_b", "rahimzadeh", 32),
 ])

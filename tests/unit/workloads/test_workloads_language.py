@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from support.published import build
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.data import DataLoader, default_collate
 
 from charact.core.errors import UserError
@@ -60,11 +60,7 @@ def case_of(workload: Workload, input_size: int, mode: str = "train", batch_size
 
 @pytest.mark.parametrize(("case", "published"), PUBLISHED_PARAMETERS.items())
 def test_parameter_counts_are_the_published_ones(case: tuple[str, str], published: int) -> None:
-    workload = prepared(*case)
-    dataset, _ = first_batch(workload, 4, batch_size=1)
-    with FakeTensorMode():
-        model = workload.model(dataset)
-    assert sum(parameter.numel() for parameter in model.parameters()) == published
+    assert sum(parameter.numel() for parameter in build(*case)[1].parameters()) == published
 
 
 @pytest.mark.slow_variants
