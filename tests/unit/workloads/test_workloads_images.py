@@ -16,40 +16,11 @@ from charact.measure.passes.flops import flop_pass
 from charact.workload.registry import find_workload
 from charact.workloads.googlenet import GoogLeNetOutputs
 
-# Weights, and the moving statistics that Keras counts with them.
-# From torchvision's metadata and Keras's tables; those of Vo's and Rahimzadeh's networks were computed from their
-# published code, the perceptron's and Deitsch's by hand.
-PUBLISHED_PARAMETERS = {
-    ("googlenet", "torchvision"): (13_004_888, 15_072),
-    ("xception", "imagenet"): (22_855_952, 54_528),
-    ("resnet50v2", "imagenet"): (25_568_360, 45_440),
-    ("resnet152v2", "imagenet"): (60_380_648 - 143_744, 143_744),
-    ("model_a", "vo"): (30_239_690, 0),
-    ("model_a", "deitsch"): (20_024_384 + (512 + 1) * 4096 + (4096 + 1) * 2048 + (2048 + 1), 0),
-    ("model_b", "rahimzadeh"): (48_828_843, 54_528 + 45_440),
-    # Both bases without their tops of 2049 × 1000, and a head by hand.
-    ("model_b", "vo"): (22_855_952 + 60_236_904 - 2 * 2_049_000
-                        + (4096 * 9 + 1) * 1024 + (1024 + 1) * 1024 + (1024 + 1) * 10, 54_528 + 143_744),
-    ("convolve2d", "vo"): (2_491_210, 0),
-    ("mlp", "mnist"): ((3 * 28 * 28 + 1) * 512 + (512 + 1) * 512 + (512 + 1) * 10, 0),
-}
-PUBLISHED_GMACS = {
-    ("convolve2d", "vo"): 0.052, ("googlenet", "torchvision"): 1.498, ("model_a", "vo"): 0.408,
-    ("model_a", "deitsch"): 34.43, ("model_b", "rahimzadeh"): 15.31,
-    ("mlp", "mnist"): (3 * 28 * 28 * 512 + 512 * 512 + 512 * 10) / 1e9,
-}
-CASES = [*reversed(PUBLISHED_PARAMETERS), ("googlenet", "paper")]  # the smallest ones first
-
-
-def count(tensors: Any) -> int:
-    return sum(tensor.numel() for tensor in tensors)
-
-
-@pytest.mark.parametrize(("case", "published"), PUBLISHED_PARAMETERS.items())
-def test_parameter_counts_are_the_published_ones(case: tuple[str, str], published: tuple[int, int]) -> None:
-    _, model = build(*case)
-    statistics = [buffer for name, buffer in model.named_buffers() if name.rpartition(".")[2].startswith("running")]
-    assert (count(model.parameters()), count(statistics)) == published
+CASES = [
+    ("mlp", "mnist"), ("convolve2d", "vo"), ("model_b", "vo"), ("model_b", "rahimzadeh"), ("model_a", "deitsch"),
+    ("model_a", "vo"), ("resnet152v2", "imagenet"), ("resnet50v2", "imagenet"), ("xception", "imagenet"),
+    ("googlenet", "torchvision"), ("googlenet", "paper"),
+]
 
 
 @pytest.mark.parametrize(("variant", "published"), [("torchvision", 6_624_904), ("paper", 7_005_832)])
@@ -57,23 +28,14 @@ def test_googlenet_without_its_auxiliary_classifiers_has_the_published_parameter
     variant: str, published: int
 ) -> None:
     _, model = build("googlenet", variant)
-    assert count(parameter for name, parameter in model.named_parameters() if not name.startswith("aux")) == published
+    assert sum(each.numel() for name, each in model.named_parameters() if not name.startswith("aux")) == published
 
 
 def test_model_a_trains_the_published_part_of_its_parameters() -> None:
     workload, model = build("model_a")
     (optimizer,) = workload.optimizers(model)
-    assert count(optimizer.param_groups[0]["params"]) == 10_215_306
-    assert count(model.base.parameters()) == 20_024_384
-
-
-@pytest.mark.slow_variants
-@pytest.mark.parametrize(("case", "published"), PUBLISHED_GMACS.items())
-def test_forward_macs_are_the_published_ones(case: tuple[str, str], published: float) -> None:
-    infer = make_case(*case, "infer", batch_size=1)
-    rows, facts = flop_pass(infer, first_batch(infer))
-    assert sum(row["flop"] or 0 for row in rows) / 2e9 == pytest.approx(published, rel=0.005)
-    assert facts.uncounted == []
+    assert sum(each.numel() for each in optimizer.param_groups[0]["params"]) == 10_215_306
+    assert sum(each.numel() for each in model.base.parameters()) == 20_024_384
 
 
 @pytest.mark.slow_variants
