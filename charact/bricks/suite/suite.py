@@ -100,11 +100,6 @@ def brick_path(suite: Path, identifier: str) -> Path:
     return suite / BRICKS / f"{identifier}.json"
 
 
-def brick_bytes(brick: Brick) -> bytes:
-    """Return the content of a brick's file."""
-    return canonical(brick_to_json(brick)).encode()
-
-
 def index_bytes(g: int, method: str, torch: str, bricks: dict[str, Entry]) -> bytes:
     """Return the content of a suite's index, sorted by identifier and with its own hash."""
     index = {"format": FORMAT, "schema_version": SCHEMA_VERSION, "g": g, "method": method, "torch": torch,
@@ -162,18 +157,29 @@ def add_models(directory: Path, models: Sequence[CutModel], g: int, method: str,
     """Add models to a suite, or create the suite.
 
     Bricks are written before the index that names them, and compositions last, so that readers always find a complete
-    suite. The next writer removes a killed writer's files from the suite's directory.
+    suite. The next writer removes a killed writer's files, and bricks that the index does not name.
     """
     with suite_lock(directory, patience_s):
         old = check_place(directory, g, method)
         entries = {} if old is None else dict(old.bricks)
         known = set(entries)
-        new: dict[str, Brick] = {}
+        new: dict[str, bytes] = {}
         for model in [*models, *decoys]:
             for brick in model.bricks:
                 _enter(entries, new, brick, model.composition)
-        write_suite(directory, g, method, torch if old is None else old.torch, entries,
-                    {brick.id: brick_bytes(brick) for brick in new.values()})  # fmt: skip
+        with writing(directory):
+            (directory / BRICKS).mkdir(parents=True, exist_ok=True)
+            begun = [path for path in directory.iterdir() if is_begun(path)]
+            unnamed = [path for path in (directory / BRICKS).iterdir()
+                       if path.stem not in entries or path.suffix != ".json"]  # fmt: skip
+            for path in begun + unnamed:
+                path.unlink()
+        for identifier in sorted(new):
+            _write_file(brick_path(directory, identifier), new[identifier], durable=False)
+        _write_file(directory / INDEX, index_bytes(g, method, torch if old is None else old.torch, entries))
+        with writing(directory):
+            for place in (directory / BRICKS, directory):
+                os.utime(place, (_WRITTEN_AT, _WRITTEN_AT))
         replaced = [model.composition.case for model in models
                     if write_composition(model.composition, private_directory(directory))]
     return Added(load_suite(directory), len(set(entries) - known), replaced)
@@ -195,17 +201,17 @@ def check_place(directory: Path, g: int, method: str) -> Suite | None:
     return old
 
 
-def _enter(entries: dict[str, Entry], new: dict[str, Brick], brick: Brick, model: Composition) -> None:
-    """Record in the index entries that a model has a brick."""
-    sizes = [] if model.batch_size is None else [model.batch_size]
+def _enter(entries: dict[str, Entry], new: dict[str, bytes], brick: Brick, model: Composition) -> None:
+    """Record in the index entries that a model has a brick, and add the file of a new brick to `new`."""
     if brick.id not in entries:
-        brick = new[brick.id] = brick if model.facts.get("input_kind") == "image" else perturbed(brick)
+        stored = brick if model.facts.get("input_kind") == "image" else perturbed(brick)
+        data = new[brick.id] = canonical(brick_to_json(stored)).encode()
         entries[brick.id] = {
             "kind": brick.kind, "mode": model.mode, "precision": brick.precision, "batch_sizes": [],
             "precisions": [], "num_layers": brick.num_layers, "layer_types": brick.layer_types,
-            "sha256": hashlib.sha256(brick_bytes(brick)).hexdigest(),
+            "sha256": hashlib.sha256(data).hexdigest(),
         }  # fmt: skip
-    entry = entries[brick.id]
+    entry, sizes = entries[brick.id], [] if model.batch_size is None else [model.batch_size]
     entries[brick.id] = {**entry, "batch_sizes": sorted({*entry["batch_sizes"], *sizes}),
                          "precisions": sorted({*entry["precisions"], model.precision})}
 
@@ -218,34 +224,13 @@ def perturbed(brick: Brick) -> Brick:
     """
     from charact.bricks import value_distributions  # imported late: it imports torch
 
-    samples = (value_distributions.perturbed(each.sample, Random(canonical(each.sample))) for each in brick.inputs)
     return replace(brick, inputs=tuple(
-        replace(each, sample=sample) for each, sample in zip(brick.inputs, samples, strict=True)
-    ))  # fmt: skip
-
-
-def write_suite(directory: Path, g: int, method: str, torch: str, entries: dict[str, Entry],
-                new: dict[str, bytes]) -> None:
-    """Write new bricks and then the index, all with the same modification time.
-
-    Removes bricks that the index does not name, and temporary files of killed writers.
-    """
-    with writing(directory):
-        (directory / BRICKS).mkdir(parents=True, exist_ok=True)
-        begun = [path for path in directory.iterdir() if is_begun(path)]
-        unnamed = [path for path in (directory / BRICKS).iterdir()
-                   if path.stem not in entries or path.suffix != ".json"]  # fmt: skip
-        for path in begun + unnamed:
-            path.unlink()
-    for identifier in sorted(new):
-        _write_file(brick_path(directory, identifier), new[identifier], durable=False)
-    _write_file(directory / INDEX, index_bytes(g, method, torch, entries))
-    with writing(directory):
-        for place in (directory / BRICKS, directory):
-            os.utime(place, (_WRITTEN_AT, _WRITTEN_AT))
+        replace(each, sample=value_distributions.perturbed(each.sample, Random(canonical(each.sample))))
+        for each in brick.inputs))
 
 
 def _write_file(path: Path, data: bytes, *, durable: bool = True) -> None:
+    """Write a file with a modification time that does not reveal when."""
     with atomic_write(path, durable=durable) as temporary:
         temporary.write_bytes(data)
         os.utime(temporary, (_WRITTEN_AT, _WRITTEN_AT))

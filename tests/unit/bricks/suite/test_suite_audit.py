@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from support.captured_by_hand import branches, configuration
+from support.hand_made_bricks import a_brick, a_layer, a_suite, an_input
 
 from charact.bricks.capture.capture import capture
 from charact.bricks.commands._models import sources_of
@@ -118,6 +119,16 @@ def test_the_report_counts_what_is_there(suite: Path) -> None:
     assert report.lengths == {2: 3 + 3, 1: 2 + 2 + 1 + 2}
     assert report.optimizers == {"SGD": 2}
     assert "not revealed: which bricks form a model" in report.reveals[-1]
+
+
+def test_exact_integers_and_numbers_of_the_code_are_revealed(tmp_path: Path) -> None:
+    indices = an_input(4, dtype="int64", sample={"whole": "eJxjZIAAJijNDKVZoDQrlGYDAADkAAs="})
+    reads = a_brick([an_input()], [{**a_layer("_local_scalar_dense.default", [{"value": 0}]), "outputs": [None]}], [])
+    bricks = [a_brick([indices, indices], [a_layer("add.Tensor", [{"value": 0}, {"value": 1}], 2)], [2]), reads]
+    lines = audit(a_suite(tmp_path / "suite", *bricks).path).reveals
+    assert "exact integers of 2 inputs, such as word indices" in lines
+    assert any(line.startswith("numbers that models' code reads from tensors, in 1 bricks") for line in lines)
+    assert not any("optimizers" in line for line in lines)
 
 
 @pytest.mark.parametrize("name", ["notes.txt", ".hidden", "bricks/more.json", "suite.private/model.json"])
