@@ -9,7 +9,7 @@ from charact.bricks.analysis.tables import model_summary, normalized_latency
 from charact.record.reader import Run
 
 _CONFIGURATION = ["workload", "variant", "input_size", "batch_size", "mode", "precision"]
-_FOUND = ["g", "strategy", "latency_s", "low_s", "high_s", "measured_s", "reason"]
+_LATENCY = ["g", "strategy", "latency_s", "low_s", "high_s", "measured_s", "reason"]
 
 
 def latency_by_machine(runs: Sequence[Run]) -> pd.DataFrame:
@@ -20,33 +20,28 @@ def latency_by_machine(runs: Sequence[Run]) -> pd.DataFrame:
     model (see `model_summary`), or the plain sum if not all machines have a corrected one; latency_s with its 95 %
     interval low_s to high_s; measured_s, null if not measured there; reason, why there is no latency.
     """
-    best = _of_each(runs, model_summary)
-    plain = _of_each(runs, _plain_summary).set_index(["run", "case"])
+    def of_each(table: Callable[[Run], pd.DataFrame]) -> pd.DataFrame:
+        """Return a table of latencies of all records, with configuration, machine and index of the record."""
+        frames = []
+        for number, (run, name) in enumerate(zip(runs, _names(runs), strict=True)):
+            configurations = run.cases.reindex(columns=["case", *_CONFIGURATION]).astype({"case": "str"})
+            latencies = configurations.merge(table(run)[["case", *_LATENCY]], on="case")
+            frames.append(latencies.assign(machine=name, run=number))
+        return pd.concat(frames, ignore_index=True)
+
+    best = of_each(model_summary)
+    plain = of_each(lambda run: normalized_latency(run).query("phase == 'all' and strategy == 'sequential'"))
+    plain = plain.set_index(["run", "case"])
     corrected = best["strategy"].eq("corrected")
     known = best["latency_s"].notna()
     everywhere = (corrected | ~known).groupby([best[name] for name in _CONFIGURATION], dropna=False).transform("all")
     rows = best.set_index(["run", "case"])
     places = rows.index[(corrected & ~everywhere).to_numpy()]
-    rows.loc[places, _FOUND] = plain.loc[places, _FOUND]
+    rows.loc[places, _LATENCY] = plain.loc[places, _LATENCY]
     rows = rows.reset_index()
     order = rows.groupby(_CONFIGURATION, sort=False, dropna=False).ngroup()
     rows = rows.loc[order.sort_values(kind="stable").index].reset_index(drop=True)
-    return rows[[*_CONFIGURATION, "machine", *_FOUND]]
-
-
-def _of_each(runs: Sequence[Run], table: Callable[[Run], pd.DataFrame]) -> pd.DataFrame:
-    """Return a table of latencies of all records, with configuration, machine and index of the record."""
-    frames = []
-    for number, (run, name) in enumerate(zip(runs, _names(runs), strict=True)):
-        configurations = run.cases.reindex(columns=["case", *_CONFIGURATION]).astype({"case": "str"})
-        found = configurations.merge(table(run)[["case", *_FOUND]], on="case")
-        frames.append(found.assign(machine=name, run=number))
-    return pd.concat(frames, ignore_index=True)
-
-
-def _plain_summary(run: Run) -> pd.DataFrame:
-    rows = normalized_latency(run)
-    return rows[rows["phase"].eq("all") & rows["strategy"].eq("sequential")]
+    return rows[[*_CONFIGURATION, "machine", *_LATENCY]]
 
 
 def _names(runs: Sequence[Run]) -> list[str]:

@@ -1,1 +1,1 @@
-"""Timing of a suite's bricks and of whole models."""
+"""Timing of a suite's bricks."""

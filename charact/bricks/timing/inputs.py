@@ -79,28 +79,34 @@ class Arguments:
 
     def weights(self) -> Tensors:
         """Return the next weights and buffers; those that the brick changes are copies."""
-        found: Tensors = {}
+        tensors: Tensors = {}
         for number, each in enumerate(self._brick.inputs):
             if each.kind in ("weight", "buffer"):
-                taken = (self._pool.weight_pool.next(each) if is_pooled(each)
-                         else self._pool.pristine(each, self._keys[number]))
-                found[number] = copied(taken) if number in self._brick.written else taken
-        return found
+                tensor = (self._pool.weight_pool.next(each) if is_pooled(each)
+                          else self._pool.pristine(each, self._keys[number]))
+                tensors[number] = copied(tensor) if number in self._brick.written else tensor
+        return tensors
 
     def others(self) -> Tensors:
-        """Return freshly written activations, and constants; constants are copied only if the brick changes them."""
-        found: Tensors = {}
+        """Return freshly written activations, and constants; constants are copied only if the brick changes them.
+
+        A repeated input shares the memory of the earlier one if that has an effect and is possible.
+        """
+        tensors: Tensors = {}
         for number, each in enumerate(self._brick.inputs):
             if each.kind in ("weight", "buffer"):
                 continue
-            first = None if each.repeated is None else found.get(each.repeated)
-            if first is not None and (shared := _sharing(first, self._brick, each)) is not None:
-                found[number] = shared
+            first = None if each.repeated is None else tensors.get(each.repeated)
+            if first is not None and tuple(first.shape) == each.shape and first.stride() == each.stride:
+                tensors[number] = first
+            elif (first is not None and self._brick.written and str(first.dtype) == f"torch.{each.dtype}"
+                  and each.storage_elements <= first.untyped_storage().nbytes() // first.element_size()):
+                tensors[number] = first.as_strided(each.shape, each.stride)
             else:
                 pristine = self._pool.pristine(each, self._keys[number])
-                kept = each.kind == "constant" and number not in self._brick.written
-                found[number] = pristine if kept else copied(pristine)
-        return found
+                is_kept = each.kind == "constant" and number not in self._brick.written
+                tensors[number] = pristine if is_kept else copied(pristine)
+        return tensors
 
     def call_with(self, tensors: Tensors) -> list[Tensor]:
         """Return the list of arguments; in training with new leaves."""
@@ -117,17 +123,6 @@ class Arguments:
                 argument = leaves[id(argument)]
             arguments.append(argument)
         return arguments
-
-
-def _sharing(first: Tensor, brick: Brick, of: BrickInput) -> Tensor | None:
-    """Return a view of an earlier input's memory, or None if sharing has no effect or is not possible."""
-    if tuple(first.shape) == of.shape and first.stride() == of.stride:
-        return first
-    elements = first.untyped_storage().nbytes() // first.element_size()
-    same_type = str(first.dtype).removeprefix("torch.") == of.dtype
-    if not brick.written or not same_type or of.storage_elements > elements:
-        return None
-    return first.as_strided(of.shape, of.stride)
 
 
 def copied(tensor: Tensor) -> Tensor:
@@ -190,43 +185,29 @@ class WeightPool:
                 num_bytes = each.storage_elements * itemsize
                 largest_bytes[key] = max(largest_bytes[key], num_bytes)
         most_bytes = _CACHE_MULTIPLE * cache_bytes(device) or _UNKNOWN_CACHE_BYTES
-        wanted_bytes = {key: min(touched, most_bytes) for key, touched in touched_bytes.items()}
-        self._num_bytes = _split_limit(limit_bytes, wanted_bytes, largest_bytes)
-        self.num_bytes = sum(self._num_bytes.values())
+        self._num_bytes: dict[str, int] = {}
+        left_bytes = limit_bytes
+        # Even shares of the limit. Large weights are served first; a buffer that cannot hold its largest one gets none.
+        for number, key in enumerate(sorted(touched_bytes, key=lambda key: -largest_bytes[key])):
+            share_bytes = left_bytes // (len(touched_bytes) - number)
+            num_bytes = max(largest_bytes[key], min(touched_bytes[key], most_bytes, share_bytes))
+            self._num_bytes[key] = num_bytes if num_bytes <= left_bytes else 0
+            left_bytes -= self._num_bytes[key]
+        self.num_bytes = limit_bytes - left_bytes
         """Planned size of all ring buffers (bytes), before rounding up to whole rows."""
-        self._buffers: dict[str, _RingBuffer | None] = {}
+        self._buffers: dict[str, _RingBuffer] = {}
 
     def next(self, of: BrickInput) -> Tensor:
         """Return a weight, which the caller must not change; drawn each time if there is no memory for a buffer."""
         key = _key_of(of)
+        if not self._num_bytes[key]:
+            return draw(of, of.sample, self._device, self._generator)
         if key not in self._buffers:
-            self._buffers[key] = self._made(of, self._num_bytes[key])
-        buffer = self._buffers[key]
-        return draw(of, of.sample, self._device, self._generator) if buffer is None else buffer.next(of)
-
-    def _made(self, of: BrickInput, num_bytes: int) -> _RingBuffer | None:
-        """Create a ring buffer of `num_bytes`, rounded up to whole rows, or return None for 0 bytes."""
-        if not num_bytes:
-            return None
-        fan_in = 4 ** _scale(of)
-        num_rows = math.ceil(num_bytes / _dtype(of).itemsize / fan_in)
-        type = TensorType(of.dtype, (num_rows, fan_in), (fan_in, 1))
-        return _RingBuffer(draw(type, of.sample, self._device, self._generator).reshape(-1))
-
-
-def _split_limit(limit_bytes: int, wanted_bytes: dict[str, int], least_bytes: dict[str, int]) -> dict[str, int]:
-    """Split the limit evenly among the buffers, up to their wanted and at least their minimum size (bytes).
-
-    Buffers with a large minimum are served first; a buffer whose minimum does not fit gets 0.
-    """
-    found: dict[str, int] = {}
-    left_bytes = limit_bytes
-    for number, key in enumerate(sorted(wanted_bytes, key=lambda key: -least_bytes[key])):
-        share_bytes = left_bytes // (len(wanted_bytes) - number)
-        num_bytes = max(least_bytes[key], min(wanted_bytes[key], share_bytes))
-        found[key] = num_bytes if num_bytes <= left_bytes else 0
-        left_bytes -= found[key]
-    return found
+            fan_in = 4 ** _scale(of)
+            num_rows = math.ceil(self._num_bytes[key] / _dtype(of).itemsize / fan_in)
+            type = TensorType(of.dtype, (num_rows, fan_in), (fan_in, 1))
+            self._buffers[key] = _RingBuffer(draw(type, of.sample, self._device, self._generator).reshape(-1))
+        return self._buffers[key].next(of)
 
 
 def is_pooled(of: BrickInput) -> bool:

@@ -35,10 +35,6 @@ def _uncounted(row: Any) -> str:
     return _no_time(row) or "none are counted"
 
 
-def _not_read(row: Any) -> str:
-    return _no_time(row) or "not recorded"
-
-
 def bricks(run: Run) -> Body:
     """Build the section: the slowest bricks, time by layer type, and work."""
     found = tables.brick_summary(run)
@@ -47,8 +43,15 @@ def bricks(run: Run) -> Body:
     blocks = []
     for case, rows in found.groupby("case", sort=False):
         timed = rows.dropna(subset=["time_s"])
-        blocks += [*_slowest(str(case), rows, timed), *_types(run, str(case)), *_work(str(case), timed)]
-    return Body(lead=_LEAD, blocks=[*blocks, *_failed(found)])
+        blocks += [*_slowest(str(case), rows, timed), *_types(run, str(case))]
+        if (timed["flop"] > 0).any():
+            note = f"The figure shows the {NUM_POINTS} slowest bricks." if len(timed) > NUM_POINTS else ""
+            blocks.append(Block(title=f"Work: {case}", case=str(case), figures=[work(timed)],
+                                legend=legend_of_types(timed), note=note))
+    missing = [(row.case, f"{row.brick}: {row.status}: {fmt.failure(row.status, row.reason)}")
+               for row in fmt.rows(found[tables.has_failed(found)])]  # fmt: skip
+    blocks += [Block(title="Bricks without a time", missing=missing)] if missing else []
+    return Body(lead=_LEAD, blocks=blocks)
 
 
 def _slowest(case: str, rows: pd.DataFrame, timed: pd.DataFrame) -> list[Block]:
@@ -67,7 +70,8 @@ def _slowest(case: str, rows: pd.DataFrame, timed: pd.DataFrame) -> list[Block]:
         Column("high_s", "95 % to", fmt.seconds, "of the median", lambda row: _no_time(row) or "fewer than 6 rounds"),
         Column("flop", "FLOP", fmt.num_flop, "of one call, 1 MAC = 2 FLOP", _uncounted),
         Column("flop_per_s", "FLOP/s", fmt.flop_rate, "FLOP / time", _uncounted),
-        Column("weights_bytes", "Weights", fmt.num_bytes, "weights and buffers that it reads", _not_read),
+        Column("weights_bytes", "Weights", fmt.num_bytes, "weights and buffers that it reads",
+               lambda row: _no_time(row) or "not recorded"),
         Column("num_layers", "Layers", fmt.number, "", lambda row: "not recorded"),
         Column("num_rounds", "Rounds", fmt.number, "in which it was timed", _no_time),
     ]  # fmt: skip
@@ -95,20 +99,6 @@ def _types(run: Run, case: str) -> list[Block]:
                            lambda row: palette.operator_type(str(row.name)))  # fmt: skip
     return [Block(title=f"Time by layer type: {case}", case=case, figures=[drawing],
                   table=table(shown, f"Time of {case} by layer type", columns, note))]  # fmt: skip
-
-
-def _work(case: str, timed: pd.DataFrame) -> list[Block]:
-    if not (timed["flop"] > 0).any():
-        return []
-    note = f"The figure shows the {NUM_POINTS} slowest bricks." if len(timed) > NUM_POINTS else ""
-    return [Block(title=f"Work: {case}", case=case, figures=[work(timed)],
-                  legend=legend_of_types(timed), note=note)]
-
-
-def _failed(rows: pd.DataFrame) -> list[Block]:
-    missing = [(row.case, f"{row.brick}: {row.status}: {fmt.failure(row.status, row.reason)}")
-               for row in fmt.rows(rows[tables.has_failed(rows)])]  # fmt: skip
-    return [Block(title="Bricks without a time", missing=missing)] if missing else []
 
 
 def _scalars(run: Run) -> Iterator[Scalar]:
