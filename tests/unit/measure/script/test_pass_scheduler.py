@@ -6,7 +6,7 @@ import threading
 import time
 from itertools import accumulate, cycle
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 import torch
@@ -30,7 +30,6 @@ from charact.record.manifest_passes import (
     OperatorsPass,
     Pass,
     Passes,
-    SourceOutcome,
     TimingPass,
 )
 
@@ -67,14 +66,11 @@ def compute(time_s: float) -> None:
 class Program:
     """A program's iterations, given to a scheduler."""
 
-    def __init__(self, *passes: str, monkeypatch: pytest.MonkeyPatch, directory: Path = Path(),
-                 budget_frac: float | None = None) -> None:
-        Fake.calls, Fake.breaks_in = [], ""
-        monkeypatch.setattr(pass_instruments, "INSTRUMENTS", {"first": Fake, "second": Fake})
+    def __init__(self, *passes: str, budget_frac: float | None = None) -> None:
         self.notes: list[dict[str, Any]] = []
         self.recorder = SpanRecorder()
         self.recorder.on = True
-        self.scheduler = PassScheduler(passes, directory, self.recorder, {}, dict, self.notes.append, budget_frac)
+        self.scheduler = PassScheduler(passes, Path(), self.recorder, {}, dict, self.notes.append, budget_frac)
 
     def iterate(self) -> bool:
         return self.scheduler.advance(iteration_ended=True)
@@ -89,9 +85,16 @@ class Program:
         return [(note["pass"], note["status"], note["reason"]) for note in self.notes if note["note"] == "pass"]
 
 
+@pytest.fixture(autouse=True)
+def fakes(monkeypatch: pytest.MonkeyPatch) -> None:
+    Fake.calls, Fake.breaks_in = [], ""
+    monkeypatch.setitem(INSTRUMENTS, "first", Fake)
+    monkeypatch.setitem(INSTRUMENTS, "second", Fake)
+
+
 class TestTheOrder:
-    def test_each_pass_has_an_iteration_to_warm_up_and_then_its_own(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        program = Program("first", "second", monkeypatch=monkeypatch)
+    def test_each_pass_has_an_iteration_to_warm_up_and_then_its_own(self) -> None:
+        program = Program("first", "second")
         assert [program.iterate() for _ in range(7)] == [True] * 6 + [False]
         assert Fake.calls == 2 * ["prepare", "begin", "end one", "begin", "end last", "results", "clean"]
         assert program.endings == [("first", "ok", None), ("second", "ok", None)]
@@ -102,16 +105,15 @@ class TestTheOrder:
         assert [len(note["windows"]) for note in program.notes[1:]] == [2, 2]
         assert program.notes[1]["tables"] == {"counters": [{"value": 1}]}
 
-    def test_without_passes_nothing_is_asked_for_nor_noted(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        program = Program(monkeypatch=monkeypatch)
+    def test_without_passes_nothing_is_asked_for_nor_noted(self) -> None:
+        program = Program()
         assert not program.iterate()
         program.scheduler.stop()
         assert program.notes == []
 
     @pytest.mark.parametrize("place", ["prepare", "begin", "end", "results", "clean"])
-    def test_a_pass_that_breaks_leaves_its_reason_and_the_next_goes_on(self, place: str,
-                                                                       monkeypatch: pytest.MonkeyPatch) -> None:
-        program = Program("first", "second", monkeypatch=monkeypatch)
+    def test_a_pass_that_breaks_leaves_its_reason_and_the_next_goes_on(self, place: str) -> None:
+        program = Program("first", "second")
         Fake.breaks_in = place
         while not program.endings:
             assert program.iterate()
@@ -122,8 +124,8 @@ class TestTheOrder:
             pass
         assert program.endings[1:] == [("second", "ok", None)]
 
-    def test_a_program_that_ends_before_leaves_the_reason(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        program = Program("first", "second", monkeypatch=monkeypatch)
+    def test_a_program_that_ends_before_leaves_the_reason(self) -> None:
+        program = Program("first", "second")
         assert [program.iterate(), program.iterate()] == [True, True]
         program.scheduler.stop()
         assert program.endings == [
@@ -141,7 +143,7 @@ class TestTheOrder:
                                                        monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(pass_scheduler, "LEAST_BUDGET_S", 0.02)
         monkeypatch.setattr(Fake, "clean", lambda _: compute(0.05), raising=False)
-        program = Program("first", "second", monkeypatch=monkeypatch, budget_frac=budget_frac)
+        program = Program("first", "second", budget_frac=budget_frac)
         while program.iterate():
             pass
         assert [status for _, status, _ in program.endings] == statuses
@@ -151,14 +153,14 @@ class TestTheOrder:
 
     def test_the_program_s_own_time_is_not_that_of_the_passes(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(pass_scheduler, "LEAST_BUDGET_S", 0.05)
-        program = Program("first", "second", monkeypatch=monkeypatch, budget_frac=0.0)
+        program = Program("first", "second", budget_frac=0.0)
         while program.iterate():
             compute(0.03)
         assert [status for _, status, _ in program.endings] == ["ok", "ok"]
 
     def test_iterations_that_vary_are_no_sign_of_many_operators(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(Fake, "may_end_early", True, raising=False)
-        program = Program("first", monkeypatch=monkeypatch, budget_frac=0.0)
+        program = Program("first", budget_frac=0.0)
         for time_s in (0.01, 0.06, 0.01, 0.04, 0.01):  # one is an exception, such as an evaluation
             program.scheduler.are_due(iteration_ended=True)
             compute(time_s)
@@ -174,7 +176,7 @@ class TestTheOrder:
             self, budget_s: float, status: str, most_windows: int, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(pass_scheduler, "LEAST_BUDGET_S", budget_s)
         monkeypatch.setattr(Fake, "num_iterations", 9)
-        program = Program("first", monkeypatch=monkeypatch, budget_frac=0.0)
+        program = Program("first", budget_frac=0.0)
         program.iterate()
         while program.iterate():  # the warm-up takes no time, and each measured iteration 0.04 s: reading it, some 2 s
             compute(0.04)
@@ -184,11 +186,11 @@ class TestTheOrder:
 
     def test_an_instrument_that_needs_no_warm_up_measures_at_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(Fake, "warms_up", False, raising=False)
-        program = Program("first", monkeypatch=monkeypatch)
+        program = Program("first")
         assert [program.iterate() for _ in range(3)] == [True, True, False]
 
-    def test_a_validation_in_between_sends_a_pass_to_another_iteration(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        program = Program("first", monkeypatch=monkeypatch)
+    def test_a_validation_in_between_sends_a_pass_to_another_iteration(self) -> None:
+        program = Program("first")
         program.iterate()
         program.forward(grad=True, training=True)
         program.iterate()
@@ -206,7 +208,7 @@ class TestTheOrder:
             self, monkeypatch: pytest.MonkeyPatch, at_end: int, expected: int, breaks_in: str) -> None:
         peak = 300
         monkeypatch.setattr("charact.measure.script.pass_scheduler.resident_peak_bytes", lambda: peak)
-        program = Program("first", monkeypatch=monkeypatch)
+        program = Program("first")
         monkeypatch.setattr(Fake, "breaks_in", breaks_in)
         assert program.scheduler.program_peak_bytes() == 300
         program.iterate()
@@ -233,70 +235,64 @@ class TestTheOrder:
         assert notes[-1]["status"] == "failed"
 
 
-class TestWhichIterationsServed:
-    def iterations(self) -> list[Iteration]:
-        return [Iteration(start, start + 10, []) for start in range(0, 80, 10)]
-
-    def test_those_that_reach_into_a_pass_are_not_timed(self) -> None:
-        assert len(EventLog([]).timed(self.iterations())) == 8
-        for ended_ns, resumed_ns, num_timed in ((38, None, 3), (40, None, 4), (40, 60, 6), (40, 61, 5)):
-            notes = [{"note": "timing ended", "time_ns": ended_ns}]
-            if resumed_ns is not None:
-                notes.append({"note": "timing resumed", "time_ns": resumed_ns})
-            assert len(EventLog([], notes).timed(self.iterations())) == num_timed
-        evaluation = {"note": "evaluation measured", "span_ns": [9, 20]}
-        assert len(EventLog([], [*notes, evaluation]).timed(self.iterations())) == num_timed - 2
-
-    def test_they_are_told_by_where_they_began(self) -> None:
-        log = EventLog([], [
-            {"note": "timing ended", "time_ns": 38},
-            {"note": "pass", "pass": "operators", "status": "ok", "reason": None, "windows": [[48, 58], [59, 68]],
-             "facts": {"iteration_s": 3.0, "flop": {"uncounted": []}}, "tables": {"operators": [{"phase": "forward"}]}},
-            {"note": "pass", "pass": "memory", "status": "failed", "reason": "why", "windows": []}])
-        entry = CaseEntry("a", "ok", device="cpu", passes=Passes(timing=TimingPass(median_s=2.0)))
-        tables: dict[str, Any] = {"iterations": []}
-        add_passes(log, entry, tables, ["operators", "memory", "counters"], self.iterations())
-        assert entry.passes == {
-            "timing": TimingPass(median_s=2.0),
-            "operators": OperatorsPass("ok", iterations=[5, 6], iteration_s=3.0, overhead_ratio=1.5),
-            "memory": MemoryPass("failed", "why"),
-            "counters": CountersPass("failed", "the program was killed before this pass had ended"),
-            "flop": FlopPass("ok"), "kernels": Pass("skipped", "kernels run on GPUs only")}
-        assert tables == {"iterations": [], "operators": [{"phase": "forward"}]}
+ITERATIONS = [Iteration(start, start + 10, []) for start in range(0, 80, 10)]
 
 
-class TestCountersOfTheTrace:
-    ROW: ClassVar[dict[str, Any]] = {"source": "kineto", "counter": "busy_s", "value": 1.0}
+@pytest.mark.parametrize(("notes", "num_timed"), [
+    ({}, 8), ({"ended": 38}, 3), ({"ended": 40}, 4), ({"ended": 40, "resumed": 60}, 6),
+    ({"ended": 40, "resumed": 61}, 5), ({"ended": 40, "resumed": 61, "evaluation": (9, 20)}, 3),
+    ({"ended": 40, "evaluation": (10, 20)}, 3), ({"evaluation": (10, 20)}, 8)])
+def test_iterations_that_reach_into_a_pass_are_not_timed(notes: dict[str, Any], num_timed: int) -> None:
+    log = EventLog([], [{"note": "evaluation measured", "span_ns": value} if name == "evaluation" else
+                        {"note": f"timing {name}", "time_ns": value} for name, value in notes.items()])
+    assert len(log.timed(ITERATIONS)) == num_timed
 
-    def sources(self, device: str, asked_for: list[str], rows: list[dict[str, Any]], operators: str | None
-                ) -> tuple[SourceOutcome, dict[str, Any]]:
-        log = EventLog([], [
-            {"note": "pass", "pass": "operators", "status": "failed" if operators else "ok", "reason": operators,
-             "windows": [], "facts": {"iteration_s": 1.0}, "tables": {"counters": rows}},
-            {"note": "pass", "pass": "counters", "status": "ok", "reason": None, "windows": [],
-             "facts": {"sources": {"host": {"status": "ok"}}}, "tables": {"counters": [{"source": "host"}]}}])
-        entry = CaseEntry("a", "ok", device=device, passes=Passes(timing=TimingPass(median_s=2.0)))
-        tables: dict[str, Any] = {}
-        add_passes(log, entry, tables, asked_for, [])
-        assert set(entry.passes.counters.sources) == {"host", "kineto"}
-        return entry.passes.counters.sources["kineto"], tables
 
-    def test_they_stand_beside_those_that_were_sampled(self) -> None:
-        ended, tables = self.sources("cuda:0", ["operators", "counters"], [self.ROW], None)
-        assert ended.status == "ok"
-        assert tables["counters"] == [self.ROW, {"source": "host"}]
+def test_a_pass_has_the_iterations_that_began_in_it() -> None:
+    log = EventLog([], [
+        {"note": "timing ended", "time_ns": 38},
+        {"note": "pass", "pass": "operators", "status": "ok", "reason": None, "windows": [[48, 58], [59, 68]],
+         "facts": {"iteration_s": 3.0, "flop": {"uncounted": []}}, "tables": {"operators": [{"phase": "forward"}]}},
+        {"note": "pass", "pass": "memory", "status": "failed", "reason": "why", "windows": []}])
+    entry = CaseEntry("a", "ok", device="cpu", passes=Passes(timing=TimingPass(median_s=2.0)))
+    tables: dict[str, Any] = {"iterations": []}
+    add_passes(log, entry, tables, ["operators", "memory", "counters"], ITERATIONS)
+    assert entry.passes == {
+        "timing": TimingPass(median_s=2.0),
+        "operators": OperatorsPass("ok", iterations=[5, 6], iteration_s=3.0, overhead_ratio=1.5),
+        "memory": MemoryPass("failed", "why"),
+        "counters": CountersPass("failed", "the program was killed before this pass had ended"),
+        "flop": FlopPass("ok"), "kernels": Pass("skipped", "kernels run on GPUs only")}
+    assert tables == {"iterations": [], "operators": [{"phase": "forward"}]}
+    assert log.pass_spans_ns == [(38, 68)]
 
-    @pytest.mark.parametrize(("device", "asked_for", "operators", "reason"), [
-        ("cpu", ["operators", "counters"], None, "kernels run on GPUs only"),
-        ("cpu", ["counters"], None, "kernels run on GPUs only"),
-        ("cuda:0", ["operators", "counters"], "why", "why"),
-        ("cuda:0", ["operators", "counters"], None, "the trace has no kernels"),
-        ("cuda:0", ["counters"], None, "read from the operator pass's trace"),
-    ])
-    def test_where_there_are_none_the_reason_is_told(self, device: str, asked_for: list[str], operators: str | None,
-                                                     reason: str) -> None:
-        ended, _ = self.sources(device, asked_for, [], operators)
-        assert (ended.status, ended.reason) == ("n/a", reason)
+
+BUSY = {"source": "kineto", "counter": "busy_s", "value": 1.0}
+
+
+@pytest.mark.parametrize(("device", "asked_for", "rows", "operators", "expected"), [
+    ("cuda:0", ["operators", "counters"], [BUSY], None, ("ok", None)),
+    ("cpu", ["operators", "counters"], [], None, ("n/a", "kernels run on GPUs only")),
+    ("cpu", ["counters"], [], None, ("n/a", "kernels run on GPUs only")),
+    ("cuda:0", ["operators", "counters"], [], "why", ("n/a", "why")),
+    ("cuda:0", ["operators", "counters"], [], None, ("n/a", "the trace has no kernels")),
+    ("cuda:0", ["counters"], [], None, ("n/a", "read from the operator pass's trace")),
+])
+def test_counters_of_the_trace_are_next_to_those_that_were_sampled(
+        device: str, asked_for: list[str], rows: list[dict[str, Any]], operators: str | None,
+        expected: tuple[str, str | None]) -> None:
+    log = EventLog([], [
+        {"note": "pass", "pass": "operators", "status": "failed" if operators else "ok", "reason": operators,
+         "windows": [], "facts": {"iteration_s": 1.0}, "tables": {"counters": rows}},
+        {"note": "pass", "pass": "counters", "status": "ok", "reason": None, "windows": [],
+         "facts": {"sources": {"host": {"status": "ok"}}}, "tables": {"counters": [{"source": "host"}]}}])
+    entry = CaseEntry("a", "ok", device=device, passes=Passes(timing=TimingPass(median_s=2.0)))
+    tables: dict[str, Any] = {}
+    add_passes(log, entry, tables, asked_for, [])
+    assert set(entry.passes.counters.sources) == {"host", "kineto"}
+    outcome = entry.passes.counters.sources["kineto"]
+    assert (outcome.status, outcome.reason) == expected
+    assert tables["counters"] == [*rows, {"source": "host"}]
 
 
 class TestWhatWasSeen:
