@@ -1,4 +1,4 @@
-"""Passes on the evaluation inside of a training."""
+"""Passes on the evaluation inside of a training, which `charact.measure.script.session` counts."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -1,4 +1,8 @@
-"""What the patches see of PyTorch, and that they leave no trace."""
+"""What the patches see of PyTorch, and that they leave no trace.
+
+All of `charact.measure.script.hooks.patches`, `charact.measure.script.hooks.optimizer_patches`,
+`charact.measure.script.hooks.loader_patches` and `charact.measure.script.hooks.patch_context`.
+"""
 
 import gc
 import pickle

@@ -1,4 +1,4 @@
-"""Memory, garbage collections and workers' times of a watched program."""
+"""Memory, garbage collections and workers' times of a watched program: `charact.measure.script.session` writes them."""
 
 import gc
 import time
