@@ -41,21 +41,17 @@ class _Finder(MetaPathFinder):
             spec = importlib.util.find_spec(fullname)
         finally:
             self._asking_others = False
-        if spec is not None and spec.loader is not None:
-            self._follow(spec)
-        return spec
-
-    def _follow(self, spec: ModuleSpec) -> None:
-        """Replace the loader's `exec_module` for one execution only: the loader is unchanged afterwards."""
+        if spec is None or spec.loader is None:
+            return spec
         loader = spec.loader
-        assert loader is not None
         execute = loader.exec_module
 
         def execute_and_call(module: ModuleType) -> None:
-            del loader.exec_module
+            del loader.exec_module  # the loader is unchanged afterwards
             execute(module)
             if self in sys.meta_path:
                 sys.meta_path.remove(self)
                 self._then()
 
         loader.exec_module = execute_and_call  # type: ignore[method-assign]
+        return spec

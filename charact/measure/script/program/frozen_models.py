@@ -38,14 +38,14 @@ class FrozenModels:
 
     def rows(self) -> list[tuple[int, int, int]]:
         """Return owner ID, number of compared rows and of repeated rows of each model whose weights did not change."""
-        found = []
+        rows = []
         for owner, model in self._models.items():
             try:
-                if model is not None and model.num_calls > 1 and model.is_unchanged():
-                    found.append((owner, *model.repeated()))
+                if model is not None and model.num_calls > 1 and (repeated := model.repeated()) is not None:
+                    rows.append((owner, *repeated))
             except Exception:  # see `call`
                 continue
-        return found
+        return rows
 
     def _call(self, owner: int, module: Any, tensors: Sequence[Any]) -> None:
         torch = sys.modules["torch"]
@@ -90,13 +90,11 @@ class _Model:
         else:
             self._on_device.append(fingerprints)
 
-    def is_unchanged(self) -> bool:
-        """Return whether the model still exists, and the sample of its weights is what it was."""
+    def repeated(self) -> tuple[int, int] | None:
+        """Return the numbers of rows of all inputs and of those that an earlier call had; None if weights changed."""
         module = self._module()
-        return module is not None and all(map(self._torch.equal, self._weights, _sample(module)))
-
-    def repeated(self) -> tuple[int, int]:
-        """Return the number of rows of all inputs, and how many of them an earlier call had."""
+        if module is None or not all(map(self._torch.equal, self._weights, _sample(module))):
+            return None
         for fingerprints in self._on_device:
             self._compare(fingerprints)
         self._on_device = []

@@ -37,7 +37,9 @@ def launch(num_ranks: int, arguments: Sequence[str]) -> int:
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.run import main
 
-    command = [*_program(), *without_option(arguments)]
+    called = Path(sys.argv[0])  # a rank's modules must not come before those of the script's directory
+    program = [str(called)] if called.name == "charact" else ["-m", "charact"]
+    command = [sys.executable, *program, *without_option(arguments)]
     try:
         main(["--standalone", "--nproc-per-node", str(num_ranks), "--no-python", *command])
     except ChildFailedError as error:
@@ -51,12 +53,6 @@ def launch(num_ranks: int, arguments: Sequence[str]) -> int:
         raise UserError(f"the ranks cannot be started ({' '.join(str(error).split())[:200]}): try again, or use "
                         "torchrun --no-python charact run") from error
     return 0
-
-
-def _program() -> list[str]:
-    # A rank's modules must not come before those of the script's directory.
-    called = Path(sys.argv[0])
-    return [sys.executable, str(called)] if called.name == "charact" else [sys.executable, "-m", "charact"]
 
 
 def divide_threads(num_ranks: int, num_cores: int, environment: MutableMapping[str, str]) -> None:

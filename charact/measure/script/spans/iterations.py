@@ -141,10 +141,16 @@ def join_cycles(iterations: Sequence[Iteration]) -> list[Iteration]:
     epoch, of which each step is an iteration. Inference between the steps of a cycle is part of it.
     """
     trainings = [index for index, each in enumerate(iterations) if each.training]
-    if any(_fetches(iterations[index]) for index in trainings):
-        starts = [index for index in trainings if _begins_with_fetch(iterations[index])]
-    else:
-        starts = _rollouts(iterations)
+    starts: list[int] = []
+    if any(_fetches(iterations[index]) for index in trainings):  # those that begin with a fetch
+        for index in trainings:
+            first = next((each for each in iterations[index].intervals
+                          if each.phase == "backward" or (each.phase == "data" and each.owner)), None)
+            starts += [index] if first is not None and first.phase == "data" else []
+    elif trainings and trainings[0] > 0 and trainings[-1] == len(iterations) - 1 and not any(
+            map(_fetches, iterations)):  # blocks of inference, if training follows each one
+        starts = [0, *(index for index, (before, each) in enumerate(pairwise(iterations), 1)
+                       if before.training and not each.training)]
     num_steps = _usual_number([sum(each.training for each in iterations[begin:end]) for begin, end in pairwise(starts)])
     if num_steps is None:
         return list(iterations)
@@ -169,22 +175,8 @@ def _usual_number(numbers: Sequence[int]) -> int | None:
     return number if 2 <= number <= MOST_STEPS and count >= _REGULAR_FRAC * len(numbers) else None
 
 
-def _rollouts(iterations: Sequence[Iteration]) -> list[int]:
-    """Return the index at which each block of inference begins; empty unless training follows each one."""
-    if not iterations or iterations[0].training or not iterations[-1].training or any(map(_fetches, iterations)):
-        return []
-    return [0, *(index for index, (before, each) in enumerate(pairwise(iterations), 1)
-                 if before.training and not each.training)]
-
-
 def _fetches(iteration: Iteration) -> bool:
     return any(each.phase == "data" and each.owner for each in iteration.intervals)
-
-
-def _begins_with_fetch(iteration: Iteration) -> bool:
-    first = next((each for each in iteration.intervals
-                  if each.phase == "backward" or (each.phase == "data" and each.owner)), None)
-    return first is not None and first.phase == "data"
 
 
 class StepCounter:

@@ -239,7 +239,8 @@ def test_a_validation_is_not_the_training_s(validation: str) -> None:
 
 
 @pytest.mark.parametrize(("training", "evaluation", "update_ns"), [
-    ("tidy fwd loss bwd step ", ". eval loss . ", 20), (STEP, ". eval loss . ", 30), (STEP, ". teach1 loss . ", 30)])
+    ("tidy fwd loss bwd step ", ". eval loss . ", 20), ("tidy fwd loss bwd step ", ". teach1 loss . ", 20),
+    (STEP, ". eval loss . ", 30), (STEP, ". teach1 loss . ", 30)])
 def test_a_full_batch_evaluation_is_not_the_training_s(training: str, evaluation: str, update_ns: int) -> None:
     """Zeroed gradients, or the step around a closure, begin the training that follows."""
     iterations = iterations_of(3 * (training + evaluation))

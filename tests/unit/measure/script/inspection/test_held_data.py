@@ -173,6 +173,16 @@ def test_a_sum_of_losses_has_a_graph_that_grows() -> None:
     assert next(each for each in graphs if each["variable"] == "total")["text"].startswith("total = total + ")
 
 
+@pytest.mark.parametrize(("num_elements", "num_nodes", "is_listed"), [
+    (1 << 20, 60, True), ((1 << 20) + 1, 60, False), (3, 50, True), (3, 49, False)])
+def test_large_graphs_of_small_tensors_are_listed(num_elements: int, num_nodes: int, is_listed: bool) -> None:
+    result = torch.ones(num_elements, requires_grad=True)
+    for _ in range(num_nodes - 1):  # and the node that accumulates the gradient
+        result = result * 1.0
+    graphs = [each for each in tensor_census([], [])["held_graphs"] if each["variable"] == "result"]
+    assert [each["num_nodes"] for each in graphs] == [num_nodes] * is_listed
+
+
 def test_few_tensors_small_graphs_and_what_is_known_are_left_out() -> None:
     model, optimizer, _ = trained()
     few = [torch.zeros(7, 991) for _ in range(7)]

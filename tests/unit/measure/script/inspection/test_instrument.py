@@ -18,7 +18,7 @@ from torch.utils.checkpoint import checkpoint
 from charact.measure.script.inspection import instrument
 from charact.measure.script.inspection.gradient_use import OutputUse
 from charact.measure.script.inspection.instrument import InspectionInstrument
-from charact.measure.script.program_state import ProgramState
+from charact.measure.script.program_state import Clock, Moment, ProgramState
 from charact.measure.script.spans.recorder import Kind, SpanRecorder
 
 pytestmark = pytest.mark.clock
@@ -340,3 +340,22 @@ def test_calls_add_up_and_those_without_gradients_do_not_count() -> None:
     (facts,) = outputs.unused()
     assert facts["num_rows"] == 60
     assert 0 < facts["num_used_rows"] <= 6
+
+
+class Event:
+    """An event of a device at a time in milliseconds."""
+
+    def __init__(self, at_ms: float) -> None:
+        self.at_ms = at_ms
+
+    def synchronize(self) -> None:
+        pass
+
+    def elapsed_time(self, other: "Event") -> float:
+        return other.at_ms - self.at_ms
+
+
+@pytest.mark.parametrize(("start", "end", "expected"), [
+    (Event(1.0), Event(3.5), 0.0025), (None, Event(3.5), 7e-9), (Event(1.0), None, 7e-9), (None, None, 7e-9)])
+def test_time_is_the_device_s_if_both_moments_have_an_event(start: Any, end: Any, expected: float) -> None:
+    assert Clock(torch.device("cpu")).seconds(Moment(10, start), Moment(17, end)) == expected

@@ -85,6 +85,8 @@ class TestRepeatedRows:
     @pytest.mark.parametrize(("tensors", "expected"), [
         ([torch.arange(60).view(5, 12).repeat_interleave(4, 0)], 15),
         ([torch.arange(60).view(5, 12)], 0),
+        ([torch.arange(16).view(2, 8).repeat(2, 1)], 2), ([torch.arange(14).view(2, 7).repeat(2, 1)], None),
+        ([torch.arange(24).view(3, 8)], None),
         ([torch.randn(5, 3, 4).repeat(2, 1, 1)], 5),
         ([torch.arange(60).view(5, 12), torch.ones(5, 12)], 0),  # all arguments of a row must be the same
         ([torch.arange(12).repeat(6, 1), torch.randint(0, 9, (6, 1))[:, [0] * 12] * 0 + torch.arange(6)[:, None]], 0),
