@@ -70,7 +70,11 @@ def location_of(frame: FrameType) -> CodeLocation | None:
             if library is None or name != _CALLS_MODULE:
                 library, module = code, name
             if is_import and name != "importlib":
-                place = f"{_in_packages(code.co_filename)}:{_line_number(current)}"
+                path = code.co_filename
+                for folder in _PACKAGES:
+                    path = path.rpartition(folder)[2]
+                path = path.removeprefix(next(filter(path.startswith, _LIBRARIES), ""))
+                place = f"{path}:{_line_number(current)}"
                 is_import, importer = False, (place, code.co_qualname, f"importing {imported}")
         elif is_import or not (code.co_filename.startswith(_WRAPPERS) or code.co_qualname == _COLLECTION):
             return None  # charact's own work, such as reading the use of the cores
@@ -102,12 +106,6 @@ def short_path(path: str) -> str:
     """Return a path relative to the main module's directory, if it is below."""
     root = os.path.join(sys.path[0], "") if sys.path else ""
     return path.removeprefix(root) if root else path
-
-
-def _in_packages(path: str) -> str:
-    for folder in _PACKAGES:
-        path = path.rpartition(folder)[2]
-    return path.removeprefix(next((each for each in _LIBRARIES if path.startswith(each)), ""))
 
 
 def line_of_program(pattern: str, files: Sequence[str] = ()) -> dict[str, Any]:
@@ -184,42 +182,38 @@ class CreationPlaces:
     """File and line of the call that created each object, while the object lives."""
 
     def __init__(self) -> None:
-        self._places: weakref.WeakKeyDictionary[Any, tuple[str, int]] = weakref.WeakKeyDictionary()
+        self._places: weakref.WeakKeyDictionary[Any, dict[str, Any]] = weakref.WeakKeyDictionary()
 
     def note(self, obj: Any) -> None:
         """Note the line that creates an object; call it inside its `__init__`."""
         with contextlib.suppress(Exception):  # the program's own classes may refuse weak references or hashes
-            location = location_of(_creator(obj))
+            creator = sys._getframe(1)  # the caller of its outermost `__init__`
+            frame: FrameType | None = creator
+            while frame is not None:
+                code = frame.f_code
+                if code.co_name == "__init__" and frame.f_back is not None and any(
+                        frame.f_locals.get(name) is obj for name in code.co_varnames[:1]):
+                    creator = frame.f_back
+                frame = frame.f_back
+            location = location_of(creator)
             if location is not None and obj not in self._places:
-                file, _, line = location[0].rpartition(":")
-                self._places[obj] = file, int(line)
+                self._places[obj] = _place(location)
 
     def of(self, obj: Any) -> dict[str, Any]:
         """Return the file and the line; None for an object that was created before charact watched."""
-        place: tuple[str | None, int | None] = None, None
         with contextlib.suppress(TypeError):
-            place = self._places.get(obj, place)
-        return {"file": place[0], "line": place[1]}
-
-
-def _creator(obj: Any) -> FrameType:
-    """Return the frame that created an object: the caller of its outermost `__init__`."""
-    creator = sys._getframe(2)
-    frame: FrameType | None = creator
-    while frame is not None:
-        code = frame.f_code
-        if code.co_name == "__init__" and frame.f_back is not None and any(
-                frame.f_locals.get(name) is obj for name in code.co_varnames[:1]):
-            creator = frame.f_back
-        frame = frame.f_back
-    return creator
+            return self._places.get(obj, _place(None))
+        return _place(None)
 
 
 def calling_place() -> dict[str, Any]:
     """Return file and line of the program's own code that calls PyTorch now; None for each if there is none."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and str(frame.f_globals.get("__name__")).partition(".")[0] in ("charact", "torch"):
-        frame = frame.f_back
-    location = None if frame is None else location_of(frame)
-    file, _, line = ("", "", "") if location is None else location[0].rpartition(":")
-    return {"file": file, "line": int(line)} if line.isdecimal() else {"file": None, "line": None}
+    frame = next(program_frames(), None)
+    return _place(None if frame is None else location_of(frame))
+
+
+def _place(location: CodeLocation | None) -> dict[str, Any]:
+    if location is None:
+        return {"file": None, "line": None}
+    file, _, line = location[0].rpartition(":")
+    return {"file": file, "line": int(line)}
