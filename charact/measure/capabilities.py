@@ -42,8 +42,7 @@ class Check:
 def machine_checks(measured: Mapping[str, CachedCeilings] | None = None) -> list[Check]:
     """Return every check, by group, in the order of the report.
 
-    Args:
-        measured: measured ceilings by device, including those that could not be saved.
+    `measured` are ceilings by device, including those that could not be saved.
     """
     return [*instrument_checks(), *counter_checks(), *ceiling_checks(measured or {}), *precision_checks(),
             *noise_checks(), *view_checks()]

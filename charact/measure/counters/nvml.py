@@ -36,16 +36,13 @@ _THROTTLES = {
 
 @dataclass(frozen=True)
 class _Read:
-    """One query of NVML, and its counters.
-
-    Args:
-        of: handle to query on a MIG instance: the instance; the GPU, if the value also holds for its instances; or
-            none, if the value covers all instances together.
-    """
+    """One query of NVML, and its counters."""
 
     counters: tuple[Counter, ...]
     ask: Callable[[Any], tuple[float, ...]]
     of: Literal["instance", "gpu", "nobody"]
+    """Handle to query on a MIG instance: the instance; the GPU, if the value also holds for its instances; or none, if
+    the value covers all instances together."""
 
     def whom(self, gpu: Gpu) -> Any:
         if gpu.instance is None:

@@ -53,8 +53,7 @@ class MemoryEstimate:
 class Estimator:
     """Estimates the memory of cases; those that differ only in input size and batch size share a program.
 
-    Args:
-        target: the device; a CPU target means this machine's CPU.
+    A CPU target means this machine's CPU.
     """
 
     def __init__(self, target: Target) -> None:

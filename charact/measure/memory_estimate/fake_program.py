@@ -58,10 +58,7 @@ class CannotEstimate(UserError):
 
 
 class FakeProgram:
-    """The loop of a case on fake tensors.
-
-    Args:
-        case: determines model, mode and precision; its device determines the implementation of optimizers.
+    """The loop of a case on fake tensors; the case's device determines the implementation of optimizers.
 
     Raises:
         CannotEstimate: the model reads values of tensors, or has an operator without a fake kernel.

@@ -145,14 +145,10 @@ class Replayed(NamedTuple):
 
 def replay(trace: AllocationTrace, allocator: HostAllocator | CachingAllocator, workspaces: Sequence[int],
            sizes: Sequence[int] | None = None, library_blocks: Sequence[int] = ()) -> Replayed:
-    """Replay an allocation trace.
+    """Replay an allocation trace through a new allocator.
 
-    Args:
-        trace: the allocations and frees.
-        allocator: a new allocator of the device.
-        workspaces: peak internal bytes of each operator in `trace.ops`, in addition to its outputs.
-        sizes: bytes of each block in `trace.blocks`, if they differ from the trace's.
-        library_blocks: bytes of blocks that libraries hold throughout.
+    `workspaces` are the peak internal bytes of each operator, in addition to its outputs; `sizes` the bytes of each
+    block, if they differ from the trace's; `library_blocks` those of blocks that libraries hold throughout.
     """
     sizes = sizes or [block.num_bytes for block in trace.blocks]
     blocks = [Block(allocator.size_of(allocator.allocate(num_bytes)), "workspaces", origin="workspaces")

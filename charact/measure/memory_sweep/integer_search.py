@@ -18,13 +18,9 @@ def largest_fitting(room: Callable[[int], float], smallest: int, start: int, mos
     the interval, the next guess is its middle. A search therefore takes little more than a bisection. This assumes that
     fitting is monotonic. The result and the next value are always checked, except the one after `most`.
 
-    Args:
-        room: returns the memory that a value leaves, negative if it does not fit; plus or minus infinity if only the
-            answer is known. Called at most once per value.
-        smallest: lower limit.
-        start: first value to try, from `smallest` to `most`.
-        most: upper limit.
-        power: power of the value in which memory is linear, such as 2 for the side of an image.
+    `room` returns the memory that a value leaves, negative if it does not fit; plus or minus infinity if only the
+    answer is known. It is called at most once per value, first with `start`. Memory is linear in the value's `power`,
+    such as 2 for the side of an image.
     """
     rooms: dict[int, float] = {}
     low, high = smallest - 1, most + 1  # the largest that fits, the smallest that does not

@@ -64,20 +64,16 @@ class MemoryCase:
                 self._attempt(limit, partial(run_under, probe, loop), probe)
             process_peak_bytes = resident_peak_bytes() if resettable else None
             rows, facts = probe.found()
-            peaks = self._phase_peaks(loop, limit)
+            if case.device.type == "cuda":
+                peaks = self._attempt(limit, lambda: allocator_peaks(loop))
+            else:
+                probe = probe_for(loop, operators=False)
+                self._attempt(limit, partial(run_under, probe, loop), probe)
+                peaks = {phase: snapshot.total_bytes for phase, snapshot in probe.read()[1].phase_peaks().items()}
         self.description = {"num_parameters": sum(parameter.numel() for parameter in loop.model.parameters()),
                             "facts": loop.workload.facts()}
         facts.update(phase_peak_bytes=peaks, process_before_bytes=before_bytes, process_peak_bytes=process_peak_bytes)
         return rows, facts
-
-    def _phase_peaks(self, loop: Loop, limit: Limit) -> dict[str, int]:
-        """Return the peak of each phase of one iteration (bytes), on CUDA from the allocator's statistics."""
-        if loop.case.device.type == "cuda":
-            return self._attempt(limit, lambda: allocator_peaks(loop))
-        probe = probe_for(loop, operators=False)
-        self._attempt(limit, lambda: run_under(probe, loop), probe)
-        _, curve = probe.read()
-        return {phase: snapshot.total_bytes for phase, snapshot in curve.phase_peaks().items()}
 
     def _attempt(self, limit: Limit, action: Callable[[], Made], probe: MemoryProbe | None = None) -> Made:
         try:

@@ -97,11 +97,8 @@ def time_together(run: Callable[[], object], num_calls: int, device: torch.devic
     because a call waits for the device or there are too many launches for the driver's queue, the calls are timed
     without a sleep, too, and the shorter time counts.
 
-    Args:
-        run: makes the calls.
-        num_calls: their number.
-        device: a GPU's time is that between two events; it is the current device.
-        queued: whether all calls are queued before the GPU starts the first, so that launch latency is not timed.
+    A GPU, which is the current device, is timed by two events. `queued`: whether all calls are queued before it starts
+    the first, so that launch latency is not timed.
     """
     if device.type != "cuda":
         begun = perf_counter_ns()

@@ -69,8 +69,7 @@ class Sampler:
     def stop(self, phases: Callable[[], Sequence[Span]] = tuple) -> Rows:
         """Stop counting; return rows of the table `counters`, without `case`.
 
-        Args:
-            phases: called after counting has ended; returns the spans of phases. A sample outside of them has no phase.
+        After counting has ended, `phases` returns the spans of phases. A sample outside of them has no phase.
         """
         for thread in self._threads:
             thread.ended.set()

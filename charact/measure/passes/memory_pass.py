@@ -40,15 +40,11 @@ _MADE_IN = {"input": "data", "gradients": "backward", "optimizer_state": "update
 
 
 class BlockOwners:
-    """Blocks with known owners, at the start of an iteration and after each of its phases.
+    """Blocks on a device with known owners, at the start of an iteration and after each of its phases.
 
-    Args:
-        device: of the blocks; others are ignored.
-        models: owners of weights and gradients.
-        optimizers: owners of optimizer state.
-        carriers: objects whose attributes hold tensors between iterations, such as a hidden state.
-        others: whether to count all other live tensors, such as a copy of the weights, as `unknown`, and the buckets of
-            `DistributedDataParallel`. It has no effect on CUDA, whose allocator's statistics include them.
+    Attributes of `carriers` hold tensors between iterations, such as a hidden state. `others`: whether to count all
+    other live tensors, such as a copy of the weights, as `unknown`, and the buckets of `DistributedDataParallel`. It has
+    no effect on CUDA, whose allocator's statistics include them.
     """
 
     def __init__(self, device: torch.device, models: Sequence[torch.nn.Module],
@@ -202,11 +198,7 @@ class MemoryProbe:
         return self._results is not None
 
     def read(self, *, failed: bool = False) -> tuple[EventTree, MemoryCurve]:
-        """Return the events of the iteration, and the memory in use.
-
-        Args:
-            failed: whether the iteration failed, so that temporary blocks were not freed.
-        """
+        """Return the events of the iteration, and the memory in use; if it failed, temporary blocks were not freed."""
         tree = read_results(self._results)
         workspaces = min(self._unknown_bytes, released_workspaces(self._device)) if self._on_cuda else 0
         rest = {"workspaces": workspaces, "unknown": self._unknown_bytes - workspaces}
@@ -253,11 +245,8 @@ def released_workspaces(device: torch.device) -> int:
 def curve_of(tree: EventTree, owners: BlockOwners, rest: dict[str, int], *, failed: bool = False) -> MemoryCurve:
     """Return the memory after every change and at every phase's start.
 
-    Args:
-        tree: the iteration's events.
-        owners: known blocks from before the iteration, and of input, gradients and optimizer state.
-        rest: bytes by category at the iteration's start that belong to no known block.
-        failed: whether the iteration failed, so that temporary blocks were not freed.
+    `rest` has the bytes by category at the iteration's start that belong to no known block. `failed`: whether the
+    iteration failed, so that temporary blocks were not freed.
     """
     places = {start_ns: Place(start_ns, phase) for start_ns, _, phase in tree.phases}
     live: dict[int, Block] = {}

@@ -58,11 +58,7 @@ class HostPhases:
             self._finished.append((self._begin, self._stamp(), self._stamps.copy()))
 
     def take(self, *, wait: bool = False) -> list[Iteration]:
-        """Return the finished iterations since the last call.
-
-        Args:
-            wait: also wait for iterations that the device has not finished.
-        """
+        """Return the finished iterations since the last call; with `wait`, wait for those that the device works on."""
         taken, self._finished = self._finished, []
         return [self._iteration(*finished) for finished in taken]
 

@@ -131,8 +131,7 @@ class CallTimer:
     def call(self, *, wait: bool = False) -> list[float]:
         """Call the function; return the times (s) of calls that have become available.
 
-        Args:
-            wait: whether to wait for the device. Otherwise the host is at most one call ahead of it.
+        Without `wait` the host does not wait for the device, but is at most one call ahead of it.
         """
         with self._phases:
             self.work()

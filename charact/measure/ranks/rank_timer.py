@@ -26,10 +26,7 @@ class RankTimer:
     """Times the iterations of a rank, whose phases are annotated with `phases`.
 
     On a CPU, the phase `communication` is the time in which the host waits for other ranks; see `with_waiting`.
-
-    Args:
-        device: on which the rank computes.
-        parallel: how ranks train together, one of `schema.PARALLEL`; None for a single process.
+    `parallel` is how ranks train together, one of `schema.PARALLEL`; None for a single process.
     """
 
     def __init__(self, device: torch.device, parallel: str | None) -> None:

@@ -142,10 +142,8 @@ def clock_of(samples: Sequence[Sample], bursts: Sequence[tuple[int, int]], rest_
 
     *Error*: half the distance of the bounds, at least half a sample.
 
-    Args:
-        samples: in order of time.
-        bursts: start and end of each on the host's clock; half of them before all other work, half after it.
-        rest_ns: idle time of the device around each.
+    The samples are in order of time. Half of the bursts are before all other work, half after it; the device is idle
+    for `rest_ns` around each.
 
     Raises:
         ValueError: the samples do not show the bursts.
