@@ -43,8 +43,8 @@ class BlockOwners:
     """Blocks on a device with known owners, at the start of an iteration and after each of its phases.
 
     Attributes of `carriers` hold tensors between iterations, such as a hidden state. `others`: whether to count all
-    other live tensors, such as a copy of the weights, as `unknown`, and the buckets of `DistributedDataParallel`. It has
-    no effect on CUDA, whose allocator's statistics include them.
+    other live tensors, such as a copy of the weights, as `unknown`, and the buckets of `DistributedDataParallel`. It
+    has no effect on CUDA, whose allocator's statistics include them.
     """
 
     def __init__(self, device: torch.device, models: Sequence[torch.nn.Module],

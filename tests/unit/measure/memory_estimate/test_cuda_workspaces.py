@@ -122,6 +122,15 @@ def test_a_transform_of_a_convolution_counts_for_the_range_but_not_where_memory_
     assert found.scarce.workspaces == found.likely.workspaces == [0]
 
 
+@pytest.mark.parametrize(("side", "transformed"), [(14, 16), (15, 32), (30, 32), (31, 64), (62, 64), (63, 0)])
+def test_fouriers_transforms_cover_pictures_with_their_margin(side: int, transformed: int) -> None:
+    pixels, weights = 2 * 8 * side**2 * 4, 8 * 8 * 9 * 4
+    trace = trace_of("aten::convolution", [(2, 8, side, side), (8, 8, 3, 3)], [pixels], 4)
+    fourier = (2 * 8 * 8 + 2 * 2 * 8) * transformed * (transformed // 2 + 1) * 8 + weights
+    winograd = 2.25 * (math.ceil(side / 4) * 4 / side) ** 2 * 2 * pixels + 4 * weights
+    assert inside(trace)[2] == round(max(fourier, winograd))
+
+
 def test_without_tensor_cores_there_are_no_copies() -> None:
     trace = trace_of("aten::convolution", [(8, 64, 56, 56), (128, 64, 3, 3)], [8 * 128 * 56 * 56 * 4], 4)
     assert inside(trace)[:2] == (0, 0)

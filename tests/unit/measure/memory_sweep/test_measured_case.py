@@ -74,14 +74,14 @@ def test_a_shortage_tells_what_was_asked_and_free_and_held() -> None:
         measured.measure()
     shortage = measured.shortage
     assert shortage is not None
-    assert shortage["requested_bytes"] == 128 * MIB
-    assert shortage["limit_bytes"] == 100 * MIB
-    assert shortage["phase"] == "forward"
-    held = shortage["composition"]
+    assert shortage.requested_bytes == 128 * MIB
+    assert shortage.limit_bytes == 100 * MIB
+    assert shortage.phase == "forward"
+    held = shortage.composition
     assert held["weights"] == WEIGHTS
     assert held["activations"] == pytest.approx(24 * MIB, rel=0.02)  # what the layers keep is small
     assert held["input"] == 4 * 64 * 512 + 8 * 64
-    assert sum(held.values()) + shortage["free_bytes"] == pytest.approx(100 * MIB, rel=0.1)
+    assert sum(held.values()) + shortage.free_bytes == pytest.approx(100 * MIB, rel=0.1)
 
 
 @linux
@@ -100,9 +100,9 @@ def test_a_model_too_large_for_the_limit_leaves_no_composition() -> None:
     with pytest.raises(RuntimeError, match="can't allocate memory"):
         measured.measure()
     assert measured.shortage is not None
-    assert measured.shortage["requested_bytes"] == 4 * 100_000 * WIDTH
-    assert measured.shortage["phase"] is None
-    assert measured.shortage["composition"] is None
+    assert measured.shortage.requested_bytes == 4 * 100_000 * WIDTH
+    assert measured.shortage.phase is None
+    assert measured.shortage.composition is None
 
 
 def test_an_error_of_the_model_is_no_shortage() -> None:
