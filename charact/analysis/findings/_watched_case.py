@@ -10,7 +10,7 @@ import pandas as pd
 
 from charact.analysis.common.script_attribution import is_watched
 from charact.analysis.findings._finding import Basis, FreedMemory, Place, Saving
-from charact.analysis.findings._slow_groups import SlowGroup, slow_groups
+from charact.analysis.findings._series import SlowGroup, slow_groups
 from charact.analysis.profile.breakdown import operator_times, phase_breakdown
 from charact.analysis.profile.core_use import Disturbance, disturbance
 from charact.core.units import quantity, share

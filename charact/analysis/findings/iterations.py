@@ -10,8 +10,7 @@ import pandas as pd
 
 from charact.analysis.findings._finding import Finding, Place, Saving
 from charact.analysis.findings._line_text import advice_for
-from charact.analysis.findings._slow_groups import num_elements
-from charact.analysis.findings._trend import Trend, steady_growth
+from charact.analysis.findings._series import Trend, num_elements, steady_growth
 from charact.analysis.findings._watched_case import LEAST_FRAC, WatchedCase
 from charact.core.units import quantity, share
 from charact.record.manifest_program import CompileSettings

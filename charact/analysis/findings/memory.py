@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from charact.analysis.findings._finding import Finding, Place, Saving
-from charact.analysis.findings._trend import steady_growth
+from charact.analysis.findings._series import steady_growth
 from charact.analysis.findings._watched_case import WatchedCase, watched_cases
 from charact.core.units import quantity
 

@@ -4,8 +4,7 @@ import pandas as pd
 
 from charact.analysis.common.cache import memoize
 from charact.analysis.common.row_order import in_order
-from charact.analysis.profile.case_summary import iteration_times, phase_times
-from charact.analysis.profile.slow_iterations import typical_iterations
+from charact.analysis.profile.case_summary import iteration_times, phase_times, typical_iterations
 from charact.record.reader import Run
 
 OUTSIDE_OPERATORS = "outside operators"

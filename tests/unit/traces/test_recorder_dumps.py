@@ -8,6 +8,7 @@ import pytest
 from support.traces import training
 
 from charact.core.errors import UserError
+from charact.traces.collective_names import kernel_operation, operation_name
 from charact.traces.recorder_dumps import dump_case, is_dump
 
 CALL = {
@@ -59,3 +60,18 @@ def test_unknown_sizes_are_null(tmp_path: Path, spoiled: dict[str, Any]) -> None
 def test_what_is_no_dump_is_one_line(tmp_path: Path, calls: list[dict[str, Any]], reason: str) -> None:
     with pytest.raises(UserError, match=reason):
         dump_case(written(tmp_path / "a.json", *(CALL | call for call in calls)), "job", by_rank=False)
+
+
+@pytest.mark.parametrize(("name", "expected"), [
+    ("allreduce", "all_reduce"), ("_reduce_scatter_base", "reduce_scatter"), ("allgather_into_tensor_coalesced",
+                                                                            "all_gather_into_tensor"),
+    ("all_to_allv", "all_to_allv"), ("broadcast", "broadcast"), ("___", "___")])
+def test_names_of_operations(name: str, expected: str) -> None:
+    assert operation_name(name) == expected
+
+
+@pytest.mark.parametrize(("name", "expected"), [
+    ("ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL(x)", "reduce_scatter"), ("ncclKernel_AllGather_RING", "all_gather"),
+    ("ncclDevKernel_SendRecv(x)", "sendrecv"), ("ncclDevKernel_Generic(x)", "unknown"), ("my_nccl_thing", "unknown")])
+def test_operations_of_kernels(name: str, expected: str) -> None:
+    assert kernel_operation(name) == expected

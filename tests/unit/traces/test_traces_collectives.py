@@ -14,7 +14,6 @@ from support.traces import ENGINE, TraceMaker, training
 
 from charact.record.manifest_passes import CollectivesPass
 from charact.traces.cases import trace_case
-from charact.traces.collective_names import kernel_operation, operation_name
 from charact.traces.collectives import _exposed
 from charact.traces.device import length_ns, union, without
 from charact.traces.events import Mark
@@ -104,21 +103,6 @@ def test_on_a_host_a_collective_is_exposed_while_no_operator_computes(tmp_path: 
     (row,) = rows.to_dict("records")
     assert (row["operation"], row["bytes"], row["device_s"]) == ("all_reduce", 4000, None)
     assert row["exposed_s"] == pytest.approx(130e-6)
-
-
-@pytest.mark.parametrize(("name", "expected"), [
-    ("allreduce", "all_reduce"), ("_reduce_scatter_base", "reduce_scatter"), ("allgather_into_tensor_coalesced",
-                                                                            "all_gather_into_tensor"),
-    ("all_to_allv", "all_to_allv"), ("broadcast", "broadcast"), ("___", "___")])
-def test_names_of_operations(name: str, expected: str) -> None:
-    assert operation_name(name) == expected
-
-
-@pytest.mark.parametrize(("name", "expected"), [
-    ("ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL(x)", "reduce_scatter"), ("ncclKernel_AllGather_RING", "all_gather"),
-    ("ncclDevKernel_SendRecv(x)", "sendrecv"), ("ncclDevKernel_Generic(x)", "unknown"), ("my_nccl_thing", "unknown")])
-def test_operations_of_kernels(name: str, expected: str) -> None:
-    assert kernel_operation(name) == expected
 
 
 SPANS = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 15)).map(lambda one: (one[0], one[0] + one[1])))

@@ -135,7 +135,7 @@ class TestRules:
         made.mark("enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__", 0, 50)
         upload = made.operator("aten::to", 60, 40)
         made.kernel("Memcpy HtoD (Pinned -> Device)", 70, 90, 10, by=upload, cat="gpu_memcpy")
-        made.operator("aten::linear", 120, 100)
+        made.kernel("gemm", 130, 150, 10, by=made.operator("aten::linear", 120, 100))
         assert phase_us(case_of(made, tmp_path), "host_s") == {"data": 90, "forward": 100, "other": 310}
 
     def test_a_call_of_backward_lasts_longer_than_its_nodes(self, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from charact.analysis.memory.by_layer import memory_by_layer
+from charact.analysis.memory.composition import memory_by_layer
 from charact.analysis.profile.layer_tree import iteration_work, nested
 from charact.record.reader import Run
 from charact.views.charts import LEAST_FRAC, Box, BoxChart, Graph

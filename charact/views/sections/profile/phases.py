@@ -7,8 +7,7 @@ import pandas as pd
 
 from charact.analysis.common.script_attribution import is_imported
 from charact.analysis.profile.breakdown import phase_breakdown
-from charact.analysis.profile.case_summary import iteration_times, phase_times
-from charact.analysis.profile.slow_iterations import slow_iterations
+from charact.analysis.profile.case_summary import iteration_times, phase_times, slow_iterations
 from charact.record.reader import Run
 from charact.views.document import Block, Body, Item, Line
 from charact.views.figures import bars

@@ -105,6 +105,13 @@ LOGITS = [operator("forward", "aten::addmm", 0.01, layer="lm_head"),
     ("small_calls", {}, {"passes": inspected(layer_calls=[
         {"layer": "cell", "layer_type": "LSTMCell", "num_calls": 120, "time_s": 0.02}])}, None, "nn.LSTM", 5.0,
      (0.4 * 6, 0.95 * 6)),
+    ("small_calls", {}, {"passes": inspected(layer_calls=[
+        {"layer": "cell", "layer_type": "GRUCell", "num_calls": 50, "time_s": 0.02}])}, None, "nn.GRU", 5.0,
+     (0.4 * 6, 0.95 * 6)),
+    ("small_calls", {}, {"passes": inspected(layer_calls=[  # 400 and 200 µs a call
+        {"layer": "head", "layer_type": "Linear", "num_calls": 50, "time_s": 0.02},
+        {"layer": "body", "layer_type": "Linear", "num_calls": 50, "time_s": 0.01}])}, None, "torch.stack", 2.0,
+     (0.4 * 3, 0.95 * 3)),
     ("compilation", {}, {"columns": {"compile_s": [0.02] * 50 + [None] * 50}, "settings": {"compile": {
         "num_graphs": 8, "num_recompilations": 8, "reasons": [
             "self.calls == 1        # self.calls += 1  # src/net.py:27 in forward (HINT: ...)"]}}}, "src/net.py:27",
@@ -353,6 +360,10 @@ def test_the_larger_saving_comes_first(tmp_path: Path) -> None:
     run = watched_program(tmp_path, TYPICAL | {"update": 0.012, "other": 0.06}, settings={"optimizers": [ADAM]},
                           passes=sampled("other", "train.py:7", "log", 98, text="sleep(1)"))
     assert list(findings(run)["finding"]) == ["line", "optimizer_loop"]
+    run = watched_program(tmp_path, TYPICAL | {"other": 0.006}, columns={"rss_bytes": [900e6] * 100},
+                          passes=sampled("other", "train.py:7", "log", 98, text="sleep(1)")
+                          | inspected(held_data=[DATA], iterations=[20]))
+    assert list(findings(run)["finding"]) == ["wide_data", "line"]  # half of a third of the memory, 5 % of the time
 
 
 def disturbed(run: Run, others_s: float) -> Run:

@@ -13,6 +13,7 @@ from support import records
 from charact.analysis.compare import Group, metric_ratios
 from charact.analysis.memory.composition import (
     is_memory_run,
+    memory_by_layer,
     memory_composition,
     memory_needs,
     memory_peaks,
@@ -230,6 +231,17 @@ def test_the_timeline_has_the_peak_also_without_numbers(run: Run) -> None:
         memory_timeline(run).query("case == @TRAIN and method == 'measured'")["moment"].reset_index(drop=True),
     )
     assert peak_moments(older)["phase"].tolist() == ["backward"]
+
+
+def test_what_layers_hold_at_the_peak(tmp_path: Path) -> None:
+    # Layer b frees what it and a part of layer a allocated before c needs the most; later moments do not count.
+    moments = [(None, 10), ("a", 15), ("b", 19), ("b", 13), ("c", 20), ("c", 12)]
+    rows = [{"kind": "timeline", "method": "measured", "phase": "forward", "moment": number, "time_s": 0.1 * number,
+             "layer": layer, "category": "activations", "bytes": held}
+            for number, (layer, held) in enumerate(moments)]
+    held = memory_by_layer(records.run_of(tmp_path, (records.case_entry("r", 32, "train"), {"memory": rows})))
+    assert held["layer"].isna().tolist() == [True, False, False]
+    assert held[["layer", "bytes"]].fillna("none").to_numpy().tolist() == [["none", 10], ["a", 3], ["c", 7]]
 
 
 def test_needs_of_device_and_process(run: Run, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from support.records import watched_rows, write_watched
 
-from charact.analysis.common.script_attribution import attribution, is_watched, sampled_frames
+from charact.analysis.common.script_attribution import attribution, is_watched, sampled_frames, sampled_share
 from charact.analysis.profile.breakdown import part_breakdown, phase_breakdown
 from charact.analysis.profile.case_summary import phase_times
 from charact.analysis.profile.machine_speed import TimedIteration, current_speed
@@ -84,6 +84,12 @@ def test_sampled_frames_share_out_the_time_of_a_phase(run: Run) -> None:
     found = sampled_frames(Run(run.path, run.manifest, partial=False, _tables={"iterations": run.iterations}), "data")
     # `data` is 10 ms in each iteration.
     assert found["time_s"].tolist() == pytest.approx([0.75 * 0.01])
+
+
+@pytest.mark.parametrize(("share_frac", "num_samples", "text"), [
+    (0.75, 6, "75 % (41–93 %)"), (0.35, 7, "35 % (18–57 %)"), (1.0, 8, "100 % (68–100 %)")])
+def test_a_share_of_samples_has_wilsons_interval(share_frac: float, num_samples: int, text: str) -> None:
+    assert sampled_share(pd.Series({"share_frac": share_frac, "num_samples": num_samples})) == text
 
 
 def timed(training: bool = True, batch_size: int | None = None, **phase_s: float) -> TimedIteration:

@@ -6,7 +6,7 @@ import pytest
 from support import records
 
 from charact.analysis.profile.breakdown import phase_breakdown
-from charact.analysis.profile.slow_iterations import slow_iterations
+from charact.analysis.profile.case_summary import slow_iterations
 from charact.record.reader import Run
 
 

@@ -1,12 +1,14 @@
-"""Groups of slow iterations: each pattern is recognized by what the slow iterations have in common."""
+"""Series over iterations: patterns of slow ones, and known slopes; noise has neither."""
 
+import subprocess
+import sys
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from charact.analysis.findings._slow_groups import SlowGroup, slow_groups
+from charact.analysis.findings._series import SlowGroup, slow_groups, steady_growth, trend
 
 TYPICAL_S, SLOW_S = 0.01, 0.3
 
@@ -87,3 +89,50 @@ def test_two_reasons_share_no_iteration() -> None:
     groups = slow_groups(iterations(200, sorted([*saved, 30, 95, 96, 142])))
     assert (groups["periodic_work"].indices, groups["periodic_work"].period) == (saved, 25)
     assert groups["slow_iterations"].indices == [30, 95, 96, 142]
+
+
+def series(slope: float, num: int = 300, noise: float = 0.1, seed: int = 0) -> "pd.Series[float]":
+    values = 5.0 + slope * np.arange(num) + np.random.default_rng(seed).normal(0, noise, num)
+    return pd.Series(values)
+
+
+@pytest.mark.parametrize("slope", [0.01, 0.1, -0.05])
+def test_a_known_slope_is_within_the_interval(slope: float) -> None:
+    lines = [trend(series(slope, seed=seed)) for seed in range(30)]
+    assert sum(line is not None and line.low <= slope <= line.high for line in lines) >= 25
+    assert all(line is not None and line.slope == pytest.approx(slope, rel=0.1) for line in lines)
+    assert lines[0] is not None
+    assert lines[0].growth == pytest.approx(300 * slope, rel=0.1)
+
+
+def test_noise_and_outliers() -> None:
+    lines = [trend(series(0.0, seed=seed)) for seed in range(60)]
+    assert sum(line is not None and (line.low > 0 or line.high < 0) for line in lines) <= 8
+    values = series(0.01)
+    values[[3, 77, 200, 290]] = 1e3
+    line = trend(values)
+    assert line is not None
+    assert line.slope == pytest.approx(0.01, rel=0.2)
+    assert trend(series(1.0, num=11)) is None
+
+
+def test_only_a_series_that_grows_throughout_grows_steadily() -> None:
+    at_first = series(0.0, noise=0.001)
+    at_first[:100] = np.linspace(0.0, 5.0, 100)
+    assert trend(at_first) is not None
+    assert steady_growth(at_first, 1.0) is None
+    at_last = series(0.0, noise=0.001)
+    at_last[200:] += np.linspace(0.0, 5.0, 100)
+    assert steady_growth(at_last, 0.5) is None
+    steady = steady_growth(series(0.01), 2.0)
+    assert steady is not None
+    assert steady.growth == pytest.approx(3.0, rel=0.1)
+    assert steady_growth(series(0.01), 4.0) is None
+    assert steady_growth(series(-0.01), 1.0) is None
+
+
+def test_most_records_are_read_without_scipy() -> None:
+    code = ("import sys, numpy, pandas; from charact.analysis.findings._series import steady_growth; "
+            "steady_growth(pandas.Series(numpy.random.default_rng(1).normal(5, 1, 300)), 3.0); "
+            "assert 'scipy' not in sys.modules")
+    subprocess.run([sys.executable, "-c", code], check=True)
