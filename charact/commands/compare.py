@@ -109,10 +109,12 @@ def command(
         to = to or directory / "comparison.html"
 
     from charact.analysis.compare.selection import read_parts, read_times
+    from charact.views.document import Line
     from charact.views.tables.comparison_answers import answers
     from charact.views.tables.comparison_tables import tables
-    from charact.views.terminal.comparison import MOST_ROWS, print_lines, print_tables
+    from charact.views.tables.model import MOST_ROWS, leading
     from charact.views.terminal.progress import RunsProgress
+    from charact.views.terminal.renderer import print_items
 
     num_rows = top or (_NUM_EXPLAINED if explain else MOST_ROWS)
 
@@ -132,8 +134,8 @@ def command(
                     read_parts([compared[0], side], ["case", "phase"], cases)
             shown, answered = ([], []) if quiet else (tables(compared, levels), answers(compared))
         if not quiet:
-            print_tables(shown, num_rows)
-            print_lines(answered)
+            print_items([item for each in shown for item in (leading(each, num_rows), Line())])
+            print_items([Line((text, "strong")) for text in answered])
             if explain:
                 _print_explanations(compared, num_rows)
         if as_json:
@@ -223,15 +225,17 @@ def _pass_gate(thresholds: "list[Threshold]", sides: "Sequence[Group]", summary:
     """Judge the thresholds, print and write their results; return 1 if a threshold failed, else 0."""
     from charact.analysis.compare.gate import has_failed, judge
     from charact.core.files import write_text
+    from charact.views.document import Line
     from charact.views.export.junit import junit as junit_of
     from charact.views.export.markdown import summary as summary_of
     from charact.views.tables import format as fmt
     from charact.views.tables.gate_tables import gate_table, headline, sentence
-    from charact.views.terminal.comparison import print_tables
+    from charact.views.tables.model import leading
+    from charact.views.terminal.renderer import print_items
 
     judged = judge(thresholds, sides)
     if not quiet:
-        print_tables([gate_table(judged, sides)])
+        print_items([leading(gate_table(judged, sides)), Line()])
     if summary is not None:
         write_text(summary, summary_of(judged, sides), force=force)
     if junit is not None:
@@ -269,13 +273,15 @@ def _explained(sides: "Sequence[Group]") -> "list[tuple[Group, set[str]]]":
 def _print_explanations(sides: "Sequence[Group]", num_rows: int) -> None:
     """Print what accounts for the difference of each case and group, the `num_rows` largest differences first."""
     from charact.analysis.compare.selection import most_different
+    from charact.views.document import Line
     from charact.views.tables import format as fmt
     from charact.views.tables.difference_tables import NOT_TIMED, explanations
-    from charact.views.terminal.comparison import print_tables
+    from charact.views.tables.model import leading
+    from charact.views.terminal.renderer import print_items
 
     for side, cases in _explained(sides):
         for each in explanations(sides[0], side, cases, num_rows):
-            print_tables(each.tables, num_rows)
+            print_items([item for table in each.tables for item in (leading(table, num_rows), Line())])
             if not each.tables:
                 show(f"{each.case}: the explanation of the difference is {fmt.missing(NOT_TIMED)}")
     _, num_left = most_different(sides, _MOST_EXPLAINED)

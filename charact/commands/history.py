@@ -64,9 +64,10 @@ def command(
     if as_json:
         show(*rows.to_json(orient="records", indent=2).split("\n"))
     elif not quiet:
-        from charact.views.terminal.history import print_history
+        from charact.views.tables.history_table import history_items
+        from charact.views.terminal.renderer import print_items
 
-        print_history(rows, name, chosen, last)
+        print_items(history_items(rows, name, chosen, last))
     if to is not None and not as_json:
         show(f"Wrote {to}")
 

@@ -17,6 +17,8 @@ def command(
         autocompletion=completion.runs)] = Path("runs"),
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON; docs/show.md documents the keys.")] = False,
     as_markdown: Annotated[bool, typer.Option("--md", help="Print Markdown of at most 200 lines.")] = False,
+    verbose: Annotated[bool, typer.Option(
+        "--verbose", "-v", help="Also print bars of phases, operators and memory, and lines, of each case.")] = False,
     partial: opt.Partial = False,
 ) -> None:
     """Print the summary of a run, for people and for scripts.
@@ -52,4 +54,4 @@ def command(
         from charact.views.summary import summary
         from charact.views.terminal.renderer import drawn
 
-        Console().print(drawn(summary(loaded)))
+        Console().print(drawn(summary(loaded, verbose=verbose)))

@@ -30,8 +30,8 @@ class CasePart(NamedTuple):
     """The analysis; with the most important rows of a case first."""
     columns: tuple[str, ...]
     """Columns to keep."""
-    line: tuple[str, ...] = ()
-    """Columns of its items if Markdown shows it as one line; otherwise it is a table, whose first rows are shown."""
+    whole: bool = False
+    """Whether all rows are kept, rather than the first ones."""
     is_list: bool = True
     """Whether a case may have several rows."""
 
@@ -55,6 +55,12 @@ class CaseKind:
     """Tables of several runs, from the rows of all runs, with columns run and position."""
     first: Sequence[str] = ()
     """Columns of the overview's table that head the terminal's summary."""
+    answer: Callable[[Run, pd.DataFrame], str] = lambda run, cases: ""
+    """A sentence that answers what the cases were measured for, without a capital letter and a full stop."""
+    brief: Callable[[Run, pd.DataFrame], Table] | None = None
+    """The table that heads the terminal's summary, a row for each case, if it is not that of the overview."""
+    cautions: Callable[[Run, str], Sequence[str]] = lambda run, case: []
+    """What a case lacks that a reader could take for complete."""
     details: Callable[[Run, str], Sequence[Item]] = lambda run, case: []
     """What follows the card of a case in the terminal's summary."""
     summary: Callable[[Run], Sequence[Any]] | None = None
@@ -71,6 +77,28 @@ class CaseKind:
     """Figures that show several runs together."""
     compared: Callable[[Sequence[Group]], list[Table]] = lambda sides: []
     """Tables of a comparison, in addition to those of all kinds."""
+
+
+def takes(cases: pd.DataFrame, column: str, to_text: Callable[[float], str], what: str,
+          verbs: tuple[str, str] = ("takes", "take")) -> str:
+    """Return a sentence with the range of a column: 4 cases take 36.2 ms to 100 ms an iteration; 1 failed (oom).
+
+    Args:
+        cases: a row for each case, with the columns case and status.
+        column: name of the column.
+        to_text: returns the text of a value.
+        what: the end of the sentence.
+        verbs: the verb for one case, and for several.
+    """
+    known = cases[cases[column].notna()]
+    states = cases.loc[cases["status"] != "ok", "status"]
+    failed = f"{len(states)} of {len(cases)} failed ({', '.join(states.unique())})" if len(states) else ""
+    if known.empty:
+        return failed
+    low, high = to_text(known[column].min()), to_text(known[column].max())
+    number = f" {high}" if low == high else f" {low} to {high}"
+    subject = f"{known['case'].iloc[0]} {verbs[0]}" if len(known) == 1 else f"{len(known)} cases {verbs[1]}"
+    return f"{subject}{number} {what}{failed and f'; {failed}'}"
 
 
 def in_one_table(headlines: Callable[..., Table]) -> Callable[[pd.DataFrame], list[Table]]:

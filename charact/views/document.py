@@ -13,7 +13,7 @@ import pandas as pd
 
 from charact.views.charts import BoxChart, Chart
 from charact.views.tables import format as fmt
-from charact.views.tables.model import Table
+from charact.views.tables.model import Table, with_footnotes, without_columns
 
 Tone = Literal["", "strong", "dim", "warning", "failure", "good", "place"]
 """How a text stands out; a renderer chooses the color."""
@@ -84,6 +84,12 @@ class Numbers:
     names: Sequence[str] = ()
     strong: bool = True
 
+    @property
+    def whole(self) -> Table:
+        """The table of the first column and the columns `names`, with long reasons below it."""
+        dropped = [column.name for column in self.table.columns[1:] if self.names and column.name not in self.names]
+        return with_footnotes(without_columns(self.table, dropped))
+
 
 @dataclass(frozen=True)
 class Chapter:
@@ -93,7 +99,30 @@ class Chapter:
     items: Sequence["Item"]
 
 
-Item: TypeAlias = Line | Bar | Lines | Numbers | Table | Chapter
+@dataclass(frozen=True)
+class Action:
+    """What to do: a cause of lost time or memory, its remedy, what that saves, where, in which cases, and evidence."""
+
+    cause: str
+    remedy: str
+    saving: str = ""
+    place: str = ""
+    cases: Sequence[str] = ()
+    evidence: Sequence[str] = ()
+    command: str = ""
+    """A command to copy."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The answer to what a run was made for: a sentence, the first things to do, and where to read more."""
+
+    sentence: str
+    actions: Sequence[Action] = ()
+    more: str = ""
+
+
+Item: TypeAlias = Line | Bar | Lines | Numbers | Table | Chapter | Answer
 """Content of a summary, in the order of reading."""
 
 
@@ -152,6 +181,7 @@ class Body:
     """A section's content, in display order."""
 
     lead: str = ""
+    answer: Answer | None = None
     cards: list[Card] = field(default_factory=list)
     legend: Legend = field(default_factory=list)
     points: Points = field(default_factory=list)

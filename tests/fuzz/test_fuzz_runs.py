@@ -43,8 +43,7 @@ from charact.views.tables.difference_tables import explanations
 from charact.views.tables.gate_tables import gate_table
 from charact.views.tensorboard.records import Records
 from charact.views.tensorboard.scalars import scalars
-from charact.views.terminal.comparison import print_tables
-from charact.views.terminal.renderer import drawn
+from charact.views.terminal.renderer import drawn, print_items
 
 # Kinds of records
 
@@ -296,12 +295,12 @@ def _export(run: Run) -> None:
 
 
 def _gate(sides: list[Group]) -> None:
-    print_tables([gate_table(judge([parse("time > 1.05"), parse("peak_memory > +2%")], sides), sides)])
+    print_items([gate_table(judge([parse("time > 1.05"), parse("peak_memory > +2%")], sides), sides)])
 
 
 def _explain(sides: list[Group]) -> None:
     for each in explanations(sides[0], sides[1]):
-        print_tables(each.tables)
+        print_items(each.tables)
 
 
 _WAYS: dict[str, Callable[[Run], object]] = {
@@ -309,7 +308,7 @@ _WAYS: dict[str, Callable[[Run], object]] = {
     "scalars": lambda run: list(scalars(run)), "export": _export, "html": sections,
 }  # fmt: skip
 _COMPARED: dict[str, Callable[[list[Group]], object]] = {
-    "ratios": lambda sides: print_tables(tables(sides, _BY)), "gate": _gate, "explain": _explain,
+    "ratios": lambda sides: print_items(tables(sides, _BY)), "gate": _gate, "explain": _explain,
     "sections": comparison_sections,
 }  # fmt: skip
 

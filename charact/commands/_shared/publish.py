@@ -165,7 +165,7 @@ def report_outcome(run: Run, quiet: bool, *, as_json: bool = False) -> bool:
         from charact.views.summary import summary  # takes 0.2 s, for which a program would wait
         from charact.views.terminal.renderer import drawn
 
-        Console().print(drawn(summary(run)))
+        Console().print(drawn(summary(run, verbose=False)))
     if quiet or not OUT.isatty():
         for entry in failed:
             warn(f"{entry.case}: {entry.status} ({entry.reason})")

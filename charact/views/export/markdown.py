@@ -1,4 +1,4 @@
-"""Tables as GitHub-flavored Markdown."""
+"""Items of the document as GitHub-flavored Markdown."""
 
 import re
 from collections.abc import Sequence
@@ -6,7 +6,9 @@ from collections.abc import Sequence
 import pandas as pd
 
 from charact.analysis.compare import Group
+from charact.views.document import Action, Answer, Bar, Chapter, Item, Line, Lines, Numbers
 from charact.views.tables import comparison_tables, difference_tables
+from charact.views.tables import format as fmt
 from charact.views.tables.gate_tables import gate_table, headline
 from charact.views.tables.model import Table
 
@@ -29,8 +31,36 @@ def table_lines(table: Table, level: str = "##") -> list[str]:
     rules = ["---:" if column.to_text else "---" for column in table.columns]
     rows = [[column.title for column in table.columns], *([cell.text for cell in row.cells] for row in table.rows)]
     head, *body = (f"| {' | '.join(map(escaped, row))} |" for row in rows)
+    caption = [f"{level} {escaped(table.caption)}", ""] if table.caption else []
     note = [escaped(table.note), ""] if table.note else []
-    return [f"{level} {escaped(table.caption)}", "", head, f"|{'|'.join(rules)}|", *body, "", *note]
+    return [*caption, head, f"|{'|'.join(rules)}|", *body, "", *note]
+
+
+def item_lines(item: Item) -> list[str]:
+    """Return the lines of an item of the document; those of text and bars are lines of a list."""
+    match item:
+        case Answer():
+            more = [f"{escaped(item.more)}.", ""] if item.more else []
+            return [escaped(item.sentence), "", *(line for number, action in enumerate(item.actions, 1)
+                                                  for line in _action_lines(number, action)), "", *more]
+        case Line():
+            return [f"- {escaped(item.text)}"] if item.text.strip() else []
+        case Bar():
+            parts = "; ".join(f"{part.name} {part.amount}, {fmt.share(part.share_frac)}" for part in item.parts)
+            return [f"- {escaped(f'{item.title}: {parts}')}"]
+        case Lines():
+            return [line for each in item.items for line in item_lines(each)]
+        case Chapter():
+            return ["", f"## {escaped(item.title)}", "", *item_lines(Lines(item.items)), ""]
+    return ["", *table_lines(item.whole if isinstance(item, Numbers) else item, "###")]
+
+
+def _action_lines(number: int, action: Action) -> list[str]:
+    points = {"to do": action.remedy, "saves": action.saving, "where": action.place,
+              "evidence": "; ".join(action.evidence), "cases": ", ".join(action.cases)}
+    return [f"{number}. {escaped(action.cause)}",
+            *(f"   - {title}: {escaped(text)}" for title, text in points.items() if text),
+            *([f"   - run: `{action.command.replace('`', '')}`"] if action.command else [])]
 
 
 def summary(judged: pd.DataFrame, sides: Sequence[Group]) -> str:

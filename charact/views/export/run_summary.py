@@ -2,7 +2,7 @@
 
 import json
 from collections import defaultdict
-from typing import Any, NamedTuple
+from typing import Any
 
 import pandas as pd
 
@@ -32,13 +32,6 @@ Data = dict[str, Any]
 """A JSON object."""
 
 
-class Described(NamedTuple):
-    """A case of a run: its kind, and its summary."""
-
-    kind: CaseKind
-    data: Data
-
-
 def run_summary(run: Run) -> Data:
     """Return the summary of a run: what ran, on what machine, and for each case the keys of `docs/show.md`.
 
@@ -46,7 +39,7 @@ def run_summary(run: Run) -> Data:
     """
     run = shareable(run)
     return run_facts(run) | {"findings": finding_facts(run), "program_time": program_time(run).to_dict("records"),
-                             "cases": [case.data for case in described_cases(run)]}
+                             "cases": _cases(run)}
 
 
 def finding_facts(run: Run) -> list[Data]:
@@ -78,11 +71,11 @@ def run_facts(run: Run) -> Data:
     }  # fmt: skip
 
 
-def described_cases(run: Run) -> list[Described]:
+def _cases(run: Run) -> list[Data]:
     """Return the cases of a run in their order, each with the parts of its kind."""
     cases = case_summary(run)
-    described: dict[str, Described] = {}
-    lacking = _not_measured(run, cases)
+    described: dict[str, Data] = {}
+    lacking = not_measured(run)
     for kind, rows in by_kind(cases):
         reasons, warnings = _of_overview(run, kind, rows)
         parts = {key: (part, dict(iter(part.rows(run).groupby("case", sort=False))))
@@ -100,7 +93,7 @@ def described_cases(run: Run) -> list[Described]:
                 headline["reasons"] = {key: reason for key, reason in reasons[name].items()
                                        if key in headline and headline[key] is None}
             data["not_measured"] = lacking[name]
-            described[name] = Described(kind, data)
+            described[name] = data
     return [described[str(case)] for case in cases["case"]]
 
 
@@ -133,7 +126,7 @@ def _part(part: CasePart, rows: pd.DataFrame | None) -> Any:
     """Return the rows of a part as objects: a list, or one object or null."""
     if rows is None:
         return [] if part.is_list else None
-    first = rows[list(part.columns)].head(len(rows) if part.line else NUM_ROWS)
+    first = rows[list(part.columns)].head(len(rows) if part.whole else NUM_ROWS)
     objects = [{str(key): _value(str(key), value) for key, value in row.items()} for row in first.to_dict("records")]
     return objects if part.is_list else objects[0]
 
@@ -162,8 +155,9 @@ def _of_overview(run: Run, kind: CaseKind, rows: pd.DataFrame
     return reasons, {card.case: [" ".join(card.warnings)] for card in overview.cards if card.warnings}
 
 
-def _not_measured(run: Run, cases: pd.DataFrame) -> dict[str, list[Data]]:
+def not_measured(run: Run) -> dict[str, list[Data]]:
     """Return what was not measured and why, by case."""
+    cases = case_summary(run)
     by_case: dict[str, dict[str, str]] = {}
     for case, kind in zip(cases["case"].astype(str), cases["kind"], strict=True):
         names = dict.fromkeys([*run.entry(case).passes, *(_PASSES if kind == "profile" else ())])

@@ -12,7 +12,7 @@ from charact.analysis.training.stages import (
     prediction_metrics,
 )
 from charact.record.reader import Run
-from charact.views.case_kind import CaseKind, CasePart, Overview, in_one_table
+from charact.views.case_kind import CaseKind, CasePart, Overview, in_one_table, takes
 from charact.views.document import Card, Item, Line, Number, bar
 from charact.views.html.elements.blocks import CASE, STATUS, failure_of, status_reason
 from charact.views.tables import format as fmt
@@ -96,9 +96,15 @@ def _details(run: Run, case: str) -> list[Item]:
 
 _PARTS = {
     "load_and_prediction": CasePart(inference_breakdown, ("load", "part", "time_s", "share_frac"),
-                                    ("load", "part", "time_s", "share_frac")),
-    "metrics": CasePart(prediction_metrics, ("metric", "value", "reason"), ("metric", "value", "reason")),
+                                    whole=True),
+    "metrics": CasePart(prediction_metrics, ("metric", "value", "reason"), whole=True),
 }
 
+
+def _answer(run: Run, cases: pd.DataFrame) -> str:
+    return takes(inference_summary(run), "total_warm_s", fmt.duration, "to load a model (warm) and predict all samples")
+
+
 KIND = CaseKind("inference", 30, _overview, inference_summary, in_one_table(_table),
-                ("total_cold_s", "total_warm_s", "samples_per_s", "p50_s", "p99_s"), _details, parts=_PARTS)
+                ("total_cold_s", "total_warm_s", "samples_per_s", "p50_s", "p99_s"), _answer, details=_details,
+                parts=_PARTS)

@@ -31,7 +31,7 @@ from charact.analysis.memory.limits import (
     out_of_memory_composition,
 )
 from charact.record.reader import Run
-from charact.views.case_kind import CaseKind, CasePart, Overview, in_one_table
+from charact.views.case_kind import CaseKind, CasePart, Overview, in_one_table, takes
 from charact.views.document import Card, Chapter, Item, Line, Lines, Number, failure_line
 from charact.views.html.elements.blocks import CASE, STATUS, memory_bar
 from charact.views.tables import format as fmt
@@ -269,13 +269,13 @@ def _steps(run: Run) -> pd.DataFrame:
 
 _PARTS = {
     "memory": CasePart(memory_composition, ("category", "bytes", "share_frac", "phase", "method"),
-                       ("method", "category", "bytes", "share_frac")),
+                       whole=True),
     "peak": CasePart(peak_moments, ("method", "phase", "layer", "operator", "bytes"),
-                     ("method", "phase", "layer", "operator")),
+                     whole=True),
     "growth": CasePart(_growth, ("method", "shape", "num_sizes", "position", "slope_bytes", "sample_slope_bytes",
-                                 "fixed_bytes", "spread_frac", "text"), ("method", "text")),
+                                 "fixed_bytes", "spread_frac", "text"), whole=True),
     "step": CasePart(_steps, ("method", "from_size", "bytes", "category", "category_bytes", "phase", "layer",
-                              "operator", "text"), ("method", "text")),
+                              "operator", "text"), whole=True),
     "needs": CasePart(memory_needs, ("target", "needed_bytes", "device_memory_bytes", "margin_bytes"), is_list=False),
     "out_of_memory": CasePart(out_of_memory, ("phase", "requested_bytes", "free_bytes", "limit_bytes", "held_bytes",
                                               "fits_batch_size", "fits_input_size", "fits_reason"), is_list=False),
@@ -284,6 +284,19 @@ _PARTS = {
                             is_list=False),
 }  # fmt: skip
 
-KIND = CaseKind("memory", 40, _overview, memory_peaks, in_one_table(_table), summary=_summary, parts=_PARTS,
-                by_size=_by_size,
+
+def _answer(run: Run, cases: pd.DataFrame) -> str:
+    """Return the largest size that fits if one was searched, else the range of peaks."""
+    if len(fits := memory_fits(run)) == 1:
+        return "; ".join(f"{words.model(row.workload, row.variant)}, {row.mode}: {words.fit(row)}"
+                         for row in fmt.rows(fits))
+    rows = memory_peaks(run)
+    rows["peak_bytes"] = rows["measured_bytes"].fillna(rows["predicted_bytes"])
+    how = "estimated" if rows["measured_bytes"].isna().all() else "measured" if rows["measured_bytes"].notna().all() \
+        else "measured, or estimated"
+    return takes(rows, "peak_bytes", fmt.num_bytes, f"({how})", ("peaks at", "peak at"))
+
+
+KIND = CaseKind("memory", 40, _overview, memory_peaks, in_one_table(_table), answer=_answer, summary=_summary,
+                parts=_PARTS, by_size=_by_size,
                 lead="Cards show the largest case of each series that fits; the table has all cases.")

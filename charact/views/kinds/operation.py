@@ -8,7 +8,7 @@ import pandas as pd
 from charact.analysis.operations.sparsity import sparse_crossover
 from charact.analysis.operations.timings import operation_cases, operation_times, suite_totals
 from charact.record.reader import Run
-from charact.views.case_kind import CaseKind, CasePart, Overview, in_one_table
+from charact.views.case_kind import CaseKind, CasePart, Overview, in_one_table, takes
 from charact.views.document import Bar, Card, Chapter, Item, Line, Lines, Number, Numbers, bar, failure_line
 from charact.views.html.elements.blocks import failure_of
 from charact.views.tables import format as fmt
@@ -134,8 +134,13 @@ _PARTS = {
     "directions": CasePart(operation_times, (
         "direction", "median_s", "low_s", "high_s", "num_repetitions", "flop_per_s", "bytes_per_s", "share_frac",
         "limit", "max_error", "tolerance", "time_reason", "share_reason"),
-        ("direction", "median_s", "flop_per_s", "bytes_per_s", "share_frac", "share_reason")),
+        whole=True),
 }  # fmt: skip
 
-KIND = CaseKind("operation", 50, _overview, operation_cases, in_one_table(operation_tables.headlines),
+
+def _answer(run: Run, cases: pd.DataFrame) -> str:
+    return takes(operation_cases(run), "time_s", fmt.seconds, "a call")
+
+
+KIND = CaseKind("operation", 50, _overview, operation_cases, in_one_table(operation_tables.headlines), answer=_answer,
                 summary=_summary, parts=_PARTS)

@@ -1,6 +1,6 @@
 """Profiled cases, measured by passes."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -21,7 +21,7 @@ from charact.analysis.efficiency.kernels import top_kernels
 from charact.analysis.efficiency.layers import top_layers
 from charact.analysis.efficiency.time_bounds import time_limits
 from charact.analysis.efficiency.utilization import busy, energy, utilization
-from charact.analysis.findings import findings, has_findings
+from charact.analysis.findings import findings, has_findings, largest_part
 from charact.analysis.memory.composition import memory_composition
 from charact.analysis.profile.breakdown import operator_types, phase_breakdown, top_operators
 from charact.analysis.profile.case_summary import MIN_SPREAD_ITERATIONS, case_summary, repeated_cases
@@ -32,7 +32,7 @@ from charact.analysis.ranks.stragglers import BALANCED, rank_verdicts
 from charact.analysis.ranks.waiting import rank_waits
 from charact.record.reader import Run
 from charact.record.schema import SAMPLED_PHASES
-from charact.views.case_kind import CaseKind, CasePart, Overview, shown_as
+from charact.views.case_kind import CaseKind, CasePart, Overview, shown_as, takes
 from charact.views.document import Bar, Card, Item, Line, Lines, Meter, Number, bar
 from charact.views.html.elements.blocks import (
     CASE,
@@ -49,7 +49,7 @@ from charact.views.html.elements.blocks import (
 from charact.views.section import all_sections
 from charact.views.tables import counter_text, finding_text, palette, rank_text
 from charact.views.tables import format as fmt
-from charact.views.tables.model import Column, Table, table
+from charact.views.tables.model import Cell, Column, Table, table
 
 _USED = {
     "flop_per_s": "{} of the best measured FLOP/s", "warp_occupancy_frac": "{} warp occupancy",
@@ -62,11 +62,15 @@ _USED = {
 
 def _overview(run: Run, cases: pd.DataFrame) -> Overview:
     verdicts = {row.case: row for row in fmt.rows(bottlenecks(run))}
-    of_ranks = rank_verdicts(run).drop(columns="rank").rename(columns={"straggler": "rank"})
-    uneven = of_ranks[of_ranks["verdict"].notna() & (of_ranks["verdict"] != BALANCED)]
-    waits = {row.case: row for row in fmt.rows(uneven)}
+    waits = {row.case: row for row in fmt.rows(_uneven_ranks(run))}
     cards = [_card(run, row, verdicts[row.case], waits.get(row.case)) for row in fmt.rows(cases)]
     return Overview(_without_shared_reasons(cards), _table(run, cases))
+
+
+def _uneven_ranks(run: Run) -> pd.DataFrame:
+    """Return the rows of `rank_verdicts` of programs whose ranks wait much for each other; `rank` is the straggler."""
+    rows = rank_verdicts(run).drop(columns="rank").rename(columns={"straggler": "rank"})
+    return rows[rows["verdict"].notna() & (rows["verdict"] != BALANCED)]
 
 
 def _without_shared_reasons(cards: list[Card]) -> list[Card]:
@@ -81,7 +85,7 @@ def _card(run: Run, row: Any, verdict: Any, of_ranks: Any) -> Card:
     """Return the card of a case: its time, where it goes, what memory is for, how well the device is used, the verdict.
 
     `verdict` is the case's row of `bottlenecks`; `of_ranks` its program's row of `stragglers` if the ranks wait much
-    for each other, which is then the verdict. The advice of a watched program is its first finding about the case.
+    for each other, which is then the verdict. What to do is in the answer of the run.
     """
     if failure := failure_of(row.status, row.reason):
         return Card(row.case, failure=failure)
@@ -97,12 +101,9 @@ def _card(run: Run, row: Any, verdict: Any, of_ranks: Any) -> Card:
     unreliable = bool(disturbed and disturbed.is_unreliable)
     wide = fmt.missed_precision(missed_precision(run, row.case), has_advice=disturbed is None)
     if of_ranks is not None:
-        decided, advice = rank_text.verdict(of_ranks), [of_ranks.evidence, of_ranks.advice]
+        decided = rank_text.verdict(of_ranks)
     else:  # the card's warning says which programs made it unreliable
         decided = fmt.missing("unreliable") if unreliable and pd.isna(verdict.verdict) else fmt.verdict(verdict)
-        advice = [verdict.prize, verdict.advice] if not has_findings(run) else [
-            text for first in fmt.rows(findings(run).query("case == @row.case").head(1))
-            for text in (first.cause, first.remedy)]
     return Card(
         row.case, headline=Number("per iteration", fmt.seconds(row.median_s, timing)),
         details=[f"95 % interval {interval}, {iterations}",
@@ -110,7 +111,6 @@ def _card(run: Run, row: Any, verdict: Any, of_ranks: Any) -> Card:
         warnings=[*([_disturbed(disturbed)] if disturbed else []), *([wide] if wide else [])], doubtful=unreliable,
         numbers=[number for name, number in numbers.items() if was_asked_for(run, name)],
         bars=_bars(run, row.case), meters=_meters(run, row.case), verdict=decided,
-        advice=[finding_text.sentence(text) for text in advice if isinstance(text, str)],
     )  # fmt: skip
 
 
@@ -246,16 +246,21 @@ def _repeats_table(repeats: pd.DataFrame) -> Table:
     return table(words, "Cases over their runs", columns)
 
 
-def _details(run: Run, case: str) -> list[Item]:
-    """Return what of the program's time and events is attributed and lost, then what the sections have of the case."""
-    def of_case(rows: pd.DataFrame) -> Any:
-        return fmt.rows(rows[rows["case"] == case])
+def _of_case(rows: pd.DataFrame, case: str) -> Iterator[Any]:
+    return fmt.rows(rows[rows["case"] == case])
 
-    lines: list[Item] = [Line((text, "dim")) for row in of_case(attribution(run)) for text in _attributed(row)]
-    lines += [Line((f"outside iterations {fmt.outside(row)}", "dim")) for row in of_case(time_outside(run))]
-    lines += [Line((row.blind_spot, "warning")) for row in of_case(blind_spots(run))]
-    if losses := [f"{fmt.number(row.num_dropped)} {row.what} ({row.reason})" for row in of_case(dropped(run))]:
-        lines.append(Line((f"Dropped: {', '.join(losses)}", "warning")))
+
+def _cautions(run: Run, case: str) -> list[str]:
+    """Return what charact does not see of a case, and what it lost."""
+    losses = [f"{fmt.number(row.num_dropped)} {row.what} ({row.reason})" for row in _of_case(dropped(run), case)]
+    return [*(row.blind_spot for row in _of_case(blind_spots(run), case)),
+            *([f"Dropped: {', '.join(losses)}"] if losses else [])]
+
+
+def _details(run: Run, case: str) -> list[Item]:
+    """Return what of the program's time and events is attributed, then what the sections have of the case."""
+    lines: list[Item] = [Line((text, "dim")) for row in _of_case(attribution(run), case) for text in _attributed(row)]
+    lines += [Line((f"outside iterations {fmt.outside(row)}", "dim")) for row in _of_case(time_outside(run), case)]
     sections = sorted(all_sections(), key=lambda section: section.summary_order or section.order)
     return [*([Lines(lines)] if lines else []), *(item for section in sections for item in section.summary(run, case))]
 
@@ -287,14 +292,14 @@ _PARTS = {
     "verdict": CasePart(_verdicts, (
         "verdict", "share_frac", "threshold_frac", "potential_saving_s", "potential_saving_frac", "potential_saving",
         "evidence", "advice", "reason"), is_list=False),
-    "limits": CasePart(time_limits, ("limit", "time_s", "share_frac"), ("limit", "time_s", "share_frac")),
+    "limits": CasePart(time_limits, ("limit", "time_s", "share_frac"), whole=True),
     "phases": CasePart(phase_breakdown, ("phase", "time_s", "share_frac", "host_s", "device_s"),
-                       ("phase", "time_s", "share_frac")),
+                       whole=True),
     "memory": CasePart(memory_composition, ("category", "bytes", "share_frac", "phase", "method"),
-                       ("category", "bytes", "share_frac")),
+                       whole=True),
     "operator_types": CasePart(lambda run: operator_types(run).sort_values("time_s", ascending=False, kind="stable"),
                                ("phase", "operator_type", "num_calls", "time_s", "share_frac"),
-                               ("phase", "operator_type", "time_s")),
+                               whole=True),
     "operators": CasePart(top_operators, (
         "operator", "phase", "operator_type", "num_calls", "time_s", "share_frac", "flop", "bytes", "flop_per_s")),
     "layers": CasePart(top_layers, (
@@ -302,14 +307,14 @@ _PARTS = {
         "flop_per_s")),
     "kernels": CasePart(top_kernels, ("kernel", "num_calls", "device_s", "share_frac", "occupancy_frac")),
     "device_use": CasePart(utilization, ("metric", "value", "value_frac", "ideal", "source", "method", "reason"),
-                           ("metric", "value", "value_frac", "reason")),
+                           whole=True),
     "energy": CasePart(energy, (
         "device", "source", "energy_per_iteration_j", "energy_per_sample_j", "power_w", "reason"),
-        ("device", "energy_per_iteration_j", "power_w", "reason")),
-    "counters": CasePart(counter_values, ("source", "device", "counter", "value"), ("source", "counter", "value")),
+        whole=True),
+    "counters": CasePart(counter_values, ("source", "device", "counter", "value"), whole=True),
     **{f"{phase}_frames": CasePart(partial(sampled_frames, phase=phase),
                                    ("place", "function", "library", "share_frac", "time_s"),
-                                   ("place", "function", "time_s", "share_frac"))
+                                   whole=True)
        for phase in SAMPLED_PHASES},
     "straggler": CasePart(rank_verdicts, (
         "rank", "world_size", "verdict", "straggler", "phase", "extra_s", "wait_s", "share_frac", "threshold_frac",
@@ -317,13 +322,76 @@ _PARTS = {
     "scaling": CasePart(case_scaling, (
         "kind", "num_ranks", "batch_size", "global_batch_size", "base_s", "time_s", "samples_per_s", "efficiency",
         "low", "high", "lost_s", *CAUSES, "cause_reason", "phase", "phase_lost_s", "reason"),
-        ("kind", "efficiency", "lost_s", *CAUSES)),
-    "waiting": CasePart(rank_waits, ("for_rank", "wait_s", "share_frac"), ("for_rank", "wait_s", "share_frac")),
+        whole=True),
+    "waiting": CasePart(rank_waits, ("for_rank", "wait_s", "share_frac"), whole=True),
     "collectives": CasePart(collective_summary, (
         "phase", "operation", "group", "group_size", "num_calls", "bytes", "exposed_s", "late_s", "bus_bytes_per_s",
         "of_best_frac", "of_best_reason", "device_s", "overlapped_s")),
-    "blind_spots": CasePart(blind_spots, ("blind_spot",), ("blind_spot",)),
+    "blind_spots": CasePart(blind_spots, ("blind_spot",), whole=True),
 }  # fmt: skip
 
+
+def _answer(run: Run, cases: pd.DataFrame) -> str:
+    """Return how long iterations take, in which phase and why; of a watched program, what the first remedy saves."""
+    rows = cases.merge(bottlenecks(run)[["case", "verdict"]], on="case", how="left")
+    largest = largest_part(run) if has_findings(run) else None
+    if len(rows) == 1:
+        phases = phase_breakdown(run).sort_values("share_frac", ascending=False, kind="stable").head(1)
+        what = "".join(f", {fmt.share(row.share_frac)} of it in {row.phase}" for row in fmt.rows(phases))
+        verdicts = [f"it is {verdict}" for verdict in rows["verdict"].dropna()]
+    else:
+        what = "" if largest is None else (f"; in {largest.case}, which takes most of the time, "
+                                           f"{fmt.share(largest.share_frac)} of it is {largest.phase}")
+        counts = rows["verdict"].dropna().value_counts()
+        verdicts = [", ".join(f"{'all' if number == len(rows) else number} {'is' if number == 1 else 'are'} {verdict}"
+                              for verdict, number in counts.items())] if len(counts) else []
+    verdicts = [rank_text.verdict(row) for row in fmt.rows(_uneven_ranks(run).head(1))] or verdicts
+    nothing = f". {finding_text.nothing(None)}" if largest is not None and findings(run).empty else ""
+    return "; ".join([takes(cases, "median_s", fmt.seconds, f"an iteration{what}"), *verdicts]) + nothing
+
+
+_NUM_CELLS = 12
+"""Number of letters of a bar of phases in a table."""
+
+
+def _brief(run: Run, cases: pd.DataFrame) -> Table:
+    """Build the table of a summary: time, its precision, rate, memory, phases and verdict of each case."""
+    phases = dict(iter(phase_breakdown(run).groupby("case", sort=False)))
+    rows = cases.merge(bottlenecks(run)[["case", "verdict", "reason"]].rename(columns={"reason": "no_verdict"}),
+                       on="case", how="left")
+    rows["half_frac"] = (rows["high_s"] - rows["low_s"]) / 2 / rows["median_s"]
+    peak = [replace(PEAK, reason=_reason_of(run, "memory"))] if was_asked_for(run, "memory") else []
+    columns = [
+        CASE, ITERATION, Column("half_frac", "±", fmt.share, "half the 95 % interval of the median", _few), SAMPLES,
+        *peak, Column("verdict", "Verdict", reason=lambda row: status_reason(row) or _without_share(row.no_verdict)),
+    ]  # fmt: skip
+    brief = table(rows, "", columns)
+    if not phases:
+        return brief
+    cells = [_phase_cell(phases.get(str(row.case))) for row in brief.rows]
+    names = dict.fromkeys(name for of_case in phases.values() for name in of_case["phase"])
+    return replace(
+        brief, columns=[*columns[:-1], Column("phases", "Phases"), columns[-1]],
+        rows=[replace(row, cells=[*row.cells[:-1], cell, row.cells[-1]])
+              for row, cell in zip(brief.rows, cells, strict=True)],
+        note=f"{', '.join(f'{name[0].upper()} {name}' for name in palette.PHASES if name in names)}.")
+
+
+def _without_share(reason: str) -> str:
+    """Return why there is no verdict, the same text for cases that differ in the share of the unknown limit only."""
+    return reason.partition(": ")[2] if reason.startswith("the limit of") else reason
+
+
+def _phase_cell(phases: pd.DataFrame | None) -> Cell:
+    """Return a bar of letters, each for a twelfth of the iteration, with the colors of the phases."""
+    if phases is None:
+        return Cell(fmt.missing("not timed"))
+    ends = [round(_NUM_CELLS * end) for end in phases["share_frac"].cumsum()]
+    spans = [(name[0].upper() * (end - start), palette.PHASES[name])
+             for name, start, end in zip(phases["phase"], [0, *ends], ends, strict=False)]
+    return Cell("".join(text for text, _ in spans), spans=spans)
+
+
 KIND = CaseKind("profile", 10, _overview, _rows, _tables_across,
-                ("median_s", "samples_per_s", "flop_per_s", "peak_bytes"), _details, parts=_PARTS, by_size=_by_size)
+                ("median_s", "samples_per_s", "flop_per_s", "peak_bytes"), _answer, _brief, _cautions, _details,
+                parts=_PARTS, by_size=_by_size)

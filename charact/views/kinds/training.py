@@ -6,7 +6,7 @@ import pandas as pd
 
 from charact.analysis.training.stages import TRAINING_STAGES, learning_curves, stage_breakdown, training_summary
 from charact.record.reader import Run
-from charact.views.case_kind import CaseKind, CasePart, Overview, in_one_table
+from charact.views.case_kind import CaseKind, CasePart, Overview, in_one_table, takes
 from charact.views.document import Bar, Card, Item, Line, Lines, Number, bar, sparkline
 from charact.views.html.elements.blocks import CASE, STATUS, failure_of, status_reason
 from charact.views.tables import format as fmt
@@ -114,10 +114,17 @@ def _curve(metric: str, rows: pd.DataFrame) -> str:
 
 _PARTS = {
     "stages": CasePart(stage_breakdown, ("stage", "phase", "time_s", "share_frac"),
-                       ("stage", "phase", "time_s", "share_frac")),
+                       whole=True),
     "last_metrics": CasePart(lambda run: learning_curves(run).iloc[::-1],
-                             ("epoch", "stage", "metric", "value", "reason"), ("stage", "metric", "value", "reason")),
+                             ("epoch", "stage", "metric", "value", "reason"), whole=True),
 }
 
+
+def _answer(run: Run, cases: pd.DataFrame) -> str:
+    rows = training_summary(run)
+    best = [fmt.best(row) for row in fmt.rows(rows.dropna(subset=["best_value"]))]
+    return takes(rows, "total_s", fmt.duration, f"to train{f'; best {best[0]}' if len(rows) == len(best) == 1 else ''}")
+
+
 KIND = CaseKind("training", 20, _overview, training_summary, in_one_table(_table),
-                ("total_s", "samples_per_s", "best", "time_to_target_s"), _details, parts=_PARTS)
+                ("total_s", "samples_per_s", "best", "time_to_target_s"), _answer, details=_details, parts=_PARTS)

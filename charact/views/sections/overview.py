@@ -1,7 +1,8 @@
-"""The section Summary: headline numbers of every case."""
+"""The section Summary: the answer, and headline numbers of every case."""
 
 from charact.analysis.profile.case_summary import case_summary
 from charact.record.reader import Run
+from charact.views.answer import answer
 from charact.views.case_kind import by_kind
 from charact.views.document import Block, Body, Card
 from charact.views.section import Section
@@ -9,7 +10,7 @@ from charact.views.tables import format as fmt
 
 
 def overview(run: Run) -> Body:
-    """Build the section: cards, then tables of all cases, which are folded if each case has a card."""
+    """Build the section: the answer, cards, then tables of all cases, which are folded if each case has a card."""
     cases = case_summary(run)
     if cases.empty:
         return Body(lead=fmt.no_cases(run.partial))
@@ -22,7 +23,7 @@ def overview(run: Run) -> Body:
         is_repeated = len(more) >= len(table.rows)
         cards, blocks = [*cards, *more], [*blocks, Block(table=table, folded=is_repeated)]
         leads += filter(None, [lead, kind.lead])
-    return Body(lead=" ".join(leads), cards=cards, blocks=blocks)
+    return Body(lead=" ".join(leads), answer=answer(run), cards=cards, blocks=blocks)
 
 
-SECTION = Section("summary", "Summary", 10, overview)
+SECTION = Section("summary", "Summary", 1, overview)

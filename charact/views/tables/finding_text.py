@@ -8,8 +8,6 @@ from charact.analysis.findings import LargestPart
 from charact.core.units import quantity, share
 from charact.views.tables.format import rows as rows_of
 
-NUM_FIRST = 3
-"""Number of findings on the first screen."""
 _NOTHING = "No cause of lost time above 3 % of the loop, and no growing memory, was recognized"
 
 

@@ -1,4 +1,4 @@
-"""The table of a history, its notes, and texts of its values, shared by the terminal and the page."""
+"""A history as items of the document: its table, marks, notes, and texts of its values."""
 
 from typing import Any
 
@@ -7,9 +7,13 @@ import pandas as pd
 from charact.analysis.compare.metrics import all_metrics
 from charact.analysis.history.change_points import FALSE_ALARM_FRAC, MIN_VALUES
 from charact.core.units import digits, scale
+from charact.views.document import Item, Line, sparkline
 from charact.views.tables import format as fmt
 from charact.views.tables.metric_text import label, unit, value
 from charact.views.tables.model import Column, Table, table
+
+_WIDTH = 24
+"""Characters of the scale from the lowest to the highest value."""
 
 
 def interval(metric: str, row: Any) -> str:
@@ -59,6 +63,45 @@ def history_table(rows: pd.DataFrame, case: str, metric: str, shown: pd.DataFram
         Column("run", "Run", unbroken=True),
     ]  # fmt: skip
     return table(texts.drop(columns=["level"]), f"{label(metric).capitalize()} of {case}", columns, note(rows, metric))
+
+
+def history_items(rows: pd.DataFrame, case: str, metric: str, num_rows: int) -> list[Item]:
+    """Return the last rows of a history with a mark for each value, and all its change points.
+
+    Args:
+        rows: a frame of `series.history`.
+        case: name of the case.
+        metric: the metric.
+        num_rows: number of rows to show.
+    """
+    last = rows.tail(num_rows)
+    items: list[Item] = [history_table(rows, case, metric, last, marks(rows, last)), Line()]
+    if len(rows) > len(last):
+        items += [Line(f"All {len(rows):,} runs: {sparkline(rows['value'].tolist())}"),
+                  Line(f"The last {len(last):,}; --last {len(rows)} shows all, --to FILE.html draws them")]
+    return [*items, *(Line(f"  {sentence}") for sentence in changes(rows, metric))]
+
+
+def marks(rows: pd.DataFrame, shown: pd.DataFrame) -> list[str]:
+    """Return a line of at most `_WIDTH` characters for each row of `shown`: ● at its value, and │ at its level.
+
+    The line spans the lowest to the highest value of `rows`; a level outside of them is at its end. ● hides │ in the
+    same place. The text is empty if the row has no value.
+    """
+    known = rows["value"].dropna()
+    low, span = (known.min(), known.max() - known.min()) if len(known) else (0.0, 0.0)
+
+    def place(number: float) -> int:
+        return round((number - low) / span * (_WIDTH - 1)) if span else 0
+
+    texts = []
+    for row in fmt.rows(shown):
+        cells = [" "] * _WIDTH
+        if not fmt.absent(row.value):
+            cells[min(max(place(row.level), 0), _WIDTH - 1)] = "│"
+            cells[place(row.value)] = "●"
+        texts.append("".join(cells).rstrip())
+    return texts
 
 
 def _version(row: Any) -> str:

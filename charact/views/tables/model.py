@@ -16,7 +16,8 @@ Formatter = Callable[[float | None, str | None], str]
 class Cell:
     """A cell: its text, the value it sorts by (null sorts last), and its share if a bar is drawn behind it.
 
-    A `fault` is in the color of failures.
+    A `fault` is in the color of failures. `spans` are the pieces of the text with their colors, as #RRGGBB, if it is
+    drawn in several colors.
     """
 
     text: str
@@ -26,6 +27,7 @@ class Cell:
     unbroken: bool = False
     wide: bool = False
     fault: bool = False
+    spans: Sequence[tuple[str, str]] = ()
 
 
 @dataclass(frozen=True)
@@ -154,6 +156,28 @@ def limited(shown: Table, num_rows: int, whole: str) -> Table:
         return shown
     note = f"The first {num_rows:,} rows; {num_left:,} more are left out: `{whole}` writes all."
     return replace(shown, rows=shown.rows[:num_rows], note=f"{shown.note} {note}".strip())
+
+
+MOST_ROWS = 40
+"""Default number of rows of each case and group, so that all cases are visible."""
+_MOST_IN_ALL = 1000
+
+
+def leading(table: Table, num_rows: int = MOST_ROWS) -> Table:
+    """Return the table with the first `num_rows` rows of each case and group; the note says how to see the others."""
+    seen: Counter[tuple[str | None, str | None]] = Counter()
+    rows: list[Row] = []
+    for row in table.rows:
+        seen[row.case, row.side] += 1
+        if seen[row.case, row.side] <= num_rows and len(rows) < _MOST_IN_ALL:
+            rows.append(row)
+    left = len(table.rows) - len(rows)
+    if not left:
+        return table
+    of_each = " of each case" if any(row.case is not None for row in table.rows) else ""
+    first = f"The first {len(rows):,}" if len(rows) == _MOST_IN_ALL else f"The first {num_rows}{of_each}"
+    note = f"{first}; {left} more: --top {max(seen.values())} shows them, --to FILE.csv writes all"
+    return replace(table, rows=rows, note=f"{table.note} {note}".strip())
 
 
 def share_column(name: str, title: str, meaning: str) -> Column:

@@ -1,8 +1,10 @@
 """The terminal's renderer of the document: lines, bars, tables and cards, drawn by rich."""
 
+import io
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.padding import Padding
 from rich.rule import Rule
@@ -10,15 +12,20 @@ from rich.segment import Segment
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from charact.views.document import Bar, Chapter, Item, Line, Lines, Numbers
+from charact.core import console as own
+from charact.core.output import show
+from charact.views.document import Answer, Bar, Chapter, Item, Line, Lines, Numbers
 from charact.views.tables import format as fmt
 from charact.views.tables.model import Cell, Column, Row, Table, with_footnotes
 
 _STYLES = {"strong": "bold", "warning": "yellow", "failure": "bold red", "good": "green", "place": "cyan"}
 """Styles of the tones that have another name in rich."""
+_VERDICTS = {"slower": "red", "faster": "green"}
+"""Styles of verdicts. Others have none: whether they are good depends on the metric."""
 _WIDEST_BAR = 100
 _ANY_WIDTH = 10_000
 _INDENT = 2
+_GAP = 2
 
 
 def drawn(item: Item) -> RenderableType:
@@ -31,18 +38,51 @@ def drawn(item: Item) -> RenderableType:
             return Hanging(Text.assemble(*((text, _STYLES.get(tone, tone)) for text, tone in item.spans)))
         case Bar():
             return _DrawnBar(item)
+        case Answer():
+            return Group(*map(drawn, _answer_lines(item)))
         case Lines():
             return Group(*map(drawn, item.items))
         case Numbers():
             return _numbers(item)
         case Table():
-            return Group(*([Text(item.caption, style="bold")] if item.caption else []),
-                         rich_table(item.columns, item.rows), *([Hanging(Text(item.note, "dim"))] if item.note else []))
+            return _DrawnTable(item)
         case Chapter():
             first, *others = (drawn(each) for each in item.items)
             return Group(Text(), Rule(Text(item.title, style="bold"), align="left", style="dim"),
                          Padding(first, (0, 0, 0, _INDENT)), *(Padding(each, (1, 0, 0, _INDENT)) for each in others))
     return item
+
+
+def print_items(items: Sequence[Item]) -> None:
+    """Print items of the document; into a pipe, each text and row is one uncolored line of any length."""
+    console = own.Console(highlight=False)
+    if console.is_terminal:
+        console.print(drawn(Lines(items)))
+        return
+    captured = io.StringIO()
+    own.Console(file=captured, width=_ANY_WIDTH, color_system=None, force_terminal=False).print(drawn(Lines(items)))
+    show(*(line.rstrip() for line in captured.getvalue().removesuffix("\n").split("\n")))
+
+
+def _answer_lines(answer: Answer) -> Iterator[Line]:
+    """Yield the sentence, and for each action its cause, remedy, saving and place, the command on a line of its own."""
+    yield Line((answer.sentence, "strong"))
+    yield from [Line()] if answer.actions else []
+    for number, action in enumerate(answer.actions, 1):
+        cases = f" in {', '.join(action.cases)}" if action.cases else ""
+        yield Line(f"{number}. ", (action.cause, "strong"), (cases, "dim"))
+        if action.saving:
+            yield Line("   saves ", (action.saving, "good"))
+        if action.place:
+            yield Line((f"   {action.place}", "place"))
+        yield from (Line((f"   {text}", "dim")) for text in action.evidence)
+        yield Line(f"   → {action.remedy}")
+        if action.command:
+            yield Line((f"   {action.command}", "place"))
+    if answer.more:
+        yield Line()
+        yield Line((answer.more, "dim"))
+    yield Line()
 
 
 @dataclass(frozen=True)
@@ -103,16 +143,48 @@ def _numbers(item: Numbers) -> Group:
 
 
 def _cell(cell: Cell, style: str = "") -> Text:
+    if cell.spans:
+        return Text.assemble(*cell.spans)
     return Text(cell.text, style="bold red" if cell.fault else style)
 
 
-def rich_table(columns: Sequence[Column], rows: Iterable[Row], styles: dict[str, str] | None = None) -> RichTable:
-    """Return a table whose texts fold; `styles` are those of cells with exactly this text."""
+@dataclass(frozen=True)
+class _DrawnTable:
+    """A table with its caption and note; one that is wider than the screen is split by case, if cases have rows."""
+
+    table: Table
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        columns, rows = self.table.columns, self.table.rows
+        if self.table.caption:
+            yield Text(self.table.caption, style="bold")
+        place = next((place for place, column in enumerate(columns) if column.name == "case"), None)
+        cases = list(dict.fromkeys(row.case for row in rows))
+        if place is not None and len(cases) < len(rows) and _width(columns, rows) > options.max_width:
+            for case in cases:
+                of_case = [replace(row, cells=[*row.cells[:place], *row.cells[place + 1:]])
+                           for row in rows if row.case == case]
+                yield from (Text(str(case), style="underline"),
+                            _rich_table([*columns[:place], *columns[place + 1:]], of_case))
+        else:
+            yield _rich_table(columns, rows)
+        if self.table.note:
+            yield Hanging(Text(self.table.note, "dim"))
+
+
+def _width(columns: Sequence[Column], rows: Sequence[Row]) -> int:
+    """Return the width of the longest cells side by side, in characters."""
+    texts = [[column.title for column in columns], *([cell.text for cell in row.cells] for row in rows)]
+    return sum(max(map(cell_len, texts_of_column)) + _GAP for texts_of_column in zip(*texts, strict=True)) - _GAP
+
+
+def _rich_table(columns: Sequence[Column], rows: Iterable[Row]) -> RichTable:
+    """Return a table whose texts fold."""
     table = _empty()
     for column in columns:
         table.add_column(Text(column.title), justify="right" if column.to_text else "left", overflow="fold")
     for row in rows:
-        table.add_row(*(_cell(cell, (styles or {}).get(cell.text, "")) for cell in row.cells))
+        table.add_row(*(_cell(cell, _VERDICTS.get(cell.text, "")) for cell in row.cells))
     return table
 
 

@@ -14,7 +14,8 @@ from charact.analysis.history.series import history
 from charact.cli import run
 from charact.views.html.history import history_page
 from charact.views.tables import history_table as texts
-from charact.views.terminal.history import marks, print_history
+from charact.views.tables.history_table import history_items, marks
+from charact.views.terminal.renderer import print_items
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +25,7 @@ def rows() -> pd.DataFrame:
 
 
 def test_a_row_has_date_commit_value_interval_and_mark(rows: pd.DataFrame, capsys: pytest.CaptureFixture[str]) -> None:
-    print_history(rows, CASE, "time", 40)
+    print_items(history_items(rows, CASE, "time", 40))
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == f"Time of {CASE}"
     assert lines[2].split()[:5] == ["2026-11-01", "00:00", "0000000000", *texts.value("time", rows["value"][0]).split()]
@@ -39,7 +40,7 @@ def test_a_row_has_date_commit_value_interval_and_mark(rows: pd.DataFrame, capsy
 
 def test_the_newest_rows_are_printed_and_all_are_sketched(rows: pd.DataFrame,
                                                           capsys: pytest.CaptureFixture[str]) -> None:
-    print_history(rows, CASE, "time", 3)
+    print_items(history_items(rows, CASE, "time", 3))
     printed = capsys.readouterr().out
     assert printed.count("●") == 3
     assert "run-023" in printed

@@ -8,7 +8,7 @@ from charact.bricks.analysis import tables
 from charact.bricks.views.comparison import brick_tables
 from charact.bricks.views.tables import LAYERS, bar_of_types
 from charact.record.reader import Run
-from charact.views.case_kind import CaseKind, CasePart, Overview, in_one_table
+from charact.views.case_kind import CaseKind, CasePart, Overview, in_one_table, takes
 from charact.views.document import Card, Item, Lines, Number, failure_line
 from charact.views.html.elements.blocks import CASE, STATUS, failure_of
 from charact.views.tables import format as fmt
@@ -79,6 +79,11 @@ _PARTS = {
         "time_reason")),
 }  # fmt: skip
 
-KIND = CaseKind("bricks", 60, _overview, tables.suite_summary, in_one_table(_table),
+
+def _answer(run: Run, cases: pd.DataFrame) -> str:
+    return takes(tables.suite_summary(run), "suite_s", fmt.seconds, "for each brick once")
+
+
+KIND = CaseKind("bricks", 60, _overview, tables.suite_summary, in_one_table(_table), answer=_answer,
                 first=("suite_s", "num_bricks", "num_layers", "num_rounds", "timed_s", "set_up_s"), details=_details,
                 parts=_PARTS, compared=brick_tables)

@@ -23,7 +23,7 @@ from charact.bricks.views.tables import (
 )
 from charact.record.reader import Run
 from charact.record.schema import STRATEGIES
-from charact.views.case_kind import CaseKind, CasePart, Overview, in_one_table
+from charact.views.case_kind import CaseKind, CasePart, Overview, in_one_table, takes
 from charact.views.document import Block, Card, Item, Line, Lines, Number, Numbers, failure_line
 from charact.views.html.elements.blocks import CASE, STATUS, failure_of
 from charact.views.tables import format as fmt
@@ -145,10 +145,15 @@ def _side_by_side(runs: Sequence[Run]) -> list[Block]:
 
 
 _PARTS = {"layer_types": CasePart(tables.time_by_layers, ("layers", "operator_type", "time_s", "share_frac"),
-                                  ("layers", "time_s", "share_frac"))}  # fmt: skip
+                                  whole=True)}  # fmt: skip
+
+
+def _answer(run: Run, cases: pd.DataFrame) -> str:
+    return takes(model_summary(run), "latency_s", fmt.seconds, "an iteration, constructed from bricks")
+
 
 KIND = CaseKind(
-    "construction", 70, _overview, model_summary, in_one_table(_table), summary=_summary, parts=_PARTS,
+    "construction", 70, _overview, model_summary, in_one_table(_table), answer=_answer, summary=_summary, parts=_PARTS,
     by_size=lambda run: {"constructed_latency_s": model_summary(run).set_index("case")["latency_s"]},
     is_compared=lambda run: "construct" in passes_taken(run) and bool(model_summary(run)["normalized"].notna().any()),
     side_by_side=_side_by_side)

@@ -1,4 +1,4 @@
-// Sorting and filtering of a report's tables. The TensorBoard tab loads this file and calls init on its own content.
+// Sorting, filtering and copying in a report. The TensorBoard tab loads this file and calls init on its own content.
 "use strict";
 
 window.charact = (() => {
@@ -138,7 +138,23 @@ window.charact = (() => {
     table.parentNode.before(holder);
   }
 
+  // A file opened without a server may have no clipboard: then the command is selected, ready to be copied.
+  function addCopy(command) {
+    const code = command.querySelector("code");
+    const copy = button("Copy", "Copy the command", async () => {
+      getSelection().selectAllChildren(code);
+      try {
+        await navigator.clipboard.writeText(code.textContent);
+        copy.textContent = "Copied";
+      } catch {
+        copy.textContent = "Selected";
+      }
+    });
+    command.append(copy);
+  }
+
   function init(root) {
+    root.querySelectorAll(".ch-command").forEach(addCopy);
     root.querySelectorAll("table[data-sortable]").forEach(makeSortable);
     root.querySelectorAll(".ch-nav").forEach(markSections);
     for (const table of root.querySelectorAll("table[data-sortable]")) {

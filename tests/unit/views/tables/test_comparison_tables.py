@@ -16,8 +16,8 @@ from charact.record.reader import Run, load_run
 from charact.views.export.markdown import document, escaped
 from charact.views.tables.comparison_speedups import speedup_tables
 from charact.views.tables.comparison_tables import LEVELS, ratio_table, tables
-from charact.views.tables.model import Table
-from charact.views.terminal.comparison import print_tables, summary
+from charact.views.tables.model import Table, leading
+from charact.views.terminal.renderer import drawn, print_items
 
 TRAIN = "resnet50-224-b8-train-fp32-cpu"
 
@@ -181,7 +181,7 @@ def test_what_was_asked_for_and_not_timed_is_told(pair: list[Group], tmp_path: P
 
 
 def test_sides_are_headed_as_they_are_named(pair: list[Group], capsys: pytest.CaptureFixture[str]) -> None:
-    print_tables(tables([Group("K80", pair[0].runs), Group("P100", pair[1].runs)], ["case"]))
+    print_items(tables([Group("K80", pair[0].runs), Group("P100", pair[1].runs)], ["case"]))
     headed = [line.split() for line in capsys.readouterr().out.splitlines() if line.startswith("Case ")]
     assert headed[0][:4] == ["Case", "K80", "P100", "Ratio"]
 
@@ -196,7 +196,7 @@ def test_metrics_are_shown_in_their_units(tmp_path: Path) -> None:
 
 
 def test_a_pipe_gets_a_line_a_row(pair: list[Group], capsys: pytest.CaptureFixture[str]) -> None:
-    print_tables(tables(pair, ["case", "operator"]))
+    print_items(tables(pair, ["case", "operator"]))
     lines = capsys.readouterr().out.splitlines()
     assert all(line == line.rstrip() for line in lines)
     line = next(line for line in lines if line.startswith(TRAIN))
@@ -242,7 +242,7 @@ def test_a_case_of_one_row_has_no_table_of_its_own(pair: list[Group]) -> None:
 
 
 def screen(table: Table, width: int) -> list[str]:
-    Console(file=(stream := io.StringIO()), width=width).print(summary([table], width))
+    Console(file=(stream := io.StringIO()), width=width).print(drawn(table))
     return [line.rstrip() for line in stream.getvalue().splitlines()]
 
 
@@ -261,7 +261,7 @@ def test_one_core_is_one_core(pair: list[Group]) -> None:
 def test_a_long_table_says_how_much_it_leaves_out(pair: list[Group], capsys: pytest.CaptureFixture[str]) -> None:
     found = ratio_table(pair, "phase")
     assert found is not None
-    print_tables([Table("Long", found.columns, found.rows * 20)])
+    print_items([leading(Table("Long", found.columns, found.rows * 20))])
     out = capsys.readouterr().out
     num_of_cases = Counter(row.case for row in found.rows * 20)
     assert len(num_of_cases) == 4
@@ -269,7 +269,7 @@ def test_a_long_table_says_how_much_it_leaves_out(pair: list[Group], capsys: pyt
     assert left_out
     most = max(num_of_cases.values())
     assert f"The first 40 of each case; {left_out} more: --top {most} shows them, --to FILE.csv writes all" in out
-    print_tables([Table("Long", found.columns, found.rows * 20)], most)
+    print_items([leading(Table("Long", found.columns, found.rows * 20), most)])
     assert "more:" not in capsys.readouterr().out
     for case, number in num_of_cases.items():
         assert len([line for line in out.splitlines() if line.startswith(str(case))]) == min(number, 40)
