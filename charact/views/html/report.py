@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
+from itertools import accumulate, groupby
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -11,6 +11,7 @@ from markupsafe import Markup, escape
 
 from charact.analysis.compare import Group
 from charact.analysis.profile.breakdown import phase_breakdown
+from charact.analysis.profile.case_summary import case_summary
 from charact.core.errors import UserError
 from charact.record.presentable import presentable
 from charact.record.reader import Run
@@ -37,7 +38,16 @@ def _with_options(text: str) -> Markup:
     return Markup(re.sub("`([^`]+)`", r"<code>\g<1></code>", whole))
 
 
-_ENVIRONMENT.filters |= {"with_options": _with_options, "boxes": drawing.box_chart,
+def _together(blocks: Sequence[Block]) -> list[list[Block]]:
+    """Return the blocks in groups: those of several cases that follow each other are one, of which one is shown."""
+    groups: list[list[Block]] = []
+    for is_of_case, group in groupby(blocks, lambda block: block.case is not None and block.case in block.title):
+        several = list(group)
+        groups += [several] if is_of_case else [[block] for block in several]
+    return groups
+
+
+_ENVIRONMENT.filters |= {"with_options": _with_options, "together": _together, "boxes": drawing.box_chart,
                          "svg": lambda chart: drawing.svg(chart)}  # which tests replace
 
 
@@ -104,9 +114,16 @@ def _body(section: Section, run: Run) -> Body | None:
         return Body(blocks=[Block(note=fmt.missing(str(error)))])
     if body is None:
         return None
-    tidied = _without_repetition(body, run.manifest["cases"])
+    tidied = _slowest_first(_without_repetition(body, run.manifest["cases"]), run)
     return replace(tidied, blocks=[
         replace(block, table=without_constants(block.table)) if block.table else block for block in tidied.blocks])
+
+
+def _slowest_first(body: Body, run: Run) -> Body:
+    """Return the body with the slowest case first among blocks of several cases."""
+    times = case_summary(run).set_index("case")["median_s"].fillna(0.0).to_dict()
+    groups = [sorted(group, key=lambda block: -times.get(block.case, 0.0)) for group in _together(body.blocks)]
+    return replace(body, blocks=[block for group in groups for block in group])
 
 
 def _without_repetition(body: Body, cases: Sequence[dict[str, Any]]) -> Body:

@@ -52,6 +52,7 @@ window.charact = (() => {
       all.add(name);
       if (matches) shown.add(name);
     }
+    for (const group of scope.querySelectorAll("[data-tabs]")) group.dispatchEvent(new Event("filtered"));
     return [shown.size, all.size];
   }
 
@@ -138,6 +139,33 @@ window.charact = (() => {
     table.parentNode.before(holder);
   }
 
+  // Of blocks of several cases, show one at a time: the chosen one, or the first that the filter of cases leaves.
+  function addTabs(group) {
+    const blocks = [...group.children];
+    const bar = document.createElement("div");
+    const buttons = blocks.map((block) => {
+      const title = block.querySelector("h3");
+      const made = button(title.textContent, `Show ${block.dataset.case}`, () => choose(block));
+      title.classList.add("ch-off");
+      return made;
+    });
+    function choose(chosen) {
+      blocks.forEach((block, number) => {
+        block.classList.toggle("ch-off", block !== chosen);
+        buttons[number].setAttribute("aria-pressed", String(block === chosen));
+      });
+    }
+    group.addEventListener("filtered", () => {
+      blocks.forEach((block, number) => { buttons[number].hidden = block.hidden; });
+      const chosen = blocks.find((block) => !block.classList.contains("ch-off"));
+      if (chosen.hidden) choose(blocks.find((block) => !block.hidden) ?? chosen);
+    });
+    bar.className = "ch-tools";
+    bar.append(...buttons);
+    group.prepend(bar);
+    choose(blocks[0]);
+  }
+
   // A file opened without a server may have no clipboard: then the command is selected, ready to be copied.
   function addCopy(command) {
     const code = command.querySelector("code");
@@ -161,6 +189,7 @@ window.charact = (() => {
       if (table.tBodies[0].rows.length >= MIN_SEARCHED_ROWS) addSearch(table);
     }
     window.charact.drawCharts(root);
+    root.querySelectorAll("[data-tabs]").forEach(addTabs);
     for (const holder of root.querySelectorAll("[data-case-filter]")) {
       const scope = holder.closest("[data-run]") ?? root;
       const cases = new Set([...scope.querySelectorAll("[data-case]")].map((element) => element.dataset.case));
