@@ -104,6 +104,21 @@ def test_a_button_shows_one_case_and_all_again(page: Page, address: str) -> None
     assert page.locator("#r2-summary .ch-card:visible").count() == 5
 
 
+def test_a_section_shows_the_slowest_case_until_another_is_chosen_or_filtered(page: Page, address: str) -> None:
+    page.goto(address)
+    run = page.locator("#run-1")
+    shown = run.locator("#r1-flame-graph [data-tabs] > .ch-block:visible")
+    for tab in run.locator("#r1-flame-graph").get_by_role("tab").all():
+        tab.press("Enter")
+        assert tab.get_attribute("aria-selected") == "true"
+        assert shown.count() == 1
+    assert shown.get_attribute("data-case") == "resnet50-224-b8-infer-fp32-cpu"
+    run.get_by_placeholder("Filter cases").fill("train 32")
+    assert shown.get_attribute("data-case") == "resnet50-32-b8-train-fp32-cpu"
+    page.reload()
+    assert shown.get_attribute("data-case") == "resnet50-32-b8-train-fp32-cpu"
+
+
 @pytest.mark.slow_variants
 @pytest.mark.parametrize("scheme", ["dark", "light"])
 def test_text_has_enough_contrast(page: Page, address: str, scheme: Literal["dark", "light"]) -> None:

@@ -147,12 +147,13 @@ window.charact = (() => {
       const title = block.querySelector("h3");
       const made = button(title.textContent, `Show ${block.dataset.case}`, () => choose(block));
       title.classList.add("ch-off");
+      made.setAttribute("role", "tab");
       return made;
     });
     function choose(chosen) {
       blocks.forEach((block, number) => {
         block.classList.toggle("ch-off", block !== chosen);
-        buttons[number].setAttribute("aria-pressed", String(block === chosen));
+        buttons[number].setAttribute("aria-selected", String(block === chosen));
       });
     }
     group.addEventListener("filtered", () => {
@@ -161,6 +162,7 @@ window.charact = (() => {
       if (chosen.hidden) choose(blocks.find((block) => !block.hidden) ?? chosen);
     });
     bar.className = "ch-tools";
+    bar.setAttribute("role", "tablist");
     bar.append(...buttons);
     group.prepend(bar);
     choose(blocks[0]);
