@@ -235,7 +235,10 @@ def test_bars_and_points_show_their_values_on_hover(page: Page, of_its_kind: str
     for number in range(0, len(texts), max(len(texts) // 7, 1)):
         part = page.locator(f"[data-number='{number}']")
         part.evaluate("""part => {
-            for (let fold = part; fold; fold = fold.parentNode) if (fold.localName === "details") fold.open = true;
+            for (let fold = part; fold; fold = fold.parentNode) {
+                if (fold.localName === "details") fold.open = true;
+                fold.classList?.remove("ch-off");
+            }
             part.scrollIntoView({block: "center", behavior: "instant"});
             return new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)));
         }""")

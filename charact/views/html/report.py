@@ -11,7 +11,7 @@ from markupsafe import Markup, escape
 
 from charact.analysis.compare import Group
 from charact.analysis.profile.breakdown import phase_breakdown
-from charact.analysis.profile.case_summary import case_summary
+from charact.analysis.profile.case_summary import iteration_times
 from charact.core.errors import UserError
 from charact.record.presentable import presentable
 from charact.record.reader import Run
@@ -121,7 +121,10 @@ def _body(section: Section, run: Run) -> Body | None:
 
 def _slowest_first(body: Body, run: Run) -> Body:
     """Return the body with the slowest case first among blocks of several cases."""
-    times = case_summary(run).set_index("case")["median_s"].fillna(0.0).to_dict()
+    try:
+        times = iteration_times(run).groupby("case")["wall_s"].median().to_dict()
+    except UserError:  # a damaged table: the sections that need it say so
+        return body
     groups = [sorted(group, key=lambda block: -times.get(block.case, 0.0)) for group in _together(body.blocks)]
     return replace(body, blocks=[block for group in groups for block in group])
 

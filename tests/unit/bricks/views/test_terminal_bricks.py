@@ -22,7 +22,7 @@ def screen(shown: Item, width: int = 200) -> str:
 
 
 def row_of(text: str, start: str) -> str:
-    """Return the line that begins with a text, without that beginning, and with single spaces."""
+    """Return the line below the answer that begins with a text, without that beginning, and with single spaces."""
     line = next(line for line in text.splitlines() if line.strip().startswith(start))
     return " ".join(line.strip().removeprefix(start).split())
 
