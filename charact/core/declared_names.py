@@ -1,7 +1,6 @@
 """Names that a Python file declares, read without running it: completion in a shell cannot wait for PyTorch."""
 
 import ast
-from collections.abc import Iterator
 from pathlib import Path
 
 
@@ -13,30 +12,27 @@ def declared_names(path: Path, variable: str) -> list[str]:
     """
     module = ast.parse(path.read_bytes())
     classes = {node.name: node for node in module.body if isinstance(node, ast.ClassDef)}
-    found = _value(module, variable)
-    if not isinstance(found, ast.List):
-        return []
-    return [name for call in found.elts if isinstance(call, ast.Call) for name in _names(call, classes)]
-
-
-def _names(call: ast.Call, classes: dict[str, ast.ClassDef]) -> Iterator[str]:
-    given = {keyword.arg: keyword.value for keyword in call.keywords}
-    default = classes.get(call.func.id) if isinstance(call.func, ast.Name) else None
-    values = [given.get(key) or (_value(default, key) if default else None) for key in ("name", "aliases")]
-    if values[0] is None and call.args:
-        values[0] = call.args[0]
-    for value in values:
-        texts = value.elts if isinstance(value, ast.Tuple) else [value]
-        yield from (text.value for text in texts if isinstance(text, ast.Constant) and isinstance(text.value, str))
+    elements = _value(module, variable)
+    names: list[str] = []
+    for call in elements.elts if isinstance(elements, ast.List) else ():
+        if isinstance(call, ast.Call):
+            given = {keyword.arg: keyword.value for keyword in call.keywords}
+            default = classes.get(call.func.id) if isinstance(call.func, ast.Name) else None
+            values = [given.get(key) or (_value(default, key) if default else None) for key in ("name", "aliases")]
+            if values[0] is None and call.args:
+                values[0] = call.args[0]
+            texts = [text for value in values for text in (value.elts if isinstance(value, ast.Tuple) else [value])]
+            names += [text.value for text in texts if isinstance(text, ast.Constant) and isinstance(text.value, str)]
+    return names
 
 
 def _value(body: ast.Module | ast.ClassDef, variable: str) -> ast.expr | None:
     """Return the last expression that a body assigns to a variable."""
-    found = None
+    assigned = None
     for node in body.body:
         if not isinstance(node, ast.Assign | ast.AnnAssign):
             continue
         targets = node.targets if isinstance(node, ast.Assign) else [node.target]
         if any(isinstance(target, ast.Name) and target.id == variable for target in targets):
-            found = node.value
-    return found
+            assigned = node.value
+    return assigned

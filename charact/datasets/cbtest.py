@@ -143,18 +143,18 @@ def make_questions(request: "DataRequest", length: int, num_words: int) -> list[
     lengths = sentence_lengths(generator, NUM_SYNTHETIC_SAMPLES[request.split], mean, spread, length)
     ends = np.cumsum(lengths)
     tokens = zipf_tokens(generator, int(ends[-1]), num_words - len(MARKS), asked.zipf_exponent) + len(MARKS)
-    return [_make_question(generator, document) for document in np.split(tokens.astype(np.int32), ends[:-1])]
-
-
-def _make_question(generator: np.random.Generator, document: Words) -> EncodedQuestion:
-    blank = int(generator.integers(len(document)))
-    start = max(0, blank - 15)
-    query = document[start: blank + 16].copy()
-    query[blank - start] = PLACEHOLDER
-    others = np.setdiff1d(document, document[blank])
-    chosen = generator.choice(others, min(len(others), NUM_CANDIDATES - 1), replace=False)
-    answer = int(generator.integers(len(chosen) + 1))
-    return EncodedQuestion(document, query, np.insert(chosen, answer, document[blank]).astype(np.int32), answer)
+    questions = []
+    for document in np.split(tokens.astype(np.int32), ends[:-1]):
+        blank = int(generator.integers(len(document)))
+        start = max(0, blank - 15)
+        query = document[start: blank + 16].copy()
+        query[blank - start] = PLACEHOLDER
+        others = np.setdiff1d(document, document[blank])
+        chosen = generator.choice(others, min(len(others), NUM_CANDIDATES - 1), replace=False)
+        answer = int(generator.integers(len(chosen) + 1))
+        candidates = np.insert(chosen, answer, document[blank]).astype(np.int32)
+        questions.append(EncodedQuestion(document, query, candidates, answer))
+    return questions
 
 
 def _reader(kind: str) -> Callable[[StoredDatasetSpec, Path, Split], Questions]:

@@ -36,7 +36,14 @@ def merge_parts(out: Path, parts: Sequence[Part]) -> RunWriter:
     ending = ranks[0]["ending"] if failed is None else f"rank {failed['rank']}: {failed['ending'] or 'killed'}"
     facts |= {"ranks": ranks, "world_size": max(rank["world_size"] for rank in ranks), "ending": str(ending),
               "event_log_damage": [damage for run in runs for damage in run.manifest.get("event_log_damage", [])]}
-    _leave_out_siblings(runs)
+    # The processor time of ranks on the same host is no time of other programs.
+    uses = [(run.manifest.get("hostname"), number, entry.passes.timing.core_use)
+            for number, run in enumerate(runs) for entry in run.entries[:1]]
+    rates = {number: use.processor_s / use.length_s for _, number, use in uses if use}
+    for host, number, use in uses:
+        if use:
+            siblings = sum(rates.get(other, 0.0) for place, other, _ in uses if place == host and other != number)
+            use.others_s = max(0.0, use.others_s - siblings * use.length_s)
     writer = RunWriter(out, str(first["name"]), facts)
     try:
         for part, run in zip(parts, runs, strict=True):
@@ -53,17 +60,6 @@ def merge_parts(out: Path, parts: Sequence[Part]) -> RunWriter:
         writer.discard()
         raise
     return writer
-
-
-def _leave_out_siblings(runs: Sequence[Run]) -> None:
-    """Subtract the processor time of ranks on the same host from what other programs used while a rank was timed."""
-    uses = [(run.manifest.get("hostname"), number, entry.passes.timing.core_use)
-            for number, run in enumerate(runs) for entry in run.entries[:1]]
-    rates = {number: use.processor_s / use.length_s for _, number, use in uses if use}
-    for host, number, use in uses:
-        if use:
-            siblings = sum(rates.get(other, 0.0) for one, other, _ in uses if one == host and other != number)
-            use.others_s = max(0.0, use.others_s - siblings * use.length_s)
 
 
 def first_failure(ranks: Sequence[dict[str, Any]]) -> dict[str, Any] | None:

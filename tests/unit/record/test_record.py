@@ -21,6 +21,7 @@ from support import records
 from support.brick_records import three_models
 from support.brick_runs import infer_run
 from support.damage import change_manifest, reseal, unseal
+from support.forked import no_file_above
 
 from charact.core.bounded_reading import limited_to
 from charact.core.errors import UserError
@@ -28,9 +29,10 @@ from charact.core.files import write_text
 from charact.record import in_progress
 from charact.record import writer as record_writer
 from charact.record.in_progress import CHECKSUM, TABLE_CHECKSUMS
-from charact.record.manifest import typed_entry
+from charact.record.manifest import CaseEntry, typed_entry
 from charact.record.reader import PARTIAL_PREFIX, Run, load_run
 from charact.record.schema import ADDED_COLUMNS, DAMAGED, SCHEMA_VERSION, TABLES, UNIQUE, Column, column_names
+from charact.record.tables import arrow_schema
 from charact.record.writer import RunWriter
 
 # A file may come from anywhere: the same directory is used for every example.
@@ -120,8 +122,10 @@ def test_a_published_run_is_only_what_the_design_names(record: Path) -> None:
 
 
 def test_columns_carry_their_descriptions(record: Path) -> None:
-    field = pq.read_schema(record / "iterations.parquet").field("host_s")
-    assert b"measured" in field.metadata[b"description"]
+    written = pq.read_schema(record / "iterations.parquet")
+    assert [(field.name, field.type, field.metadata[b"description"]) for field in written] == [
+        (column.name, kind.type, column.description.encode())
+        for column, kind in zip(TABLES["iterations"], arrow_schema("iterations"), strict=True)]
 
 
 def test_a_table_that_the_run_lacks_is_empty_with_all_columns(record: Path) -> None:
@@ -253,12 +257,13 @@ def test_writers_of_one_directory_never_collide(tmp_path: Path) -> None:
     program = """
 import sys
 from pathlib import Path
+from charact.record.manifest import CaseEntry
 from charact.record.writer import RunWriter
 
 sys.stdin.read()  # until all are ready
 for number in range(5):
     writer = RunWriter(Path(sys.argv[1]), "same", {"token": f"{sys.argv[2]}-{number}"})
-    writer.add_case(typed_entry({"case": "a", "status": "ok"}), {"layers": [{"layer": sys.argv[2]}]})
+    writer.add_case(CaseEntry("a", "ok"), {"layers": [{"layer": sys.argv[2]}]})
     writer.close("complete")
     writer.publish()
 """
@@ -275,19 +280,42 @@ for number in range(5):
 
 # Disks that are full, places that refuse
 
+def random_rows(number: int) -> dict[str, list[dict[str, Any]]]:
+    return {"layers": [{"layer": os.urandom(16).hex()} for _ in range(number)]}
+
+
+NO_SPACE = "^no space left while writing .*: free some, or choose another place$"
+
+
+def test_no_space_for_the_first_byte_leaves_nothing(tmp_path: Path) -> None:
+    with no_file_above(10), pytest.raises(UserError, match=NO_SPACE):
+        RunWriter(tmp_path, "x", {})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_no_space_for_a_case_or_the_tables_keeps_what_is_there(tmp_path: Path) -> None:
+    writer = RunWriter(tmp_path, "x", {})
+    for name in ("a", "b"):
+        writer.add_case(CaseEntry(name, "ok"), random_rows(1_000))
+    with no_file_above(30_000):
+        for write in (lambda: writer.add_case(CaseEntry("c", "ok"), random_rows(20_000)),
+                      lambda: writer.close("complete")):
+            with pytest.raises(UserError, match=NO_SPACE):
+                write()
+            run = load_run(writer.directory, partial=True)
+            assert ([case["case"] for case in run.manifest["cases"]], len(run.layers)) == (["a", "b"], 2_000)
+            assert sorted(path.name for path in (writer.directory / "parts").iterdir()) == [
+                "layers-0000.parquet", "layers-0001.parquet"]
+    writer.discard()
+    assert list(tmp_path.iterdir()) == []
+
+
 FULL = """
-import os, resource, sys
+import os, sys
 from pathlib import Path
 from charact.core.errors import UserError
 from charact.record.manifest import CaseEntry
-from charact.record.reader import load_run
 from charact.record.writer import RunWriter
-
-def limit(num_bytes):
-    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, resource.RLIM_INFINITY))
-
-def rows(number):
-    return {"layers": [{"layer": os.urandom(16).hex()} for _ in range(number)]}
 
 def attempt(action, *arguments):
     try:
@@ -298,52 +326,6 @@ def attempt(action, *arguments):
 
 out = Path(sys.argv[1])
 """
-
-
-def in_child(program: str, *arguments: str) -> list[str]:
-    done = subprocess.run([sys.executable, "-c", FULL + program, *arguments], capture_output=True, text=True,
-                          check=False)
-    assert (done.returncode, done.stderr) == (0, "")
-    return done.stdout.splitlines()
-
-
-def test_no_space_for_the_first_byte_leaves_nothing(tmp_path: Path) -> None:
-    said, left = in_child("limit(10); print(attempt(RunWriter, out, 'x', {})); print(os.listdir(out))", str(tmp_path))
-    assert said.startswith(f"no space left while writing {tmp_path}")
-    assert said.endswith("free some, or choose another place")
-    assert left == "[]"
-
-
-@pytest.mark.slow
-def test_no_space_for_a_case_keeps_those_before_it(tmp_path: Path) -> None:
-    said, cases, num_rows, parts, left = in_child("""
-writer = RunWriter(out, "x", {})
-writer.add_case(CaseEntry("a", "ok"), rows(10))
-limit(50_000)
-print(attempt(writer.add_case, CaseEntry("b", "ok"), rows(100_000)))
-run = load_run(writer.directory, partial=True)
-print([case["case"] for case in run.manifest["cases"]])
-print(len(run.layers))
-print(os.listdir(writer.directory / "parts"))
-writer.discard()
-print(os.listdir(out))
-""", str(tmp_path))
-    assert said.startswith("no space left while writing ")
-    assert (cases, num_rows, parts, left) == ("['a']", "10", "['layers-0000.parquet']", "[]")
-
-
-@pytest.mark.slow
-def test_no_space_for_the_tables_keeps_the_cases(tmp_path: Path) -> None:
-    said, num_rows = in_child("""
-writer = RunWriter(out, "x", {})
-for number in range(10):
-    writer.add_case(typed_entry({"case": str(number), "status": "ok"}), rows(1000))
-limit(100_000)
-print(attempt(writer.close, "complete"))
-print(len(load_run(writer.directory, partial=True).layers))
-""", str(tmp_path))
-    assert said.startswith("no space left while writing ")
-    assert num_rows == "10000"
 
 
 def in_mount(tmp_path: Path, options: str, program: str) -> list[str]:
@@ -364,7 +346,8 @@ def in_mount(tmp_path: Path, options: str, program: str) -> list[str]:
 def test_a_disk_that_fills(tmp_path: Path) -> None:
     said, left = in_mount(tmp_path, "size=128k", """
 writer = RunWriter(out, "x", {})
-print(attempt(writer.add_case, CaseEntry("a", "ok"), rows(100_000)))
+rows = [{"layer": os.urandom(16).hex()} for _ in range(20_000)]
+print(attempt(writer.add_case, CaseEntry("a", "ok"), {"layers": rows}))
 writer.discard()
 print(os.listdir(out))
 """)
@@ -428,10 +411,10 @@ def test_text_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
 
 
 def test_text_that_does_not_fit_leaves_what_was_there(tmp_path: Path) -> None:
-    said, = in_child("from charact.core.files import write_text; limit(100)\n"
-                     "print(attempt(write_text, out / 'report.html', 'x' * 1000))", str(tmp_path))
-    assert said.startswith("no space left while writing ")
-    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "report.html").write_text("old")
+    with no_file_above(100), pytest.raises(UserError, match=NO_SPACE):
+        write_text(tmp_path / "report.html", "x" * 1000)
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("report.html", "old")]
 
 
 # Records that are not
