@@ -28,7 +28,7 @@ pytestmark = pytest.mark.clock
 MNIST = Path(__file__).parents[3] / "shared" / "data" / "mnist"
 WIKITEXT = MNIST.parent / "wikitext-2"
 # Epochs of about a second, with dropout, which must be drawn alike again.
-SMALL = ["seq2seq", "--input-sizes", "3", "--epochs", "3", "--synthetic", "vocabulary=30", "--batch-sizes", "256",
+SMALL = ["seq2seq", "--input-sizes", "3", "--epochs", "2", "--synthetic", "vocabulary=30", "--batch-sizes", "256",
          "--threads", "1"]
 CASE = "seq2seq-3-b256-train-fp32-cpu"
 
@@ -45,10 +45,10 @@ def flushed_epochs(directory: Path) -> int:
     return 0
 
 
-def interrupted(server: Server, cwd: Path, number: signal.Signals, epochs: int = 1) -> Done:
-    """What a training left that was sent a signal in the epoch after so many."""
+def interrupted(server: Server, cwd: Path, number: signal.Signals) -> Done:
+    """What a training left that was sent a signal in its second epoch."""
     child = server.start("train", *SMALL, cwd=cwd)
-    child.until(lambda: flushed_epochs(cwd) >= epochs)
+    child.until(lambda: flushed_epochs(cwd) >= 1)
     time.sleep(0.3)
     child.kill(number)
     return child.wait()
@@ -140,12 +140,12 @@ class TestAFinishedRun:
         self, unbroken: Unbroken,
     ) -> None:
         done, run = unbroken
-        progress = r"\[1/1\] \S+: epoch \d/3, training: \d+ of 40, .*"  # of what takes more than a second
+        progress = r"\[1/1\] \S+: epoch \d/2, training: \d+ of 40, .*"  # of what takes more than a second
         assert all(re.fullmatch(progress, line) for line in done.stderr.splitlines())
         lines = done.stdout.splitlines()
         number = r"[\d.e-]+"
-        for epoch in (1, 2, 3):
-            assert re.fullmatch(rf"epoch {epoch}/3  loss {number}  validation: loss {number}, "
+        for epoch in (1, 2):
+            assert re.fullmatch(rf"epoch {epoch}/2  loss {number}  validation: loss {number}, "
                                 rf"token accuracy {number}, bleu {number}  {number} s", lines[epoch - 1])
         assert f"Wrote runs/{run.path.name}" in done.stdout
 
@@ -154,11 +154,11 @@ class TestAFinishedRun:
         (entry,) = run.entries
         assert (entry.case, entry.status) == (CASE, "ok")
         facts = entry.passes.training
-        assert (facts.num_epochs, facts.num_train_samples, facts.num_valid_samples) == (3, 10_000, 1_000)
+        assert (facts.num_epochs, facts.num_train_samples, facts.num_valid_samples) == (2, 10_000, 1_000)
         metrics = run.metrics.groupby("stage")["metric"].unique().map(list)
         assert metrics["training"] == ["loss", "token_accuracy"]
         assert metrics["validation"] == ["loss", "token_accuracy", "bleu"]
-        assert len(run.metrics) == 5 * 3
+        assert len(run.metrics) == 5 * 2
         training = run.stages[run.stages["stage"] == "training"]
         assert set(training["phase"]) == {"data", "forward", "loss", "backward", "update", "other"}
         assert set(training["num_iterations"]) == {40}
@@ -188,7 +188,7 @@ class TestGoingOn:
         assert (entry.status, entry.passes.training.num_epochs) == ("running", 1)
 
         done = here("train", "--resume", str(partial(directory)), cwd=directory, status=0)
-        assert [line.split()[1] for line in done.stdout.splitlines() if line.startswith("epoch ")] == ["2/3", "3/3"]
+        assert [line.split()[1] for line in done.stdout.splitlines() if line.startswith("epoch ")] == ["2/2"]
         assert_same(only_record(directory), unbroken[1])
         assert only_record(directory).entries[0].passes.training.num_resumed == 1
 
@@ -196,7 +196,7 @@ class TestGoingOn:
     def test_ctrl_c_keeps_whole_epochs_and_says_how_to_go_on(
         self, tmp_path: Path, unbroken: Unbroken, here: Here, server: Server,
     ) -> None:
-        done = interrupted(server, tmp_path, signal.SIGINT, epochs=2)
+        done = interrupted(server, tmp_path, signal.SIGINT)
         stderr = done.error
         assert done.status == 130, stderr
         assert stderr.count("\n") == 1
@@ -225,7 +225,7 @@ class TestGoingOn:
         shutil.copytree(unbroken[1].path, hidden)
         here("train", "--resume", str(hidden), "-q", cwd=tmp_path, status=0)
         assert (run / "report.html").is_file()
-        assert len(only_record(tmp_path).metrics) == 15
+        assert len(only_record(tmp_path).metrics) == 10
 
     def test_a_damaged_checkpoint_is_one_line_and_is_kept(self, killed: Path, tmp_path: Path, here: Here) -> None:
         directory = copy_of(killed, tmp_path)
