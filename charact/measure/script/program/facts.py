@@ -71,7 +71,7 @@ def _settings(log: EventLog) -> ProgramSettings | None:
     if process is None:
         return None
     inner = {part for facts in log.owners.values() if facts["kind"] == "model" for part in facts.get("parts", ())}
-    models = [_model(log, owner) for owner, facts in log.owners.items() if facts["kind"] == "model"
+    models = [owner for owner, facts in log.owners.items() if facts["kind"] == "model"
               and "settings" in facts and log.totals.calls[owner] and owner not in inner]
     optimizers = [{"name": log.name(owner), "class": facts["class"], **facts["settings"],
                    "models": [log.name(model) for model in facts["models"] if model in log.owners]}
@@ -80,8 +80,9 @@ def _settings(log: EventLog) -> ProgramSettings | None:
     num_backwards = backwards.get("total") or None
     return msgspec.convert({
         **process, "anomaly_frac": num_backwards and min(1.0, backwards["anomalous"] / num_backwards),
-        "num_backwards": num_backwards, "create_graph": backwards.get("create_graph"), "models": models[:_MOST],
-        "optimizers": optimizers[:_MOST], "loaders": _loaders(log)[:_MOST]}, ProgramSettings)
+        "num_backwards": num_backwards, "create_graph": backwards.get("create_graph"),
+        "models": [_model(log, owner) for owner in models[:_MOST]], "optimizers": optimizers[:_MOST],
+        "loaders": _loaders(log)[:_MOST]}, ProgramSettings)
 
 
 def _model(log: EventLog, owner: int) -> dict[str, Any]:
@@ -108,10 +109,10 @@ def _loaders(log: EventLog) -> list[dict[str, Any]]:
             groups.append((note["settings"], {note["loader"]}))
         else:
             group.add(note["loader"])
-    worker_fetch_ns = {row[0]: row[1] for row in log.rows("worker fetch")}
+    every_start, worker_fetch_ns = _starts(log), {row[0]: row[1] for row in log.rows("worker fetch")}
     entries = []
     for settings, numbers in groups:
-        starts = [start for start in _starts(log) if start.loader in numbers]
+        starts = [start for start in every_start if start.loader in numbers]
         iterators = {start.owner for start in starts}
         wait_ns = sum(start.ready_ns - start.begin_ns for start in starts) + sum(
             log.totals.fetch_ns[owner] for owner in iterators)

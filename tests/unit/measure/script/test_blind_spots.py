@@ -1,5 +1,7 @@
 """What the record says that it could not see."""
 
+from typing import Any
+
 import pytest
 
 from charact.core.timeline import Interval, Iteration
@@ -22,6 +24,11 @@ from charact.measure.script.spans.frame_samples import Samples
 from charact.measure.script.spans.recorder import Kind, Slice
 
 MODEL, NONE = 1, 0
+
+
+def spots_of(iterations: list[Iteration], *, compiled_whole: bool = False, full: bool = False,
+             any_loader: bool = True, **more: Any) -> list[str]:
+    return blind_spots(iterations, compiled_whole=compiled_whole, full=full, any_loader=any_loader, **more)
 
 
 def iteration(*phases: tuple[str, int], training: bool = True) -> Iteration:
@@ -48,11 +55,11 @@ FULLY = [("forward", MODEL)] * 5 + [("backward", NONE)] * 4 + [("update", NONE)]
 ])  # fmt: skip
 def test_of_a_training(phases: list[tuple[str, int]], compiled_whole: bool, spots: list[str]) -> None:
     iterations = [iteration(*phases)] * 3
-    assert blind_spots(iterations, compiled_whole=compiled_whole, full=False, any_loader=False) == spots
+    assert spots_of(iterations, compiled_whole=compiled_whole, any_loader=False) == spots
 
 
 def test_a_loader_that_was_used_elsewhere() -> None:
-    assert blind_spots([iteration(*PLAIN[1:])], compiled_whole=False, full=False, any_loader=True) == [NO_FETCH]
+    assert spots_of([iteration(*PLAIN[1:])]) == [NO_FETCH]
 
 
 @pytest.mark.parametrize(("gap_ns", "said"), [(2, False), (3, True)])
@@ -61,14 +68,14 @@ def test_work_between_phases(place: int, gap_ns: int, said: bool) -> None:
     names = ("data", "forward", "loss", "backward", "update")
     intervals = [Interval(name, 20 * index + (gap_ns if index == place + 1 else 0), 20 * index + 20, NONE)
                  for index, name in enumerate(names)]
-    spots = blind_spots([Iteration(0, 100, intervals)], compiled_whole=False, full=False, any_loader=True)
+    spots = spots_of([Iteration(0, 100, intervals)])
     assert spots == ([f"{BETWEEN.format('3.0 %', names[place], names[place + 1])}: {NAME_IT}"] if said else [])
 
 
 @pytest.mark.parametrize(("gap_ns", "said"), [(2, False), (3, True)])
 def test_work_at_the_end(gap_ns: int, said: bool) -> None:
     intervals = [Interval("data", 0, 50, NONE), Interval("update", 50, 100 - gap_ns, NONE)]
-    spots = blind_spots([Iteration(0, 100, intervals)], compiled_whole=False, full=False, any_loader=True)
+    spots = spots_of([Iteration(0, 100, intervals)])
     assert spots == ([f"{AT_END.format('3.0 %', 'update')}: {NAME_IT}"] if said else [])
 
 
@@ -77,17 +84,17 @@ def test_waiting_for_a_device_that_computes_is_no_gap(device_begin_ns: int, said
     """The host launches an update until 20 ns and waits until 90 ns, to print a loss."""
     intervals = [Interval("update", 0, 20, NONE, start_device_ns=0, end_device_ns=30),
                  Interval("data", 90, 100, NONE, start_device_ns=device_begin_ns, end_device_ns=100)]
-    spots = blind_spots([Iteration(0, 100, intervals, 0, 100)], compiled_whole=False, full=False, any_loader=True)
+    spots = spots_of([Iteration(0, 100, intervals, 0, 100)])
     assert spots == ([f"{BETWEEN.format('20.0 %', 'update', 'data')}: {NAME_IT}"] if said else [])
 
 
 def test_work_at_the_end_may_create_the_next_batch_unless_its_line_is_known() -> None:
     iterations = [Iteration(begin, begin + 100, [Interval("forward", begin, begin + 50, MODEL)])
                   for begin in range(0, 1000, 100)]
-    assert blind_spots(iterations, compiled_whole=False, full=False, any_loader=True, samples=Samples()) == [BY_HAND]
+    assert spots_of(iterations, samples=Samples()) == [BY_HAND]
     samples = Samples([{"places": [["a.py:1", "f", None]],
                         "samples": [[100 * number + 70, 0] for number in range(5)]}])
-    assert blind_spots(iterations, compiled_whole=False, full=False, any_loader=True, samples=samples) == [
+    assert spots_of(iterations, samples=samples) == [
         BY_HAND, f"{AT_END.format('50.0 %', 'forward')}: most of it is in a.py:1 in f"]
 
 
@@ -96,7 +103,7 @@ def test_much_time_in_many_places_is_said_together() -> None:
     for gap_ns, said in ((1, True), (0, False)):
         intervals = [Interval(name, 100 * index, 100 * index + 100 - 10 * gap_ns, NONE)
                      for index, name in enumerate(names)]
-        spots = blind_spots([Iteration(0, 700, intervals)], compiled_whole=False, full=False, any_loader=True)
+        spots = spots_of([Iteration(0, 700, intervals)])
         assert spots == ([f"{SCATTERED.format('10.0 %')}: {NAME_IT}"] if said else [])
 
 
@@ -109,7 +116,7 @@ def test_work_between_phases_is_named_where_it_was_sampled(num_samples: int, adv
     samples = Samples([{
         "places": [["a.py:1", "f", None], ["b.py:2", "g", None]],
         "samples": [*([100 * number + 49, 0] for number in range(num_samples)), *([[39, 1]] * 20)]}])
-    spots = blind_spots(iterations, compiled_whole=False, full=False, any_loader=True, samples=samples)
+    spots = spots_of(iterations, samples=samples)
     assert spots == [f"10.0 % of a typical iteration lies between data and forward, and counts as other: {advice}"]
 
 
@@ -118,7 +125,7 @@ def test_work_between_phases_that_is_rare_is_not_called_typical() -> None:
     late = Iteration(100, 1000, [Interval("data", 100, 150, NONE), Interval("forward", 950, 1000, MODEL)])
     for iterations, said in (([usual] * 3, None), ([usual, usual, late], SCATTERED.format("72.7 %")),
                              ([usual, late, late], BETWEEN.format("88.9 %", "data", "forward"))):
-        spots = blind_spots(iterations, compiled_whole=False, full=False, any_loader=True)
+        spots = spots_of(iterations)
         assert spots == ([f"{said}: {NAME_IT}"] if said else [])
 
 
@@ -129,13 +136,13 @@ def test_predictions_from_which_the_training_may_learn(num_after_predictions: in
                  for begin in (50, 150, 250)]
     predictions = [Iteration(one.start_ns - 50, one.start_ns, [Interval(phase, 0, 1, MODEL)], training=False)
                    for one in trainings[:num_after_predictions]]
-    spots = blind_spots(trainings, compiled_whole=False, full=False, any_loader=True, inferences=predictions)
+    spots = spots_of(trainings, inferences=predictions)
     assert spots == ([PREDICTED] if said else [])
 
 
 def test_of_predictions_only_that_there_was_no_room_for_more() -> None:
     predictions = [iteration(("forward", NONE), training=False)]
-    assert blind_spots(predictions, compiled_whole=True, full=True, any_loader=False) == [FULL]
+    assert spots_of(predictions, compiled_whole=True, full=True, any_loader=False) == [FULL]
 
 
 @pytest.mark.parametrize(("before", "is_whole"), [([], True), ([True], True), ([False], False), ([False, True], True)])
