@@ -11,22 +11,12 @@ TORCHRUN = {
 SLURM = {"SLURM_PROCID": "5", "SLURM_LOCALID": "1", "SLURM_NTASKS": "6", "SLURM_JOB_ID": "77", "SLURM_STEP_ID": "0"}
 
 
-def test_torchrun() -> None:
-    identity = rank_identity(TORCHRUN)
+@pytest.mark.parametrize(("environment", "expected"), [
+    (TORCHRUN, (3, 1, 4, "torchrun")), (SLURM, (5, 1, 6, "slurm")), (SLURM | TORCHRUN, (3, 1, 4, "torchrun"))])
+def test_the_launcher_names_the_rank(environment: dict[str, str], expected: tuple[int, int, int, str]) -> None:
+    identity = rank_identity(environment)
     assert identity is not None
-    assert (identity.rank, identity.local_rank, identity.world_size, identity.launcher) == (3, 1, 4, "torchrun")
-
-
-def test_slurm() -> None:
-    identity = rank_identity(SLURM)
-    assert identity is not None
-    assert (identity.rank, identity.local_rank, identity.world_size, identity.launcher) == (5, 1, 6, "slurm")
-
-
-def test_torchrun_inside_a_step_of_slurm_counts() -> None:
-    identity = rank_identity(SLURM | TORCHRUN)
-    assert identity is not None
-    assert identity.rank == 3
+    assert (identity.rank, identity.local_rank, identity.world_size, identity.launcher) == expected
 
 
 @pytest.mark.parametrize("environment", [

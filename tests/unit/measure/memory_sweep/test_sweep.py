@@ -3,24 +3,21 @@
 import os
 import signal
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.notes import Notes
+from support.recording import recorded
 from support.small import TwoLayers, small_case
 from torch import Tensor, nn
 
-from charact import load_run
 from charact.execution.case import Case
-from charact.execution.interrupt import Interrupt
 from charact.measure.memory_estimate.target_devices import target_of_memory
 from charact.measure.memory_sweep.largest_fit import FitPlan, run_fits
 from charact.measure.memory_sweep.sweep import MemoryPlan, run_memory_cases
 from charact.record.reader import Run
-from charact.record.writer import RunWriter
 
 MIB = 2**20
 AMPLE, TIGHT = target_of_memory(1000 * MIB, "cpu"), target_of_memory(1_700_000, "cpu")
@@ -49,20 +46,13 @@ class Pairs(TwoLayers):
         return model(batch[0])
 
 
-def kept(tmp_path: Path, run: Callable[[RunWriter, Interrupt], None]) -> Run:
-    writer = RunWriter(tmp_path, "test", {"machine": {}, "software": {}, "options": {}})
-    with Interrupt() as interrupt:
-        run(writer, interrupt)
-    writer.close("complete")
-    return load_run(writer.publish())
-
-
 def looked_at(tmp_path: Path, cases: list[Case], plan: MemoryPlan, notes: Notes | None = None) -> Run:
-    return kept(tmp_path, lambda writer, interrupt: run_memory_cases(cases, plan, writer, notes or Notes(), interrupt))
+    return recorded(tmp_path, lambda writer, interrupt: run_memory_cases(
+        cases, plan, writer, notes or Notes(), interrupt))
 
 
 def searched(tmp_path: Path, case: Case, plan: FitPlan) -> tuple[dict[str, Any], Run]:
-    run = kept(tmp_path, lambda writer, interrupt: run_fits([case], plan, writer, Notes(), interrupt))
+    run = recorded(tmp_path, lambda writer, interrupt: run_fits([case], plan, writer, Notes(), interrupt))
     (row,) = run.table("fits").astype(object).where(run.table("fits").notna(), None).to_dict("records")
     return row, run
 

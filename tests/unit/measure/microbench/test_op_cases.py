@@ -10,14 +10,12 @@ import pytest
 import torch
 from support.cpu_kernels import needs_int8
 from support.notes import Notes
+from support.recording import recorded
 
-from charact import load_run
-from charact.execution.interrupt import Interrupt
 from charact.measure.microbench.cases import OperationCase, operation_cases, run_operations
 from charact.measure.passes.timing import StopRule
 from charact.ops import Problem, parse_problem
 from charact.record.reader import Run
-from charact.record.writer import RunWriter
 
 CPU = torch.device("cpu")
 RULE = StopRule(max_iterations=6, max_seconds=1.0)
@@ -26,11 +24,8 @@ TOO_LARGE = "gemm:1000000x1000000x1000000"
 
 
 def run(tmp_path: Path, cases: list[OperationCase], notes: Notes | None = None, *, hot: bool = False) -> Run:
-    writer = RunWriter(tmp_path, "test", {"machine": {}, "software": {}, "options": {}})
-    with Interrupt() as interrupt:
-        run_operations(cases, RULE, writer, notes or Notes(), interrupt, hot=hot)
-    writer.close("complete")
-    return load_run(writer.publish())
+    return recorded(tmp_path, lambda writer, interrupt: run_operations(
+        cases, RULE, writer, notes or Notes(), interrupt, hot=hot))
 
 
 def cases_of(*texts: str, precisions: tuple[str, ...] = ("fp32",), **place: Any) -> list[OperationCase]:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from support.notes import Notes
+from support.recording import recorded
 from support.small import TwoLayers, small_case
 from support.sources import Made, break_down
 
@@ -36,11 +37,8 @@ RULE = StopRule(max_iterations=6, max_seconds=1.0)
 
 
 def run(tmp_path: Path, cases: list[Any], notes: Notes | None = None, sources: Sequence[Any] = ()) -> Run:
-    writer = RunWriter(tmp_path, "test", {"machine": {}, "software": {}, "options": {}})
-    with Interrupt() as interrupt:
-        run_cases(cases, RULE, writer, notes or Notes(), interrupt, sources)
-    writer.close("complete")
-    return load_run(writer.publish())
+    return recorded(tmp_path, lambda writer, interrupt: run_cases(
+        cases, RULE, writer, notes or Notes(), interrupt, sources))
 
 
 def test_every_pass_leaves_its_table(tmp_path: Path) -> None:

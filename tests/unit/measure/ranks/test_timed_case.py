@@ -8,19 +8,18 @@ import msgspec
 import pytest
 import torch
 import torch.distributed as dist
+from support import recording
 from support.sleeping_ranks import SleepingRanks
 from support.small import WIDTH, small_case
 
 from charact.analysis.ranks.scaling import CAUSES, scaling
 from charact.core.observer import Observer
-from charact.execution.interrupt import Interrupt
 from charact.measure.passes.timing import StopRule
 from charact.measure.ranks.timed_case import RankTiming, run_rank_cases, time_on_ranks, time_rank
 from charact.measure.script.ranks.collectives import enable_flight_recorder
 from charact.record.manifest_passes import CollectivesPass
-from charact.record.reader import Run, load_run
+from charact.record.reader import Run
 from charact.record.schema import PHASES
-from charact.record.writer import RunWriter
 
 RULE = StopRule(0.0, 10, 60.0)
 
@@ -28,11 +27,8 @@ RULE = StopRule(0.0, 10, 60.0)
 def recorded(out: Path, workload: SleepingRanks, ranks: list[tuple[str | None, int]], *batch_sizes: int) -> Run:
     cases = [replace(small_case("train", batch_size=size, workload=workload), parallel=name, num_ranks=number)
              for size in batch_sizes for name, number in ranks]
-    writer = RunWriter(out, "ranks", {})
-    with Interrupt() as interrupt:
-        run_rank_cases(cases, RULE, 1, writer, Observer(), interrupt)
-    writer.close("complete")
-    return load_run(writer.publish())
+    return recording.recorded(out, lambda writer, interrupt: run_rank_cases(
+        cases, RULE, 1, writer, Observer(), interrupt))
 
 
 @pytest.mark.slow

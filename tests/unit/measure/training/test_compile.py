@@ -13,22 +13,20 @@ from unittest.mock import Mock
 import pytest
 import torch
 from support.notes import Notes
+from support.recording import recorded
 from support.small import TwoLayers, small_case
 from torch import nn
 from torch._inductor import config as inductor_config
 
-from charact import load_run
 from charact.analysis.training.stages import training_summary
 from charact.datasets._common.request import DataRequest
 from charact.execution.case import Case
-from charact.execution.interrupt import Interrupt
 from charact.measure.passes.runner import run_cases
 from charact.measure.passes.timing import StopRule
 from charact.measure.training.infer_case import InferencePlan, infer_cases
 from charact.measure.training.plan import Training
 from charact.measure.training.train_case import train_cases
 from charact.record.reader import Run
-from charact.record.writer import RunWriter
 from charact.workload.registry import find_workload
 
 pytestmark = [
@@ -56,11 +54,8 @@ def uncompiled() -> Iterator[None]:
 
 
 def run(tmp_path: Path, cases: list[Case]) -> Run:
-    writer = RunWriter(tmp_path, "compile", {"machine": {}, "software": {}, "options": {}})
-    with Interrupt() as interrupt:
-        run_cases(cases, StopRule(max_iterations=6, max_seconds=1.0), writer, Notes(), interrupt)
-    writer.close("complete")
-    return load_run(writer.publish())
+    rule = StopRule(max_iterations=6, max_seconds=1.0)
+    return recorded(tmp_path, lambda writer, interrupt: run_cases(cases, rule, writer, Notes(), interrupt))
 
 
 @pytest.fixture(scope="module", params=["train", pytest.param("infer", marks=pytest.mark.slow)])
@@ -123,28 +118,20 @@ def test_a_prediction_of_a_compiled_model_tells_its_compilation_apart(
         tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Tracing is compilation enough; code in C++ takes seconds for each shape.
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
-    writer = RunWriter(tmp_path, "compile", {"machine": {}, "software": {}, "options": {}})
-    with Interrupt() as interrupt:
-        infer_cases([small_case("infer", batch_size=100, compiled=True)], InferencePlan(num_warm_loads=1), writer,
-                    Notes(), interrupt)
-    (case,) = writer.manifest["cases"]
-    assert case["status"] == "ok", case["reason"]
-    writer.close("complete")
-    walls_s = load_run(writer.publish()).iterations.groupby("iteration")["host_s"].sum()
+    cases, plan = [small_case("infer", batch_size=100, compiled=True)], InferencePlan(num_warm_loads=1)
+    record = recorded(tmp_path, lambda writer, interrupt: infer_cases(cases, plan, writer, Notes(), interrupt))
+    (entry,) = record.entries
+    assert entry.status == "ok", entry.reason
+    walls_s = record.iterations.groupby("iteration")["host_s"].sum()
     assert len(walls_s) == 3  # the last one of 56 samples, a shape of its own
-    assert case["passes"]["inference"]["compile_s"] > 5 * walls_s.max()
+    assert entry.passes.inference.compile_s > 5 * walls_s.max()
 
 
 @pytest.mark.slow
 def test_a_training_of_a_compiled_model_tells_what_part_of_it_was_compilation(tmp_path: Path) -> None:
-    writer = RunWriter(tmp_path, "compile", {"machine": {}, "software": {}, "options": {}})
     training = Training(small_case("train", batch_size=100, compiled=True), 2, validation="valid")
-    with Interrupt() as interrupt:
-        train_cases([training], writer, Mock(), interrupt)
-    (case,) = writer.manifest["cases"]
-    assert case["status"] == "ok", case["reason"]
-    writer.close("complete")
-    run = load_run(writer.publish())
+    run = recorded(tmp_path, lambda writer, interrupt: train_cases([training], writer, Mock(), interrupt))
+    assert run.entries[0].status == "ok", run.entries[0].reason
     walls_s = run.stages.groupby(["number", "stage"])["host_s"].sum()
     # Training and validation compile for themselves, and again for the last batch, which is smaller; epoch 2 does not.
     compiling = walls_s[1, "training"] + walls_s[1, "validation"] - walls_s[2, "training"] - walls_s[2, "validation"]

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 import torch
 from support.notes import Notes
+from support.recording import recorded
 from support.sleeper import Sleeper, slept
 from support.small import TwoLayers, small_case
 from torch import nn
 
-from charact import load_run
 from charact.core.errors import UserError
 from charact.core.timeline import iteration_rows
 from charact.execution.batches import Batches
@@ -89,11 +89,7 @@ class Judged(TwoLayers):
 
 
 def run(tmp_path: Path, cases: list[Case], plan: InferencePlan, notes: Notes | None = None) -> Run:
-    writer = RunWriter(tmp_path, "test", {"machine": {}, "software": {}, "options": {}})
-    with Interrupt() as interrupt:
-        infer_cases(cases, plan, writer, notes or Notes(), interrupt)
-    writer.close("complete")
-    return load_run(writer.publish())
+    return recorded(tmp_path, lambda writer, interrupt: infer_cases(cases, plan, writer, notes or Notes(), interrupt))
 
 
 def saved(workload: TwoLayers, path: Path, seed: int = 7) -> nn.Module:
