@@ -65,12 +65,9 @@ class MemoryCurve:
 
     @classmethod
     def of(cls, blocks: Iterable[Block], places: Iterable[Place], keys: Iterable[Key] = ()) -> "MemoryCurve":
-        """Return the bytes of blocks at places.
+        """Return the bytes of blocks at places, which may be in any order.
 
-        Args:
-            blocks: those without a birth are in use from the beginning.
-            places: in any order.
-            keys: categories and origins that every snapshot has, also with 0 bytes.
+        Blocks without a birth are in use from the beginning. Every snapshot has all `keys`, also with 0 bytes.
         """
         changes: list[tuple[float, Key, int]] = []
         for block in blocks:

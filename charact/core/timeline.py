@@ -143,9 +143,7 @@ def iteration_rows(iterations: Iterable[Iteration], part_of: Callable[[Interval]
                    ) -> list[dict[str, Any]]:
     """Return rows of the table `iterations`: one per phase and part, and `other` for the remaining time.
 
-    Args:
-        iterations: in order.
-        part_of: returns the name of an interval's part of its phase; None if the phase has no parts.
+    `part_of` returns the name of an interval's part of its phase; None if the phase has no parts.
     """
     def key(interval: Interval) -> tuple[str, str | None]:
         return interval.phase, part_of(interval)

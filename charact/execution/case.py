@@ -66,11 +66,7 @@ class Case:
         return self.workload.dataset(self.input_size, replace(self.data, batch_size=self.batch_size))
 
     def check(self, *, here: bool = True) -> None:
-        """Check that the case can run, before anything is written.
-
-        Args:
-            here: whether the device is on this machine; the capabilities of others are not checked.
-        """
+        """Check that the case can run, before anything is written; not what a device can do that is not `here`."""
         self.check_size()
         if (here or self.device.type == "cpu") and (reason := unsupported_reason(self.precision, self.device)):
             raise UserError(reason)

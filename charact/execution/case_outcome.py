@@ -43,11 +43,7 @@ def one_line(error: BaseException, precision: str | None = None) -> str:
     """Return an error as one line: its type, except of `UserError`, and the first line of its message.
 
     Where that line ends with a colon, as in "backend='inductor' raised:", the line that follows is added, and of a C++
-    compiler its first error. A missing kernel is reported as such.
-
-    Args:
-        error: the error.
-        precision: precision of the case that raised it, if known.
+    compiler its first error. A kernel that the case's precision lacks is reported as such.
     """
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [""]
     first = " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]

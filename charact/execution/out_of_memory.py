@@ -46,11 +46,8 @@ def host_memory_guard(device: torch.device | None = None) -> Iterator[None]:
     """Limit the growth of this process's data to the memory that is free now.
 
     Linux overcommits memory and later kills the process that uses it, which would lose the record. With a limit the
-    allocation raises an error instead. Child processes inherit it.
-
-    Args:
-        device: of the work in the block. CUDA is started before the limit is set, since it reserves more address space
-            than it uses.
+    allocation raises an error instead. Child processes inherit it. CUDA is started before the limit is set, since it
+    reserves more address space than it uses.
     """
     if device is not None and device.type == "cuda":
         torch.zeros(1, device=device)

@@ -34,9 +34,8 @@ class Outline:
 def outline(path: Path, most_bytes: int) -> Any:
     """Return the structure of a file, with an `Outline` in place of each tensor; reads no tensor.
 
-    Args:
-        path: the file; one that ends in `.safetensors` is in that format, others in that of `torch.save`.
-        most_bytes: limit of the file's size, unless the user sets another.
+    Files that end in `.safetensors` are in that format, others in that of `torch.save`. `most_bytes` is the limit of
+    the file's size, unless the user sets another.
 
     Raises:
         DamagedFileError: the file is damaged, or has anything but dense tensors and plain values.

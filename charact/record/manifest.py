@@ -294,10 +294,7 @@ def _check_values(value: Any, depth: int = 0) -> None:
 def check_holds(manifest: dict[str, Any], run: Path, **wanted: tuple[str, ...]) -> None:
     """Raise an error if a manifest lacks facts that a command needs, or has a damaged case.
 
-    Args:
-        manifest: the run's manifest.
-        run: the run's directory, for the message.
-        wanted: names of the needed facts, by part of the manifest (such as `options`).
+    `wanted` has the names of the needed facts, by part of the manifest (such as `options`); `run` is for the message.
     """
     missing = [f"{part}.{name}" for part, names in wanted.items() for name in names if manifest[part].get(name) is None]
     if missing:

@@ -76,12 +76,7 @@ def presentable(run: Run) -> Run:
 
 
 def redacted(run: Run, *, anonymous: bool = False) -> Run:
-    """Return the record without secrets, which earlier versions recorded.
-
-    Args:
-        run: the record.
-        anonymous: also remove the names of the machine's owner.
-    """
+    """Return the record without secrets, which earlier versions recorded, and without names of its owner on request."""
     def change(column: str, texts: Sequence[str]) -> Sequence[str]:
         if anonymous:
             return redaction.anonymous_texts(texts, column, run.manifest)

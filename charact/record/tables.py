@@ -113,13 +113,7 @@ def read_parts(directory: Path, table: str, manifest: dict[str, Any]) -> pa.Tabl
 
 
 def read_table(path: Path, table: str, checksum_of_file: str | None = None, *, remedy: str = REMEDY) -> pa.Table:
-    """Read and check a table from a file.
-
-    Args:
-        path: the file.
-        table: one of `schema.TABLES`.
-        checksum_of_file: checksum from the manifest; None if it has none.
-        remedy: advice in the error message.
+    """Read and check a table of `schema.TABLES` from a file, by its checksum too if the manifest has one.
 
     Raises:
         UserError: the file cannot be read, was changed after it was written, or unpacks to more than the limit; or

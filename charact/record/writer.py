@@ -41,9 +41,7 @@ class RunWriter:
     def reopen(cls, directory: Path, held: int | None = None) -> Self:
         """Continue a run that was killed, possibly after all was written except `publish`.
 
-        Args:
-            directory: directory of the run.
-            held: descriptor of its lock, inherited from the parent process.
+        `held` is the descriptor of its lock, if the parent process has passed it on.
         """
         directory = directory.resolve()
         run = load_run(directory, partial=True)
