@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
@@ -179,18 +179,20 @@ class SweepDirectory:
             return not is_free
 
 
+def _recorded_cases(run: Path) -> list[dict[str, Any]]:
+    with reading(run / "run.json"):
+        cases: list[dict[str, Any]] = msgspec.json.decode((run / "run.json").read_bytes())["cases"]
+    return cases
+
+
 def succeeded(run: Path) -> bool:
     """Return whether a case of a published run ended well."""
-    with reading(run / "run.json"):
-        manifest = msgspec.json.decode((run / "run.json").read_bytes())
-    return any(entry.get("status") == "ok" for entry in manifest["cases"])
+    return any(entry.get("status") == "ok" for entry in _recorded_cases(run))
 
 
 def failure_of(run: Path) -> str:
     """Return the status and reason of the first case of a published run that failed; empty if none did."""
-    with reading(run / "run.json"):
-        manifest = msgspec.json.decode((run / "run.json").read_bytes())
-    failed = (entry for entry in manifest["cases"] if entry.get("status") != "ok")
+    failed = (entry for entry in _recorded_cases(run) if entry.get("status") != "ok")
     return next((": ".join(filter(None, (entry.get("status"), entry.get("reason")))) for entry in failed), "")
 
 
