@@ -64,7 +64,7 @@ def mean_interval_frac(values: Sequence[float]) -> float | None:
 
 
 @dataclass(frozen=True)
-class Line:
+class FittedLine:
     """A line through points: y = intercept + slope x.
 
     `errors` are the standard errors of slope and intercept, None through two points; `factor` times an error is the
@@ -77,7 +77,7 @@ class Line:
     factor: float = math.inf
 
 
-def fitted_line(xs: Sequence[float], ys: Sequence[float]) -> Line | None:
+def fitted_line(xs: Sequence[float], ys: Sequence[float]) -> FittedLine | None:
     """Return the least-squares line; None if the points have fewer than two different x.
 
     *Error*: the errors assume random scatter about a line. For curved data, they measure the deviation from a line.
@@ -91,11 +91,11 @@ def fitted_line(xs: Sequence[float], ys: Sequence[float]) -> Line | None:
     intercept = mean_y - slope * mean_x
     num_degrees = num_points - 2
     if num_degrees == 0:
-        return Line(slope, intercept)
+        return FittedLine(slope, intercept)
     squares = sum((y - intercept - slope * x) ** 2 for x, y in zip(xs, ys, strict=True))
     deviation = math.sqrt(squares / num_degrees)
     errors = deviation / math.sqrt(spread), deviation * math.sqrt(1 / num_points + mean_x**2 / spread)
-    return Line(slope, intercept, errors, student_factor(num_degrees))
+    return FittedLine(slope, intercept, errors, student_factor(num_degrees))
 
 
 def student_factor(num_degrees: int, confidence: float = 0.95) -> float:

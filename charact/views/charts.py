@@ -43,7 +43,7 @@ class Axis:
 
 
 @dataclass(frozen=True)
-class Line:
+class Curve:
     """A line through points, or points that no line connects; `low` and `high` are the ends of intervals of `y`."""
 
     x: Numbers
@@ -139,7 +139,7 @@ class Note:
     """Whether it may reach out of the chart."""
 
 
-Mark = Line | Area | Bar | Rule | Span | Note
+Mark = Curve | Area | Bar | Rule | Span | Note
 
 
 @dataclass(frozen=True)
@@ -153,7 +153,7 @@ class Chart:
     height_px: float = 240
     width_px: int = 440
     """With the default, text is readable on a phone, and two figures fit next to each other on a screen."""
-    key: Sequence[Line | Area] = ()
+    key: Sequence[Curve | Area] = ()
     """Samples of styles with their labels."""
 
 

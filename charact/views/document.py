@@ -39,7 +39,7 @@ class Part(NamedTuple):
     amount: str = ""
 
 
-class Bar(NamedTuple):
+class ShareBar(NamedTuple):
     """A stacked bar: what it divides, and its parts in order."""
 
     title: str
@@ -122,7 +122,7 @@ class Answer:
     more: str = ""
 
 
-Item: TypeAlias = Line | Bar | Lines | Numbers | Table | Chapter | Answer
+Item: TypeAlias = Line | ShareBar | Lines | Numbers | Table | Chapter | Answer
 """Content of a summary, in the order of reading."""
 
 
@@ -140,7 +140,7 @@ class Card:
     details: Sequence[str] = ()
     warnings: Sequence[str] = ()
     numbers: Sequence[Number] = ()
-    bars: Sequence[Bar] = ()
+    bars: Sequence[ShareBar] = ()
     meters: Sequence[Meter] = ()
     verdict: str = ""
     advice: Sequence[str] = ()
@@ -205,7 +205,7 @@ _WIDEST_SPARKLINE = 20
 
 
 def bar(title: str, rows: pd.DataFrame, name: str, color: Callable[[str], str], to_text: fmt.Formatter = fmt.seconds,
-        amount: str = "time_s") -> Bar:
+        amount: str = "time_s") -> ShareBar:
     """Return the bar of a frame with the column `share_frac`, a part a row.
 
     Args:
@@ -216,8 +216,9 @@ def bar(title: str, rows: pd.DataFrame, name: str, color: Callable[[str], str], 
         to_text: text of an amount.
         amount: column of the amounts.
     """
-    return Bar(title, [Part(str(getattr(row, name)).replace("_", " "), float(row.share_frac), color(getattr(row, name)),
-                            to_text(getattr(row, amount))) for row in fmt.rows(rows)])
+    return ShareBar(title, [
+        Part(str(getattr(row, name)).replace("_", " "), float(row.share_frac), color(getattr(row, name)),
+             to_text(getattr(row, amount))) for row in fmt.rows(rows)])
 
 
 def failure_line(case: str, status: str, reason: str) -> Line:

@@ -10,7 +10,7 @@ import pandas as pd
 
 from charact.analysis.common.cache import memoize
 from charact.analysis.memory.composition import memory_composition, peak_moments
-from charact.core.statistics import Line, fitted_line, student_probability
+from charact.core.statistics import FittedLine, fitted_line, student_probability
 from charact.record.reader import Run
 
 SERIES = ["workload", "variant", "mode", "batch_size", "precision", "device", "ranks"]
@@ -160,7 +160,7 @@ def _square(positions: list[float], peaks: list[float]) -> dict[str, Any] | None
             "fixed_bytes": fixed if fixed >= 0 else None, "residual_frac": _residual_frac(peaks, fits)}
 
 
-def _line_bytes(line: Line) -> dict[str, Any]:
+def _line_bytes(line: FittedLine) -> dict[str, Any]:
     assert line.errors is not None
     columns: dict[str, Any] = {}
     for name, value, exact in zip(("slope", "fixed"), (line.slope, line.intercept), line.errors, strict=True):

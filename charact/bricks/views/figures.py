@@ -13,7 +13,7 @@ from charact.views.charts import (
     Axis,
     Bar,
     Chart,
-    Line,
+    Curve,
     Mark,
     Note,
     Rule,
@@ -43,11 +43,11 @@ def against_measured(rows: pd.DataFrame, colors: dict[str, str]) -> Chart:
     corners = [low, low / (1 - BAND_FRAC), high / (1 + BAND_FRAC), high]
     marks: list[Mark] = [Area(corners, [max((1 - BAND_FRAC) * at, low) for at in corners],
                               [min((1 + BAND_FRAC) * at, high) for at in corners], TRACK),
-                         Line([low, high], [low, high], FAINT, width=1)]
+                         Curve([low, high], [low, high], FAINT, width=1)]
     for strategy, of_strategy in rows.groupby("strategy", sort=False):
         texts = [f"{row.case}\nmeasured {fmt.seconds(row.measured_s)}, constructed {fmt.seconds(row.latency_s)}"
                  for row in fmt.rows(of_strategy)]
-        marks.append(Line(of_strategy["measured_s"], of_strategy["latency_s"], colors[str(strategy)], NOT_CONNECTED,
+        marks.append(Curve(of_strategy["measured_s"], of_strategy["latency_s"], colors[str(strategy)], NOT_CONNECTED,
                           marker="o", size=6, edge="white", low=of_strategy["low_s"], high=of_strategy["high_s"],
                           texts=texts))
     x, y = (Axis(label, None, low, high, log=True, text=fmt.seconds) for label in ("measured", "constructed"))
@@ -92,7 +92,7 @@ def normalized(rows: pd.DataFrame, kinds: str, colors: dict[str, str], means: di
     marks += [Rule(mean, colors[kind], DASHED, 1.4, "x") for kind, mean in means.items()]
     for kind, of_kind in rows.groupby(kinds, sort=False):
         texts = [f"{row.case}\n{kind}: {row.normalized:.3g}" for row in fmt.rows(of_kind)]
-        marks.append(Line(of_kind["normalized"], of_kind["case"].map(names.index), colors[str(kind)], NOT_CONNECTED,
+        marks.append(Curve(of_kind["normalized"], of_kind["case"].map(names.index), colors[str(kind)], NOT_CONNECTED,
                           marker="o", size=6, edge="white", texts=texts))
     axis = Axis("constructed / measured (dashed: geometric mean)", None, min(ends) / margin, max(ends) * margin,
                 log=True, text=lambda value: f"{value:.3g}")
@@ -122,7 +122,7 @@ def work(bricks: pd.DataFrame) -> Chart:
     """Return the FLOP of each brick against its time."""
     bricks = bricks[bricks["flop"] > 0].head(NUM_POINTS)
     marks = [
-        Line(rows["flop"], rows["time_s"], palette.operator_type(str(kind)), NOT_CONNECTED, marker="o", edge="white",
+        Curve(rows["flop"], rows["time_s"], palette.operator_type(str(kind)), NOT_CONNECTED, marker="o", edge="white",
              texts=[f"{kind}: {fmt.seconds(row.time_s)}, {fmt.num_flop(row.flop)}" for row in fmt.rows(rows)])
         for kind, rows in bricks.groupby("operator_type", sort=False)
     ]  # fmt: skip

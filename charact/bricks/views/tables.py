@@ -4,7 +4,7 @@ from typing import Any
 
 import pandas as pd
 
-from charact.views.document import Bar, Legend, bar
+from charact.views.document import Legend, ShareBar, bar
 from charact.views.tables import format as fmt
 from charact.views.tables import palette
 from charact.views.tables.model import Column, Table, share_column, table
@@ -24,7 +24,7 @@ def legend_of_types(rows: pd.DataFrame) -> Legend:
     return [(name, palette.operator_type(name)) for name in dict.fromkeys(rows["operator_type"].dropna().astype(str))]
 
 
-def bar_of_types(title: str, rows: pd.DataFrame) -> Bar:
+def bar_of_types(title: str, rows: pd.DataFrame) -> ShareBar:
     """Return the bar of operator types, from the times and shares of rows."""
     sums = rows.groupby("operator_type", sort=False, as_index=False)[["time_s", "share_frac"]].sum()
     return bar(title, sums, "operator_type", palette.operator_type)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import pandas as pd
 
 from charact.analysis.compare import Group
-from charact.views.document import Action, Answer, Bar, Chapter, Item, Line, Lines, Numbers
+from charact.views.document import Action, Answer, Chapter, Item, Line, Lines, Numbers, ShareBar
 from charact.views.tables import comparison_tables, difference_tables
 from charact.views.tables import format as fmt
 from charact.views.tables.gate_tables import gate_table, headline
@@ -45,7 +45,7 @@ def item_lines(item: Item) -> list[str]:
                                                   for line in _action_lines(number, action)), "", *more]
         case Line():
             return [f"- {escaped(item.text)}"] if item.text.strip() else []
-        case Bar():
+        case ShareBar():
             parts = "; ".join(f"{part.name} {part.amount}, {fmt.share(part.share_frac)}" for part in item.parts)
             return [f"- {escaped(f'{item.title}: {parts}')}"]
         case Lines():

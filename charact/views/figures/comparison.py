@@ -13,7 +13,7 @@ from charact.views.charts import (
     Axis,
     Bar,
     Chart,
-    Line,
+    Curve,
     Mark,
     Note,
     Rule,
@@ -44,7 +44,7 @@ def ratio_intervals(ratios: pd.DataFrame, colors: dict[str, str]) -> Chart:
     marks: list[Mark] = [Note(1, -_ROW_PX, "baseline", "center", size=10, color=FAINT)]
     for top, (case, of_case) in zip(range(0, num_cases * step, step), rows.groupby("case", sort=False), strict=True):
         marks += [Note(0, top - 2, str(case), of_width=True),
-                  Line([1, 1], [top + 3, top + 4 + num_sides * _ROW_PX], FAINT, width=1)]
+                  Curve([1, 1], [top + 3, top + 4 + num_sides * _ROW_PX], FAINT, width=1)]
         for y, row in enumerate(fmt.rows(of_case)):
             marks += _point(row, top + 14 + y * _ROW_PX, colors[row.side])
     ends = [1.0, *rows["ratio"], *rows["low"].dropna(), *rows["high"].dropna()]
@@ -58,8 +58,8 @@ def _point(row: Any, y: float, color: str) -> list[Mark]:
     text, interval = f"{row.side}: {row.ratio:.3g} times the baseline’s time", list[Mark]()
     if pd.notna(row.low):
         text += f", between {row.low:.3g} and {row.high:.3g}"
-        interval = [Line([row.low, row.high], [y, y], color, width=3, opacity=0.55)]
-    return [*interval, Line([row.ratio], [y], color, marker="o", size=7, texts=[text]),
+        interval = [Curve([row.low, row.high], [y, y], color, width=3, opacity=0.55)]
+    return [*interval, Curve([row.ratio], [y], color, marker="o", size=7, texts=[text]),
             Note(row.ratio, y, f"{row.ratio:.3g}", "center", "top", 9.5, FAINT, (0, -7))]
 
 
@@ -86,7 +86,7 @@ def waterfall(title: str, steps: pd.DataFrame, labels: tuple[str, str]) -> Chart
     for y, row in enumerate(fmt.rows(steps)):
         color = palette.SLOWER if row.delta_s > 0 else palette.FASTER
         marks += [Bar(y, row.start_s, row.delta_s, 0.36, color, text=f"{row.name}: {fmt.change(row.delta_s)}"),
-                  Line([row.end_s, row.end_s], [y, min(y + 1, num_steps - 0.7)], color, width=1),
+                  Curve([row.end_s, row.end_s], [y, min(y + 1, num_steps - 0.7)], color, width=1),
                   Note(0, y - 0.28, f"{row.name}  {fmt.change(row.delta_s)}", of_width=True, boxed=True)]
     return Chart(title, Axis("median iteration", "s", low - room_s, high + room_s),
                  Axis(low=num_steps + 0.1, high=-1.6, ticks=()), marks, 60 + _STEP_PX * (num_steps + 1))
@@ -104,9 +104,9 @@ def history(rows: pd.DataFrame, case: str, metric: str) -> Chart:
     texts = ["" if number % every else _run_text(metric, row) for number, row in enumerate(fmt.rows(known))]
     low, high = known["low"].fillna(known["value"]), known["high"].fillna(known["value"])
     marks: list[Mark] = [
-        Line(known.index, known["value"], palette.CASES[0], NOT_CONNECTED, marker="o", size=3.5, texts=texts,
+        Curve(known.index, known["value"], palette.CASES[0], NOT_CONNECTED, marker="o", size=3.5, texts=texts,
              low=np.minimum(low, known["value"]), high=np.maximum(high, known["value"])),
-        Line(known.index, known["level"], FAINT, steps="post"),
+        Curve(known.index, known["level"], FAINT, steps="post"),
         *(Rule(at - 0.5, palette.SLOWER, DASHED, 1, "x") for at in known.index[known["change_frac"].notna()])]
     named = np.unique(np.linspace(0, len(rows) - 1, min(_NUM_TICKS, len(rows))).round().astype(int))
     times = rows["started"].fillna("").astype(str)

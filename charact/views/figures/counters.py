@@ -17,7 +17,7 @@ from charact.views.charts import (
     Axis,
     Bar,
     Chart,
-    Line,
+    Curve,
     Mark,
     Note,
     Rule,
@@ -117,7 +117,7 @@ def _panel(base: int, counter: str, rows: pd.DataFrame) -> list[Mark]:
     ends = list(dict.fromkeys(counter_value(counter, value) for value in (low, high)))
     heading_at = base - _PANEL_FRAC - 0.07
     return [Rule(base, FAINT, width=0.6),
-            Line([0.0, *drawn["time_s"]], base - _PANEL_FRAC * values / top, width=1.2, steps="pre"),
-            Line(named["time_s"], base - _PANEL_FRAC * named["value"] / top, style="", texts=texts),
+            Curve([0.0, *drawn["time_s"]], base - _PANEL_FRAC * values / top, width=1.2, steps="pre"),
+            Curve(named["time_s"], base - _PANEL_FRAC * named["value"] / top, style="", texts=texts),
             Note(0.008, heading_at, counter_name(counter), size=10.5, of_width=True),
             Note(0.992, heading_at, " to ".join(ends), "right", size=10.5, of_width=True)]

@@ -13,7 +13,7 @@ from charact.views.charts import (
     Area,
     Axis,
     Chart,
-    Line,
+    Curve,
     Mark,
     Note,
     Rule,
@@ -34,9 +34,9 @@ _NAMED_FROM_FRAC = 0.1
 """Minimum share of the axis for the name of a phase."""
 _NUM_COLUMNS = 80
 """Maximum number of columns of a timeline that show their values on hover."""
-_PREDICTED = Line([], [], width=1.4, label="predicted")
+_PREDICTED = Curve([], [], width=1.4, label="predicted")
 _UNCERTAIN = Area([], 0, [], INK, 0.22, label="its uncertainty")
-_MEASURED = Line([], [], style=NOT_CONNECTED, marker="o", label="measured")
+_MEASURED = Curve([], [], style=NOT_CONNECTED, marker="o", label="measured")
 
 
 def at_peak(composition: pd.DataFrame) -> Chart:
@@ -61,14 +61,14 @@ def against_input(title: str, mode: str, rows: pd.DataFrame, limit_bytes: float 
     marks: list[Mark] = [
         Area(held.index, tops[name] - held[name], tops[name], palette.CATEGORIES[name], edge="white")
         for name in held.columns]
-    marks.append(Line(held.index, held.sum(axis="columns"), width=1.2, texts=[
+    marks.append(Curve(held.index, held.sum(axis="columns"), width=1.2, texts=[
         _held_text(f"predicted, {axis} {at:,.0f}", parts) for at, parts in held.iterrows()] if len(predicted) else ()))
     if len(predicted):
         band = predicted.drop_duplicates("num_positions").sort_values("num_positions")
         marks.append(Area(band["num_positions"], band["low_bytes"], band["high_bytes"], INK, _UNCERTAIN.opacity))
-        marks += [Line(dots.index, heights, palette.CATEGORIES[str(name)], NOT_CONNECTED, marker="o", size=4, edge=INK)
+        marks += [Curve(dots.index, heights, palette.CATEGORIES[str(name)], NOT_CONNECTED, marker="o", size=4, edge=INK)
                   for name, heights in dots.cumsum(axis="columns").items()]
-    marks.append(Line(dots.index, dots.sum(axis="columns"), style=NOT_CONNECTED, marker="o", texts=[
+    marks.append(Curve(dots.index, dots.sum(axis="columns"), style=NOT_CONNECTED, marker="o", texts=[
         _held_text(f"measured, {axis} {at:,.0f}", parts) for at, parts in dots.iterrows()]))
     if limit_bytes is not None and rows["high_bytes"].max() >= limit_bytes:
         marks.append(Rule(limit_bytes, _LIMIT, DASHED))
@@ -95,7 +95,7 @@ def ratios(title: str, rows: pd.DataFrame, colors: Mapping[str, str]) -> Chart:
     marks: list[Mark] = []
     for (label, method), group in rows.groupby(["label", "method"], sort=False):
         is_only = set(rows.loc[rows["label"] == label, "method"]) == {"measured"}
-        marks.append(Line(
+        marks.append(Curve(
             group["num_positions"], group["ratio"], colors[str(label)],
             SOLID if method == "predicted" or is_only else NOT_CONNECTED, marker="" if method == "predicted" else "o",
             texts=[f"{label}, {method}: {fmt.ratio(row.ratio)} at {row.num_positions:,.0f}"
@@ -126,7 +126,7 @@ def timeline(title: str, rows: pd.DataFrame) -> Chart:
         *_phase_bands(rows.drop_duplicates("at").set_index("at")["phase"].sort_index(), edges[-1]),
         *(Area(edges, 0, [*tops[name], tops[name].iloc[-1]], palette.CATEGORIES[name], steps="post")
           for name in reversed(tops.columns)),  # each covers the lower part of the one behind it
-        Line([at], [peak_bytes], marker="v", size=7),
+        Curve([at], [peak_bytes], marker="v", size=7),
         Note(at, peak_bytes, f"peak {fmt.num_bytes(peak_bytes)}", "right" if is_late else "left",
              offset=(-8 if is_late else 8, 4))]
     step = -(-len(held) // _NUM_COLUMNS)

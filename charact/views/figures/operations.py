@@ -14,7 +14,7 @@ from charact.views.charts import (
     TRACK,
     Axis,
     Chart,
-    Line,
+    Curve,
     Mark,
     Note,
     Rule,
@@ -79,15 +79,15 @@ def roofline_figure(title: str, points: pd.DataFrame, name: str, colors: Callabl
                  Axis("achieved (FLOP/s)", None, bottom, top, log=True, text=_flop), marks, _HEIGHT_PX)
 
 
-def _roof(peak: float, bandwidth: float, left: float, right: float, color: str, style: Style, width: float) -> Line:
+def _roof(peak: float, bandwidth: float, left: float, right: float, color: str, style: Style, width: float) -> Curve:
     ridge = peak / bandwidth
     inside = [ridge] if left < ridge < right else []
     intensities = [left, *inside, right]
-    return Line(intensities, [min(peak, bandwidth * at) for at in intensities], color, style, width)
+    return Curve(intensities, [min(peak, bandwidth * at) for at in intensities], color, style, width)
 
 
-def _dots(x: "pd.Series[float]", y: "pd.Series[float]", color: str, texts: Sequence[str]) -> Line:
-    return Line(x, y, color, NOT_CONNECTED, marker="o", size=8, edge="white", texts=texts)
+def _dots(x: "pd.Series[float]", y: "pd.Series[float]", color: str, texts: Sequence[str]) -> Curve:
+    return Curve(x, y, color, NOT_CONNECTED, marker="o", size=8, edge="white", texts=texts)
 
 
 def _flop(value: float) -> str:
@@ -119,7 +119,7 @@ def by_problem(title: str, times: pd.DataFrame) -> list[Chart]:
     column, unit = ("flop_per_s", "FLOP/s") if times["flop_per_s"].notna().any() else ("bytes_per_s", "B/s")
     names, marks = list(times["label"].unique()), list[Mark]()
     for y, (label, of_problem) in enumerate(times.groupby("label", sort=False)):
-        marks.append(Line([0, of_problem[column].max()], [y, y], TRACK, width=2))
+        marks.append(Curve([0, of_problem[column].max()], [y, y], TRACK, width=2))
         for direction, rows in of_problem.groupby("direction", sort=False):
             texts = [f"{label}, {fmt.DIRECTIONS[str(direction)]}: {fmt.quantity(unit)(rate)}" for rate in rows[column]]
             marks.append(_dots(rows[column], pd.Series(y, rows.index), palette.DIRECTIONS[str(direction)], texts))
@@ -135,7 +135,7 @@ def sparse_against_dense(title: str, speeds: pd.DataFrame, crossovers: pd.DataFr
     Thin lines show the range of a ratio; crossovers are drawn with their ranges.
     """
     marks: list[Mark] = [
-        Line(rows["density_frac"], rows["ratio"], palette.LAYOUTS[str(layout)], width=1.3, marker="o", size=4,
+        Curve(rows["density_frac"], rows["ratio"], palette.LAYOUTS[str(layout)], width=1.3, marker="o", size=4,
              low=rows["low"], high=rows["high"],
              texts=[f"{layout} at {fmt.share(row.density_frac)}: {fmt.ratio(row.ratio)} the dense product’s time"
                     for row in fmt.rows(rows)])
@@ -143,8 +143,8 @@ def sparse_against_dense(title: str, speeds: pd.DataFrame, crossovers: pd.DataFr
     ]  # fmt: skip
     marks.append(Rule(1, width=1.4))
     for row in fmt.rows(crossovers):
-        marks += [Line([row.from_density_frac, row.to_density_frac], [1, 1], width=6, opacity=0.25),
-                  Line([row.crossover_density_frac], [1], marker="D", size=6, edge="white")]
+        marks += [Curve([row.from_density_frac, row.to_density_frac], [1, 1], width=6, opacity=0.25),
+                  Curve([row.crossover_density_frac], [1], marker="D", size=6, edge="white")]
     x = Axis("density (share of numbers that are not zero)", None, *ends_around(speeds["density_frac"], 2, 100),
              log=True, text=percent)
     y = Axis("time, sparse / dense", None, *ends_around([1.0, *speeds["ratio"]], 2, 100), log=True,

@@ -18,7 +18,7 @@ from matplotlib.patches import Patch
 
 from charact.core.units import scale
 from charact.views import charts
-from charact.views.charts import FAINT, INK, Area, Axis, Bar, Chart, Line, Mark, Note, Numbers, Rule, Span
+from charact.views.charts import FAINT, INK, Area, Axis, Bar, Chart, Curve, Mark, Note, Numbers, Rule, Span
 
 _RC: Any = {
     "axes.grid": True, "axes.axisbelow": True, "xtick.bottom": False, "ytick.left": False,
@@ -94,7 +94,7 @@ def svg(chart: Chart) -> Markup:
 def _draw(ax: Axes, mark: Mark, zorder: float) -> Iterator[Tip]:
     """Draw a mark; yield where the page shows a text."""
     match mark:
-        case Line():
+        case Curve():
             x, y = _array(mark.x), _array(mark.y)
             if mark.low is not None and mark.high is not None:
                 ax.vlines(x, _array(mark.low), _array(mark.high), color=mark.color, linewidth=1, zorder=zorder)
@@ -171,7 +171,7 @@ class _ScaledLocator(mpl.ticker.MaxNLocator):
         return [tick / self._factor for tick in super().tick_values(vmin * self._factor, vmax * self._factor)]
 
 
-def _sample(mark: Line | Area) -> Line2D | Patch:
+def _sample(mark: Curve | Area) -> Line2D | Patch:
     """Return the sample of a style for the key."""
     if isinstance(mark, Area):
         return Patch(color=mark.color, alpha=mark.opacity, linewidth=0, label=mark.label)

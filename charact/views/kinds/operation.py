@@ -9,7 +9,7 @@ from charact.analysis.operations.sparsity import sparse_crossover
 from charact.analysis.operations.timings import operation_cases, operation_times, suite_totals
 from charact.record.reader import Run
 from charact.views.case_kind import CaseKind, CasePart, Overview, in_one_table, takes
-from charact.views.document import Bar, Card, Chapter, Item, Line, Lines, Number, Numbers, bar, failure_line
+from charact.views.document import Card, Chapter, Item, Line, Lines, Number, Numbers, ShareBar, bar, failure_line
 from charact.views.html.elements.blocks import failure_of
 from charact.views.tables import format as fmt
 from charact.views.tables import operation_tables, palette
@@ -70,7 +70,7 @@ def _problem_card(row: Any, times: pd.DataFrame) -> Card:
     )  # fmt: skip
 
 
-def _bars(times: pd.DataFrame) -> list[Bar]:
+def _bars(times: pd.DataFrame) -> list[ShareBar]:
     """Return the bar of directions; none if there is only one."""
     sums = times.groupby("direction", sort=False, as_index=False)["median_s"].sum()
     sums = sums.assign(share_frac=sums["median_s"] / sums["median_s"].sum(), name=sums["direction"].map(fmt.DIRECTIONS))

@@ -33,7 +33,7 @@ from charact.analysis.ranks.waiting import rank_waits
 from charact.record.reader import Run
 from charact.record.schema import SAMPLED_PHASES
 from charact.views.case_kind import CaseKind, CasePart, Overview, shown_as, takes
-from charact.views.document import Bar, Card, Item, Line, Lines, Meter, Number, bar
+from charact.views.document import Card, Item, Line, Lines, Meter, Number, ShareBar, bar
 from charact.views.html.elements.blocks import (
     CASE,
     ITERATION,
@@ -114,7 +114,7 @@ def _card(run: Run, row: Any, verdict: Any, of_ranks: Any) -> Card:
     )  # fmt: skip
 
 
-def _bars(run: Run, case: str) -> list[Bar]:
+def _bars(run: Run, case: str) -> list[ShareBar]:
     """Return the bars of a case's phases, and of its memory if that was measured."""
     phases, held = (frame[frame["case"] == case] for frame in (phase_breakdown(run), memory_composition(run)))
     held = held[held["bytes"] > 0]

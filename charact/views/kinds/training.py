@@ -7,7 +7,7 @@ import pandas as pd
 from charact.analysis.training.stages import TRAINING_STAGES, learning_curves, stage_breakdown, training_summary
 from charact.record.reader import Run
 from charact.views.case_kind import CaseKind, CasePart, Overview, in_one_table, takes
-from charact.views.document import Bar, Card, Item, Line, Lines, Number, bar, sparkline
+from charact.views.document import Card, Item, Line, Lines, Number, ShareBar, bar, sparkline
 from charact.views.html.elements.blocks import CASE, STATUS, failure_of, status_reason
 from charact.views.tables import format as fmt
 from charact.views.tables import palette
@@ -51,7 +51,7 @@ def _card(row: Any, parts: pd.DataFrame) -> Card:
                 numbers=numbers, bars=[_bar("stage", parts, palette.STAGES), _bar("phase", parts, palette.PHASES)])
 
 
-def _bar(column: str, parts: pd.DataFrame, colors: dict[str, str]) -> Bar:
+def _bar(column: str, parts: pd.DataFrame, colors: dict[str, str]) -> ShareBar:
     sums = parts.groupby(column, sort=False, as_index=False)[["time_s", "share_frac"]].sum()
     return bar(f"Time by {column}", sums, column, colors.__getitem__, fmt.duration)
 

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from charact.analysis.profile.machine_speed import Speed
 from charact.record.schema import PHASES
-from charact.views.document import Bar, Part
+from charact.views.document import Part, ShareBar
 from charact.views.tables import format as fmt
 from charact.views.tables import palette
 from charact.views.terminal.renderer import drawn
@@ -94,7 +94,7 @@ def _awaited(ranks: Sequence[RankState]) -> int | None:
 def panel(state: State, console: Console) -> list[str]:
     """Return the panel: at most `NUM_LINES` colored lines, as wide as the console."""
     numbers = _cropped(_memory(state)) if state.speed is None else \
-        drawn(Bar(", ".join(_numbers(state, state.speed)), _parts(state.speed)))
+        drawn(ShareBar(", ".join(_numbers(state, state.speed)), _parts(state.speed)))
     return _panel(console, f"{state.name}, {_mode(state)}", _cropped(_verdict(state), "bold"), numbers)[:NUM_LINES]
 
 

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from charact.core import console as own
 from charact.core.output import show
-from charact.views.document import Answer, Bar, Chapter, Item, Line, Lines, Numbers
+from charact.views.document import Answer, Chapter, Item, Line, Lines, Numbers, ShareBar
 from charact.views.tables import format as fmt
 from charact.views.tables.model import Cell, Column, Row, Table, with_footnotes
 
@@ -36,7 +36,7 @@ def drawn(item: Item) -> RenderableType:
     match item:
         case Line():
             return Hanging(Text.assemble(*((text, _STYLES.get(tone, tone)) for text, tone in item.spans)))
-        case Bar():
+        case ShareBar():
             return _DrawnBar(item)
         case Answer():
             return Group(*map(drawn, _answer_lines(item)))
@@ -102,7 +102,7 @@ class Hanging:
 class _DrawnBar:
     """A stacked bar above its legend; without color, letters replace the colors."""
 
-    bar: Bar
+    bar: ShareBar
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         plain = console.no_color or console.color_system is None

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy.stats import binom
 
 from charact.core.statistics import (
-    Line,
+    FittedLine,
     consecutive_correlation,
     fitted_line,
     mean_interval_frac,
@@ -79,7 +79,7 @@ def test_points_on_a_line_give_it_back(slope: int, intercept: int, xs: list[int]
 
 
 def test_two_points_have_a_line_without_errors() -> None:
-    assert fitted_line([1, 3], [10, 14]) == Line(slope=2, intercept=8, errors=None)
+    assert fitted_line([1, 3], [10, 14]) == FittedLine(slope=2, intercept=8, errors=None)
 
 
 @pytest.mark.parametrize("xs", [[], [5], [5, 5, 5]])

@@ -8,7 +8,7 @@ import pandas as pd
 
 from charact.analysis.common.pass_status import pass_reason
 from charact.record.reader import Run
-from charact.views.document import Bar, Block, Legend, Part
+from charact.views.document import Block, Legend, Part, ShareBar
 from charact.views.tables import format as fmt
 from charact.views.tables import palette
 from charact.views.tables.model import Column, without_columns
@@ -48,10 +48,11 @@ def legend_of(names: Iterable[str], colors: dict[str, str]) -> Legend:
     return [(name.replace("_", " "), color) for name, color in colors.items() if name in present]
 
 
-def memory_bar(parts: pd.DataFrame, title: str = "Memory at the peak") -> Bar:
+def memory_bar(parts: pd.DataFrame, title: str = "Memory at the peak") -> ShareBar:
     """Return the bar of what memory is for at a case's peak, from its rows of `memory_composition`."""
-    return Bar(title, [Part(row.category.replace("_", " "), float(row.share_frac), palette.CATEGORIES[row.category],
-                            fmt.num_bytes(row.bytes)) for row in fmt.rows(parts[parts["bytes"] > 0])])
+    return ShareBar(title, [
+        Part(row.category.replace("_", " "), float(row.share_frac), palette.CATEGORIES[row.category],
+             fmt.num_bytes(row.bytes)) for row in fmt.rows(parts[parts["bytes"] > 0])])
 
 
 def failure_of(status: str, reason: str | None) -> tuple[str, str] | None:

@@ -6,7 +6,7 @@ from charact.analysis.common.pass_status import was_asked_for
 from charact.analysis.profile import breakdown as breakdown_analysis
 from charact.analysis.profile.breakdown import OUTSIDE_OPERATORS
 from charact.record.reader import Run
-from charact.views.document import Bar, Block, Body, Item, Part
+from charact.views.document import Block, Body, Item, Part, ShareBar
 from charact.views.figures import bars
 from charact.views.html.elements.blocks import PHASE
 from charact.views.section import Section, body_of
@@ -55,7 +55,7 @@ def _summary(run: Run, case: str) -> Sequence[Item]:
              for name, time_s in times.iloc[:_NUM_TYPES].items()]
     if len(rest := times.iloc[_NUM_TYPES:]):
         parts.append(Part(f"{len(rest)} more", rest.sum() / times.sum(), palette.REMAINDER, fmt.seconds(rest.sum())))
-    return [Bar("Time by operator type, under the profiler", parts)]
+    return [ShareBar("Time by operator type, under the profiler", parts)]
 
 
 SECTION = Section("operator-types", "Operator types", 130, _html, ("operators",), ("operators",),

@@ -13,8 +13,8 @@ from charact.views.charts import (
     Box,
     BoxChart,
     Chart,
+    Curve,
     Graph,
-    Line,
     Note,
     Rule,
     Span,
@@ -87,12 +87,12 @@ def test_the_text_of_a_part(value: float, total: float, unit: str | None, text: 
 ])  # fmt: skip
 def test_ticks_are_round_numbers_in_the_unit_of_the_axis(axis: Axis, data: list[float], label: str | None,
                                                          ticks: list[str]) -> None:
-    drawn = texts(svg(Chart("a title", axis, Axis(ticks=()), [Line(data, [0, 1])])))
+    drawn = texts(svg(Chart("a title", axis, Axis(ticks=()), [Curve(data, [0, 1])])))
     assert drawn == [*ticks, *([label] if label else [])]
 
 
 def test_points_and_ranges_show_their_texts_where_they_are() -> None:
-    marks = [Line([0, 5, 10], [1, 3, float("nan")], texts=["low", "middle", "not drawn"]), Span(5, 10, text="late"),
+    marks = [Curve([0, 5, 10], [1, 3, float("nan")], texts=["low", "middle", "not drawn"]), Span(5, 10, text="late"),
              Area([0, 10], 0, [3, 3], "#112233"), Rule(2), Note(0, 1, "a <note>")]
     drawn = svg(Chart("a title", Axis(low=0, high=10), Axis(low=0, high=4), marks))
     points = hovered(drawn)

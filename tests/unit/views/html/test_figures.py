@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from charact.views.charts import Area, Axis, Bar, Chart, Line, Note, Rule, Span
+from charact.views.charts import Area, Axis, Bar, Chart, Curve, Note, Rule, Span
 from charact.views.figures import comparison, counters, curves, memory, operations
 from charact.views.html.drawing import svg
 
@@ -34,7 +34,7 @@ def test_areas_end_at_the_sums_and_dots_are_measured(limit_bytes: float | None, 
     assert list(weights.high) == list(activations.low) == [40 * MIB, 40 * MIB]
     assert list(activations.high) == [100 * MIB, 400 * MIB]
     assert list(uncertainty.low) == pytest.approx([90 * MIB, 360 * MIB])
-    *_, total = marks(chart, Line)
+    *_, total = marks(chart, Curve)
     assert list(total.y) == pytest.approx([105 * MIB, 420 * MIB])
     assert total.texts[1].split("\n") == ["measured, image area (pixels) 400: 420 MiB", "activations: 378 MiB",
                                           "weights: 42.0 MiB"]
@@ -49,7 +49,7 @@ def test_a_timeline_has_its_peak_phases_and_last_snapshot() -> None:
     (area,) = marks(chart, Area)
     assert list(area.x) == [0, 1, 2, 3, 4]
     assert list(area.high) == [MIB, 2 * MIB, 8 * MIB, 4 * MIB, 4 * MIB]
-    (peak,) = marks(chart, Line)
+    (peak,) = marks(chart, Curve)
     assert (list(peak.x), list(peak.y)) == ([2], [8 * MIB])
     assert [(span.name, span.low, span.high) for span in marks(chart, Span) if span.strip] == [
         ("forward", 0, 2), ("backward", 2, 4)]
@@ -74,11 +74,11 @@ def test_ratios_are_within_the_axis_with_their_intervals() -> None:
     rows = pd.DataFrame({"case": ["x", "x", "y"], "side": ["b", "c", "b"], "ratio": [0.5, 2.0, 1.0],
                          "low": [0.4, None, 0.9], "high": [0.6, None, 1.1]})  # fmt: skip
     chart = comparison.ratio_intervals(rows, comparison.side_colors(["b", "c"]))
-    points = [line for line in marks(chart, Line) if line.marker]
+    points = [line for line in marks(chart, Curve) if line.marker]
     assert [list(point.x) for point in points] == [[0.5], [2.0], [1.0]]
     heights = [point.y[0] for point in points]
     assert heights == sorted(heights)
-    assert [list(line.x) for line in marks(chart, Line) if line.opacity < 1] == [[0.4, 0.6], [0.9, 1.1]]
+    assert [list(line.x) for line in marks(chart, Curve) if line.opacity < 1] == [[0.4, 0.6], [0.9, 1.1]]
     assert chart.x.low < 0.4
     assert chart.x.high > 2.0
     assert "between 0.4 and 0.6" in points[0].texts[0]
@@ -90,7 +90,7 @@ def test_the_roof_bends_where_bandwidth_and_peak_meet() -> None:
     points = pd.DataFrame({"phase": ["forward"], "flop_per_byte": [5.0], "flop_per_s": [2.5e11]})
     edges = operations.extent(points, roof)
     chart = operations.roofline_figure("a title", points, "phase", lambda _: "#112233", roof, edges)
-    _, bound, dots = marks(chart, Line)
+    _, bound, dots = marks(chart, Curve)
     assert list(bound.x)[1:2] == [10]
     assert list(bound.y) == pytest.approx([min(1e12, 1e11 * at) for at in bound.x])
     assert dots.texts == ["forward: 250 GFLOP/s at 5 FLOP/byte, 50.0 % of the roofline"]
@@ -126,7 +126,7 @@ def test_samples_hang_above_the_line_of_their_panel() -> None:
     samples = pd.DataFrame({"counter": "power_w", "time_s": [0.1, 0.2], "value": [100.0, 200.0]})
     spans = pd.DataFrame({"phase": ["forward"], "start_s": [0.05], "end_s": [0.15]})
     chart = counters.timeline("nvml", "cuda:0", samples, spans, 0.25)
-    steps, points = marks(chart, Line)
+    steps, points = marks(chart, Curve)
     assert list(steps.x) == [0, 0.1, 0.2]
     assert [1 - y for y in steps.y] == pytest.approx([0.3, 0.3, 0.6])
     assert points.texts == ["power at 100 ms: 100 W", "power at 200 ms: 200 W"]
@@ -137,4 +137,4 @@ def test_samples_hang_above_the_line_of_their_panel() -> None:
 
 @pytest.mark.drawn
 def test_a_chart_without_points_can_be_drawn() -> None:
-    assert svg(Chart("a title", Axis("x", "s", 0, 1), Axis("y", low=0), [Line([], [])]))
+    assert svg(Chart("a title", Axis("x", "s", 0, 1), Axis("y", low=0), [Curve([], [])]))

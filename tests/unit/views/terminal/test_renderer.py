@@ -12,7 +12,7 @@ from support.terminal import shown
 from charact.record.manifest import typed_entry
 from charact.record.reader import load_run
 from charact.record.writer import RunWriter
-from charact.views.document import Bar, Chapter, Line, Lines, Numbers, Part, sparkline, verdict_lines
+from charact.views.document import Chapter, Line, Lines, Numbers, Part, ShareBar, sparkline, verdict_lines
 from charact.views.sections.profile.counters import SECTION as COUNTERS
 from charact.views.tables import format as fmt
 from charact.views.tables.format import OF_NO_TASK
@@ -64,7 +64,7 @@ def test_a_reason_that_all_rows_share_is_written_once() -> None:
 @pytest.mark.parametrize("shares", [(0.5, 0.5), (0.333, 0.333, 0.334), (0.004, 0.006, 0.99), (1.0,)])
 def test_a_bar_is_filled_by_its_shares(shares: tuple[float, ...], width: int, cells: int) -> None:
     parts = [Part(letter, share, "#000000", f"{letter} ms") for letter, share in zip("XYZ", shares, strict=False)]
-    title, strip, *legend = lines_of(drawn(Bar("title", parts)), width)
+    title, strip, *legend = lines_of(drawn(ShareBar("title", parts)), width)
     assert (title, len(strip)) == ("title", cells)
     assert all(abs(strip.count(part.name) - part.share_frac * cells) <= 1 for part in parts)
     assert "".join(sorted(strip)) == strip
@@ -73,7 +73,7 @@ def test_a_bar_is_filled_by_its_shares(shares: tuple[float, ...], width: int, ce
 
 def test_letters_of_a_bar_are_distinct() -> None:
     names = ["data", "data", "d", "das", "1"]
-    strip = lines_of(drawn(Bar("", [Part(name, 0.2, "#000000") for name in names])), 50)[1]
+    strip = lines_of(drawn(ShareBar("", [Part(name, 0.2, "#000000") for name in names])), 50)[1]
     assert [strip[number] for number in range(0, 50, 10)] == ["D", "A", "B", "S", "C"]
 
 
