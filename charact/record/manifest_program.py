@@ -42,8 +42,8 @@ class ModelSettings(Struct):
     `num_hooks_last`: forward and backward hooks of all its modules at its first call and at the end;
     `num_modules_first`, `num_modules_last`: modules. `parallel`: class of the wrapper, such as
     DistributedDataParallel. `calls`: outermost calls. `inference_with_grad`: those of them in eval mode and with
-    gradients that no backward followed. `num_frozen_rows`: rows of its inputs that were compared, if it ran without
-    gradients and its weights did not change. `num_repeated_rows`: those of them that an earlier call had.
+    gradients that no backward followed. `num_frozen_rows`: rows (samples) of its inputs in calls without
+    gradients, while its weights did not change. `num_repeated_rows`: those that an earlier of these calls had, too.
     """
 
     name: str | None = None

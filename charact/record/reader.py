@@ -110,7 +110,8 @@ class Run:
     def summary(self) -> pd.DataFrame:
         """Return the headline numbers, one row for each case: the table `summary` of the reference.
 
-        `time_s` is the median time of an iteration, `low_s` to `high_s` its 95 % interval.
+        `time_s` is the time of what the column `time_of` names: an iteration (median), an epoch (mean), a call.
+        `low_s` and `high_s` are the ends of its 95 % interval; they are null if `interval_reason` is not.
         """
         # By name, since records are read without analyses.
         found: pd.DataFrame = import_module("charact.analysis.summary").summary(self)

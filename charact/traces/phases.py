@@ -12,8 +12,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
+from charact.core.gap_phases import with_gaps
 from charact.core.operator_types import operator_type, own_operator_type
-from charact.core.timeline import Interval, Iteration, phase_at, with_gaps
+from charact.core.timeline import Interval, Iteration, phase_at
 from charact.core.trace_marks import LAYER_PREFIX, PHASE_PREFIX
 from charact.traces.device import find_launches, union
 from charact.traces.events import BEFORE_ALL_NS, FORWARDS, LOADER, OPTIMIZER, Mark, Operator, Thread, TraceEvents

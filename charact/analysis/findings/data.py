@@ -11,7 +11,7 @@ from charact.record.manifest_program import LoaderSettings
 
 
 def data_loading(case: WatchedCase) -> Iterator[Finding]:
-    """Yield a finding if a typical iteration waits for its batch."""
+    """Yield the finding that the loop waits for batches; what saves too little is left out later, see `findings`."""
     data_s = case.phase_s["data"]
     loaders = case.settings.loaders
     loader = max(loaders, key=lambda loader: loader.wait_s or 0.0, default=LoaderSettings())

@@ -59,9 +59,9 @@ def typical_iterations(run: Run) -> pd.DataFrame:
 def slow_iterations(run: Run) -> pd.DataFrame:
     """Return what slow iterations add to each case that has any; see `typical_iterations`.
 
-    Columns: case; num_slow; num_iterations, all; extra_s, how much longer the slow ones took together than as many
-    median iterations; extra_frac = extra_s / the time of all iterations; phase, the one that contributes most to
-    extra_s; phase_frac, its share of extra_s.
+    Columns: case; num_slow; num_iterations, with slow ones; extra_s, how much longer the slow ones took together than
+    as many iterations of the median of all; extra_frac = extra_s / the time of all iterations; phase, the one that
+    contributes most to extra_s; phase_frac, its share of extra_s.
     """
     walls = iteration_times(run)
     walls["is_slow"] = ~walls.index.isin(typical_iterations(run).index)

@@ -124,21 +124,21 @@ def leaves_bytes(captured: CapturedModel, *kinds: str) -> int:
     return sum(captured.types[value].num_bytes for value in held)
 
 
-def update_brick(update: Update, precision: str, context: int) -> Brick:
-    """Return the brick of an optimizer step for one parameter; `context` is the model's traffic in bytes."""
+def update_brick(update: Update, precision: str, context_bytes: int) -> Brick:
+    """Return the brick of an optimizer step for one parameter; `context_bytes` as in `Brick`."""
     layer = Layer("charact.update.default", [{"value": 0}],
                   {"optimizer": update.optimizer, "options": dict(update.options)}, (), False)  # fmt: skip
     weight = input_of(update.type, "weight", sample={"weight": "normal"})
     return identified(Brick(kind="update", mode="train", precision=precision, inputs=(weight,), layers=(layer,),
-                            outputs=(), written=frozenset({0}), context_bytes=context))
+                            outputs=(), written=frozenset({0}), context_bytes=context_bytes))
 
 
-def gradient_sum_brick(of: TensorType, precision: str, context: int) -> Brick:
+def gradient_sum_brick(of: TensorType, precision: str, context_bytes: int) -> Brick:
     """Return the brick that sums two gradients of a value; a value with n readers needs n - 1 such sums."""
     layer = Layer("aten.add.Tensor", [{"value": 0}, {"value": 1}], {}, (2,), False)
     gradient = input_of(of, "activation", sample={"weight": "normal"})
     return identified(Brick(kind="gradient_sum", mode="infer", precision=precision, inputs=(gradient, gradient),
-                            layers=(layer,), outputs=(2,), written=frozenset(), context_bytes=context))
+                            layers=(layer,), outputs=(2,), written=frozenset(), context_bytes=context_bytes))
 
 
 def canonical(thing: Json) -> str:

@@ -21,7 +21,7 @@ from charact.core.output import OUT, show
 from charact.core.timeline import Iteration, iteration_rows
 from charact.measure.script.spans.event_log_reader import EventLogReader
 from charact.measure.script.spans.event_log_to_record import loaders_batch_size
-from charact.measure.script.spans.segmenter import Segmenter
+from charact.measure.script.spans.iteration_segmenter import Segmenter
 from charact.record.in_progress import PANEL, writer_of
 from charact.record.rank_parts import is_job, parts_of
 from charact.record.reader import load_run

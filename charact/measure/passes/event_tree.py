@@ -10,8 +10,9 @@ from typing import Any
 import torch
 from torch.profiler import profile
 
+from charact.core.gap_phases import with_gaps
 from charact.core.operator_types import operator_type, own_operator_type
-from charact.core.timeline import phase_at, with_gaps
+from charact.core.timeline import phase_at
 from charact.core.trace_marks import LAYER_PREFIX, PHASE_PREFIX, RELEASE_PREFIX
 
 _ANNOTATIONS = ("ProfilerStep#", "Optimizer.", "enumerate(DataLoader)")

@@ -119,7 +119,10 @@ class OperatorProbe:
         self._forget()
 
     def profiled_s(self) -> float:
-        """Return the time (s) of the iterations so far, with the running one, and without reading their events."""
+        """Return the time (s) that the iterations took so far, the running one included.
+
+        The time that charact takes to read their events is not in it.
+        """
         return sum(self._wall_s) + time.perf_counter() - self._begun
 
     def drop(self) -> None:

@@ -25,9 +25,9 @@ from charact.measure.script.ranks.collectives import FlightRecorder
 from charact.measure.script.ranks.hang_watch import HangWatch
 from charact.measure.script.spans.device_clock import DeviceClock, device_name, is_capturing, program_device
 from charact.measure.script.spans.event_log import EventLogWriter
+from charact.measure.script.spans.iteration_segmenter import InferenceStarts
 from charact.measure.script.spans.iterations import StepCounter
 from charact.measure.script.spans.recorder import Kind, SpanRecorder
-from charact.measure.script.spans.segmenter import InferenceStarts
 from charact.measure.script.spans.stack_sampler import FrameSampler
 
 FLUSH_S = 0.25

@@ -42,7 +42,7 @@ def write_checkpoint(path: Path, loop: Loop, schedulers: list[Any], progress: Pr
 
 
 def read_checkpoint(path: Path, loop: Loop, schedulers: list[Any]) -> Progress:
-    """Restore a training's state."""
+    """Restore a training's state; raise a `UserError` if the file is damaged or of another model."""
     remedy = "remove it to restart the training of its case"
     with reading(path), path.open("rb"):  # torch's error for a file without read permission is misleading
         pass

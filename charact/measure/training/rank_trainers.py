@@ -76,12 +76,12 @@ class RankTrainers:
                                        "metrics": [*stage.metric_rows, *validation.metric_rows]} for stage in others]
 
     def read(self, checkpoint: Path) -> Progress:
-        """Continue from a checkpoint on every rank; raises as `Trainer.read`."""
+        """Continue from a checkpoint on every rank; raise a `UserError` as `read_checkpoint` does."""
         progress: Progress = self._call("read", checkpoint)[0]
         return progress
 
     def write(self, checkpoint: Path, progress: Progress, weights: Path | None) -> None:
-        """Let rank 0 write a checkpoint and, unless None, the weights; raises as `Trainer.write`."""
+        """Let rank 0 write a checkpoint and, unless None, the weights."""
         self._call("write", checkpoint, progress, weights, on_all=False)
 
     def close(self) -> None:

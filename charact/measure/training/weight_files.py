@@ -40,7 +40,7 @@ def load_weights(model: nn.Module, path: Path) -> None:
 
 
 def place_weights(model: nn.Module, state: State, path: Path) -> None:
-    """Copy weights into a model."""
+    """Copy weights into a model; raise a `UserError` that names their file if names or shapes differ."""
     check_fit(model, state, path)
     model.load_state_dict(state, strict=False)  # shared weights may be stored once
 

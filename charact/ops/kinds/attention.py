@@ -39,7 +39,10 @@ class _Attention(Kind):
                        dict(zip(_NAMES, lengths, strict=True)) | {"causal": "yes" if colon else "no"})
 
     def flop(self, problem: Problem, direction: str) -> float:
-        """Return the FLOP of the matrix products, without masked scores of causal attention."""
+        """Return the FLOP of the matrix products, without masked scores of causal attention.
+
+        2 products forward, 5 backward: the scores are computed again there.
+        """
         batch, heads, queries, keys, width = problem.numbers(*_NAMES)
         seen = queries * keys
         if problem.sizes["causal"] == "yes":

@@ -16,8 +16,8 @@ from charact.core.errors import UserError
 from charact.record.presentable import presentable
 from charact.record.reader import Run
 from charact.views.document import Block, Body
-from charact.views.html import across_runs, drawing
 from charact.views.html import comparison as comparing
+from charact.views.html import drawing, tables_across_runs
 from charact.views.html.elements.blocks import without_case
 from charact.views.html.scripts import TEMPLATES, scripts
 from charact.views.section import Section, all_sections
@@ -157,12 +157,12 @@ def report(runs: Sequence[Run], max_cases: int = MAX_CASES, on_run: OnRun = lamb
         on_run: called with each of several runs after it is read.
     """
     runs = [presentable(run) for run in runs]
-    names = across_runs.abbreviated_names([run.manifest["name"] for run in runs])
+    names = tables_across_runs.abbreviated_names([run.manifest["name"] for run in runs])
     if len(runs) == 1:
         return _page([_article(runs[0])], names)
     num_drawn = _num_drawn(runs, max_cases)
-    across, articles = across_runs.Summary(), []
-    for number, (run, group) in enumerate(zip(runs, across_runs.groups(runs), strict=True)):
+    across, articles = tables_across_runs.Summary(), []
+    for number, (run, group) in enumerate(zip(runs, tables_across_runs.groups(runs), strict=True)):
         across.add(run, group)
         if number < num_drawn:
             articles.append(_article(run, group))
@@ -218,8 +218,9 @@ def comparison_report(sides: Sequence[Group]) -> str:
     for run, side in zip(runs[:num_drawn], measured, strict=False):
         articles.append(_article(run, side.label))
         run.release()
-    return _page(articles, fmt.against(across_runs.abbreviated([side.label for side in sides])), chapters=compared,
-                 kicker="comparison", subtitle=_scripts(sides), left_out=_left_out(runs, num_drawn))  # fmt: skip
+    title = fmt.against(tables_across_runs.abbreviated([side.label for side in sides]))
+    return _page(articles, title, chapters=compared, kicker="comparison", subtitle=_scripts(sides),
+                 left_out=_left_out(runs, num_drawn))
 
 
 def _scripts(sides: Sequence[Group]) -> str:
@@ -248,7 +249,7 @@ def chapters_report(title: str, subtitle: str, chapters: Sequence[tuple[str, str
 
 
 def _article(run: Run, group: str = "") -> dict[str, Any]:
-    return {"manifest": run.manifest, "title": across_runs.with_group(run.manifest["name"], group),
+    return {"manifest": run.manifest, "title": tables_across_runs.with_group(run.manifest["name"], group),
             "partial": run.partial, "sections": sections(run), "facts": common_facts(run.manifest["cases"])}
 
 

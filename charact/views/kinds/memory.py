@@ -58,7 +58,7 @@ def _cards(run: Run) -> list[Card]:
             first = next(fmt.rows(group))
             fits = f"; {words.what_would_fit(ran_out[first.case])}" if first.case in ran_out else ""
             cards.append(Card(first.case, failure=(
-                words.failed(run, first.case, first.status),
+                words.status_text(run, first.case, first.status),
                 f"{fmt.failure(first.status, first.reason)}{_and_more(len(group))}{fits}")))
     return cards
 
@@ -246,7 +246,7 @@ def _failures(run: Run) -> list[Line]:
     """Return a line for each failed case; if it ran out of memory, with requested and allocated memory."""
     ran_out, held = out_of_memory(run), out_of_memory_composition(run)
     reasons = {row.case: words.ran_out(row, held[held["case"] == row.case]) for row in fmt.rows(ran_out)}
-    failures = [failure_line(row.case, words.failed(run, row.case, row.status),
+    failures = [failure_line(row.case, words.status_text(run, row.case, row.status),
                              reasons.get(row.case) or fmt.failure(row.status, row.reason))
                 for row in fmt.rows(run.cases.query("status != 'ok'"))]
     return [*failures, *map(Line, words.searches(ran_out))] if failures else []

@@ -211,8 +211,8 @@ def _search_command(row: Any) -> str:
     return reason.removeprefix(f"{NOT_SEARCHED}: ") if reason.startswith(f"{NOT_SEARCHED}: ") else ""
 
 
-def failed(run: Run, case: str, status: str) -> str:
-    """Return the status of a failed case in words: does not fit, if that was estimated."""
+def status_text(run: Run, case: str, status: str) -> str:
+    """Return “does not fit” for a case that was only estimated not to fit; else its status, such as `oom`."""
     entry = run.entry(case)
     estimated = entry.passes.prediction.fits is False and entry.requested_bytes is None
     return "does not fit" if estimated else status

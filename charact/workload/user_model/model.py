@@ -63,7 +63,7 @@ class OwnModel(Workload):
 
     @property
     def default_input_size(self) -> int:
-        """Not available."""
+        """Raise a `UserError`: a user's model has no default input size."""
         raise UserError(f"{self.name} has no default input size: give values of S with --input-sizes")
 
     @property

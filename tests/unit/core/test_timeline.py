@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from charact.core.timeline import Interval, Iteration, at, iteration_rows, phase_at, sums, total_s, with_gaps, with_rest
+from charact.core.gap_phases import with_gaps
+from charact.core.timeline import Interval, Iteration, at, iteration_rows, phase_at, sums, total_s, with_rest
 from charact.record.schema import PHASES
 
 

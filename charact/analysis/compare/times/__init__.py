@@ -16,5 +16,5 @@ Timer = Callable[[Run], Iterator[tuple[tuple[str, str], Sample]]]
 
 @cache
 def further_times(level: str) -> list[Timer]:
-    """Return the functions that yield samples at a level."""
+    """Return all files' functions for a level of a comparison: `case`, `phase`, or a file's own such as `brick`."""
     return [module.TIMES[level] for module in modules_in(__name__) if level in module.TIMES]

@@ -21,7 +21,7 @@ Method = Literal["measured", "sampled", "estimated", "modelled"]
 
 @dataclass(frozen=True)
 class Counter:
-    """A number from a source; its name ends in its unit, or begins with `num_`."""
+    """The description of a number that a source gives. Its name ends in its unit, or begins with `num_`."""
 
     name: str
     definition: str

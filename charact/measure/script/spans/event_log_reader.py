@@ -30,9 +30,9 @@ from charact.measure.script.spans.event_log import (
     RECORD,
     TRAINING,
 )
+from charact.measure.script.spans.iteration_segmenter import Segmenter
 from charact.measure.script.spans.iterations import join_cycles
 from charact.measure.script.spans.recorder import Kind, Slice
-from charact.measure.script.spans.segmenter import Segmenter
 from charact.record.in_progress import NOTES, SLICES
 from charact.record.manifest import Gpu
 from charact.record.manifest_passes import CoreUse, InspectionPass, SourceOutcome

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 
-from charact.core.timeline import Interval, Iteration, Mode, gap_phases
+from charact.core.gap_phases import gap_phases
+from charact.core.timeline import Interval, Iteration, Mode
 from charact.measure.script.spans.recorder import PHASES, Kind, Slice
 
 FETCHES = frozenset({Kind.FETCH, Kind.EXHAUSTED})

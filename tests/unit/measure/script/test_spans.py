@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
+from charact.measure.script.spans.iteration_segmenter import Segmenter
 from charact.measure.script.spans.recorder import Kind, Slice, SpanRecorder
-from charact.measure.script.spans.segmenter import Segmenter
 
 
 @pytest.fixture

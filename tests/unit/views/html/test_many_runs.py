@@ -18,8 +18,8 @@ from charact.record.reader import Run, load_run
 from charact.record.schema import TABLES
 from charact.views.html import comparison as sections
 from charact.views.html import drawing
-from charact.views.html.across_runs import MAX_ROWS, Summary, abbreviated_names
 from charact.views.html.report import report
+from charact.views.html.tables_across_runs import MAX_ROWS, Summary, abbreviated_names
 from charact.views.tables.model import Column, limited, table
 from charact.views.terminal import progress as progress_module
 from charact.views.terminal.progress import RunsProgress

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from charact.core.timeline import Iteration
+from charact.measure.script.spans.iteration_segmenter import UNDECIDED, InferenceStarts, Segmenter
 from charact.measure.script.spans.recorder import Kind, Slice, SpanRecorder
-from charact.measure.script.spans.segmenter import UNDECIDED, InferenceStarts, Segmenter
 
 KINDS = {
     "data": Kind.FETCH, "batch": Kind.FETCH, "last": Kind.EXHAUSTED, "copy": Kind.COPY, "fwd": Kind.FORWARD,
