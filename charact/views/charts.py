@@ -40,6 +40,8 @@ class Axis:
     ticks: Sequence[float] | None = None
     names: Sequence[str] = ()
     """Texts of the given ticks."""
+    always: float | None = None
+    """A value with a tick in any case, such as the 1 of an axis of ratios."""
 
 
 @dataclass(frozen=True)
@@ -162,11 +164,6 @@ def percent(value: float) -> str:
     return f"{100 * value:g} %"
 
 
-def thousands(value: float) -> str:
-    """Return a tick of an axis of large counts."""
-    return f"{value:,.0f}"
-
-
 def ends_around(values: Numbers, factor: float, least_range: float = 1) -> tuple[float, float]:
     """Return ends of a logarithmic axis: `factor` outside of the values, and at least `least_range` apart."""
     numbers = list(values)
@@ -232,6 +229,8 @@ def of_rows(title: str, names: Sequence[str], axis: Axis, marks: Sequence[Mark],
                  60 + row_px * len(names))
 
 
+MIN_SIZES = 3
+"""Minimum number of sizes for a curve: two points show none."""
 LEAST_FRAC = 1 / 2000
 """Smallest share of the whole for a box."""
 

@@ -25,6 +25,7 @@ from charact.views.html.report import report
 from charact.views.summary import summary
 from charact.views.tensorboard.records import Records
 from charact.views.tensorboard.scalars import write_scalars
+from charact.views.terminal.renderer import drawn
 
 FEW, MANY = 4, 40
 """Traces of an input: one record of many cases is read in a fraction of the time of as many records."""
@@ -70,12 +71,12 @@ def read(place: Path) -> None:
         writer.close("complete")
         # From here on nothing may be refused: an imported run is a sound one.
         try:
-            show(load_run(writer.publish()), out, drawn=place.name == "drawn")
+            show(load_run(writer.publish()), out, in_full=place.name == "drawn")
         except UserError as error:
             raise AssertionError(f"an imported run was refused: {error}") from error
 
 
-def show(run: Run, out: Path, *, drawn: bool) -> None:
+def show(run: Run, out: Path, *, in_full: bool) -> None:
     """Do what users do with a run; what is written for them goes to `out`."""
     text = io.StringIO()
     Console(file=text, width=100).print(drawn(summary(run)))
@@ -88,7 +89,7 @@ def show(run: Run, out: Path, *, drawn: bool) -> None:
     assert not any(bool((frame.abs() == float("inf")).any(axis=None)) for frame in numbers)
     occupancies = pd.concat([run.kernels["occupancy_frac"], pd.Series([0.0])])
     assert occupancies.dropna().between(0, 1).all()
-    if drawn:
+    if in_full:
         report([run]).encode()
         write_scalars(run, run.path)
         for form in ("csv", "json", "parquet"):

@@ -48,8 +48,8 @@ def against_measured(rows: pd.DataFrame, colors: dict[str, str]) -> Chart:
         texts = [f"{row.case}\nmeasured {fmt.seconds(row.measured_s)}, constructed {fmt.seconds(row.latency_s)}"
                  for row in fmt.rows(of_strategy)]
         marks.append(Curve(of_strategy["measured_s"], of_strategy["latency_s"], colors[str(strategy)], NOT_CONNECTED,
-                          marker="o", size=6, edge="white", low=of_strategy["low_s"], high=of_strategy["high_s"],
-                          texts=texts))
+                           marker="o", size=6, edge="white", low=of_strategy["low_s"], high=of_strategy["high_s"],
+                           texts=texts))
     x, y = (Axis(label, None, low, high, log=True, text=fmt.seconds) for label in ("measured", "constructed"))
     marks += _outliers(rows, edge=high * (low / high) ** 0.3)
     return Chart("Constructed against measured latency", x, y, marks, 400)
@@ -93,9 +93,9 @@ def normalized(rows: pd.DataFrame, kinds: str, colors: dict[str, str], means: di
     for kind, of_kind in rows.groupby(kinds, sort=False):
         texts = [f"{row.case}\n{kind}: {row.normalized:.3g}" for row in fmt.rows(of_kind)]
         marks.append(Curve(of_kind["normalized"], of_kind["case"].map(names.index), colors[str(kind)], NOT_CONNECTED,
-                          marker="o", size=6, edge="white", texts=texts))
+                           marker="o", size=6, edge="white", texts=texts))
     axis = Axis("constructed / measured (dashed: geometric mean)", None, min(ends) / margin, max(ends) * margin,
-                log=True, text=lambda value: f"{value:.3g}")
+                log=True, always=1, text=lambda value: f"{value:.3g}")
     return by_name("Constructed over measured latency of each model", names, axis, marks)
 
 
@@ -123,7 +123,7 @@ def work(bricks: pd.DataFrame) -> Chart:
     bricks = bricks[bricks["flop"] > 0].head(NUM_POINTS)
     marks = [
         Curve(rows["flop"], rows["time_s"], palette.operator_type(str(kind)), NOT_CONNECTED, marker="o", edge="white",
-             texts=[f"{kind}: {fmt.seconds(row.time_s)}, {fmt.num_flop(row.flop)}" for row in fmt.rows(rows)])
+              texts=[f"{kind}: {fmt.seconds(row.time_s)}, {fmt.num_flop(row.flop)}" for row in fmt.rows(rows)])
         for kind, rows in bricks.groupby("operator_type", sort=False)
     ]  # fmt: skip
     x = Axis("FLOP of a call (FLOP)", None, *ends_around(bricks["flop"], 1.7), log=True,

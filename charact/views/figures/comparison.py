@@ -50,7 +50,8 @@ def ratio_intervals(ratios: pd.DataFrame, colors: dict[str, str]) -> Chart:
     ends = [1.0, *rows["ratio"], *rows["low"].dropna(), *rows["high"].dropna()]
     margin = max((max(ends) / min(ends)) ** 0.08, 1.02)
     return Chart("Ratios of times to the baseline",
-                 Axis("time / baseline’s time", None, min(ends) / margin, max(ends) * margin, log=True),
+                 Axis("time / baseline’s time", None, min(ends) / margin, max(ends) * margin, log=True,
+                      always=1),
                  Axis(low=num_cases * step, high=-2 * _ROW_PX, ticks=()), marks, 94 + step * num_cases)
 
 
@@ -105,7 +106,7 @@ def history(rows: pd.DataFrame, case: str, metric: str) -> Chart:
     low, high = known["low"].fillna(known["value"]), known["high"].fillna(known["value"])
     marks: list[Mark] = [
         Curve(known.index, known["value"], palette.CASES[0], NOT_CONNECTED, marker="o", size=3.5, texts=texts,
-             low=np.minimum(low, known["value"]), high=np.maximum(high, known["value"])),
+              low=np.minimum(low, known["value"]), high=np.maximum(high, known["value"])),
         Curve(known.index, known["level"], FAINT, steps="post"),
         *(Rule(at - 0.5, palette.SLOWER, DASHED, 1, "x") for at in known.index[known["change_frac"].notna()])]
     named = np.unique(np.linspace(0, len(rows) - 1, min(_NUM_TICKS, len(rows))).round().astype(int))

@@ -2,7 +2,19 @@
 
 import pandas as pd
 
-from charact.views.charts import DASHED, FAINT, INK, SOLID, Axis, Chart, Curve, percent, stacked_bars
+from charact.views.charts import (
+    DASHED,
+    FAINT,
+    INK,
+    MIN_SIZES,
+    NOT_CONNECTED,
+    SOLID,
+    Axis,
+    Chart,
+    Curve,
+    percent,
+    stacked_bars,
+)
 from charact.views.tables import format as fmt
 from charact.views.tables import palette
 
@@ -24,7 +36,7 @@ def learning_curve(metric: str, curves: pd.DataFrame, colors: dict[str, str]) ->
         texts = ["" if number % every else f"{case}\n{stage}, epoch {row.epoch:.0f}: {fmt.metric(metric, row.value)}"
                  for number, row in enumerate(fmt.rows(rows))]
         lines.append(Curve(rows["epoch"], rows["value"], colors[str(case)], _STYLES[str(stage)], marker=marker,
-                          size=3.5, texts=texts))
+                           size=3.5, texts=texts))
     y = Axis(f"{metric}, logarithmic" if is_log else metric, log=is_log,
              text=percent if is_share else fmt.number if is_log else None)
     stages = set(curves["stage"])
@@ -45,13 +57,14 @@ def by_batch_size(title: str, rows: pd.DataFrame) -> list[Chart]:
     """Return percentiles of the batch time, and throughput, against batch size."""
     sizes = rows["batch_size"]
     x = Axis("batch size", log=True, ticks=sorted(sizes.unique()))  # sizes usually double
+    style = SOLID if sizes.nunique() >= MIN_SIZES else NOT_CONNECTED
     percentiles = [
-        Curve(sizes, rows[f"{name}_s"], color, marker="o", size=4,
-             texts=[f"batch size {size}: {name} {fmt.seconds(time_s)}"
-                    for size, time_s in zip(sizes, rows[f"{name}_s"], strict=True)])
+        Curve(sizes, rows[f"{name}_s"], color, style, marker="o", size=4,
+              texts=[f"batch size {size}: {name} {fmt.seconds(time_s)}"
+                     for size, time_s in zip(sizes, rows[f"{name}_s"], strict=True)])
         for name, color in palette.PERCENTILES.items()
     ]  # fmt: skip
     rates = [f"batch size {row.batch_size}: {fmt.number(row.samples_per_s)} samples/s" for row in fmt.rows(rows)]
     return [Chart(f"Time of a batch against batch size: {title}", x, Axis("time of a batch", "s", low=0), percentiles),
             Chart(f"Throughput against batch size: {title}", x, Axis("samples/s", low=0, text=fmt.number),
-                  [Curve(sizes, rows["samples_per_s"], INK, marker="o", size=4, texts=rates)])]
+                  [Curve(sizes, rows["samples_per_s"], INK, style, marker="o", size=4, texts=rates)])]

@@ -8,6 +8,7 @@ from charact.views.charts import (
     DASHED,
     FAINT,
     INK,
+    MIN_SIZES,
     NOT_CONNECTED,
     SOLID,
     Area,
@@ -19,11 +20,10 @@ from charact.views.charts import (
     Rule,
     Span,
     stacked_bars,
-    thousands,
 )
 from charact.views.tables import format as fmt
 from charact.views.tables import palette
-from charact.views.tables.memory_text import AXES
+from charact.views.tables.memory_text import AXES, size_text
 
 _LIMIT = "#A6461D"
 _BANDS, _NARROW_BAND = ((0.04, "#C3CBD4"), (0.12, "#8794A1")), (0.22, "#4A5562")
@@ -34,6 +34,8 @@ _NAMED_FROM_FRAC = 0.1
 """Minimum share of the axis for the name of a phase."""
 _NUM_COLUMNS = 80
 """Maximum number of columns of a timeline that show their values on hover."""
+_TICKS_FROM_FRAC = 0.12
+"""Minimum distance of two ticks as a share of the axis."""
 _PREDICTED = Curve([], [], width=1.4, label="predicted")
 _UNCERTAIN = Area([], 0, [], INK, 0.22, label="its uncertainty")
 _MEASURED = Curve([], [], style=NOT_CONNECTED, marker="o", label="measured")
@@ -51,9 +53,12 @@ def at_peak(composition: pd.DataFrame) -> Chart:
 def against_input(title: str, mode: str, rows: pd.DataFrame, limit_bytes: float | None) -> Chart:
     """Return peaks by category against the input of one series: predicted areas, or measured ones without others.
 
-    Measured dots are drawn over predicted areas: black for the peak, small for the top of each category. Rows have
-    num_positions, position, method, category, bytes, low_bytes and high_bytes (of the whole peak).
+    Measured dots are drawn over predicted areas: black for the peak, small for the top of each category. Fewer than 3
+    sizes are bars, since two points show no curve. Rows have input_size, num_positions, position, method, category,
+    bytes, low_bytes and high_bytes (of the whole peak).
     """
+    if rows["input_size"].nunique() < MIN_SIZES:
+        return _size_bars(title, mode, rows)
     predicted, measured = (rows[rows["method"] == method] for method in ("predicted", "measured"))
     held = _held(predicted if len(predicted) else measured, "num_positions")
     dots = _held(measured, "num_positions").reindex(columns=held.columns, fill_value=0.0)
@@ -73,8 +78,31 @@ def against_input(title: str, mode: str, rows: pd.DataFrame, limit_bytes: float 
     if limit_bytes is not None and rows["high_bytes"].max() >= limit_bytes:
         marks.append(Rule(limit_bytes, _LIMIT, DASHED))
     key = (_PREDICTED, _UNCERTAIN) if len(predicted) else ()
-    return Chart(title, Axis(axis, text=thousands), Axis(f"{mode}, peak", "B", low=0), marks, 280,
+    return Chart(title, _input_axis(rows), Axis(f"{mode}, peak", "B", low=0), marks, 280,
                  key=(*key, _MEASURED) if len(measured) else key)
+
+
+def _size_bars(title: str, mode: str, rows: pd.DataFrame) -> Chart:
+    """Return a bar of the peak by category for each size and method."""
+    several = rows["method"].nunique() > 1
+    labels = [size_text(row.position, row.input_size) + (f", {row.method}" if several else "")
+              for row in fmt.rows(rows)]
+    return stacked_bars(title, rows.assign(label=labels), ("label", "category", "bytes"),
+                        palette.CATEGORIES.__getitem__, f"{mode}, peak", unit="B", row_px=48)
+
+
+def _input_axis(rows: pd.DataFrame) -> Axis:
+    """Return the axis of the input, with ticks at the sizes of the rows that are far enough from each other."""
+    position = str(rows["position"].iloc[0])
+    sizes = rows.drop_duplicates("num_positions").sort_values("num_positions", ascending=False)
+    far_enough = _TICKS_FROM_FRAC * sizes["num_positions"].max()
+    ticks: list[float] = []
+    names: list[str] = []
+    for row in fmt.rows(sizes):  # the largest size always has a tick
+        if not ticks or ticks[-1] - row.num_positions >= far_enough:
+            ticks.append(float(row.num_positions))
+            names.append(size_text(position, row.input_size))
+    return Axis(AXES[position], ticks=ticks, names=names)
 
 
 def _held_text(heading: str, parts: "pd.Series[float]") -> str:
@@ -91,7 +119,10 @@ def _held(rows: pd.DataFrame, place: str) -> pd.DataFrame:
 
 
 def ratios(title: str, rows: pd.DataFrame, colors: Mapping[str, str]) -> Chart:
-    """Return the peak of training over that of inference against the input; rows have a `label` with a given color."""
+    """Return the peak of training over that of inference against the input; rows have a `label` with a given color.
+
+    Rows also have input_size, num_positions, position, method and ratio.
+    """
     marks: list[Mark] = []
     for (label, method), group in rows.groupby(["label", "method"], sort=False):
         is_only = set(rows.loc[rows["label"] == label, "method"]) == {"measured"}
@@ -101,8 +132,8 @@ def ratios(title: str, rows: pd.DataFrame, colors: Mapping[str, str]) -> Chart:
             texts=[f"{label}, {method}: {fmt.ratio(row.ratio)} at {row.num_positions:,.0f}"
                    for row in fmt.rows(group)]))
     samples = {"predicted": _PREDICTED, "measured": _MEASURED}
-    return Chart(title, Axis(AXES[str(rows["position"].iloc[0])], text=thousands),
-                 Axis("training / inference", low=0, high=1.08 * rows["ratio"].max()),
+    return Chart(title, _input_axis(rows),
+                 Axis("training / inference", low=0, high=1.08 * rows["ratio"].max(), always=1),
                  [*marks, Rule(1, FAINT, width=0.8)],
                  key=[sample for method, sample in samples.items() if method in set(rows["method"])])
 

@@ -136,8 +136,8 @@ def sparse_against_dense(title: str, speeds: pd.DataFrame, crossovers: pd.DataFr
     """
     marks: list[Mark] = [
         Curve(rows["density_frac"], rows["ratio"], palette.LAYOUTS[str(layout)], width=1.3, marker="o", size=4,
-             low=rows["low"], high=rows["high"],
-             texts=[f"{layout} at {fmt.share(row.density_frac)}: {fmt.ratio(row.ratio)} the dense product’s time"
+              low=rows["low"], high=rows["high"],
+              texts=[f"{layout} at {fmt.share(row.density_frac)}: {fmt.ratio(row.ratio)} the dense product’s time"
                     for row in fmt.rows(rows)])
         for layout, rows in speeds.groupby("layout", sort=False)
     ]  # fmt: skip

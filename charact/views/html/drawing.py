@@ -40,6 +40,7 @@ _POINTER_PX = 11
 _LONGEST_NAME = 100
 """Maximum number of characters of a label; tables have the full names."""
 _NUM_TICKS, _NUM_LOG_TICKS = 5, 6
+_TICK_STEPS = [1, 2, 2.5, 5, 10]
 _FEW_TIMES, _DECADES = 8, 100
 """Spread below which a logarithmic axis has ticks at equal steps, and from which it has them at powers of ten only."""
 
@@ -153,7 +154,7 @@ def _set_axis(drawn: DrawnAxis, axis: Axis, high: float, low: float) -> None:
         steps = (1, 2, 5) if spread < _DECADES else (1,)
         drawn.set_major_locator(mpl.ticker.LogLocator(10, steps, numticks=_NUM_LOG_TICKS))
     else:
-        drawn.set_major_locator(_ScaledLocator(factor, axis.whole))
+        drawn.set_major_locator(_ScaledLocator(factor, axis.whole, axis.always))
     write = axis.text or (lambda value: f"{value * factor:g}")
     drawn.set_major_formatter(
         mpl.ticker.FixedFormatter([shortened(name, _LONGEST_NAME) for name in axis.names]) if axis.names
@@ -161,14 +162,23 @@ def _set_axis(drawn: DrawnAxis, axis: Axis, high: float, low: float) -> None:
 
 
 class _ScaledLocator(mpl.ticker.MaxNLocator):
-    """Ticks at round values of a scaled unit: 256 MiB is not a round number of bytes."""
+    """Ticks at round values of a scaled unit: 256 MiB is not a round number of bytes.
 
-    def __init__(self, factor: float, whole: bool) -> None:
-        super().__init__(_NUM_TICKS, integer=whole)
+    The value that always has a tick replaces those within half a step of it.
+    """
+
+    def __init__(self, factor: float, whole: bool, always: float | None = None) -> None:
+        super().__init__(_NUM_TICKS, integer=whole, steps=_TICK_STEPS)
         self._factor = factor
+        self._always = always
 
     def tick_values(self, vmin: float, vmax: float) -> Any:
-        return [tick / self._factor for tick in super().tick_values(vmin * self._factor, vmax * self._factor)]
+        ticks = [float(tick) / self._factor
+                 for tick in super().tick_values(vmin * self._factor, vmax * self._factor)]
+        if self._always is None or len(ticks) < 2:
+            return ticks
+        always, half = self._always, (ticks[1] - ticks[0]) / 2
+        return sorted([*(tick for tick in ticks if abs(tick - always) >= half), always])
 
 
 def _sample(mark: Curve | Area) -> Line2D | Patch:

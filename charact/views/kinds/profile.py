@@ -27,6 +27,7 @@ from charact.analysis.profile.breakdown import operator_types, phase_breakdown, 
 from charact.analysis.profile.case_summary import MIN_SPREAD_ITERATIONS, case_summary, repeated_cases
 from charact.analysis.profile.core_use import Disturbance, disturbance, why_unreliable
 from charact.analysis.ranks.collectives import collective_summary
+from charact.analysis.ranks.matching import rank_cases, rank_presence
 from charact.analysis.ranks.scaling import CAUSES, case_scaling
 from charact.analysis.ranks.stragglers import BALANCED, rank_verdicts
 from charact.analysis.ranks.waiting import rank_waits
@@ -251,10 +252,17 @@ def _of_case(rows: pd.DataFrame, case: str) -> Iterator[Any]:
 
 
 def _cautions(run: Run, case: str) -> list[str]:
-    """Return what charact does not see of a case, and what it lost."""
+    """Return what charact does not see of a case, what it lost, and, for a program's first rank, missing ranks."""
     losses = [f"{fmt.number(row.num_dropped)} {row.what} ({row.reason})" for row in _of_case(dropped(run), case)]
     return [*(row.blind_spot for row in _of_case(blind_spots(run), case)),
-            *([f"Dropped: {', '.join(losses)}"] if losses else [])]
+            *([f"Dropped: {', '.join(losses)}"] if losses else []),
+            *(row.text for row in _of_case(_missing_ranks(run), case))]
+
+
+def _missing_ranks(run: Run) -> pd.DataFrame:
+    """Return programs with missing ranks: the case of their first rank, and a text."""
+    first = rank_cases(run).drop_duplicates("program")
+    return first[["program", "case"]].merge(rank_presence(run).query("num_missing > 0"), on="program")
 
 
 def _details(run: Run, case: str) -> list[Item]:

@@ -16,6 +16,11 @@ PREDICTED_ONLY = "predicted only"
 _NUM_LARGEST = 3
 
 
+def size_text(position: str, input_size: float) -> str:
+    """Return an input size as a tick of its axis: the side of a square image as 64²."""
+    return f"{input_size:.0f}{'²' if position == 'pixel' else ''}"
+
+
 def series(row: Any) -> str:
     """Name the series of cases that differ in input size only: resnet50 (imagenet), train, batch 8, fp32, cpu."""
     return ", ".join([model(row.workload, row.variant), row.mode, f"batch {row.batch_size}", row.precision, row.device,

@@ -24,6 +24,7 @@ from charact.analysis.memory.growth import (
 )
 from charact.analysis.memory.limits import out_of_memory, out_of_memory_composition
 from charact.record.reader import Run
+from charact.views.charts import MIN_SIZES
 from charact.views.document import Block, Body, Item, Legend
 from charact.views.figures import memory as figures
 from charact.views.html.elements.blocks import legend_of, missing_cases, why_nothing
@@ -123,7 +124,7 @@ def training_over_inference(run: Run) -> list[Block]:
     colors = {label: palette.CASES[number % len(palette.CASES)] for number, label in enumerate(rows["label"].unique())}
     drawn = [
         figures.ratios(f"Memory of training over inference against {_INPUTS[str(position)]}", group, colors)
-        for position, group in rows.groupby("position", sort=False) if group["num_positions"].nunique() > 1
+        for position, group in rows.groupby("position", sort=False) if group["num_positions"].nunique() >= MIN_SIZES
     ]  # fmt: skip
     return [Block(
         title="Training over inference", figures=drawn, legend=list(colors.items()),

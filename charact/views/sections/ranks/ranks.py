@@ -96,12 +96,11 @@ def _ends(run: Run) -> list[Block]:
 def _summary(run: Run, case: str) -> list[Item]:
     """Return the verdict about all ranks, once for the first rank of a program."""
     cases = rank_cases(run).drop_duplicates("program").query("case == @case")
-    rows = stragglers(run).merge(rank_presence(run)[["program", "text", "num_missing"]], on="program")
-    items: list[Item] = []
-    for verdict in fmt.rows(rows[rows["program"].isin(cases["program"])]):
-        title = verdict.text if verdict.num_missing else "all ranks"
-        items.append(verdict_lines(title, rank_text.verdict(verdict), (verdict.evidence, verdict.advice)))
-    return items
+    num_missing = rank_presence(run).set_index("program")["num_missing"]
+    rows = stragglers(run)
+    return [verdict_lines("ranks of the record" if num_missing[row.program] else "all ranks", rank_text.verdict(row),
+                          (row.evidence, row.advice))
+            for row in fmt.rows(rows[rows["program"].isin(cases["program"])])]
 
 
 SECTION = Section("ranks", "Ranks", 15, _html, summary=_summary, summary_order=5,

@@ -82,7 +82,9 @@ def test_the_text_of_a_part(value: float, total: float, unit: str | None, text: 
     (Axis("epoch", None, 1, 3, whole=True), [1, 3], "epoch", ["1", "2", "3"]),
     (Axis("rate", None, 1, 1e5, log=True), [1, 1e5], "rate", ["1", "10", "100", "1000", "10000", "100000"]),
     (Axis("ratio", None, 1, 20, log=True), [1, 20], "ratio", ["1", "2", "5", "10", "20"]),
-    (Axis("ratio", None, 1, 3, log=True), [1, 3], "ratio", ["1.2", "1.6", "2", "2.4", "2.8"]),
+    (Axis("ratio", None, 1, 3, log=True), [1, 3], "ratio", ["1", "1.5", "2", "2.5", "3"]),
+    (Axis("ratio", None, 0.93, 1.12, log=True, always=1), [0.93, 1.12], "ratio", ["0.95", "1", "1.05", "1.1"]),
+    (Axis("ratio", None, 0.7, 7.7, always=1), [0.7, 7.7], "ratio", ["1", "2", "4", "6"]),
     (Axis(ticks=(1, 2), names=("one", "two")), [1, 2], None, ["one", "two"]),
 ])  # fmt: skip
 def test_ticks_are_round_numbers_in_the_unit_of_the_axis(axis: Axis, data: list[float], label: str | None,

@@ -18,11 +18,11 @@ def marks(chart: Chart, kind: type) -> list:
 
 
 def peaks(method: str, scale: float = 1.0) -> pd.DataFrame:
-    rows = [(positions, "pixel", method, category, scale * size * MIB, 0.9 * scale * positions * MIB,
-             1.1 * scale * positions * MIB)
-            for positions in (100, 400) for category, size in (("activations", positions - 40), ("weights", 40))]
-    return pd.DataFrame(rows, columns=["num_positions", "position", "method", "category", "bytes", "low_bytes",
-                                       "high_bytes"])  # fmt: skip
+    rows = [(round(positions**0.5), positions, "pixel", method, category, scale * size * MIB,
+             0.9 * scale * positions * MIB, 1.1 * scale * positions * MIB)
+            for positions in (100, 144, 400) for category, size in (("activations", positions - 40), ("weights", 40))]
+    return pd.DataFrame(rows, columns=["input_size", "num_positions", "position", "method", "category", "bytes",
+                                       "low_bytes", "high_bytes"])  # fmt: skip
 
 
 @pytest.mark.parametrize(("limit_bytes", "is_drawn"), [(430 * MIB, True), (470 * MIB, False), (None, False)])
@@ -30,16 +30,26 @@ def test_areas_end_at_the_sums_and_dots_are_measured(limit_bytes: float | None, 
     rows = pd.concat([peaks("predicted"), peaks("measured", 1.05)])
     chart = memory.against_input("a title", "training", rows[rows["num_positions"] > 0], limit_bytes)
     weights, activations, uncertainty = marks(chart, Area)
-    assert list(weights.low) == [0, 0]
-    assert list(weights.high) == list(activations.low) == [40 * MIB, 40 * MIB]
-    assert list(activations.high) == [100 * MIB, 400 * MIB]
-    assert list(uncertainty.low) == pytest.approx([90 * MIB, 360 * MIB])
+    assert list(weights.low) == [0, 0, 0]
+    assert list(weights.high) == list(activations.low) == [40 * MIB, 40 * MIB, 40 * MIB]
+    assert list(activations.high) == [100 * MIB, 144 * MIB, 400 * MIB]
+    assert list(uncertainty.low) == pytest.approx([90 * MIB, 129.6 * MIB, 360 * MIB])
     *_, total = marks(chart, Curve)
-    assert list(total.y) == pytest.approx([105 * MIB, 420 * MIB])
-    assert total.texts[1].split("\n") == ["measured, image area (pixels) 400: 420 MiB", "activations: 378 MiB",
+    assert list(total.y) == pytest.approx([105 * MIB, 151.2 * MIB, 420 * MIB])
+    assert total.texts[2].split("\n") == ["measured, image area (pixels) 400: 420 MiB", "activations: 378 MiB",
                                           "weights: 42.0 MiB"]
     assert [sample.label for sample in chart.key] == ["predicted", "its uncertainty", "measured"]
     assert bool(marks(chart, Rule)) == is_drawn
+    assert (list(chart.x.ticks or ()), list(chart.x.names)) == ([400, 144], ["20²", "12²"])  # 10² is too close to 12²
+
+
+def test_two_sizes_are_bars_of_categories() -> None:
+    rows = peaks("measured").query("num_positions != 144")
+    chart = memory.against_input("a title", "training", rows, None)
+    assert not marks(chart, Curve)
+    assert [(bar.y, bar.start, bar.length) for bar in marks(chart, Bar)] == [
+        (0, 0, 60 * MIB), (0, 60 * MIB, 40 * MIB), (1, 0, 360 * MIB), (1, 360 * MIB, 40 * MIB)]
+    assert [note.text for note in marks(chart, Note)] == ["10²", "20²"]
 
 
 def test_a_timeline_has_its_peak_phases_and_last_snapshot() -> None:
