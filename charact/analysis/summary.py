@@ -8,8 +8,8 @@ from charact.analysis.common.cache import memoize
 from charact.analysis.common.significance import INTERVAL_METHOD, Sample
 from charact.analysis.compare.samples import CASE, time_samples
 from charact.analysis.findings import findings
+from charact.analysis.memory.by_input_size import growth_by_case
 from charact.analysis.memory.composition import memory_composition
-from charact.analysis.memory.growth import growth_by_case
 from charact.analysis.profile.case_summary import MIN_SPREAD_ITERATIONS, case_summary
 from charact.analysis.profile.core_use import why_unreliable
 from charact.record.manifest import CaseEntry

@@ -79,7 +79,10 @@ class Channel:
         return getattr(self._stream, "encoding", None) or "utf-8"
 
     def detach(self) -> None:
-        """Clear the error and redirect what Python still buffers to /dev/null, because it is flushed at exit."""
+        """Do nothing unless a write failed; then forget that, and redirect the stream to /dev/null.
+
+        Python flushes its buffer at exit, which would fail again.
+        """
         if self.lost is not None:
             with contextlib.suppress(OSError, ValueError):
                 null = os.open(os.devnull, os.O_WRONLY)
@@ -107,12 +110,12 @@ OUT, ERR = Channel("stdout"), Channel("stderr")
 
 
 def show(*lines: str) -> None:
-    """Print lines to standard output, by default an empty one; newlines within a line are replaced."""
+    """Print lines to standard output, by default an empty one; control characters within a line are replaced."""
     OUT.print(*(lines or ("",)))
 
 
 def warn(*lines: str) -> None:
-    """Print lines to standard error; newlines within a line are replaced."""
+    """Print lines to standard error; control characters within a line, such as tabs, are replaced."""
     ERR.print(*lines)
 
 

@@ -34,7 +34,7 @@ def label(text: str) -> str:
 
 
 def valid_text(text: str) -> str:
-    """Return a valid UTF-8 text: bytes of a file's name that are not UTF-8 become hexadecimal escapes."""
+    """Return a valid UTF-8 text: bytes that are not UTF-8, as in some file names, become hexadecimal escapes."""
     try:
         # Python stores such bytes as surrogates. If its locale is not UTF-8, valid ones are among them.
         return text.encode(errors="surrogateescape").decode(errors="backslashreplace")

@@ -201,7 +201,7 @@ def cache_ceilings(path: Path, cached: Cached) -> None:
 
 
 def is_disturbed(ceilings: list[Ceiling]) -> bool:
-    """Return whether other processes used so much of the cores that the ceilings are too low."""
+    """Return whether other processes used so much processor time meanwhile that the ceilings are too low."""
     return any(row["cores_frac"] is not None and row["cores_frac"] < UNDISTURBED_FRAC for row in ceilings)
 
 

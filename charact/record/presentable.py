@@ -59,8 +59,8 @@ class _ChangedRun(Run):
 def presentable(run: Run) -> Run:
     """Return the record with control characters in its texts replaced, as by `label`.
 
-    The record on disk and its exports keep their texts. The same object is returned while the manifest is unchanged, so
-    that analyses of it are computed once.
+    The record on disk and exported tables keep their texts. The same object is returned while the manifest is
+    unchanged, so that analyses of it are computed once.
     """
     if isinstance(run, _ChangedRun) and run.change is _labels:
         return run

@@ -67,7 +67,7 @@ class Run:
 
     @cached_property
     def entries(self) -> list[CaseEntry]:
-        """The cases with the facts of their passes, as Structs."""
+        """The cases with the facts of their passes, as typed objects."""
         return [typed_entry(entry) for entry in self.manifest["cases"]]
 
     def entry(self, case: str) -> CaseEntry:

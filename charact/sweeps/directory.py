@@ -106,7 +106,7 @@ class SweepDirectory:
             return None
 
     def is_done(self, case: SweepCase) -> bool:
-        """Return whether a case has ended, and is not run again."""
+        """Return whether a case succeeded or failed; one that was killed runs again."""
         outcome = self.outcome(case)
         return outcome is not None and outcome.state in _DONE
 
@@ -224,7 +224,7 @@ class CaseStatus:
 
     @property
     def is_done(self) -> bool:
-        """Whether the case has ended, and is not run again."""
+        """Whether the case succeeded or failed; one that was killed runs again."""
         return self.state in _DONE
 
 

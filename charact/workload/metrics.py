@@ -128,7 +128,7 @@ class Bleu(Metric):
         return None if importlib.util.find_spec("sacrebleu") else "install charact[bleu]"
 
     def update(self, outputs: Any, batch: Any) -> None:
-        """Store a batch: outputs (N, T, words), and targets (N, T), last in the batch."""
+        """Store a batch: outputs, a score for each word of the vocabulary (N, T, words), and targets (N, T)."""
         self._batches.append((outputs.argmax(-1), batch[-1]))
 
     def value(self) -> float | None:

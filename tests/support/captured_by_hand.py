@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from charact.bricks.aten import literal, operator_of, written_values
-from charact.bricks.suite.captured_graph import CapturedModel, Json, Layer, Segment, TensorType, Update
+from charact.bricks.suite.captured_graph import CapturedModel, Json, Layer, TensorType, Update
 from charact.bricks.suite.composition import Configuration
+from charact.bricks.suite.layer_sequences import Segment
 
 CPU = torch.device("cpu")
 Run = Callable[[Sequence[Tensor]], tuple[Tensor, ...]]

@@ -58,7 +58,7 @@ class MissedPrecision:
 
 
 def missed_precision(run: Run, case: str) -> MissedPrecision | None:
-    """Return how far a case that hit a limit is from the requested precision; None if it reached that precision."""
+    """Return how far a case is from the requested precision; None if it reached it, or if either is unknown."""
     timing = run.entry(case).passes.timing
     reached, target = timing.interval_frac, timing.precision_target_frac
     if reached is None or target is None or reached <= target:

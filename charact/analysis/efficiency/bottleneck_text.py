@@ -326,7 +326,7 @@ def _move_less(case: Situation) -> str:
 
 
 def largest(case: Situation) -> str:
-    """Return what to try if nothing bounds: where to begin, and what helps against the largest limit."""
+    """Return the advice for a case that no limit dominates: its largest limit, where it occurs, and what reduces it."""
     first = max(LIMITS, key=case.share)
     if first == "other":
         return f"the limit of {share(case.share(first))} of the iteration is not known"

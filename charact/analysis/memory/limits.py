@@ -3,7 +3,7 @@
 import pandas as pd
 
 from charact.analysis.common.row_order import in_order
-from charact.analysis.memory.growth import SERIES, case_series
+from charact.analysis.memory.by_input_size import SERIES, case_series
 from charact.record.reader import Run
 from charact.record.schema import MEMORY_CATEGORIES, column_names
 

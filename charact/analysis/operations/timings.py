@@ -95,11 +95,11 @@ def _share_reason(row: dict[Any, Any]) -> str | None:
 
 @memoize
 def operation_cases(run: Run) -> pd.DataFrame:
-    """Return one row per problem, summed over its directions, in the order they ran, including failed ones.
+    """Return one row per case, a problem at a precision, summed over directions; in their order, with failed ones.
 
-    Columns: case; operation, problem, suite, set and layout; precision; device; num_directions; time_s, the sum of the
-    directions' medians; sums of flop, published_flop (null if the suite counts the same; see convention) and
-    bytes; status and reason of the case.
+    Columns: case; operation, problem, suite, set, layout and convention; precision; device; num_directions; time_s, the
+    sum of the directions' medians; sums of flop, published_flop (null if the suite counts the same; `convention` says
+    how it counts) and bytes; status and reason of the case.
     """
     cases = run.cases.reindex(columns=["case", "workload", "precision", "device", "status", "reason"])
     measured = [entry.case for entry in run.entries_with("ops")]

@@ -33,7 +33,7 @@ class AuditReport:
 
     @property
     def reveals(self) -> list[str]:
-        """Return what the suite reveals about its models, one line each."""
+        """Return lines about what the suite reveals of its models; the last names what it does not."""
         lines = [
             f"{len(self.suite.bricks)} bricks of {self.layer_types.total()} layers of {len(self.layer_types)} types, "
             "with the shapes of their inputs: rare layers reveal model families",

@@ -14,16 +14,8 @@ from typing import Annotated, Any, Literal, TypeVar
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from charact.bricks.suite.captured_graph import (
-    ITEM_BYTES,
-    CapturedModel,
-    Count,
-    Json,
-    Layer,
-    Segment,
-    TensorType,
-    Update,
-)
+from charact.bricks.suite.captured_graph import ITEM_BYTES, CapturedModel, Count, Json, Layer, TensorType, Update
+from charact.bricks.suite.layer_sequences import Segment
 from charact.core.bounded_reading import read_all
 from charact.core.errors import UserError
 

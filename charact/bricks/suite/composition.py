@@ -21,13 +21,8 @@ from charact.bricks.suite.brick import (
     runs_as,
     update_brick,
 )
-from charact.bricks.suite.captured_graph import (
-    CapturedModel,
-    cut,
-    next_power_of_two,
-    reuse_distances,
-    written_before,
-)
+from charact.bricks.suite.captured_graph import CapturedModel
+from charact.bricks.suite.layer_sequences import cut, next_power_of_two, reuse_distances, written_before
 from charact.core.errors import UserError
 from charact.core.files import file_name, write_text
 from charact.record.schema import MODES, PRECISIONS

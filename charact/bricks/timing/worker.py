@@ -199,7 +199,7 @@ class Report(Observer):
         self.send("pass", name)
 
     def iteration(self, num_iterations: int, median_s: float) -> None:
-        """Report that a round has ended."""
+        """Report that a round has ended: the number of rounds so far, and the time of this one (s)."""
         self.send("round", num_iterations, median_s)
 
     def case_ended(self, status: str, reason: str | None) -> None:

@@ -17,7 +17,7 @@ class KinetoCounters(CounterSource):
                      for name, (definition, method) in of_traces.DEFINITIONS.items())
 
     def available(self) -> Unavailable | None:
-        """Require a GPU."""
+        """Return why the source cannot be used; it needs a GPU."""
         gpus, reason = gpu_facts()
         return None if gpus else Unavailable(f"kernels run on GPUs only: {reason}")
 

@@ -272,7 +272,7 @@ class NsightCompute(PassSource):
     )
 
     def available(self) -> Unavailable | None:
-        """Require `ncu` and the driver's permission."""
+        """Return why the source cannot be used; it needs `ncu` and the driver's permission."""
         unavailable = counters_unavailable()
         if unavailable is None and find_ncu() is None:
             return Unavailable("ncu is neither on PATH nor in CUDA's directories", "install Nsight Compute")

@@ -38,7 +38,7 @@ class RaplCounters(SampledSource):
         self._root = root
 
     def available(self) -> Unavailable | None:
-        """Require energy counters that this user may read."""
+        """Return why the source cannot be used; it needs energy counters that this user may read."""
         packages = _zones(self._root, "package")
         if not packages:
             return Unavailable(f"{self._root} shows no energy counters: the processor has none, or this is a virtual "

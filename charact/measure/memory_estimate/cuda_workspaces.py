@@ -175,10 +175,12 @@ class _Convolution:
         return 0, 0 if in_place and self.strides_one else copies, 1.5 * copies + self._partial_sums + MIB
 
     def without_tensor_cores(self) -> Bytes:
-        """Return the bytes of Winograd's or Fourier's transforms, and of copies for pointwise and strided convolutions.
+        """Return the least, likely and largest bytes of Winograd's or Fourier's transforms, and of copies.
 
-        Winograd's is likely for gradients by the weights of 3×3 kernels over more than 4 channels. No rule was found
-        for Fourier's: of 51 convolutions with 3×3 kernels and without strides, 7 forwards and 14 gradients by inputs
+        Pointwise and strided convolutions take copies.
+
+        Winograd's is likely for weight gradients of 3×3 kernels over more than 4 channels. No rule was found
+        for Fourier's: of 51 convolutions with 3×3 kernels and without strides, 7 forwards and 14 input gradients
         took it. Where memory is too small for a transform, PyTorch takes another algorithm.
 
         Source: Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks", F(4×4, 3×3), which transforms a

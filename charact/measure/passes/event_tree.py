@@ -120,7 +120,7 @@ class _Walk:
         self._layer_of_sequence: dict[int, str | None] = {}
 
     def visit(self, event: Any, context: _Context) -> int:
-        """Record an event and its descendants; return the time in ns that they took of the enclosing operator."""
+        """Record an event and its descendants; return the time (ns) that is not self time of the enclosing operator."""
         name: str = event.name
         extra, time_ns = event.extra_fields, event.start_time_ns
         if name == "[memory]":

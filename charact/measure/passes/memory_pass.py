@@ -70,7 +70,7 @@ class BlockOwners:
         return name == str(self.device) or (self.device.index is None and name.partition(":")[0] == self.device.type)
 
     def begin(self) -> None:
-        """Record the blocks at the start of an iteration."""
+        """Record the blocks that exist before an iteration: of weights, gradients, optimizer state, and others."""
         self._forget()
         weights = [tensor for model in self._models for tensor in (*model.parameters(), *model.buffers())]
         carried = tree_leaves([list(vars(carrier).values()) for carrier in self._carriers])

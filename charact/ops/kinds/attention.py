@@ -70,7 +70,7 @@ class _Attention(Kind):
         return number_refusal(precision, device, int8="PyTorch's attention takes no int8 numbers: use --precision bf16")
 
     def prepare(self, problem: Problem, direction: str, precision: str, device: torch.device) -> Prepared:
-        """Return normal random queries, keys and values; PyTorch chooses how it is computed."""
+        """Return attention over normal random queries, keys and values; PyTorch chooses the kernel."""
         batch, heads, queries, keys, width = problem.numbers(*_NAMES)
         causal = problem.sizes["causal"] == "yes"
         generator = torch.Generator(device).manual_seed(0)

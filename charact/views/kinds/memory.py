@@ -6,14 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from charact.analysis.memory.composition import (
-    is_memory_run,
-    memory_composition,
-    memory_needs,
-    memory_peaks,
-    peak_moments,
-)
-from charact.analysis.memory.growth import (
+from charact.analysis.memory.by_input_size import (
     SERIES,
     case_series,
     growth_by_case,
@@ -22,6 +15,13 @@ from charact.analysis.memory.growth import (
     named_series,
     of_series,
     training_to_inference,
+)
+from charact.analysis.memory.composition import (
+    is_memory_run,
+    memory_composition,
+    memory_needs,
+    memory_peaks,
+    peak_moments,
 )
 from charact.analysis.memory.limits import (
     limited_cpu,

@@ -11,7 +11,7 @@ from tensorboard.summary import Output, Writer
 from tensorboard.summary.writer.record_writer import RecordWriter
 from tensorboard.util import tensor_util
 
-from charact.analysis.memory.growth import named_series
+from charact.analysis.memory.by_input_size import named_series
 from charact.analysis.profile.case_summary import case_summary
 from charact.core.files import atomic_write
 from charact.record.presentable import presentable

@@ -20,7 +20,8 @@ from charact.bricks.suite.brick import (
     input_of,
     update_brick,
 )
-from charact.bricks.suite.captured_graph import CapturedModel, Layer, TensorType, Update, cut
+from charact.bricks.suite.captured_graph import CapturedModel, Layer, TensorType, Update
+from charact.bricks.suite.layer_sequences import cut
 
 SQUARE = TensorType("float32", (4, 4), (4, 1))
 

@@ -8,7 +8,8 @@ from support.captured_by_hand import ByHand, Value, branches, check_chained, run
 
 from charact.bricks.aten import runnable
 from charact.bricks.suite.brick import brick_of
-from charact.bricks.suite.captured_graph import METHODS, CapturedModel, Segment, cut, written_before
+from charact.bricks.suite.captured_graph import CapturedModel
+from charact.bricks.suite.layer_sequences import METHODS, Segment, cut, written_before
 
 
 def groups(captured: CapturedModel, g: int, method: str) -> list[tuple[int, ...]]:

@@ -14,8 +14,9 @@ from charact.bricks.capture.capture import capture
 from charact.bricks.capture.recording import Source
 from charact.bricks.commands._models import sources_of
 from charact.bricks.suite.brick import Brick, brick_from_json, brick_of, brick_to_json, gradient_sum_brick
-from charact.bricks.suite.captured_graph import METHODS, CapturedModel, Layer, TensorType, cut
+from charact.bricks.suite.captured_graph import CapturedModel, Layer, TensorType
 from charact.bricks.suite.composition import cut_model
+from charact.bricks.suite.layer_sequences import METHODS, cut
 
 SQUARE = TensorType("float32", (4, 4), (4, 1))
 SLOW = ("transformer", "resnet18", "googlenet", "seq2seq")

@@ -3,7 +3,8 @@
 import torch
 from support.captured_by_hand import ByHand
 
-from charact.bricks.suite.captured_graph import CapturedModel, cut, next_power_of_two, reuse_distances
+from charact.bricks.suite.captured_graph import CapturedModel
+from charact.bricks.suite.layer_sequences import cut, next_power_of_two, reuse_distances
 
 
 def recurrent(num_steps: int, *, last: bool = False) -> CapturedModel:

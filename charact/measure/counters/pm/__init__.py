@@ -63,7 +63,7 @@ class PmSampling(PassSource):
     )
 
     def available(self) -> Unavailable | None:
-        """Require cupti-python with sampling, and the driver's permission."""
+        """Return why the source cannot be used; it needs cupti-python with sampling, and the driver's permission."""
         return counters_unavailable() or _package_unavailable()
 
     def take(self, loop: Loop) -> Found:

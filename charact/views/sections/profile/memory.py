@@ -6,6 +6,14 @@ import pandas as pd
 
 from charact.analysis.common.pass_status import passes_taken, was_asked_for
 from charact.analysis.memory import composition as composition_analysis
+from charact.analysis.memory.by_input_size import (
+    SERIES,
+    memory_by_size,
+    memory_growth,
+    memory_steps,
+    named_series,
+    training_to_inference,
+)
 from charact.analysis.memory.composition import (
     memory_by_phase,
     memory_composition,
@@ -13,14 +21,6 @@ from charact.analysis.memory.composition import (
     memory_peaks,
     memory_timeline,
     peak_moments,
-)
-from charact.analysis.memory.growth import (
-    SERIES,
-    memory_by_size,
-    memory_growth,
-    memory_steps,
-    named_series,
-    training_to_inference,
 )
 from charact.analysis.memory.limits import out_of_memory, out_of_memory_composition
 from charact.record.reader import Run

@@ -11,6 +11,13 @@ from support import memory_records as made
 from support import records
 
 from charact.analysis.compare import Group, metric_ratios
+from charact.analysis.memory.by_input_size import (
+    case_series,
+    memory_growth,
+    memory_steps,
+    of_series,
+    training_to_inference,
+)
 from charact.analysis.memory.composition import (
     is_memory_run,
     memory_by_layer,
@@ -21,7 +28,6 @@ from charact.analysis.memory.composition import (
     peak_moments,
     weights_and_intermediate,
 )
-from charact.analysis.memory.growth import case_series, memory_growth, memory_steps, of_series, training_to_inference
 from charact.analysis.memory.limits import memory_fits, out_of_memory, out_of_memory_composition
 from charact.analysis.profile.case_summary import case_summary
 from charact.record.reader import Run, load_run

@@ -16,8 +16,8 @@ from charact.analysis.common.pass_status import (
     stop_rules,
     was_asked_for,
 )
+from charact.analysis.memory.by_input_size import memory_by_size
 from charact.analysis.memory.composition import memory_by_phase, memory_composition
-from charact.analysis.memory.growth import memory_by_size
 from charact.analysis.profile.case_summary import case_summary
 from charact.record.reader import load_run
 from charact.record.schema import MEMORY_CATEGORIES
