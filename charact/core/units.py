@@ -25,11 +25,11 @@ def share(value: float) -> str:
 
 def scale(values: Sequence[float], unit: str) -> tuple[float, str]:
     """Return the factor and unit, such as (1e3, "ms"), that scale the largest value to between 1 and 1000 (B: 1024)."""
-    largest = rounded(max((abs(value) for value in values), default=0.0), 3)
+    largest = max((abs(value) for value in values), default=0.0)
     if unit == "B":
         power = min(max(math.frexp(largest)[1] - 1, 0) // 10, len(_BINARY_PREFIXES) - 1)
         return 1024.0**-power, f"{_BINARY_PREFIXES[power]}{unit}"
-    power = math.floor(math.log10(largest) / 3 + 1e-12) if largest else 0
+    power = math.floor(math.log10(rounded(largest, 3)) / 3 + 1e-12) if largest else 0
     # Long times stay in seconds; there are no parts of a byte or of an operation.
     power = max(power, -3 if unit in _DIVISIBLE else 0)
     power = min(power, 0 if unit == "s" else 6)
