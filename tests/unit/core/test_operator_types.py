@@ -18,7 +18,9 @@ from charact.core.operator_types import OPERATOR_TYPES, operator_type
     ("aten::_scaled_dot_product_flash_attention", "attention"), ("aten::lstm", "recurrent"),
     ("aten::mkldnn_rnn_layer", "recurrent"), ("aten::embedding_dense_backward", "embedding"),
     ("aten::_local_scalar_dense", "host sync"), ("torch::autograd::AccumulateGrad", "autograd"),
-    ("c10d::allreduce_", "communication"), ("aten::native_dropout", "dropout"), ("mine::strange", "other"),
+    ("c10d::allreduce_", "communication"), ("c10d::odd", "communication"), ("CopyAccumulateGrad", "data movement"),
+    ("autograd::engine::evaluate_function: torch::autograd::CopyAccumulateGrad", "autograd"),
+    ("aten::native_dropout", "dropout"), ("mine::strange", "other"),
 ])
 def test_operator_types(name: str, kind: str) -> None:
     assert operator_type(name) == kind

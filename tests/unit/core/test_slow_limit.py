@@ -10,6 +10,7 @@ from charact.core.slow_iterations import slow_limit_s
 
 def test_few_iterations_have_no_slow_ones() -> None:
     assert slow_limit_s([1.0] * 4 + [100.0]) == math.inf
+    assert slow_limit_s([1.0] * 5 + [100.0]) == 1.5
 
 
 def test_equal_times_are_slow_from_half_more() -> None:

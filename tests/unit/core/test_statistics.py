@@ -1,12 +1,13 @@
 """Lines through points, quantiles of Student's t from printed tables, and the sequential t-test by integration."""
 
+import itertools
 import math
 
 import numpy as np
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from scipy.stats import binom
+from scipy.stats import binom, mannwhitneyu
 
 from charact.core.statistics import (
     FittedLine,
@@ -14,6 +15,7 @@ from charact.core.statistics import (
     fitted_line,
     mean_interval_frac,
     median_interval,
+    rank_test,
     sequential_factor,
     sequential_probability,
     student_factor,
@@ -140,3 +142,37 @@ def test_the_interval_of_a_mean_is_students_and_wider_for_correlated_values() ->
     assert wide > 1.5 * narrow
     assert mean_interval_frac([1.0, 2.0]) is None
     assert mean_interval_frac([2.0] * 5) == 0
+
+
+@given(st.lists(st.integers(0, 4), min_size=1, max_size=4), st.lists(st.integers(0, 4), min_size=1, max_size=4))
+def test_the_exact_rank_test_counts_the_choices_as_far_from_the_middle(ones: list[int], others: list[int]) -> None:
+    def distance(chosen: tuple[int, ...]) -> float:
+        rest = [index for index in range(len(values)) if index not in chosen]
+        return abs(sum((values[one] > values[other]) - (values[one] < values[other])
+                       for one in chosen for other in rest))
+
+    values = [*ones, *others]
+    choices = [distance(chosen) for chosen in itertools.combinations(range(len(values)), len(ones))]
+    reached = distance(tuple(range(len(ones))))
+    assert rank_test(ones, others) == pytest.approx(sum(each >= reached for each in choices) / len(choices))
+
+
+@pytest.mark.parametrize(("ones", "others"), [
+    (range(20), range(15, 40)), ([1, 2, 2, 3] * 5, [2, 3, 3, 4, 5] * 4), ([1] * 15 + [3] * 15, [2] * 30),
+    (range(10), [4.5] * 8 + [20, 30])])
+def test_the_rank_test_of_many_values_is_scipys_approximation(ones: list[float], others: list[float]) -> None:
+    expected = mannwhitneyu(list(ones), list(others), method="asymptotic").pvalue
+    assert rank_test(ones, others) == pytest.approx(min(expected, 1))
+    assert rank_test(others, ones) == pytest.approx(min(expected, 1))
+
+
+@pytest.mark.parametrize(("num_values", "confidence", "finite"), [
+    (2, 1e-9, True), (1, 1e-9, False), (2, 0.95, False), (3, 0.95, True)])
+def test_where_sequential_intervals_begin(num_values: int, confidence: float, finite: bool) -> None:
+    assert math.isfinite(sequential_factor(num_values, confidence)) is finite
+
+
+def test_means_of_0_have_no_relative_interval_and_negative_ones_a_positive() -> None:
+    assert mean_interval_frac([-1.0, 0.0, 1.0]) is None
+    assert mean_interval_frac([-9.0, -11.0] * 4) == mean_interval_frac([9.0, 11.0] * 4)
+    assert mean_interval_frac([1.0, 2.0, 3.0]) == pytest.approx(4.30265 * math.sqrt(1 / 3 * 2) / 2)  # correlation 1/3

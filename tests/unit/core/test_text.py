@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from charact.core.text import label, labels, printable, spreadsheet_text, valid_text, valid_values
+from charact.core.text import did_you_mean, label, labels, printable, spreadsheet_text, valid_text, valid_values
 
 ANY_TEXT = st.text(st.characters(), max_size=30)  # surrogates, too
 
@@ -55,6 +55,9 @@ def test_a_name_of_another_locale_is_readable() -> None:
 def test_texts_within_values_are_changed_and_nothing_else() -> None:
     value = {"a\udce9": ["b\udce9", 1, 2.5, None, True, {"c": ("d\udce9",)}]}
     assert valid_values(value) == {r"a\xe9": [r"b\xe9", 1, 2.5, None, True, {"c": [r"d\xe9"]}]}
+    fine = {"a": ["b"]}
+    assert valid_values(fine) is fine
+    assert valid_values({1j: "a\udce9"}) == {1j: r"a\xe9"}
     assert labels({"a\n": ["\x1b"]}) == {"a␊": ["␛"]}
 
 
@@ -71,3 +74,10 @@ def test_other_texts_get_none(text: str) -> None:
 @given(st.text("=+-@'\t\na1"))
 def test_an_apostrophe_can_be_taken_away_again(text: str) -> None:
     assert re.sub(r"^'(?='*[=+\-@\t\r\n＝＋－＠])", "", spreadsheet_text(text)) == text
+
+
+@pytest.mark.parametrize(("name", "expected"), [
+    ("RESNET18", "did you mean ResNet18, resnet50, resnet34?"), ("lstm", "did you mean LSTM?"), ("zzz", "see --help")])
+def test_similar_names_are_suggested(name: str, expected: str) -> None:
+    names = ["ResNet18", "resnet34", "resnet50", "LSTM", "lstm"]
+    assert did_you_mean(name, iter(names), "see --help") == expected

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from charact.core.gap_phases import with_gaps
+from charact.core.gap_phases import gap_phases, with_gaps
 from charact.core.timeline import Interval, Iteration, at, iteration_rows, phase_at, sums, total_s, with_rest
 from charact.record.schema import PHASES
 
@@ -83,3 +83,18 @@ def test_nothing_overlaps_and_nothing_is_lost(steps: list[tuple[int, int, str]])
     filled = with_gaps(phases)
     assert all(phases.count(one) <= filled.count(one) for one in phases)
     assert all(before[1] <= after[0] for before, after in itertools.pairwise(filled))
+
+
+@pytest.mark.parametrize(("roles", "expected"), [
+    ("f+ b+", {1: ("loss", 1)}), ("f+ f- b+", {2: ("loss", 2)}), ("f+ b-", {}), ("f+ b- b+", {2: ("loss", 2)}),
+    ("b+", {0: ("forward", 0)}), ("? b+", {0: ("forward", 1), 1: ("forward", 1)}),
+    ("a+ b+", {1: ("forward", 1)}), ("f+ a+ b+", {1: ("loss", 2), 2: ("loss", 2)}),
+    ("f+ l+ b+ b+", {1: ("loss", 2)}), ("f+ l+ r+ b+ b+", {3: ("forward", 3), 4: ("loss", 4)}),
+    ("f+ l+ f- b+", {}), ("f+ l+ f+ b+ b+", {3: ("loss", 3), 4: ("loss", 4)}), ("r+ b+", {1: ("forward", 1)}),
+    ("f+ r+ b+", {2: ("forward", 2)}), ("f- b+", {1: ("forward", 1)}), ("b+ b+", {0: ("forward", 0), 1: ("loss", 1)}),
+])
+def test_gaps_before_steps_by_role(roles: str, expected: dict[int, tuple[str, int]]) -> None:
+    names = {"f": "forward", "b": "backward", "l": "loss", "r": "restart", "a": "apart"}
+    steps = [(names.get(step[0]), step[1:] == "+") for step in roles.split()]
+    assert gap_phases(steps) == [expected.get(index) for index in range(len(steps))]
+    assert gap_phases([("backward", True)], None) == [None]
