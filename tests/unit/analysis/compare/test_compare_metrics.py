@@ -39,6 +39,9 @@ def test_of_a_profile(tmp_path: Path) -> None:
     assert memory["significant"]
     assert memory["reason"] == "a count: no variation"
     assert found["reason"][["accuracy", "total_time", "inference_time", "energy"]].to_list() == ["not measured"] * 4
+    run = scattered(tmp_path)
+    run.manifest["cases"][0]["batch_size"] = None
+    assert "throughput" not in set(metric_ratios([side("base", run), side("new", run)]).dropna(subset="base")["metric"])
 
 
 def test_a_pass_that_gave_nothing_says_why(tmp_path: Path) -> None:

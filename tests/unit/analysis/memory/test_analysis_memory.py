@@ -2,6 +2,7 @@
 
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -28,7 +29,13 @@ from charact.analysis.memory.composition import (
     peak_moments,
     weights_and_intermediate,
 )
-from charact.analysis.memory.limits import memory_fits, out_of_memory, out_of_memory_composition
+from charact.analysis.memory.limits import (
+    limited_cpu,
+    memory_fits,
+    memory_room,
+    out_of_memory,
+    out_of_memory_composition,
+)
 from charact.analysis.profile.case_summary import case_summary
 from charact.record.reader import Run, load_run
 from charact.record.schema import MEMORY_CATEGORIES
@@ -260,7 +267,13 @@ def test_needs_of_device_and_process(run: Run, tmp_path: Path) -> None:
     entry = made.memory_entry("image", "train", 64, measured=True)
     entry["passes"]["memory"] |= {"peak_bytes": 1e8, "reserved_peak_bytes": 1.2e8, "allocator_peak_bytes": 1.01e8}
     entry["passes"]["prediction"] |= {"reserved_peak_bytes": 1.1e8, "context_bytes": 5e8, "needed_bytes": 6.1e8}
-    needs = next(memory_needs(records.run_of(tmp_path, (entry | {"device": "cuda"}, {}))).itertuples())
+    others: list[Any] = [records.case_entry("vgg16", size, "infer") | {"passes": passes} for size, passes in (
+        (1, {"memory": {"status": "ok", "peak_bytes": 0.0, "reserved_peak_bytes": 1.0}}), (2, {}),
+        (3, {"prediction": {"status": "ok", "peak_bytes": 5.0}}))]
+    run = records.run_of(tmp_path, (entry | {"device": "cuda"}, {}), *((other, {}) for other in others))
+    assert memory_needs(run)["allocated_bytes"].fillna(-1.0).tolist() == [1e8, 0, -1]
+    assert pd.isna(memory_needs(run)["reserved_ratio"][1])
+    needs = next(memory_needs(run).itertuples())
     assert needs.reserved_ratio == pytest.approx(1.2)
     assert (needs.predicted_reserved_bytes, needs.context_bytes, needs.needed_bytes) == (1.1e8, 5e8, 6.1e8)
 
@@ -326,3 +339,17 @@ def test_squares_and_rounded_lines(tmp_path: Path) -> None:
     peaks = {size: 4096.0 * round((3e6 + 24_000 * size) / 4096) for size in sizes}
     (row,) = _grown(tmp_path, peaks).to_dict("records")
     assert (row["shape"], row["slope_bytes"]) == ("line", pytest.approx(24_000, rel=0.01))
+
+
+@pytest.mark.parametrize(("options", "num_cases", "limit"), [
+    ({"device_memory_bytes": 100}, 1, None), ({"device_like": "tiny"}, 1, None), ({}, 0, None),
+    *[(named | {"fit": "size"}, 0, None) for named in ({"device_memory_bytes": 100}, {"device_like": "tiny"}, {})],
+    ({"device_memory_bytes": 100, "gpus_of_that_memory": ["a"]}, 1, (100.0, ["a"])),
+    ({"gpus_of_that_memory": ["a"]}, 0, None), ({"device_memory_bytes": 7.5, "gpus_of_that_memory": []}, 1, (7.5, []))])
+def test_cases_that_fit_the_named_memory(options: dict[str, Any], num_cases: int, limit: Any) -> None:
+    entries = [records.case_entry("r", size, "infer") | {"passes": {"prediction": {
+        "status": "ok", "fits": fits, "device": "tiny", "device_memory_bytes": 100, "needed_bytes": 70}}}
+        for size, fits in ((1, True), (2, False), (3, None))]
+    run = Run(Path("none"), {"cases": entries, "options": options})
+    assert memory_room(run).to_numpy().tolist() == [[entries[0]["case"], "tiny", 100, 70, 30]][:num_cases]
+    assert limited_cpu(run) == limit

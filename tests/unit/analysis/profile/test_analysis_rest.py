@@ -6,7 +6,9 @@ from typing import Any
 import pytest
 from support import records
 from support.compared import record as record_of
+from support.traces import TraceMaker, training
 
+from charact.analysis.common.machine_names import machine_name
 from charact.analysis.common.pass_status import (
     MissedPrecision,
     missed_precision,
@@ -19,7 +21,10 @@ from charact.analysis.common.pass_status import (
 from charact.analysis.memory.by_input_size import memory_by_size
 from charact.analysis.memory.composition import memory_by_phase, memory_composition
 from charact.analysis.profile.case_summary import case_summary
-from charact.record.reader import load_run
+from charact.analysis.profile.iteration_timeline import IterationTimeline, iteration_timeline
+from charact.core.errors import UserError
+from charact.record.in_progress import trace_name
+from charact.record.reader import Run, load_run
 from charact.record.schema import MEMORY_CATEGORIES
 from charact.views.tables import format as fmt
 
@@ -99,3 +104,64 @@ def test_a_case_that_missed_its_precision_says_so(tmp_path: Path) -> None:
     assert missed == MissedPrecision(interval_frac=0.148, target_frac=0.02, ended_by="max_seconds")
     assert fmt.missed_precision(missed) == "± 14.8 %, above the target of 2.0 %: time limit; try a longer --max-seconds"
     assert missed_precision(run, met["case"]) is None
+
+
+@pytest.mark.parametrize(("machine", "devices", "name"), [
+    ({"hostname": "h", "cpu": {"model": "C", "num_usable_cores": 1}}, ["C"], "C, 1 core on h"),
+    ({"cpu": {"model": "C", "num_usable_cores": 2}, "gpus": [{"name": "G"}]}, ["C", "D", "C", None], "C, 2 cores + D"),
+    ({"cpu": {"model": "C"}}, ["C"], "C"), ({"cpu": {"model": "C"}, "hostname": "h"}, [None], "C on h"),
+    ({"cpu": {"model": "C"}, "gpus": [{"name": "G"}, {"name": ""}, {"name": "H"}]}, [], "G + H"),
+    ({"hostname": "h"}, [], "h"), ({}, [], None)])
+def test_the_name_of_a_machine(machine: dict[str, Any], devices: list[str | None], name: str | None) -> None:
+    entries = [records.case_entry("r", 32, "infer") | {"device_name": device} for device in devices]
+    assert machine_name(Run(Path("none"), {"cases": entries, "machine": machine})) == name
+
+
+def timeline_of(directory: Path, trace: TraceMaker, least_frac: float = 0.0) -> IterationTimeline:
+    (directory / "trace").mkdir()
+    trace.write(directory / "trace" / trace_name("a"))
+    return iteration_timeline(Run(directory, {"cases": []}), "a", least_frac)
+
+
+def test_the_timeline_of_the_last_iteration(tmp_path: Path) -> None:
+    found = timeline_of(tmp_path, training())
+    # In µs: kernels of the third iteration run from 900 after its start on; the last one ends at 2,100.
+    assert (found.length_s, found.num_left_out, found.num_other_tracks) == (pytest.approx(0.0021), 0, 0)
+    spans = found.spans.assign(start=found.spans["start_s"] * 1e6, length=found.spans["length_s"] * 1e6)
+    assert spans[spans["track"] == "phases"][["kind", "start", "length"]].to_numpy().tolist() == [
+        [name, pytest.approx(start), pytest.approx(length)] for name, start, length in (
+            ("data", 0, 100), ("forward", 100, 300), ("loss", 400, 50), ("backward", 450, 350), ("update", 800, 100))]
+    others = spans[spans["track"] != "phases"]
+    assert others.groupby("track", sort=False).size().to_dict() == {
+        "main thread": 3, "process 1, thread 200": 4, "device 0, stream 7": 4, "device 0, stream 9": 1}
+    rows = others.set_index("name")[["depth", "start", "length", "layer", "kind"]]
+    assert rows.loc["aten::mm"].tolist() == [1, pytest.approx(460), pytest.approx(200), "Linear_0", "GEMM"]
+    assert rows.loc["gemm_grad"].tolist() == [0, pytest.approx(1220), pytest.approx(500), "Linear_0", "GEMM"]
+    assert set(rows.loc[rows["depth"] == 1].index) == {"aten::mm", "nccl:all_reduce"}
+
+
+def test_a_timeline_leaves_out_what_is_short_or_deep_and_threads_with_few_operators(tmp_path: Path) -> None:
+    trace = TraceMaker()
+    trace.mark("ProfilerStep#1", 0, 1000)
+    for depth in range(22):
+        trace.operator("aten::mm", depth, 1000 - 2 * depth)
+    for thread in range(301, 319):
+        for number in range(1 if thread > 316 else 2):
+            trace.operator("aten::mm", 10 * number, 10 - number, thread)
+    trace.operator("aten::mm", 1000, 10)  # after the end
+    found = timeline_of(tmp_path, trace, 0.01)
+    spans = found.spans[found.spans["track"] != "phases"]
+    assert spans.loc[spans["track"] == "main thread", "depth"].tolist() == list(range(20))
+    assert spans["track"].nunique() == 16
+    assert found.num_other_tracks == 3
+    assert found.num_left_out == 2 + 15  # the second operator of a thread takes 9 of 1,000 µs
+    assert spans["length_s"].min() == pytest.approx(1e-5)
+
+
+def test_a_case_without_a_timeline(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no trace of this case"):
+        iteration_timeline(Run(tmp_path, {"cases": []}), "a", 0.0)
+    trace = TraceMaker()
+    trace.operator("aten::mm", 0, 0)
+    with pytest.raises(UserError, match="no events with a duration"):
+        timeline_of(tmp_path, trace)

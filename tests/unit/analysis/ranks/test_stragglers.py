@@ -1,5 +1,6 @@
 """Who waits for whom, from records of known times."""
 
+import math
 import random
 import re
 from pathlib import Path
@@ -39,14 +40,18 @@ def test_a_straggler_is_named_with_its_phase_and_what_it_costs(phase: str, world
     whole_s = sum(WORK_S.values()) + TRANSFER_S + 0.05
     assert found.share_frac == pytest.approx(0.05 / whole_s)
     assert f"rank 1’s {phase} takes 50.0 ms longer" in found.evidence
-    assert re.search(r"the others wait 50.0 ms \(\d\d.\d % of the iteration\) for it, most at the all_reduce in "
-                     "backward$", found.evidence)
+    assert found.evidence.endswith(
+        f"the others wait 50.0 ms ({5 / whole_s:.1f} % of the iteration) for it, most at the all_reduce in backward")
+    assert ("speed up loading on rank 1" in found.advice) == (phase == "data")
+    assert (found.threshold_frac, found.num_iterations, found.reason) == (0.1, 10, None)
 
 
 def test_balanced_ranks(tmp_path: Path) -> None:
     found = verdict(ranks(tmp_path, lambda rank, iteration: {}))
     assert (found.verdict, found.wait_s, found.share_frac) == ("balanced", 0, 0)
-    assert verdict(ranks(tmp_path, slow(1, "forward", 0.003))).verdict == "balanced"
+    found = verdict(ranks(tmp_path, slow(1, "forward", 0.003)))
+    assert (found.verdict, found.wait_s, math.isnan(found.extra_s)) == ("balanced", pytest.approx(0.003), True)
+    assert f"for {100 * 0.003 / 0.041:.1f} % of the iteration; from 10.0 % on" in found.evidence
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -66,8 +71,14 @@ def test_stragglers_that_rotate_are_no_single_rank(tmp_path: Path) -> None:
     found = verdict(ranks(tmp_path, turns, world_size=3, num_iterations=12))
     assert (found.verdict, found.phase) == ("rotating stragglers", "data")
     assert pd.isna(found.rank)
-    assert found.wait_s == pytest.approx(0.04)
-    assert "rank 0 in 33.3 %" in found.evidence
+    assert (found.wait_s, found.extra_s, found.threshold_frac) == (pytest.approx(0.04), pytest.approx(0.04), 0.2)
+    assert "0 in 33.3 %, rank 1 in 33.3 %, rank 2 in 33.3 %), and differs most in data; the ranks" in found.evidence
+    assert f"wait 40.0 ms for each other: {4 / 0.078:.1f} % of" in found.evidence
+    assert "equally long to load" in found.advice
+    shorter = verdict(ranks(tmp_path, lambda rank, iteration: {"forward": 0.008 * (iteration % 3 == rank)},
+                            world_size=3, num_iterations=12))
+    assert (shorter.verdict, shorter.wait_s) == ("balanced", pytest.approx(0.008))
+    assert f"for {0.8 / 0.046:.1f} % of the iteration, but no rank and no phase" in shorter.evidence
 
 
 def test_lasting_differences_without_one_straggler_are_an_imbalance(tmp_path: Path) -> None:
@@ -77,6 +88,9 @@ def test_lasting_differences_without_one_straggler_are_an_imbalance(tmp_path: Pa
     found = verdict(ranks(tmp_path, shared, world_size=3, num_iterations=12))
     assert (found.verdict, found.phase) == ("imbalance", "forward")
     assert found.rank in (1, 2)
+    assert (found.extra_s, found.wait_s) == (pytest.approx(0.031), pytest.approx(0.017))  # 32 and 2 ms, over 2 ranks
+    assert re.search("rank [12] works 31.0 ms longer in each iteration than rank 0, most of it in forward; the ranks "
+                     "wait 17.0 ms", found.evidence)
 
 
 def test_the_waiting_matrix_and_collectives(tmp_path: Path) -> None:
