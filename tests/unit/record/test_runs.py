@@ -9,7 +9,7 @@ from support import records
 import charact
 from charact.core.errors import UserError
 from charact.record.in_progress import write_manifest
-from charact.record.runs import started
+from charact.record.runs import run_directories, started
 
 
 def run_at(out: Path, name: str, time: str, status: str = "complete") -> Path:
@@ -74,3 +74,31 @@ def test_a_corrupt_run_is_an_error(runs: Path) -> None:
 
 def test_a_run_without_a_valid_time_is_the_oldest() -> None:
     assert started(None) == started("yesterday") < started("2026-11-21T10:00:00")
+
+
+def test_directories_of_records_below_a_folder(tmp_path: Path) -> None:
+    mark, others = '{"schema_version": 1}', '{"version": 1}'
+    for name, content in {
+            "b/run.json": mark, "b/inner/run.json": mark, "a/run.json": others, "a/c/run.json": mark,
+            "d/run.json": others, "d/t.parquet": "", ".partial-e/run.json": mark, ".git/f/run.json": mark,
+            ".partial-ranks-g/rank-00000/h/run.json": mark, "i/run.json": " " * 4096 + mark,
+            "j/run.json": " " * 4000 + mark, "k/other.json": mark, "k/l/run.json": mark}.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(content)
+    found = [str(path.relative_to(tmp_path)) for path in run_directories(tmp_path)]
+    assert found == [".partial-e", "a/c", "b", "d", "j", "k/l"]
+    (tmp_path / "a/run.json").unlink()
+    (tmp_path / "a/run.json").symlink_to("absent")  # listed, so that its error is shown
+    assert tmp_path / "a" in list(run_directories(tmp_path))
+    errors: list[OSError] = []
+    assert list(run_directories(tmp_path / "absent", errors.append)) == []
+    assert [error.filename for error in errors] == [str(tmp_path / "absent")]
+
+
+def test_the_summary_of_runs_has_a_row_for_each_case_of_each_run(runs: Path) -> None:
+    found = charact.load_runs(runs)
+    table = found.summary()
+    assert table["run"].tolist() == [run.run_id for run in found]
+    assert table.columns[0] == "run"
+    assert table["case"].tolist() == [entry.case for run in found for entry in run.entries]
+    assert [run._tables for run in found] == [{}] * 3
