@@ -46,11 +46,49 @@ def test_facts_of_collectives_and_what_had_not_completed(tmp_path: Path) -> None
     assert is_dump(written(tmp_path / "dump.json", CALL))
 
 
-@pytest.mark.parametrize("spoiled", [{"input_dtypes": ["Odd"]}, {"input_sizes": [[-1]]}, {"output_dtypes": []},
-                                     {"input_sizes": [[2**39, 2**39]]}])
-def test_unknown_sizes_are_null(tmp_path: Path, spoiled: dict[str, Any]) -> None:
-    _, tables = dump_case(written(tmp_path / "a.json", CALL | spoiled), "job", by_rank=False)
-    assert tables["collectives"][0]["bytes"] is None
+@pytest.mark.parametrize(("changes", "expected"), [
+    ({"input_dtypes": ["Odd"]}, None), ({"input_sizes": [[-1]]}, None), ({"output_dtypes": []}, None),
+    ({"input_sizes": [[2**39, 2**39]]}, None), ({"input_sizes": [[2**40]]}, None),
+    ({"input_sizes": [[2**40 - 1]]}, 2**41 - 2), ({"input_sizes": [[2**26, 2**26]]}, None),
+    ({"input_sizes": [[2**26, 2**26 - 1]]}, 2**53 - 2**27), ({"input_sizes": [[0], []]}, None),
+    ({"input_sizes": [[9], [3, 7]], "input_dtypes": ["Double", "Char"]}, 160),
+    ({"input_sizes": [[9], [3, 70]], "input_dtypes": ["Double", "Char"]}, 282),
+    ({"input_sizes": [], "output_sizes": []}, 0), ({"output_sizes": [[0, 5]], "input_sizes": []}, 0)])
+def test_bytes_are_those_of_inputs_or_outputs_and_null_if_unknown(
+        tmp_path: Path, changes: dict[str, Any], expected: int | None) -> None:
+    _, tables = dump_case(written(tmp_path / "a.json", CALL | changes), "job", by_rank=False)
+    assert tables["collectives"][0]["bytes"] == expected
+
+
+@pytest.mark.parametrize(("changes", "column", "expected"), [
+    ({"duration_ms": None}, "device_s", None), ({"duration_ms": -0.1}, "device_s", None),
+    ({"duration_ms": 0}, "device_s", 0), ({"duration_ms": 1e12}, "device_s", None),
+    ({"duration_ms": 9e11}, "device_s", 9e8), ({"profiling_name": "barrier"}, "operation", "barrier"),
+    ({"is_p2p": True, "p2p_seq_id": 5}, "sequence", 5), ({"p2p_seq_id": 5}, "sequence", 7),
+    ({"process_group": ["0", "undefined"]}, "group", "0"), ({"process_group": ["0", ""]}, "group", "0"),
+    ({"process_group": ["0", "mesh_tp"]}, "group", "mesh_tp"), ({"process_group": ["0", "mesh_tp"]}, "group_size", 2),
+    ({"process_group": ["1", "mesh_tp"]}, "group_size", None),
+    ({"process_group": ["1", "default_pg"]}, "group_size", 3),
+    ({"process_group": ["2", "x"]}, "group_size", None)])
+def test_facts_of_a_call(tmp_path: Path, changes: dict[str, Any], column: str, expected: Any) -> None:
+    groups = {"0": {"ranks": "[0, 1]"}, "": {"ranks": "[0, 1, 2]"}, "2": {"ranks": ""}}
+    _, tables = dump_case(written(tmp_path / "a.json", CALL | changes, pg_config=groups), "job", by_rank=False)
+    assert tables["collectives"][0][column] == expected
+
+
+@pytest.mark.parametrize(("file", "by_rank", "case"), [
+    ("a_rank3.json", True, "job-rank3"), ("a_rank3.json", False, "job"), ("a.json", True, "job"),
+    ("a_rank0.json", True, "job-rank0")])
+@pytest.mark.parametrize(("number", "words"), [
+    (1, "1 collective had not completed: x 0 of group default"),
+    (3, "3 collectives had not completed: x 0 of group default, x 1 of group default, x 2 of group default")])
+def test_cases_are_named_by_rank_and_list_at_most_three(tmp_path: Path, file: str, by_rank: bool, case: str,
+                                                        number: int, words: str) -> None:
+    calls = [CALL | {"profiling_name": "gloo:x", "retired": False, "collective_seq_id": index}
+             for index in range(number)]
+    entry, _ = dump_case(written(tmp_path / file, *calls, pg_config={}), "job", by_rank=by_rank)
+    assert (entry.case, entry.device, entry.world_size) == (case, "cpu", None)
+    assert entry.passes.timing.blind_spots[1:] == [words]
 
 
 @pytest.mark.parametrize(("calls", "reason"), [

@@ -113,6 +113,43 @@ class TestStream:
             read(text)
         assert "\n" not in str(refused.value)
 
+    @pytest.mark.parametrize("odd", ["1", "inf", '[{"b": 1}], "c": inf'])
+    def test_blocks_have_one_or_two_pieces(self, odd: str) -> None:
+        """Guessed cuts of sound events, and scanned ones of events with numbers that JSON has not."""
+        sizes, reads = list[int](), list[int]()
+
+        class Source(io.BytesIO):
+            def read(self, size: int | None = -1, /) -> bytes:
+                reads.append(size or 0)
+                return super().read(size)
+
+        def decode(text: bytes) -> list[Any]:
+            found: list[Any] = msgspec.json.decode(text)
+            sizes.append(len(text))
+            return found
+
+        events = [f'{{"a": {odd}, "n": {number}}}' for number in range(10, 90)]
+        length, piece = len(events[0]), json_stream.PIECE_BYTES
+        stream = JsonStream(Source(f"[{', '.join(events)}]".encode()), Path("a trace"), frozenset())
+        assert [one["n"] for block in stream.events(decode) for one in block] == [*range(10, 90)]
+        assert piece - length <= min(sizes[:-1]) <= max(sizes) <= 2 * piece + 2 * length
+        assert piece <= min(reads) <= max(reads) <= 4 * piece + 2 * length
+
+    def test_limits_of_values_outside_of_the_events(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(json_stream, "MOST_VALUES", 3)
+        monkeypatch.setattr(json_stream, "LARGEST_VALUE_BYTES", 30)
+        for outside, refused in (('"a": 1, "b": 2, "c": 3', False), ('"a": 1, "b": 2, "c": 3, "d": 4', True),
+                                 (f'"a": "{"x" * 18}", "b": [34567890]', False),
+                                 (f'"a": "{"x" * 18}", "b": [345678901]', True)):
+            text = f'{{{outside}, "traceEvents": []}}'.encode()
+            if refused:
+                with pytest.raises(UserError, match="has more than 3 values or 0 MB of metadata"):
+                    read(text)
+            else:
+                assert read(text, frozenset("ab"))[1].keys() == {"a", "b"}
+        with pytest.raises(UserError, match=r"is not JSON at 'a': .* \(near byte 6\): write the trace again$"):
+            read(b'{"a": tru, "traceEvents": []}', frozenset("a"))
+
     def test_a_value_without_end_is_refused_before_it_fills_memory(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(json_stream, "LARGEST_VALUE_BYTES", 1000)
         with pytest.raises(UserError, match="a single value of more than"):
