@@ -12,9 +12,11 @@ from support.records import watched_entry
 from support.watched_programs import operator
 
 import charact.analysis.findings
-from charact.analysis.findings._finding import Finding
+from charact.analysis.findings import program_time
+from charact.analysis.findings._finding import Finding, Saving
+from charact.analysis.findings._line_text import advice_for
 from charact.analysis.findings._series import SlowGroup
-from charact.analysis.findings._watched_case import WatchedCase
+from charact.analysis.findings._watched_case import WatchedCase, watched_cases
 from charact.analysis.profile.core_use import Disturbance
 from charact.core.plugins import modules_in
 from charact.record.manifest import typed_entry
@@ -304,6 +306,8 @@ FROZEN = {"name": "vae", "num_frozen_rows": 1000, "num_repeated_rows": 300}
     ("memory_growth", {"rows": {"rss_bytes": GROWN + 200 * MIB * (INDEX >= 50), "position": INDEX + 9 * (INDEX >= 50)},
                        "mode": "infer"}, None,
      "over 97 iterations, by 9|MiB in all, to 1.29 GiB|output[:, 0].clone()", {}),
+    *[("memory_growth", {"facts": {"iterations": case_of(rows={"rss_bytes": 1e8 + 9 * MIB * INDEX}).iterations[:num]}},
+       None, f"over {num_used} iterations", {}) for num, num_used in ((12, 10), (17, 15), (18, 15))],
     ("memory_growth", {"rows": {"workers_bytes": np.where(INDEX % 20 == 4, GROWN, np.nan)}, "settings": {"loaders": [
         {}, WORKERS]}}, None, "loader's workers|one NumPy array", {"confidence": "high", "place": "train.py:5"}),
     ("memory_growth", {"rows": {"rss_bytes": GROWN}, "iterations": [3, 39], "held_tensors": [
@@ -429,3 +433,85 @@ def test_the_saving_and_the_numbers_of_a_finding(name: str, facts: Row, saving: 
 ])
 def test_no_finding_below_a_threshold_or_without_a_cause(name: str, facts: Row) -> None:
     assert found(name, case_of(**facts)) == []
+
+
+@pytest.mark.parametrize(("text", "does", "remedy"), [
+    ("x = np.array(rows)", "value by value", "from_numpy"), ("torch.save(x, path)", "saves", "less often"),
+    ("x = torch.cat([x, y])", "by copying", "append to a list"), ("x = torch.cat([z, y])", "outside of", "vectorize"),
+    ("m = torch.tril(y)", "creates", "register_buffer"), ("y = deepcopy(x)", "deep copies", "copy_"),
+    ("y = x.item()", "single values", "every 50"), ("y.get()", "waits", "background"),
+    ("print(y)", "a log", "less often"), ("np.load(path)", "reads files", "workers"),
+    ("gc.collect()", "free memory", "remove the call"),
+    ("for x in y:", "a Python loop", "whole tensors"), ("shuffle(x)", "shuffles", "randperm"),
+    ("x.sort()", "sorts", "once")])
+def test_what_a_line_does(text: str, does: str, remedy: str) -> None:
+    (line,) = case_of(frames={"other": [frame("net.py:9", 9, text)]}).lines("other")
+    assert does in advice_for(line).does
+    assert remedy in advice_for(line).remedy
+    (line,) = case_of(frames={"other": [frame("net.py:9", 9, library=text)]}).lines("other")
+    assert (does in advice_for(line).does) != (does == "outside of")
+
+
+def test_sampled_lines() -> None:
+    case = case_of(frames={"other": [
+        frame("a.py:1", 3, library="m.f", waiting_frac=1.0), frame("a.py:1", 1, library="m.g", waiting_frac=0.5),
+        frame("a.py:1", 2, library="m.h"), frame("b.py:2", 9, in_loop=True), frame("c.py:<3>", 9),
+        frame("d.py:4", 9, library="importing torch"), frame("a.py:1", 4, function="g")]})
+    first, second, third = case.all_lines("other")
+    assert (str(first.place), first.num_samples, first.share_frac, first.in_loop) == ("b.py:2", 9, 0.09, True)
+    assert (str(second.place), second.num_samples, second.library) == ("a.py:1", 6, "m.f, m.g")
+    assert (second.waiting_frac, second.waits, first.waiting_frac, first.waits) == (0.875, True, None, False)
+    assert (third.function, len(case.lines("other")), case.all_lines("communication")) == ("g", 2, [])
+
+
+@pytest.mark.parametrize(("num_samples", "of", "is_enough"), [
+    (5, 100, True), (4, 100, False), (4, 10, True), (4, 11, False), (3, 7, True), (2, 5, False)])
+def test_lines_with_enough_samples(num_samples: int, of: int, is_enough: bool) -> None:
+    case = case_of(passes={"frames": {"status": "ok", "num_samples": of, "frames": [frame("a.py:1", num_samples)]}})
+    assert len(case.lines("other")) == is_enough
+
+
+def test_savings_of_a_case() -> None:
+    case = case_of()
+    assert case.saving_in_all(-1.0, 3.0, "bound") == Saving(0.0, 3.0, "bound")
+    assert case.saving(0.01, 0.5) == Saving(1.0, 50.0)
+    assert (case.saving_in_all(1.0, 2.99), case.saving_in_all(1.0, float("inf"))) == (None, None)
+    assert (case.takes(0.25), case_of({}, facts={"iteration_s": 0.0}).of_iteration(1.0)) == (
+        "250 ms, 25.0 % of a typical iteration", "0.0 % of a typical iteration")
+    for phase, num_samples, is_named in (("data", 30, True), ("data", 29, False), ("update", 99, False)):
+        slow = SlowGroup([1, 2], 1.0, 0.5, 1.0, phase)
+        assert (case_of(frames={"slow": [frame("a.py:1", num_samples)]}).slow_line(slow) is not None) == is_named
+
+
+@pytest.mark.parametrize(("saving", "memory_frac", "confidence", "weight"), [
+    (Saving(1.0, 3.0), 0.0, "high", 0.2), (Saving(1.0, 3.0), 0.3, "medium", 0.16), (Saving(1.0, 3.0), 0.6, "low", 0.09),
+    (None, 0.5, "high", 0.25)])
+def test_the_weight_of_a_finding(saving: Saving | None, memory_frac: float, confidence: Any, weight: float) -> None:
+    finding = Finding("c", "r", saving, ("e",), confidence, 7.0, memory_frac)
+    assert finding.weight(10.0) == pytest.approx(weight)
+    facts = finding.facts("n", "a", 10.0)
+    assert (facts["recoverable_frac"], facts["basis"]) == (([0.1, 0.3], "measured share") if saving else (None, None))
+    assert (facts["file"], facts["recoverable_bytes"], facts["evidence"]) == (None, 7.0, ["e"])
+
+
+@pytest.mark.parametrize("trains", [True, False])
+def test_the_time_of_a_program_with_passes(trains: bool) -> None:
+    program = {"duration_s": 30.0, "before_s": 4.0, "between_s": 2.0, "after_s": 3.0,
+               "own_s": {"start": 0.5, "passes": 1.5}}
+    names = ["a-train", "b-train"]
+    modes = "train" if trains else "infer", "infer"
+    entries = [watched_entry(name[0], mode=mode) | {"passes": {"timing": {"status": "ok", "program": facts}}}
+               for name, mode, facts in zip(names, modes, (program, None), strict=True)]
+    rows = pd.DataFrame({
+        "case": names[:1] * 10 + names[1:] * 5, "index": range(15), "kind": ["warm-up"] + ["timed"] * 13 + ["pass"],
+        "wall_s": [3.0] + [1.0] * 9 + [0.5] * 4 + [99.0], "input_shapes": "[[1]]",
+        **dict.fromkeys(("compile_s", "gc_s", "first_of_epoch", *(f"{phase}_s" for phase in PHASES)), 0)})
+    run = Run(Path("none"), {"cases": entries, "options": {"script": "a.py"}}, _tables={"program_iterations": rows})
+    parts = program_time(run).set_index("part")["time_s"].to_dict()
+    evaluation_s = 4 * 0.5 + 0.5  # the iteration of a pass counts as a typical one
+    rest_s = 30 - 4 - 2 - 3 - 2 - evaluation_s
+    computing = {"training": rest_s, "evaluation": evaluation_s} if trains else {"inference": rest_s + evaluation_s}
+    assert parts == pytest.approx(
+        {"start": 4, "warm-up": 2, "between iterations": 2, "end": 3, "charact": 2} | computing)
+    assert [case.num_iterations for case in watched_cases(run)] == [10, 5]
+    assert watched_cases(run)[0].loop_s == 30 - 4 - 3

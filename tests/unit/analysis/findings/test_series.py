@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from charact.analysis.findings._series import SlowGroup, slow_groups, steady_growth, trend
+from charact.analysis.findings._series import SlowGroup, num_elements, slow_groups, steady_growth, trend
 
 TYPICAL_S, SLOW_S = 0.01, 0.3
 
@@ -91,6 +91,56 @@ def test_two_reasons_share_no_iteration() -> None:
     assert groups["slow_iterations"].indices == [30, 95, 96, 142]
 
 
+@pytest.mark.parametrize(("num", "flagged", "slow", "slow_s", "extra_s"), [
+    (100, range(0, 100, 10), range(0, 70, 10), 0.6, 0.7), (100, range(0, 100, 10), range(0, 60, 10), 0.6, None),
+    (100, range(0, 100, 10), range(0, 100, 10), 0.59, None),  # less than 1.2 times the others
+    (100, (20, 60), (20, 60), 1.5, 2.0), (100, (20,), (20,), 1.5, None), (6, (1, 3), (1, 3), 1.5, 2.0),
+    (5, (1, 3), (1, 3), 1.5, None)])
+def test_a_group_is_distinctly_slower(num: int, flagged: Any, slow: Any, slow_s: float, extra_s: float | None) -> None:
+    is_slow = np.isin(np.arange(num), slow)
+    walls = np.where(is_slow, slow_s, 0.5)
+    rows = iterations(num, [], first_of_epoch=flags(num, flagged)).assign(
+        wall_s=walls, forward_s=0.1, data_s=walls - 0.3, other_s=0.2 - 0.1 * is_slow)
+    group = slow_groups(rows).get("epoch_start")
+    assert (group is None) == (extra_s is None)
+    if group is not None:
+        assert (group.indices, group.phase, group.typical_s, group.slow_s) == (list(flagged), "data", 0.5, slow_s)
+        assert group.extra_s == pytest.approx(extra_s)
+
+
+@pytest.mark.parametrize(("column", "reason"), [("compile_s", "compilation"), ("gc_s", "garbage_collection")])
+@pytest.mark.parametrize(("frac", "is_reason"), [(0.3, False), (0.301, True)])
+def test_what_takes_three_tenths_of_slow_iterations(column: str, reason: str, frac: float, is_reason: bool) -> None:
+    rows = iterations(100, [10, 37, 90, 91])
+    rows.loc[[10, 37, 90, 91], column] = frac * rows["wall_s"]
+    assert only(rows)[0] == (reason if is_reason else "slow_iterations")
+
+
+@pytest.mark.parametrize(("num_shapes", "is_new"), [(25, True), (26, False)])
+def test_new_shapes_are_a_reason_if_a_quarter_of_the_iterations_or_fewer_has_one(num_shapes: int, is_new: bool) -> None:
+    shapes = [f"[[8,{min(number, num_shapes) + 300}]]" for number in range(1, 101)]
+    rows = iterations(100, list(range(num_shapes)), input_shapes=shapes)
+    assert ("new_input_shapes" in slow_groups(rows)) == is_new
+
+
+@pytest.mark.parametrize(("length", "is_long"), [(150, False), (151, True)])
+def test_inputs_are_long_above_one_and_a_half_times_the_median(length: int, is_long: bool) -> None:
+    slow = [7, 31, 50, 51, 77]
+    rows = iterations(100, slow, input_shapes=[f"[[8,{length if number in slow else 100}]]" for number in range(100)])
+    assert ("long_inputs" in slow_groups(rows)) == is_long
+    assert num_elements("[[8,3],[2],[]]") == 27
+
+
+@pytest.mark.parametrize(("fast", "num_others", "period"), [
+    ([], 0, 20), ([39, 119], 0, 20), ([39, 79, 119], 0, None), ([], 15, 20), ([], 16, None)])
+def test_a_period_is_regular_and_explains_most(fast: list[int], num_others: int, period: int | None) -> None:
+    regular = [number for number in range(19, 200, 20) if number not in fast]
+    others = [3, 8, 21, 30, 44, 57, 62, 75, 94, 103, 116, 131, 148, 165, 171, 186][:num_others]
+    rows = iterations(200, []).assign(wall_s=np.where(np.isin(np.arange(200), regular + others), 1.25, 0.25))
+    group = slow_groups(rows).get("periodic_work")
+    assert (group and group.period if group and group.period == 20 else None) == period
+
+
 def series(slope: float, num: int = 300, noise: float = 0.1, seed: int = 0) -> "pd.Series[float]":
     values = 5.0 + slope * np.arange(num) + np.random.default_rng(seed).normal(0, noise, num)
     return pd.Series(values)
@@ -114,6 +164,9 @@ def test_noise_and_outliers() -> None:
     assert line is not None
     assert line.slope == pytest.approx(0.01, rel=0.2)
     assert trend(series(1.0, num=11)) is None
+    line = trend(pd.Series(2.0 + 0.5 * np.arange(7, 19), index=range(7, 19)))
+    assert line is not None
+    assert (*line, line.growth) == pytest.approx((0.5, 0.5, 0.5, 2.0, 12, 6.0))
 
 
 def test_only_a_series_that_grows_throughout_grows_steadily() -> None:
@@ -129,6 +182,11 @@ def test_only_a_series_that_grows_throughout_grows_steadily() -> None:
     assert steady.growth == pytest.approx(3.0, rel=0.1)
     assert steady_growth(series(0.01), 4.0) is None
     assert steady_growth(series(-0.01), 1.0) is None
+    exact = pd.Series(0.5 * np.arange(16))
+    assert steady_growth(exact, 8.0) is not None
+    assert steady_growth(exact, 8.01) is None
+    assert steady_growth(exact, 1.0, 16) is not None
+    assert steady_growth(exact, 1.0, 17) is None
 
 
 def test_most_records_are_read_without_scipy() -> None:
