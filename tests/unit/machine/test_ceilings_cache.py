@@ -4,6 +4,7 @@ import errno
 import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -164,3 +165,33 @@ def test_a_rate_that_a_workload_reached_replaces_a_lower_ceiling_of_its_precisio
     assert (fp32["value"], fp32["origin"]) == (1.5e13, "convolution in vgg")
     assert [bf16, *others] == kept.ceilings[1:]
     assert (raised.measured, raised.check_flop_per_s) == (kept.measured, 1e9)
+
+
+def test_ceilings_of_several_devices_and_reasons_for_missing_ones(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    on_cpu, on_gpu = ceiling("gemm", 5.0, "s"), ceiling("copy", 7.0, "s")
+    cache_ceilings(ceilings_file("f", "2", 4, "cpu"), CachedCeilings([on_cpu]))
+    cache_ceilings(ceilings_file("f", "2", 4, "cuda:0"), CachedCeilings([on_gpu]))
+    assert cache.distinct_devices(["cuda", "cpu", "cuda:0", "cuda:1", "cpu"]) == ["cuda:0", "cpu", "cuda:1"]
+    assert cache.cached_ceilings("f", "2", 4, ["cuda", "cpu", "cuda:0"]) == {
+        "ceilings": [on_gpu, on_cpu], "ceilings_reason": None}
+    missing = "they were not measured yet; charact doctor --ceilings"
+    assert cache.cached_ceilings("f", "2", 4, ["cuda:1", "cpu", "cuda:2"]) == {
+        "ceilings": [on_cpu], "ceilings_reason": f"ceilings of cuda:1: {missing} measures them; "
+                                                 f"ceilings of cuda:2: {missing} measures them"}
+
+    def bandwidth(operation: Any, num_bytes: int, rate: float) -> cache.CollectiveBandwidth:
+        return {"operation": operation, "bytes": num_bytes, "time_s": 1.0, "bus_bytes_per_s": rate, "low": rate,
+                "high": rate}
+
+    rows = [bandwidth("all_reduce", 1, 2.0), bandwidth("broadcast", 1, 9.0), bandwidth("all_reduce", 2, 3.0),
+            bandwidth("all_reduce", 3, 3.0), bandwidth("broadcast", 2, 8.0)]
+    collectives = cache.CachedCollectives(backend="gloo", num_ranks=2, rows=rows, unavailable={})
+    assert collectives.best == [rows[2], rows[1]]
+    cache_ceilings(cache.collectives_file("f", "2", 2, "gloo"), collectives)
+    assert cache.best_collectives("f", "2", [(2, "gloo"), (4, "gloo")]) == {
+        "collective_ceilings": [{"backend": "gloo", "num_ranks": 2, **row} for row in (rows[2], rows[1])],
+        "collective_ceilings_reason": f"collectives of 4 ranks (gloo): {missing} --nproc 4 measures them"}
+    assert cache.best_collectives("f", "2", [(2, "gloo")])["collective_ceilings_reason"] is None
+    assert CachedCeilings([on_cpu], measured="2026-11-21T10:30:59+0000").when == "2026-11-21 10:30"

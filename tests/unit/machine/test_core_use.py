@@ -5,13 +5,18 @@ import signal
 import subprocess
 import sys
 import time
+from collections import namedtuple
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import psutil
 import pytest
+from msgspec.structs import asdict
 
+from charact.machine import core_use
 from charact.machine.core_use import CoreMeter, _descendants
+from charact.record.manifest_passes import CoreUse
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="waiting for a core is counted by Linux")
 alone = pytest.mark.fresh_process
@@ -103,3 +108,40 @@ def test_descendants_are_those_of_psutil() -> None:
         finally:
             for child in _descendants(parent.pid):
                 os.kill(child, signal.SIGKILL)
+
+
+@pytest.mark.parametrize(("after", "expected"), [
+    ({}, None), ({"time_s": 0.09}, None),
+    ({"time_s": 0.1}, CoreUse(0.1, 3, 0, 0, 0, 0, 0)),
+    ({"time_s": 2, "processor_s": 5, "busy_s": 9, "waiting_s": 1, "stolen_s": 2, "num_involuntary_switches": 4},
+     CoreUse(2, 3, 5, 4, 1, 2, 4)),
+    ({"time_s": 2, "processor_s": 5, "busy_s": 4}, CoreUse(2, 3, 5, 0, 0, 0, 0)),
+    ({"time_s": 2, "processor_s": -1, "waiting_s": -1, "busy_s": 3}, CoreUse(2, 3, 0, 4, 0, 0, 0)),
+    ({"time_s": 2, "waiting_s": None, "stolen_s": None, "num_involuntary_switches": None}, CoreUse(2, 3, 0, 0)),
+])
+def test_use_is_the_increase_of_counters(monkeypatch: pytest.MonkeyPatch, after: dict[str, Any],
+                                         expected: CoreUse | None) -> None:
+    begun = {"time_s": 0.0, "processor_s": 20, "busy_s": 30, "waiting_s": 40, "stolen_s": 50,
+             "num_involuntary_switches": 60}
+    ended = {name: None if after.get(name, 0) is None else value + after.get(name, 0) for name, value in begun.items()}
+    totals = [core_use._Totals(**begun), core_use._Totals(**ended)]  # type: ignore[arg-type]
+    monkeypatch.setattr(core_use, "_totals", lambda: totals.pop(0))
+    monkeypatch.setattr(core_use, "usable_cores", lambda: 3)
+    found = CoreMeter().facts()
+    assert (found is None) is (expected is None)
+    if found is not None and expected is not None:
+        assert asdict(found) == {name: value if value is None else pytest.approx(value)
+                                 for name, value in asdict(expected).items()}
+
+
+@pytest.mark.parametrize(("allowed", "busy_s", "steal"), [([0, 2], 4 + 6, True), ([0, 9], 4 + 5 + 6, True),
+                                                          ([1], 5, False), ([0, 3], 4 + 5 + 6, False)])
+def test_busy_time_is_that_of_the_usable_cores(monkeypatch: pytest.MonkeyPatch, allowed: list[int], busy_s: float,
+                                               steal: bool) -> None:
+    names = ("user", "idle", *(["steal"] if steal else []))
+    cores = [namedtuple("Times", names)(*(4 + core, 100, 10 + core)[:len(names)]) for core in range(3)]
+    monkeypatch.setattr(psutil, "cpu_times", lambda percpu: cores)
+    monkeypatch.setattr(psutil.Process, "cpu_affinity", lambda _: allowed)
+    found = core_use._totals()
+    numbers = allowed if max(allowed) < 3 else range(3)
+    assert (found.busy_s, found.stolen_s) == (busy_s, sum(10 + core for core in numbers) if steal else None)
