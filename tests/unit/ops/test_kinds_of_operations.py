@@ -1,5 +1,7 @@
 """What every kind of operation promises: texts that parse back, results as in float64, one line for bad input."""
 
+from typing import Any
+
 import pytest
 import torch
 from hypothesis import example, given
@@ -172,3 +174,21 @@ def test_refusals_name_the_remedy(text: str, precision: str, device: torch.devic
     assert reason is not None
     assert said in reason
     assert "\n" not in reason
+
+
+@pytest.mark.parametrize(("way", "pinned"), [("", [False, False]), (":host_to_device", [False, True]),
+                                             (":device_to_host", [True, False])])
+def test_pinned_memory_is_the_host_s_end_of_a_transfer(monkeypatch: pytest.MonkeyPatch, way: str,
+                                                       pinned: list[bool]) -> None:
+    found, empty = list[bool](), torch.empty
+
+    def recorded(*sizes: int, pin_memory: bool = False, **others: Any) -> torch.Tensor:
+        found.append(pin_memory)
+        return empty(*sizes, **others)
+
+    kind = KINDS["copy"]
+    prepared = kind.prepare(kind.parse(f"9{way}"), "forward", "fp32", CPU)
+    monkeypatch.setattr(torch, "empty", recorded)
+    target, source = prepared.inputs()
+    assert (found, target.tolist()) == (pinned, [0.0] * 9)
+    assert prepared.compared(prepared.call(target, source)).tolist() == source.double().tolist() == target.tolist()

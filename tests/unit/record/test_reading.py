@@ -145,3 +145,24 @@ def test_whether_a_record_has_anything(tmp_path: Path, changes: dict[str, Any], 
     assert (found.case, writer.entry("two")) == ("one", None)
     writer.discard()
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("value", "problem"), [
+    (2**63 - 1, None), (2**63, "is too large for an integer"), (-2**63 + 1, None), (-2**63, "is too large"),
+    (1e308, None), (float("nan"), "nan is not a finite number"), ([{"a": [float("-inf")]}], "-inf is not a finite"),
+    ("nan", None), (True, None)])
+def test_values_that_no_manifest_has(value: Any, problem: str | None) -> None:
+    if problem is None:
+        manifest._check_values({"a": value})
+    else:
+        with pytest.raises(ValueError, match=problem):
+            manifest._check_values({"a": value})
+
+
+def test_the_depth_of_a_manifest_is_limited() -> None:
+    nested: list[Any] = []
+    for _ in range(manifest._MOST_DEPTH):
+        nested = [nested]
+    manifest._check_values(nested)
+    with pytest.raises(ValueError, match=f"nested more than {manifest._MOST_DEPTH} deep"):
+        manifest._check_values([nested])
