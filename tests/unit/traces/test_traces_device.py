@@ -2,12 +2,23 @@
 
 from itertools import pairwise
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from charact.traces.counters import counter_rows
-from charact.traces.device import EventTimes, length_ns, union, without
-from charact.traces.events import DeviceEvent, TraceEvents
+from charact.traces.device import (
+    EventTimes,
+    device_ns_by_operator,
+    find_launches,
+    is_communication,
+    is_copy,
+    length_ns,
+    union,
+    without,
+)
+from charact.traces.events import DeviceEvent, Launch, Operator, TraceEvents
+from charact.traces.tables import _covered_ns
 
 SPANS = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 12)).map(lambda one: (one[0], one[0] + one[1])),
                  max_size=12)
@@ -64,3 +75,42 @@ class TestClock:
         moments = [clock.at(moment) for moment in range(80)]
         assert moments == sorted(moments)
         assert all(passed >= moment for moment, passed in enumerate(moments))
+
+
+@given(SPANS, st.integers(0, 60), st.integers(0, 60))
+def test_how_much_of_an_interval_is_covered(spans: list[tuple[int, int]], start: int, length: int) -> None:
+    assert _covered_ns(union(spans), start, start + length) == len(covered(spans) & set(range(start, start + length)))
+
+
+@pytest.mark.parametrize(("name", "kind", "communicates", "copies"), [
+    ("ncclDevKernel_AllReduce", "kernel", True, False), ("x" * 36 + "RCCL", "kernel", True, False),
+    ("x" * 37 + "RCCL", "kernel", False, False), ("nccl", "gpu_memset", False, False),
+    ("nccl", "gpu_memcpy", False, True), ("k", "memcpy", False, True), ("k", "memset", False, False)])
+def test_kinds_of_events(name: str, kind: str, communicates: bool, copies: bool) -> None:
+    one = event(0, 1, name, kind)
+    assert (is_communication(one), is_copy(one)) == (communicates, copies)
+
+
+def test_launches_are_those_of_correlations_operators_or_earlier_events() -> None:
+    main = (1, 1)
+    outer, inner, other = (Operator(thread, start, end, name, None, "[]") for thread, start, end, name in (
+        (main, 0, 100, "outer"), (main, 10, 50, "inner"), ((1, 2), 0, 100, "other")))
+
+    def kernel(start: int, stream: str = "7", **links: int) -> DeviceEvent:
+        return DeviceEvent(start, start + 5, "k", "kernel", "0", stream, links.get("operator"), links.get("launch"),
+                           ("g", None, 9, links.get("shared"), None))
+
+    device = [kernel(200, launch=1), kernel(210, launch=2), kernel(220, launch=3), kernel(230, launch=4),
+              kernel(240, operator=5), kernel(250), kernel(190, "8", launch=99), kernel(260, "8", launch=1, shared=0),
+              kernel(270, "9", launch=99), kernel(280, "9")]
+    launches = {number: Launch(thread, at, external, ("G", "B", 1, 3, None)) for number, thread, at, external in (
+        (1, main, 20, None), (2, main, 50, None), (3, (1, 3), 30, None), (4, main, 15, 5))}
+    find_launches(TraceEvents(operators=[inner, outer, other], by_id={5: other}, device=device, launches=launches))
+    found = {each.start_ns: (each.launched_ns, each.operator and each.operator.name) for each in device}
+    assert found == {190: (None, None), 200: (20, "inner"), 210: (50, "outer"), 220: (30, None), 230: (15, "other"),
+                     240: (0, "other"), 250: (50, None), 260: (20, "inner"), 270: (270, None), 280: (280, None)}
+    assert [each.start_ns for each in device] == sorted(found)
+    assert {each.start_ns: each.geometry for each in device if each.start_ns in (200, 250, 260)} == {
+        200: ("g", "B", 9, 3, None), 250: ("g", None, 9, None, None), 260: ("g", "B", 9, 0, None)}
+    assert [each.device_ns for each in (outer, inner, other)] == [5, 10, 10]
+    assert device_ns_by_operator(TraceEvents(by_id={5: other, 6: Operator(main, 0, 1, "n", None, "[]")})) == {5: 10}

@@ -12,14 +12,15 @@ from hypothesis import strategies as st
 from support.traces import ENGINE, TraceMaker, training
 
 from charact.core.errors import UserError
+from charact.core.timeline import Interval, Iteration
 from charact.record.manifest import CaseEntry
 from charact.record.manifest_passes import DroppedItems
 from charact.record.schema import PHASES
 from charact.traces.cases import trace_case
 from charact.traces.event_filter import EventFilter
-from charact.traces.events import Event
+from charact.traces.events import DeviceEvent, Event, Launch, Mark, Operator, TraceEvents
 from charact.traces.files import Trace, read_trace
-from charact.traces.phases import find_iterations
+from charact.traces.phases import AttributedTrace, Outline, find_iterations, outline
 
 Case = tuple[CaseEntry, dict[str, pd.DataFrame]]
 
@@ -292,3 +293,39 @@ class TestNothing:
         assert "aten::broken" not in tables["operators"]["operator"].tolist()
         assert entry.passes.timing.dropped == [
             DroppedItems("events", "no end, an end before the start, or an impossible time", 1)]
+
+
+@pytest.mark.parametrize(("steps", "expected"), [
+    ([(0, 10), (10, 20)], [(0, 10), (10, 20)]), ([(10, 20), (0, 10)], [(0, 10), (10, 20)]),
+    ([(0, 10), (9, 20), (20, 30)], [(0, 10), (20, 30)]), ([(5, 5), (5, 6)], [(5, 6)]), ([(3, 3)], []),
+    ([], [(-4, 90)])])
+def test_iterations_are_the_steps_without_overlap_else_all_of_the_trace(
+        steps: list[tuple[int, int]], expected: list[tuple[int, int]]) -> None:
+    geometry = (None,) * 5
+    events = TraceEvents(
+        marks=[Mark((1, 1), *step, "ProfilerStep#1") for step in steps],
+        operators=[Operator((1, 1), 0, 50, "aten::mm", None, "[]")], launches={1: Launch((1, 1), -4, None, geometry)},
+        device=[DeviceEvent(60, 90, "k", "kernel", "0", "7", None, None, geometry)])
+    assert [(each.start_ns, each.end_ns) for each in find_iterations(events)] == expected
+    if not steps:
+        assert find_iterations(TraceEvents()) == []
+
+
+def test_the_phase_at_the_edges_of_iterations() -> None:
+    iterations = [Iteration(10, 20, [Interval("forward", 12, 15)]), Iteration(30, 40, [Interval("loss", 30, 40)])]
+    trace = AttributedTrace(TraceEvents(), Outline(), iterations)
+    assert [trace.phase_at(moment) for moment in (None, 9, 10, 12, 14, 15, 20, 21, 29, 30, 39, 40, 41)] == [
+        None, None, "other", "forward", "forward", "other", "other", None, None, "loss", "loss", "other", None]
+
+
+@pytest.mark.parametrize(("steps", "modules", "operators", "main"), [
+    ([(1, 5)], [(2, 9)], [("aten::mm", 3, 99)], 1), ([], [(2, 4), (2, 4), (1, 9)], [("aten::mm", 3, 99)], 1),
+    ([], [], [("aten::mm", 3, 5), ("MmBackward0", 4, 99)], 3), ([], [], [("MmBackward0", 4, 99)], 4),
+    ([], [], [], None)])
+def test_the_main_thread(steps: list[tuple[int, int]], modules: list[tuple[int, int]],
+                         operators: list[tuple[str, int, int]], main: int | None) -> None:
+    events = TraceEvents(
+        marks=[Mark((1, thread), 100, 100 + length, "ProfilerStep#1") for thread, length in steps],
+        modules=[Mark((1, thread), 100, 100 + length, "N_0") for thread, length in modules],
+        operators=[Operator((1, thread), 100, 100 + length, name, None, "[]") for name, thread, length in operators])
+    assert outline(events).main == (None if main is None else (1, main))
