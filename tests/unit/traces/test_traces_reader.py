@@ -6,6 +6,7 @@ import subprocess
 import sys
 import zlib
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -134,6 +135,19 @@ class TestStream:
         assert [one["n"] for block in stream.events(decode) for one in block] == [*range(10, 90)]
         assert piece - length <= min(sizes[:-1]) <= max(sizes) <= 2 * piece + 2 * length
         assert piece <= min(reads) <= max(reads) <= 4 * piece + 2 * length
+
+    @pytest.mark.parametrize(("num_held", "refused"), [(1000, False), (1001, True)])
+    def test_the_limit_of_an_event(self, monkeypatch: pytest.MonkeyPatch, num_held: int, refused: bool) -> None:
+        monkeypatch.setattr(json_stream, "LARGEST_VALUE_BYTES", 1000)
+        text = b'[{"a": "' + b"x" * 2000 + b'"}]'
+        parts = [text[:1 + num_held], text[1 + num_held:], b""]
+        source: Any = SimpleNamespace(read=lambda _: parts.pop(0))
+        stream = JsonStream(source, Path("a trace"), frozenset())
+        if refused:
+            with pytest.raises(UserError, match="a single value of more than"):
+                list(stream.events(msgspec.json.decode))
+        else:
+            assert list(stream.events(msgspec.json.decode)) == [[{"a": "x" * 2000}]]
 
     def test_limits_of_values_outside_of_the_events(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(json_stream, "MOST_VALUES", 3)
