@@ -115,8 +115,9 @@ class TestStream:
         assert "\n" not in str(refused.value)
 
     @pytest.mark.parametrize("odd", ["1", "inf", '[{"b": 1}], "c": inf'])
-    def test_blocks_have_one_or_two_pieces(self, odd: str) -> None:
+    def test_blocks_have_one_or_two_pieces(self, monkeypatch: pytest.MonkeyPatch, odd: str) -> None:
         """Guessed cuts of sound events, and scanned ones of events with numbers that JSON has not."""
+        monkeypatch.setattr(json_stream, "PIECE_BYTES", 500)
         sizes, reads = list[int](), list[int]()
 
         class Source(io.BytesIO):
@@ -129,10 +130,10 @@ class TestStream:
             sizes.append(len(text))
             return found
 
-        events = [f'{{"a": {odd}, "n": {number}}}' for number in range(10, 90)]
+        events = [f'{{"a": {odd}, "n": {number}}}' for number in range(100, 900)]
         length, piece = len(events[0]), json_stream.PIECE_BYTES
         stream = JsonStream(Source(f"[{', '.join(events)}]".encode()), Path("a trace"), frozenset())
-        assert [one["n"] for block in stream.events(decode) for one in block] == [*range(10, 90)]
+        assert [one["n"] for block in stream.events(decode) for one in block] == [*range(100, 900)]
         assert piece - length <= min(sizes[:-1]) <= max(sizes) <= 2 * piece + 2 * length
         assert piece <= min(reads) <= max(reads) <= 4 * piece + 2 * length
 
