@@ -460,6 +460,8 @@ def test_sampled_lines() -> None:
     first, second, third = case.all_lines("other")
     assert (str(first.place), first.num_samples, first.share_frac, first.in_loop) == ("b.py:2", 9, 0.09, True)
     assert (str(second.place), second.num_samples, second.library) == ("a.py:1", 6, "m.f, m.g")
+    assert [advice_for(line).does.partition(" (")[0] for line in (first, second, case_of(frames={"other": [
+        frame("a.py:1", 9, library="m.f")]}).lines("other")[0])] == ["computes in a Python loop", "waits", "calls m.f"]
     assert (second.waiting_frac, second.waits, first.waiting_frac, first.waits) == (0.875, True, None, False)
     assert (third.function, len(case.lines("other")), case.all_lines("communication")) == ("g", 2, [])
 

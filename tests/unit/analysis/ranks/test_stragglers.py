@@ -93,6 +93,15 @@ def test_lasting_differences_without_one_straggler_are_an_imbalance(tmp_path: Pa
                      "wait 17.0 ms", found.evidence)
 
 
+def test_a_rank_that_others_wait_for_without_more_work_is_no_straggler(tmp_path: Path) -> None:
+    def work(rank: int, iteration: int) -> dict[str, float]:
+        return {"forward": 0.05} if rank == 1 else {"update": 0.05}  # after the exchange: nobody waits for it
+
+    found = verdict(ranks(tmp_path, work, world_size=3))
+    assert found.wait_s == pytest.approx(0.05)
+    assert found.verdict not in ("straggler", "imbalance")
+
+
 def test_the_waiting_matrix_and_collectives(tmp_path: Path) -> None:
     def work(rank: int, iteration: int) -> dict[str, float]:
         return {"forward": {0: 0.0, 1: 0.01, 2: 0.03}[rank]}
