@@ -6,15 +6,19 @@ import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 from support.compared import record, scattered, side
 from support.operation_records import vo
 from support.records import case_entry, manifest, run_of, write_inference, write_training
 
+from charact.analysis.common.significance import ONE_VALUE, Sample
 from charact.analysis.compare import Group, metric_ratios, speedups
 from charact.analysis.compare.metrics import all_metrics
-from charact.analysis.compare.samples import time_samples
+from charact.analysis.compare.metrics.accuracy import _proportion
+from charact.analysis.compare.metrics.throughput import _rate
+from charact.analysis.compare.samples import PUBLISHED, time_samples
 from charact.record.in_progress import write_manifest
 from charact.record.reader import Run, load_run
 
@@ -61,6 +65,18 @@ def test_a_rate_is_the_time_turned_over(base_and_new: list[Group]) -> None:
     assert rate["ratio"] == pytest.approx(1 / time["ratio"])
     assert (rate["low"], rate["high"]) == (pytest.approx(1 / time["high"]), pytest.approx(1 / time["low"]))
     assert rate["p_value"] == pytest.approx(time["p_value"])
+
+
+def test_rates_and_proportions_of_single_numbers(tmp_path: Path) -> None:
+    rate = _rate(8.0, Sample(0.5, (0.25, 0.5), lambda: np.array([0.125, 0.5]), least=(0.25, 1.0)))
+    assert (rate.value, rate.repeats, list(rate.draws), rate.least) == (16, (32, 16), [64, 16], (8, 32))
+    rate = _rate(8.0, Sample(0.5, reason="once"))
+    assert (rate.value, rate.reason) == (16, "once")
+    # 8 of 10, with two successes and two failures more.
+    error_frac = math.sqrt((10 / 14) * (4 / 14) / 14) / (10 / 14)
+    assert _proportion(Run(tmp_path, {}), 0.8, 10).error_frac == pytest.approx(error_frac)
+    assert [_proportion(Run(tmp_path, told), 0.8, None).reason for told in ({}, {"reference": "x"})] == [
+        ONE_VALUE, PUBLISHED]
 
 
 def test_of_a_training(tmp_path: Path) -> None:
