@@ -77,8 +77,9 @@ def test_amounts_of_memory(allocated: int | None, device_type: int | None, name:
     (["int"], [5, "x", [2]], None, "[[2]]")])
 def test_shapes_and_types_of_inputs(types: Any, shapes: Any, dtype: str | None, texts: str) -> None:
     named = {"Input type": types, "Input Dims": shapes}
-    (operator,) = stored(SPAN | {"args": {key: value for key, value in named.items() if value is not None}}).operators
-    assert (operator.dtype, operator.shapes) == (dtype, texts)
+    found = stored(SPAN | {"args": {key: value for key, value in named.items() if value is not None}})
+    assert (found.operators[0].dtype, found.operators[0].shapes) == (dtype, texts)
+    assert found.dropped.total() == (texts == "[]" and shapes not in ([[]], {}, None))
 
 
 @pytest.mark.parametrize(("changes", "expected"), [
