@@ -138,7 +138,7 @@ def sparse_against_dense(title: str, speeds: pd.DataFrame, crossovers: pd.DataFr
         Curve(rows["density_frac"], rows["ratio"], palette.LAYOUTS[str(layout)], width=1.3, marker="o", size=4,
               low=rows["low"], high=rows["high"],
               texts=[f"{layout} at {fmt.share(row.density_frac)}: {fmt.ratio(row.ratio)} the dense product’s time"
-                    for row in fmt.rows(rows)])
+                     for row in fmt.rows(rows)])
         for layout, rows in speeds.groupby("layout", sort=False)
     ]  # fmt: skip
     marks.append(Rule(1, width=1.4))
