@@ -1,16 +1,12 @@
-"""Charts of rates: the roofline, rates by size, time and rate by problem, sparse against dense products."""
+"""Charts of operations: rates by size, time and rate by problem, sparse against dense products."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import pandas as pd
 
 from charact.views.charts import (
-    DOTTED,
     FAINT,
-    INK,
     NOT_CONNECTED,
-    SOLID,
     TRACK,
     Axis,
     Chart,
@@ -18,80 +14,20 @@ from charact.views.charts import (
     Mark,
     Note,
     Rule,
-    Style,
     ends_around,
     of_rows,
     percent,
     stacked_bars,
 )
+from charact.views.figures.roofline import Roof, flop_tick, roofline_figure
 from charact.views.tables import format as fmt
 from charact.views.tables import palette
 
-_ROOM, _LEAST_RANGE = 3.0, 300.0
-"""Margin of a roofline around its points, and minimum range of each axis, to contain a few ticks."""
 _HEIGHT_PX = 330
-
-
-@dataclass(frozen=True)
-class Roof:
-    """The roofline of a case: best rate of its precision (FLOP/s), bandwidths of memory and caches (B/s)."""
-
-    precision: str
-    peak_flop_per_s: float
-    bandwidths: Sequence[tuple[str, float]]
-    """Bandwidths by level; the last is memory, which is the bound, and caches are drawn faintly."""
-
-
-def extent(points: pd.DataFrame, roof: Roof) -> tuple[float, float, float, float]:
-    """Return the edges of a chart that contains the points and the ridge: min and max of intensity and rate."""
-    ridge = roof.peak_flop_per_s / roof.bandwidths[-1][1]
-    return (*ends_around([*points["flop_per_byte"], ridge], _ROOM, _LEAST_RANGE),
-            *ends_around([*points["flop_per_s"], roof.peak_flop_per_s], _ROOM, _LEAST_RANGE))
-
-
-def roofline_figure(title: str, points: pd.DataFrame, name: str, colors: Callable[[str], str], roof: Roof,
-                    edges: tuple[float, float, float, float]) -> Chart:
-    """Return points of a case below its roofline.
-
-    Args:
-        title: title of the chart.
-        points: rows of `roofline` that have both FLOP and bytes.
-        name: column that names a point.
-        colors: function from a name to a color.
-        roof: roofline of the case.
-        edges: result of `extent`.
-    """
-    left, right, bottom, top = edges
-    peak, (level, bandwidth) = roof.peak_flop_per_s, roof.bandwidths[-1]
-    marks: list[Mark] = [_roof(peak, speed, left, right, FAINT, DOTTED, 0.8) for _, speed in roof.bandwidths[:-1]]
-    start = 1.5 * max(left, bottom / bandwidth)
-    marks += [_roof(peak, bandwidth, left, right, INK, SOLID, 1.6),
-              Note(start, bandwidth * start, f"{level} {fmt.byte_rate(bandwidth)}", along="top", color=FAINT,
-                   offset=(8, -2)),
-              Note(right, peak, f"{roof.precision} {fmt.flop_rate(peak)}", "right", color=FAINT, offset=(-4, 4))]
-    for named, rows in points.groupby(name, sort=False):
-        texts = [f"{getattr(row, 'problem', named)}: {fmt.flop_rate(row.flop_per_s)} at "
-                 f"{fmt.number(row.flop_per_byte)} FLOP/byte, "
-                 f"{fmt.share(row.flop_per_s / min(peak, bandwidth * row.flop_per_byte))} of the roofline"
-                 for row in fmt.rows(rows)]
-        marks.append(_dots(rows["flop_per_byte"], rows["flop_per_s"], colors(str(named)), texts))
-    return Chart(title, Axis("arithmetic intensity (FLOP/byte)", None, left, right, log=True, text=fmt.number),
-                 Axis("achieved (FLOP/s)", None, bottom, top, log=True, text=_flop), marks, _HEIGHT_PX)
-
-
-def _roof(peak: float, bandwidth: float, left: float, right: float, color: str, style: Style, width: float) -> Curve:
-    ridge = peak / bandwidth
-    inside = [ridge] if left < ridge < right else []
-    intensities = [left, *inside, right]
-    return Curve(intensities, [min(peak, bandwidth * at) for at in intensities], color, style, width)
 
 
 def _dots(x: "pd.Series[float]", y: "pd.Series[float]", color: str, texts: Sequence[str]) -> Curve:
     return Curve(x, y, color, NOT_CONNECTED, marker="o", size=8, edge="white", texts=texts)
-
-
-def _flop(value: float) -> str:
-    return fmt.num_flop(value).removesuffix("FLOP").strip()
 
 
 def rates(title: str, times: pd.DataFrame, roof: Roof | None) -> list[Chart]:
@@ -105,13 +41,13 @@ def rates(title: str, times: pd.DataFrame, roof: Roof | None) -> list[Chart]:
         for name, rows in points.groupby("operation", sort=False)
     ]  # fmt: skip
     peaks = [] if roof is None else [roof.peak_flop_per_s]
-    x, y = (Axis(label, None, *ends_around(values, 2, 100), log=True, text=_flop) for label, values in (
+    x, y = (Axis(label, None, *ends_around(values, 2, 100), log=True, text=flop_tick) for label, values in (
         ("FLOP of a call", points["flop"]), ("achieved (FLOP/s)", [*points["flop_per_s"], *peaks])))
     by_size = Chart(f"{title} by size", x, y, [*marks, *(Rule(peak, width=1.6) for peak in peaks)], _HEIGHT_PX)
     if roof is None:
         return [by_size]
-    return [roofline_figure(f"{title} below the roofline", points, "operation", palette.operation, roof,
-                            extent(points, roof)), by_size]
+    named = points.assign(name=points["operation"], text=points["problem"]).drop(columns="share_frac", errors="ignore")
+    return [roofline_figure(f"{title} below the roofline", named, palette.operation, roof), by_size]
 
 
 def by_problem(title: str, times: pd.DataFrame) -> list[Chart]:

@@ -62,4 +62,4 @@ def _item(key: str, name: str, value: Any, nothing: str) -> tuple[str, str]:
     return name, ", ".join(_item("", "", each, nothing)[1] for each in value) if isinstance(value, list) else str(value)
 
 
-SECTION = Section("machine", "Machine", 210, _html)
+SECTION = Section("machine", "Machine", 210, _html, folded="What the machine, its software and the run’s options were")

@@ -34,9 +34,11 @@ def counter_name(counter: str) -> str:
 
 
 def busy(row: Any) -> str:
-    """Format a row of `utilization.busy`: 99.5 % of the CPU busy."""
-    return f"{fmt.share(row.busy_frac)} of the CPU busy" if row.device_kind == "CPU" else \
-        f"GPU {fmt.share(row.busy_frac)} busy"
+    """Format a row of `utilization.busy`: 99.5 % of the CPU busy, also while waiting for memory."""
+    share = fmt.share(row.busy_frac)
+    if row.device_kind == "CPU":
+        return f"{share} of the CPU busy, also while waiting for memory"
+    return f"GPU {share} busy"
 
 
 def counter_value(counter: str, value: float | None, reason: str | None = None) -> str:

@@ -14,7 +14,7 @@ from charact.views.section import Section
 from charact.views.sections.profile._shared import is_timed
 from charact.views.tables import format as fmt
 from charact.views.tables import palette
-from charact.views.tables.model import Column, share_column, table
+from charact.views.tables.model import Column, Table, share_column, table
 
 _LEAD = (
     "Shares of an iteration’s time by the resource that limits it. The parts do not overlap, and sum to "
@@ -26,7 +26,7 @@ def _html(run: Run) -> Body:
     verdicts, limits = bottlenecks(run), time_limits(run).replace({"limit": {"other": "not known"}})  # also a phase
     if verdicts.empty:
         return Body(lead=fmt.no_cases(run.partial))
-    blocks: list[Block] = []
+    blocks = []
     if len(limits):
         columns = [
             CASE, Column("limit", "Limited by"), Column("time_s", "Time", fmt.seconds, "of the median iteration"),
@@ -34,14 +34,21 @@ def _html(run: Run) -> Body:
         ]  # fmt: skip
         blocks.append(Block(figures=[bars.limits(limits)], legend=legend_of(limits["limit"], palette.LIMITS),
                             table=table(limits, "Time of an iteration by what limits it", columns)))  # fmt: skip
-    advises = not has_findings(run)  # findings say what to do
-    titles = {"evidence": "Evidence"} | ({"prize": "Potential speedup", "advice": "To try"} if advises else {})
-    for row in fmt.rows(verdicts.dropna(subset=["verdict"])):
-        points = [(title, getattr(row, name)) for name, title in titles.items() if isinstance(getattr(row, name), str)]
-        blocks.append(Block(title=f"{row.case}: {fmt.verdict(row)}", case=row.case, points=points))
-    missing = [(row.case, "; ".join(filter(None, (fmt.missing(row.reason), row.advice if advises else None))))
-               for row in fmt.rows(verdicts[verdicts["verdict"].isna()])]
-    return Body(lead=_LEAD, blocks=[*blocks, *([Block(title="Without a verdict", missing=missing)] if missing else [])])
+    evidence = _verdicts(verdicts, advises=not has_findings(run))
+    return Body(lead=_LEAD, blocks=[*blocks, Block(folded=True, table=evidence)])
+
+
+def _verdicts(verdicts: pd.DataFrame, *, advises: bool) -> Table:
+    """Build the table of verdicts with their evidence; saving and advice are left out where findings say them."""
+    texts = [fmt.verdict(row) if isinstance(row.verdict, str) else None for row in fmt.rows(verdicts)]
+    advice = [Column("prize", "Potential speedup", reason=lambda row: "no verdict", wide=True),
+              Column("advice", "To try", reason=lambda row: "nothing is known", wide=True)] if advises else []
+    columns = [
+        CASE, Column("text", "Verdict", reason=lambda row: row.reason, wide=True),
+        Column("evidence", "Evidence", reason=lambda row: "no verdict", wide=True), *advice,
+    ]  # fmt: skip
+    rows = verdicts.assign(text=pd.Series(texts, verdicts.index, dtype="object"))
+    return table(rows, "Verdict of each case, and its evidence", columns)
 
 
 def _summary(run: Run, case: str) -> list[Item]:

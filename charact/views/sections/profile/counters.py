@@ -133,7 +133,7 @@ def _unread(run: Run) -> list[Block]:
             Column("remedy", "Remedy", reason=lambda row: "none is known"),
         ]  # fmt: skip
         rows = by_first_case(sources, "source", "status", "reason", "remedy")
-        blocks.append(Block(title="Sources without values", table=table(rows, "Sources without values", columns)))
+        blocks.append(Block(folded=True, table=table(rows, "Sources without values", columns)))
     if len(missing := missing_counters(run)):
         columns = [CASE, Column("source", "Source"), Column("name", "Counter", unbroken=True),
                    Column("reason", "Reason")]

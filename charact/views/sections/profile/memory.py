@@ -57,14 +57,14 @@ def _html(run: Run) -> Body:
     if peaks.empty:
         return Body(blocks=[*ran_out, Block(note=why_nothing(run, "memory"))])
     is_memory_run = composition_analysis.is_memory_run(run)
-    curves, drawn = against_input(run)
+    curves, drawn = against_input(run, 2 if is_memory_run else MIN_SIZES)  # bars at the peak show two sizes, too
     at_peak = peaks[~peaks["case"].isin(drawn)] if is_memory_run else peaks
     blocks = [Block(
         title="At the peak of an iteration", figures=[figures.at_peak(at_peak)], legend=_legend(at_peak),
         table=tables.composition(at_peak, "Memory by category at the peak"),
     )] if len(at_peak) else []  # fmt: skip
     blocks += curves
-    if not curves and not run.cases["input_size"].isna().all():  # a script's input size is not known
+    if run.cases["input_size"].nunique() == 1:
         too_few = fmt.missing("one input size only: give --input-sizes two")
         blocks.append(Block(title="Against input size", note=too_few))
     fits = tables.fits(run)
@@ -81,12 +81,12 @@ def _legend(rows: pd.DataFrame) -> Legend:
     return legend_of(rows.loc[rows["bytes"] > 0, "category"], palette.CATEGORIES)
 
 
-def against_input(run: Run) -> tuple[list[Block], set[str]]:
+def against_input(run: Run, least_sizes: int = 2) -> tuple[list[Block], set[str]]:
     """Return a block per workload, batch size and precision with a figure per mode, and the cases that these show."""
     rows = memory_by_size(run).merge(
         memory_peaks(run)[["case", "low_bytes", "high_bytes"]], on="case", how="left"
     )
-    rows = rows[rows.groupby([*SERIES])["input_size"].transform("nunique") > 1]
+    rows = rows[rows.groupby([*SERIES])["input_size"].transform("nunique") >= least_sizes]
     limits = memory_needs(run).dropna(subset=["device_memory_bytes"])
     limits_bytes = dict(zip(limits["case"], limits["device_memory_bytes"], strict=True))
     blocks = []
@@ -178,7 +178,9 @@ def _tables(run: Run, *, is_memory_run: bool) -> list[Block]:
         "Allocated, reserved, and the process’s memory": tables.process(run) if is_memory_run else None,
         "Memory that a device needs": tables.needs(run),
     }
-    blocks = [Block(title=title, table=each) for title, each in shown.items() if each is not None and each.rows]
+    evidence = {"Memory per pixel or token", "Steps of the growth"} if not is_memory_run else set()
+    blocks = [Block(folded=True, table=each) if title in evidence else Block(title=title, table=each)
+              for title, each in shown.items() if each is not None and each.rows]
     by_phase = memory_by_phase(run)
     caption = "Memory by category at the peak of each phase"
     each = Block(title="At the peak of each phase", folded=True, table=tables.by_phase(by_phase, caption))

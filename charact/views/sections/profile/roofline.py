@@ -13,11 +13,11 @@ from charact.analysis.efficiency.ceilings import (
     observed_ceilings,
     product_precision,
 )
+from charact.analysis.profile.case_summary import iteration_times
 from charact.record.reader import Run
-from charact.views.charts import Chart
 from charact.views.document import Block, Body
-from charact.views.figures.operations import Roof, extent, roofline_figure
-from charact.views.html.elements.blocks import CASE, legend_of, missing_cases, why_nothing
+from charact.views.figures.roofline import Roof, roofline_figure
+from charact.views.html.elements.blocks import CASE, missing_cases, why_nothing
 from charact.views.section import Section
 from charact.views.sections.profile._shared import NUM_TOP
 from charact.views.tables import format as fmt
@@ -25,12 +25,8 @@ from charact.views.tables import palette
 from charact.views.tables.model import Column, Table, share_column, table, top
 
 _LEAD = (
-    "Counted work, its rate, and the measured ceilings of this machine: the best rate "
-    "of matrix products, and the memory bandwidth. FLOP are those of convolutions, matrix products and attention; "
-    "one multiply-add is 2 FLOP. Pointwise work is not counted, so rates are lower bounds. Bytes are each "
-    "operator’s inputs and outputs once, unless a counter measured them. Work on cached data can exceed "
-    "the ceiling of memory: shares above 100 % are shown. If a workload’s products are faster than all "
-    "probes, their rate becomes the ceiling."
+    "Counted work and its rate, below the measured ceilings of this machine: the best rate of matrix products, and the "
+    "memory bandwidth."
 )
 _RATES = {"gemm": "matrix products", "copy": "copy", "triad": "triad", "launch": "launch of an operator",
           "host_to_device": "host to device", "device_to_host": "device to host"}  # fmt: skip
@@ -41,35 +37,41 @@ def _html(run: Run) -> Body:
     if by_phase.empty:
         return Body(blocks=[Block(note=why_nothing(run, "flop")), *_ceilings(run)])
     by_type = roofline_analysis.roofline(run, "operator_type")
-    blocks = [_case(run, str(case), rows, by_type[by_type["case"] == case])
-              for case, rows in by_phase.groupby("case", sort=False)]
+    blocks = [*_below_roofs(run, by_type), _parts(by_phase, by_type)]
     layers, note = top(roofline_analysis.roofline(run, "layer"), NUM_TOP)
     if len(layers):
         blocks.append(Block(folded=True, table=_table(layers, CASE, Column("layer", "Layer"), note=note)))
     return Body(lead=_LEAD, blocks=[*blocks, *_ceilings(run), *missing_cases(run, "flop", by_phase["case"])])
 
 
-def _case(run: Run, case: str, phases: pd.DataFrame, types: pd.DataFrame) -> Block:
-    """Build the block of a case: phases and operator types, as points below the roofline and as a table."""
-    roof = roof_over(run, case)
-    shown = pd.concat([phases.rename(columns={"phase": "what"}), types.rename(columns={"operator_type": "what"})])
-    drawn: list[Chart] = []
-    placed = shown.dropna(subset=["flop_per_byte", "flop_per_s"])
-    if roof is not None and len(placed):
-        edges = extent(placed, roof)
-        for title, name, rows, color in (("Phases", "phase", phases, palette.PHASES.__getitem__),
-                                         ("Operator types", "operator_type", types, palette.operator_type)):
-            points = rows.dropna(subset=["flop_per_byte", "flop_per_s"])
-            if len(points):
-                drawn.append(roofline_figure(f"{title} of {case} below the roofline", points, name, color, roof, edges))
-    clocks = {"timing": "timing pass", "profiler": "under the profiler"}
-    shown = shown.assign(clock=shown["clock"].map(clocks))
-    legend = legend_of(phases.loc[phases["flop_per_s"].notna(), "phase"], palette.PHASES)
-    legend += [(str(name), palette.operator_type(str(name)))
-               for name in types.loc[types["flop_per_s"].notna(), "operator_type"]]
-    clock = Column("clock", "Timed in", meaning="the profiler lengthens short operators")
-    return Block(title=case, case=case, figures=drawn, legend=legend if drawn else [],
-                 table=_table(shown, Column("what", "Phase or operator type"), clock, caption=f"Roofline of {case}"))
+def _below_roofs(run: Run, types: pd.DataFrame) -> list[Block]:
+    """Return a figure per roofline, with the operator types of all cases that are below it."""
+    placed = types.dropna(subset=["flop_per_byte", "flop_per_s"])
+    modes, times = run.cases.set_index("case")["mode"], iteration_times(run).groupby("case")["wall_s"].median()
+    shares = placed["time_s"].astype(float) / placed["case"].map(times).astype(float)
+    points = placed.assign(name=placed["operator_type"], text=placed["case"] + ", " + placed["operator_type"],
+                           mode=placed["case"].map(modes), share_frac=shares.fillna(1).clip(upper=1))
+    by_roof: dict[Roof, list[str]] = {}
+    for case in placed["case"].drop_duplicates():
+        if (roof := roof_over(run, str(case))) is not None:
+            by_roof.setdefault(roof, []).append(str(case))
+    drawn = [roofline_figure(f"Operator types below the roofline of {roof.precision}",
+                             points[points["case"].isin(cases)], palette.operator_type, roof)
+             for roof, cases in by_roof.items()]
+    legend = [(str(name), palette.operator_type(str(name))) for name in placed["operator_type"].drop_duplicates()]
+    note = "A point is an operator type of a case; its area is its share of the iteration’s time."
+    return [Block(figures=drawn, legend=legend, note=note)] if drawn else []
+
+
+def _parts(phases: pd.DataFrame, types: pd.DataFrame) -> Block:
+    """Build the table of each case's phases and operator types."""
+    rows = pd.concat([phases.rename(columns={"phase": "what"}), types.rename(columns={"operator_type": "what"})])
+    order = {case: number for number, case in enumerate(rows["case"].unique())}
+    rows = rows.sort_values("case", key=lambda cases: cases.map(order), kind="stable", ignore_index=True)
+    rows["clock"] = rows["clock"].map({"timing": "timing pass", "profiler": "under the profiler"})
+    clock = Column("clock", "Timed in", meaning="the profiler lengthens short operators", unbroken=True)
+    return Block(folded=True, table=_table(rows, CASE, Column("what", "Phase or operator type"), clock,
+                                           caption="Phases and operator types against the roofline"))
 
 
 def _table(rows: pd.DataFrame, *names: Column, caption: str = "Layers against the roofline", note: str = "") -> Table:
@@ -106,7 +108,7 @@ def roof_over(run: Run, case: str) -> Roof | None:
     caches = here[here["level"] != "memory"].groupby("level", sort=False)["value"].max()
     levels = [(str(level), float(value)) for level, value in caches.items()]
     return Roof(product_precision(entry), float(over["peak_flop_per_s"]),
-                [*levels, ("memory", float(over["peak_bytes_per_s"]))])
+                (*levels, ("memory", float(over["peak_bytes_per_s"]))))
 
 
 def _ceilings(run: Run) -> list[Block]:
@@ -142,7 +144,10 @@ def _ceilings(run: Run) -> list[Block]:
 SECTION = Section("roofline", "Work and roofline", 180, _html, ("flop",), ("flop",),
                   points={"flop": [
     ("FLOP and bytes moved", "counted from the operators’ shapes on tensors without data; nothing is run. They count "
-     "convolutions, matrix products and attention, as in published counts. Bytes are modelled: caches and fused "
-     "operators move fewer, bad locality moves more."),
+     "convolutions, matrix products and attention, as in published counts; one multiply-add is 2 FLOP. Bytes are each "
+     "operator’s inputs and outputs once, unless a counter measured them: caches and fused operators move fewer, bad "
+     "locality moves more."),
     ("Rates", "counted FLOP over time of the timing pass: a lower bound, since pointwise work is not counted."),
+    ("Ceilings", "measured by probes. If a workload’s products are faster than all probes, their rate becomes the "
+     "ceiling. Work on cached data can exceed the ceiling of memory: shares above 100 % are shown."),
 ]})

@@ -63,7 +63,9 @@ def _not_measured(run: Run, used: pd.DataFrame) -> list[Block]:
         points[f"{whole}{names}"] = "; ".join(filter(None, [points.get(f"{whole}{names}"), text]))
     if (why := energy_reason(run)) is not None:
         points["energy"] = fmt.missing(why)
-    return [Block(title="Not measured", points=list(points.items()))] if points else []
+    columns = [Column("metric", "Metric"), Column("reason", "Reason", wide=True)]
+    rows = pd.DataFrame(points.items(), columns=["metric", "reason"])
+    return [Block(folded=True, table=table(rows, "Not measured", columns))] if points else []
 
 
 def _energy(run: Run, colors: dict[str, str]) -> list[Block]:

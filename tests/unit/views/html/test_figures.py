@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from charact.views.charts import Area, Axis, Bar, Chart, Curve, Note, Rule, Span
-from charact.views.figures import comparison, counters, curves, memory, operations
+from charact.views.figures import comparison, counters, curves, memory, roofline
 from charact.views.html.drawing import svg
 
 MIB = 2.0**20
@@ -96,16 +96,20 @@ def test_ratios_are_within_the_axis_with_their_intervals() -> None:
 
 
 def test_the_roof_bends_where_bandwidth_and_peak_meet() -> None:
-    roof = operations.Roof("fp32", 1e12, [("L2", 1e12), ("memory", 1e11)])
-    points = pd.DataFrame({"phase": ["forward"], "flop_per_byte": [5.0], "flop_per_s": [2.5e11]})
-    edges = operations.extent(points, roof)
-    chart = operations.roofline_figure("a title", points, "phase", lambda _: "#112233", roof, edges)
-    _, bound, dots = marks(chart, Curve)
+    roof = roofline.Roof("fp32", 1e12, (("L2", 1e12), ("memory", 1e11)))
+    points = pd.DataFrame({"name": "GEMM", "text": ["a", "b"], "flop_per_byte": [5.0, 50.0], "mode": ["train", "infer"],
+                           "flop_per_s": [2.5e11, 5e11], "share_frac": [0.04, 0.16]})  # fmt: skip
+    chart = roofline.roofline_figure("a title", points, lambda _: "#112233", roof)
+    _, bound, larger, smaller = marks(chart, Curve)
     assert list(bound.x)[1:2] == [10]
     assert list(bound.y) == pytest.approx([min(1e12, 1e11 * at) for at in bound.x])
-    assert dots.texts == ["forward: 250 GFLOP/s at 5 FLOP/byte, 50.0 % of the roofline"]
-    assert edges[0] <= 5 <= 10 <= edges[1]
-    assert math.log10(edges[3] / edges[2]) >= math.log10(300) - 1e-9
+    assert smaller.texts == ["a: 250 GFLOP/s at 5 FLOP/byte, 50.0 % of the roofline"]
+    assert larger.texts == ["b: 500 GFLOP/s at 50 FLOP/byte, 50.0 % of the roofline"]
+    assert larger.size == pytest.approx(2 * smaller.size, rel=0.05)  # areas are as 4 to 1
+    assert (smaller.marker, larger.marker) == (chart.key[0].marker, chart.key[1].marker)
+    assert smaller.marker != larger.marker
+    assert chart.x.low <= 5 <= 50 <= chart.x.high
+    assert math.log10(chart.y.high / chart.y.low) >= math.log10(300) - 1e-9
 
 
 @pytest.mark.parametrize(("values", "is_log"), [([1.0, 49.0], False), ([1.0, 51.0], True), ([0.0, 51.0], False)])
