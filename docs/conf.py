@@ -13,12 +13,15 @@ reference.write(HERE / "reference")
 
 project = "charact"
 author = "the authors of charact"
+copyright = f"2026, {author}"
 version = release = version_of("charact")
-extensions = ["myst_parser"]
+extensions = ["myst_parser", "sphinx_copybutton"]
 exclude_patterns = ["_build", "examples"]
 html_theme = "furo"
 html_title = f"charact {version}"
 html_copy_source = False
 html_show_sphinx = False
+smartquotes = False  # `--ab` in a heading or the text stays two hyphens, to be copied
+copybutton_prompt_text = "$ "  # of a console with output, the command alone is copied
 myst_heading_anchors = 4  # links to headings are those of GitHub
 nitpicky = True
