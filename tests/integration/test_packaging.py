@@ -1,6 +1,7 @@
 """The wheel and the source distribution hold all that charact needs, and work outside of a clone."""
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -20,6 +21,7 @@ import charact
 ROOT = Path(__file__).parents[2]
 SOURCES = ("charact", "workloads")
 SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 PROJECT, DATA = SETTINGS["project"], SETTINGS["tool"]["setuptools"]["package-data"]
 FACTS = """
 import json
@@ -50,7 +52,10 @@ def run(*command: object, cwd: Path) -> str:
 
 @pytest.fixture(scope="module")
 def distributions(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The source distribution, and the wheel that is built from it, of a copy of the sources."""
+    """The source distribution and its wheel: those in CHARACT_DIST, else built from a copy of the sources."""
+    if folder := os.environ.get("CHARACT_DIST"):
+        [wheel], [sdist] = (ROOT / folder).glob("*.whl"), (ROOT / folder).glob("*.tar.gz")
+        return {"wheel": wheel, "sdist": sdist}
     clone = tmp_path_factory.mktemp("clone")
     for name in SOURCES:
         shutil.copytree(ROOT / name, clone / name, ignore=shutil.ignore_patterns("__pycache__"))
@@ -92,14 +97,25 @@ def test_every_data_file_is_named_by_the_project() -> None:
     assert named == {name for name in of_the_package() if not name.endswith(".py")}
 
 
-@pytest.mark.parametrize("name", ["ci", "release"])
+@pytest.mark.parametrize("name", [path.name for path in WORKFLOWS])
 def test_workflows_name_files_that_exist_and_no_host(name: str) -> None:
-    text = (ROOT / ".github" / "workflows" / f"{name}.yml").read_text(encoding="utf-8")
+    text = (ROOT / ".github" / "workflows" / name).read_text(encoding="utf-8")
     assert yaml.safe_load(text)["jobs"]
-    paths = set(re.findall(r"(?:tests|\.ci)/[\w/.]+", text))
+    paths = set(re.findall(r"(?:tests|docs/examples|\.ci)/[\w/.]+|constraints\.txt", text))
     assert paths
     assert [path for path in paths if not (ROOT / path).exists()] == []
     assert re.findall(r"https?:|\w\.(?:org|com|io)\b", text) == []
+
+
+def test_actions_are_pinned_by_commit_with_one_version_each() -> None:
+    """A tag can be moved to other code; the comment names the version for people and for tools that renew it."""
+    used = {line.strip() for path in WORKFLOWS for line in path.read_text(encoding="utf-8").splitlines()
+            if "uses:" in line}
+    pinned = [re.fullmatch(r"(?:- )?uses: ([\w-]+/[\w-]+)@[0-9a-f]{40} # v\d+\.\d+\.\d+", line) for line in used]
+    names = [found[1] for found in pinned if found]
+    assert len(names) == len(used)
+    assert sorted(names) == sorted(set(names))
+    assert "actions/checkout" in names
 
 
 def test_workflows_test_every_version_of_python() -> None:
@@ -111,8 +127,16 @@ def test_workflows_test_every_version_of_python() -> None:
 def test_the_version_is_written_once() -> None:
     written = f'"{PROJECT["version"]}"'
     assert charact.__version__ == PROJECT["version"]
-    files = [*ROOT.glob("charact/**/*.py"), ROOT / "setup.py", ROOT / "CITATION.cff", *ROOT.glob("docs/*.py")]
+    files = [*ROOT.glob("charact/**/*.py"), ROOT / "setup.py", *ROOT.glob("docs/*.py")]
     assert [str(path) for path in files if re.search(rf"version.*{re.escape(written)}", path.read_text("utf-8"))] == []
+
+
+def test_the_citation_has_the_version_and_its_date() -> None:
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    assert citation["version"] == PROJECT["version"]
+    changes = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    released = re.search(rf"^## \[{re.escape(PROJECT['version'])}\] - (\S+)$", changes, re.MULTILINE)
+    assert released is None or citation["date-released"].isoformat() == released[1]
 
 
 @pytest.mark.slow
