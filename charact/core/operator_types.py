@@ -55,6 +55,20 @@ _RULES: tuple[tuple[str, str, str], ...] = (
 OPERATOR_TYPES: dict[str, str] = {name: meaning for name, meaning, _ in _RULES} | {
     "other": "no rule matches the operator's name"
 }
+OPERATOR_GROUPS: dict[str, tuple[str, ...]] = {
+    "convolution": ("convolution",),
+    "GEMM": ("GEMM",),
+    "attention and recurrent": ("attention", "recurrent", "softmax"),
+    "normalization": ("normalization",),
+    "elementwise": ("elementwise", "activation", "dropout", "random", "reduction", "pooling", "loss", "compiled"),
+    "data movement": ("data movement", "view", "allocation", "embedding", "host sync"),
+    "optimizer": ("optimizer",),
+    "communication": ("communication",),
+}
+"""Types that a figure shows in one color; a type in none of them is in the group "other"."""
+_GROUP_OF = {kind: group for group, kinds in OPERATOR_GROUPS.items() for kind in kinds}
+OUTSIDE_OPERATORS = "outside operators"
+"""Stands where an operator type does for the time of a phase outside of any operator."""
 _PATTERNS = [(name, re.compile(pattern)) for name, _, pattern in _RULES]
 _ENGINE = "autograd::engine::evaluate_function: "
 
@@ -75,3 +89,8 @@ def own_operator_type(operator: str) -> str | None:
 def operator_type(operator: str, ancestor_type: str | None = None) -> str:
     """Return the type of an operator: by its name, else its nearest classified ancestor's, else 'other'."""
     return own_operator_type(operator) or ancestor_type or "other"
+
+
+def operator_group(kind: str) -> str:
+    """Return the group of an operator type in `OPERATOR_GROUPS`, or 'other'."""
+    return _GROUP_OF.get(kind, "other")

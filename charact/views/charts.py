@@ -20,6 +20,9 @@ _LABEL_FROM_FRAC = 0.07
 _THIN_PX = 40
 """Height of a row below which its name is on the left, and shares are not written on it."""
 
+DEFAULT_WIDTH_PX = 440
+"""Width of most charts."""
+
 Numbers = Iterable[float]
 
 
@@ -153,7 +156,7 @@ class Chart:
     y: Axis
     marks: Sequence[Mark]
     height_px: float = 240
-    width_px: int = 440
+    width_px: int = DEFAULT_WIDTH_PX
     """With the default, text is readable on a phone, and two figures fit next to each other on a screen."""
     key: Sequence[Curve | Area] = ()
     """Samples of styles with their labels."""

@@ -4,7 +4,7 @@ import pandas as pd
 
 from charact.analysis.compare.matching import Group
 from charact.analysis.compare.operator_shares import PART, Composition, compositions
-from charact.analysis.profile.breakdown import OUTSIDE_OPERATORS
+from charact.core.operator_types import OUTSIDE_OPERATORS
 from charact.record.schema import PHASES
 
 LEVELS = ("phase", "operator", "layer", "kernel")

@@ -15,8 +15,9 @@ from charact.analysis.compare.matching import Group
 from charact.analysis.compare.pairs import Fact, gathered
 from charact.analysis.efficiency.counters import counter_values
 from charact.analysis.efficiency.time_bounds import exposed_communication_frac
-from charact.analysis.profile.breakdown import OUTSIDE_OPERATORS, operator_times, phase_breakdown
+from charact.analysis.profile.breakdown import operator_times, phase_breakdown
 from charact.analysis.profile.case_summary import iteration_times
+from charact.core.operator_types import OUTSIDE_OPERATORS
 from charact.record.reader import Run
 
 Seen = dict[tuple[str, str], dict[str, set[str]]]

@@ -13,8 +13,9 @@ from charact.analysis.common.script_attribution import is_imported, is_watched, 
 from charact.analysis.efficiency.ceilings import ceilings_disturbed_frac, product_ceiling, product_precision
 from charact.analysis.efficiency.layers import top_layers
 from charact.analysis.efficiency.time_bounds import CALLING, LIMITS
-from charact.analysis.profile.breakdown import OUTSIDE_OPERATORS, top_operators
+from charact.analysis.profile.breakdown import top_operators
 from charact.analysis.profile.core_use import core_use
+from charact.core.operator_types import OUTSIDE_OPERATORS
 from charact.core.units import quantity, share
 from charact.record.manifest import CaseEntry
 from charact.record.reader import Run

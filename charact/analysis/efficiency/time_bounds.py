@@ -7,7 +7,8 @@ from charact.analysis.common.cache import memoize
 from charact.analysis.common.row_order import in_order
 from charact.analysis.efficiency.ceilings import case_ceilings
 from charact.analysis.efficiency.roofline import lower_bounds
-from charact.analysis.profile.breakdown import OUTSIDE_OPERATORS, operator_times, phase_breakdown
+from charact.analysis.profile.breakdown import operator_times, phase_breakdown
+from charact.core.operator_types import OUTSIDE_OPERATORS
 from charact.record.reader import Run
 
 LIMITS = ("data", "communication", "host", "compute", "bandwidth", "other")

@@ -5,10 +5,8 @@ import pandas as pd
 from charact.analysis.common.cache import memoize
 from charact.analysis.common.row_order import in_order
 from charact.analysis.profile.case_summary import iteration_times, phase_times, typical_iterations
+from charact.core.operator_types import OPERATOR_GROUPS, OUTSIDE_OPERATORS, operator_group
 from charact.record.reader import Run
-
-OUTSIDE_OPERATORS = "outside operators"
-"""Operator type of a phase's time in no operator: Python, the data loader, waiting."""
 
 
 @memoize
@@ -65,6 +63,27 @@ def operator_types(run: Run) -> pd.DataFrame:
     types = pd.concat([types, _outside_operators(run, rows)], ignore_index=True) if len(types) else types
     types["share_frac"] = types["time_s"] / types.groupby(["case", "phase"])["time_s"].transform("sum")
     return in_order(types.sort_values("time_s", ascending=False, kind="stable"), run, "case", "phase")
+
+
+@memoize
+def case_operator_types(run: Run) -> pd.DataFrame:
+    """Return the time of each operator type of a case under the profiler, summed over the phases.
+
+    Types of one of `OPERATOR_GROUPS` follow each other, groups in the same order in each case, so that bars compare.
+
+    Columns: case; operator_type; operator_group; num_calls and time_s per iteration; share_frac of the case's time.
+    """
+    keys = ["case", "operator_type"]
+    rows = operator_types(run).groupby(keys, sort=False, as_index=False)[["num_calls", "time_s"]].sum(min_count=1)
+    rows["operator_group"] = [_group(kind) for kind in rows["operator_type"]]
+    rows["share_frac"] = rows["time_s"] / rows.groupby("case")["time_s"].transform("sum")
+    rows["position"] = rows["operator_group"].map([*OPERATOR_GROUPS, "other", OUTSIDE_OPERATORS].index)
+    rows = rows.sort_values(["position", "time_s"], ascending=[True, False], kind="stable")
+    return in_order(rows, run, "case")[[*keys, "operator_group", "num_calls", "time_s", "share_frac"]]
+
+
+def _group(kind: str) -> str:
+    return OUTSIDE_OPERATORS if kind == OUTSIDE_OPERATORS else operator_group(kind)
 
 
 def _outside_operators(run: Run, operators: pd.DataFrame) -> pd.DataFrame:

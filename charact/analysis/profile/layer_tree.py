@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 import pandas as pd
 
 from charact.analysis.common.row_order import in_order
-from charact.analysis.profile.breakdown import OUTSIDE_OPERATORS, operator_times, operator_types
+from charact.analysis.profile.breakdown import operator_times, operator_types
+from charact.core.operator_types import OUTSIDE_OPERATORS
 from charact.record.reader import Run
 
 _MAX_DEPTH = 20

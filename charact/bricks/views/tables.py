@@ -5,6 +5,7 @@ from typing import Any
 import pandas as pd
 
 from charact.views.document import Legend, ShareBar, bar
+from charact.views.html.elements.blocks import operator_legend
 from charact.views.tables import format as fmt
 from charact.views.tables import palette
 from charact.views.tables.model import Column, Table, share_column, table
@@ -20,8 +21,8 @@ SEGMENTS = [
 
 
 def legend_of_types(rows: pd.DataFrame) -> Legend:
-    """Return the colors of the operator types of rows, in the order of the rows."""
-    return [(name, palette.operator_type(name)) for name in dict.fromkeys(rows["operator_type"].dropna().astype(str))]
+    """Return the colors of the groups of operator types of rows."""
+    return operator_legend(rows["operator_type"].dropna().astype(str))
 
 
 def bar_of_types(title: str, rows: pd.DataFrame) -> ShareBar:

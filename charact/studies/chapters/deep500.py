@@ -16,7 +16,7 @@ from charact.views.charts import stacked_bars
 from charact.views.document import Block, Body
 from charact.views.figures import bars
 from charact.views.figures import memory as memory_figures
-from charact.views.html.elements.blocks import PHASE, legend_of
+from charact.views.html.elements.blocks import PHASE, legend_of, operator_legend
 from charact.views.sections.profile import _memory_tables as memory_tables
 from charact.views.sections.profile.memory import against_input, training_over_inference
 from charact.views.tables import format as fmt
@@ -75,7 +75,7 @@ def _operator_types(runs: Sequence[Run]) -> list[Block]:
                Column("time_s", "Time", fmt.seconds, "per iteration, under the profiler"),
                share_column("share_frac", "Share", "of the iteration, under the profiler")]
     return [Block(title="Time by operator type in one iteration", figures=[figure],
-                  legend=[(str(name), palette.operator_type(str(name))) for name in order],
+                  legend=operator_legend(map(str, order)),
                   table=table(times, "Time by operator type in one iteration", columns))]
 
 

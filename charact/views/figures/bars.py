@@ -43,9 +43,15 @@ def parts(case: str, breakdown: pd.DataFrame) -> Chart:
                         "time of an iteration", row_px=48)
 
 
-def operator_types(case: str, types: pd.DataFrame) -> Chart:
-    """Return the time of each operator type in each phase of one case."""
-    return stacked_bars(f"Time by operator type in each phase of {case}", types, ("phase", "operator_type", "time_s"),
+def types_by_case(types: pd.DataFrame) -> Chart:
+    """Return the share of each operator type in each case, from the rows of `case_operator_types`."""
+    return stacked_bars("Time by operator type in each case", types, ("case", "operator_type", "time_s"),
+                        palette.operator_type, "share of the iteration, under the profiler", unit=None, row_px=48)
+
+
+def types_by_phase(types: pd.DataFrame) -> Chart:
+    """Return the time of each operator type in each phase of the only case."""
+    return stacked_bars("Time by operator type in each phase", types, ("phase", "operator_type", "time_s"),
                         palette.operator_type, "time under the profiler", row_px=34)
 
 

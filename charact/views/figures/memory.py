@@ -32,6 +32,8 @@ colors of their own here, which the areas would hide.
 """
 _NAMED_FROM_FRAC = 0.1
 """Minimum share of the axis for the name of a phase."""
+_NUM_SNAPSHOTS = 220
+"""Maximum number of snapshots that a timeline shows: half as many as it has pixels."""
 _NUM_COLUMNS = 80
 """Maximum number of columns of a timeline that show their values on hover."""
 _TICKS_FROM_FRAC = 0.12
@@ -145,7 +147,7 @@ def timeline(title: str, rows: pd.DataFrame) -> Chart:
     """
     is_timed = bool(rows["time_s"].notna().all())
     rows = rows.assign(at=rows["time_s"] if is_timed else rows["moment"])
-    held = _held(rows, "at")
+    held = _fullest(_held(rows, "at"))
     totals, moments = held.sum(axis="columns").to_numpy(), held.index.to_numpy(dtype="float64")
     # The last snapshot is drawn with the average duration.
     last = (moments[-1] - moments[0]) / (len(moments) - 1) if len(moments) > 1 else 1.0
@@ -170,6 +172,14 @@ def timeline(title: str, rows: pd.DataFrame) -> Chart:
     x = Axis("time, measured under the profiler", "s", edges[0], edges[-1]) if is_timed else \
         Axis("allocations and frees in order, predicted", None, edges[0], edges[-1], whole=True)
     return Chart(title, x, Axis("held", "B", 0, 1.12 * peak_bytes), marks, 280)
+
+
+def _fullest(held: pd.DataFrame) -> pd.DataFrame:
+    """Return the first snapshot, and of each `_NUM_SNAPSHOTS`-th part of the axis the one that holds most."""
+    at = held.index.to_numpy(dtype="float64")
+    places = ((at - at[0]) / ((at[-1] - at[0]) or 1.0) * _NUM_SNAPSHOTS).astype(int)
+    fullest = held.sum(axis="columns").groupby(places).idxmax()
+    return held.loc[sorted({held.index[0], *fullest})]
 
 
 def _phase_bands(phases: "pd.Series[str]", end_at: float) -> list[Mark]:

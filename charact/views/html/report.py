@@ -47,8 +47,14 @@ def _together(blocks: Sequence[Block]) -> list[list[Block]]:
     return groups
 
 
-_ENVIRONMENT.filters |= {"with_options": _with_options, "together": _together, "boxes": drawing.box_chart,
-                         "svg": lambda chart: drawing.svg(chart)}  # which tests replace
+def _sortable(value: float | str, text: str) -> str:
+    """Return the value that a cell sorts by, to nine digits; nothing if it is the text of the cell."""
+    return f"{value:.9g}" if isinstance(value, int | float) else "" if value == text else value
+
+
+_ENVIRONMENT.filters |= {"sortable": _sortable,
+                         "with_options": _with_options, "together": _together, "boxes": drawing.box_chart,
+                         "svg": lambda chart: drawing.svg(chart), "narrow": drawing.narrow}  # which tests replace
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from charact.analysis.compare import Group, matched_cases, ratios
 from charact.analysis.compare.differences import differences, main_parts, missing_levels
 from charact.analysis.compare.group_facts import clock_changes
 from charact.analysis.compare.selection import read_parts
-from charact.analysis.profile.breakdown import OUTSIDE_OPERATORS
+from charact.core.operator_types import OUTSIDE_OPERATORS
 from charact.views.tables import format as fmt
 from charact.views.tables.comparison_tables import DIFFERS, significant_verdict
 from charact.views.tables.counter_text import counter_name, counter_value

@@ -1,9 +1,13 @@
-"""One color for each phase, memory category and operator type, the same in every view, safe for the color-blind.
+"""One color for each phase, memory category and group of operator types, the same in every view.
 
-Source: the bright, light, muted and vibrant qualitative schemes of P. Tol, "Colour schemes", SRON/EPS/TN/09-002, 2021.
+Colors are safe for the color-blind. No two of phases, operator groups, limits and cases have the same one.
+
+Source: the qualitative schemes of P. Tol, "Colour schemes", SRON/EPS/TN/09-002, 2021.
 """
 
 import zlib
+
+from charact.core.operator_types import OUTSIDE_OPERATORS, operator_group
 
 PHASES = {
     "data": "#CCBB44", "forward": "#4477AA", "loss": "#AA3377", "backward": "#EE6677", "update": "#228833",
@@ -31,23 +35,26 @@ CATEGORIES = {
 """Colors of memory categories: pale, as those of phases are saturated. None is the color of a phase."""
 
 LIMITS = {
-    "data": PHASES["data"], "communication": PHASES["communication"], "host": "#BB5566", "compute": "#004488",
-    "bandwidth": "#44AA99", "not known": PHASES["other"],
+    "data": "#997700", "communication": "#6699CC", "host": "#BB5566", "compute": "#004488", "bandwidth": "#DDAA33",
+    "not known": "#CCCCCC",
 }  # fmt: skip
 """What bounds a part of an iteration's time."""
 
-_TYPES = {
-    "convolution": "#0077BB", "GEMM": "#33BBEE", "attention": "#AA4499", "recurrent": "#882255",
-    "normalization": "#44AA99", "activation": "#DDAA33", "pooling": "#999933", "elementwise": "#CC6677",
-    "data movement": "#EE7733", "optimizer": "#228833", "loss": "#AA3377", "reduction": "#7788CC",
-    "softmax": "#CCBB44", "embedding": "#117733", "dropout": "#DDCC77", "random": "#994455", "allocation": "#997700",
-    "view": "#99DDFF", "host sync": "#CC3311", "autograd": "#BBAADD", "communication": "#66CCEE", "other": "#777777",
-    "outside operators": "#DDDDDD",
+GROUPS = {
+    "convolution": "#0077BB", "GEMM": "#33BBEE", "attention and recurrent": "#EE3377", "normalization": "#009988",
+    "elementwise": "#AAAA00", "data movement": "#EE7733", "optimizer": "#225522", "communication": "#663333",
+    "other": "#777777",
+}  # fmt: skip
+"""Colors of groups of operator types."""
+_OUTSIDE = "#DDDDDD"
+"""Color of a phase's time outside of operators."""
+
+_OPERATIONS = {
+    "gemm": "#33BBEE", "sparse_gemm": "#997700", "convolution": "#0077BB", "rnn": "#882255", "attention": "#EE3377",
+    "softmax": "#DDAA33", "normalization": "#009988", "embedding": "#BB5566", "copy": "#EE7733",
+    "optimizer": "#225522", "all_reduce": "#663333",
 }  # fmt: skip
 _SPARE = ("#BBCC33", "#FFAABB", "#6699CC", "#AAAA00")
-
-_OPERATIONS = {"gemm": "GEMM", "rnn": "recurrent", "copy": "data movement", "all_reduce": "communication"}
-"""Basic operations whose operator type has another name."""
 
 REMAINDER = "#EFEFEF"
 
@@ -56,10 +63,10 @@ SLOWER, FASTER = "#CC3311", "#009988"
 
 
 def operator_type(name: str) -> str:
-    """Return the color of an operator type; an unknown type always gets the same spare color."""
-    return _TYPES.get(name) or _SPARE[zlib.crc32(name.encode()) % len(_SPARE)]
+    """Return the color of an operator type: that of its group."""
+    return _OUTSIDE if name == OUTSIDE_OPERATORS else GROUPS[operator_group(name)]
 
 
 def operation(name: str) -> str:
-    """Return the color of a basic operation: that of its operator type."""
-    return operator_type(_OPERATIONS.get(name, name))
+    """Return the color of a basic operation; an unknown one always gets the same spare color."""
+    return _OPERATIONS.get(name) or _SPARE[zlib.crc32(name.encode()) % len(_SPARE)]

@@ -35,7 +35,7 @@ def in_terminal(run: Run) -> str:
 
 def test_its_sections_are_those_that_it_has_something_for(run: Run) -> None:
     assert [section.title for section in sections(run)] == [
-        "Summary", "Bottleneck", "Time by phase", "Source lines", "Models", "How phases were found",
+        "Summary", "Iterations", "Time by phase", "Source lines", "Models", "How phases were found", "Bottleneck",
         "Machine", "Method",
     ]  # fmt: skip
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pandas as pd
 
 from charact.analysis.common.pass_status import pass_reason
+from charact.core.operator_types import OUTSIDE_OPERATORS
 from charact.record.reader import Run
 from charact.views.document import Block, Legend, Part, ShareBar
 from charact.views.tables import format as fmt
@@ -46,6 +47,13 @@ def legend_of(names: Iterable[str], colors: dict[str, str]) -> Legend:
     """Return the colors of the names that occur, in the order of `colors`."""
     present = set(names)
     return [(name.replace("_", " "), color) for name, color in colors.items() if name in present]
+
+
+def operator_legend(kinds: Iterable[str]) -> Legend:
+    """Return the colors of the groups that these operator types belong to, in the order of the groups."""
+    present = {palette.operator_type(kind) for kind in kinds}
+    colors = {**palette.GROUPS, OUTSIDE_OPERATORS: palette.operator_type(OUTSIDE_OPERATORS)}
+    return [(group, color) for group, color in colors.items() if color in present]
 
 
 def memory_bar(parts: pd.DataFrame, title: str = "Memory at the peak") -> ShareBar:

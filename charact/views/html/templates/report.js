@@ -5,10 +5,10 @@ window.charact = (() => {
   const MIN_SEARCHED_ROWS = 13;
 
   function sortValue(row, column) {
-    const value = row.cells[column].dataset.sort;
-    if (value === undefined) return null;
-    const number = Number(value);
-    return value === "" || Number.isNaN(number) ? value : number;
+    const cell = row.cells[column];
+    if (cell.dataset.sort === undefined) return null;
+    const value = cell.dataset.sort || cell.textContent;
+    return value === "" || Number.isNaN(Number(value)) ? value : Number(value);
   }
 
   function compare(left, right) {

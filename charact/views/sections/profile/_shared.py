@@ -38,6 +38,13 @@ def no_bar(run: Run, case: str, title: str, name: str) -> list[Line]:
     return [Line(f"{title}  ", (fmt.missing(reason or "the record has no data"), "dim"))]
 
 
+def slow_text(row: Any) -> str:
+    """Return a row of `slow_iterations` as a clause: how many were slow, how much they added, and in which phase."""
+    return (f"{row.num_slow} of {row.num_iterations} iterations took much longer, by {fmt.duration(row.extra_s)} in "
+            f"all ({fmt.share(row.extra_frac)} of the time), {fmt.share(row.phase_frac)} of it in {row.phase}; the "
+            "shares leave them out")
+
+
 def flop_columns(run: Run, work: str, rate: str) -> list[Column]:
     """Return the columns FLOP and FLOP/s with these tooltips; none if the run has no FLOP pass."""
     if not was_asked_for(run, "flop"):

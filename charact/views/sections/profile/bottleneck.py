@@ -69,4 +69,4 @@ def _summary(run: Run, case: str) -> list[Item]:
     return items
 
 
-SECTION = Section("bottleneck", "Bottleneck", 20, _html, shows=is_timed, summary=_summary, summary_order=1000)
+SECTION = Section("bottleneck", "Bottleneck", 175, _html, shows=is_timed, summary=_summary, summary_order=1000)

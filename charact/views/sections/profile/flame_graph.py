@@ -10,7 +10,8 @@ from charact.analysis.memory.composition import memory_by_layer
 from charact.analysis.profile.layer_tree import iteration_work, nested
 from charact.record.reader import Run
 from charact.views.charts import LEAST_FRAC, Box, BoxChart, Graph
-from charact.views.document import Block, Body, Legend
+from charact.views.document import Block, Body
+from charact.views.html.elements.blocks import operator_legend
 from charact.views.section import Section, body_of
 from charact.views.tables import format as fmt
 from charact.views.tables import palette
@@ -64,7 +65,7 @@ def _block(case: str, work: pd.DataFrame, held: pd.DataFrame, types: Mapping[str
         narrow += [f"{num_narrow:,} in {name}"] if num_narrow else []
     notes = [f"Boxes below 1/2000 of the whole are left out: {', '.join(narrow)}."] if narrow else []
     notes += [_MEMORY for graph in graphs if graph.name == "Memory"]
-    legend: Legend = [(kind, palette.operator_type(kind)) for kind in dict.fromkeys(kinds.values()) if kind in drawn]
+    legend = operator_legend(kind for kind in kinds.values() if kind in drawn)
     chart = BoxChart(f"Flame graph of {case}", _INSTEAD, graphs)
     return [Block(title=case, case=case, chart=chart, legend=legend, note=" ".join(notes))] if graphs else []
 

@@ -6,6 +6,7 @@ from charact.core.errors import UserError
 from charact.record.reader import Run
 from charact.views.charts import LEAST_FRAC, Box, BoxChart, Graph
 from charact.views.document import Block, Body
+from charact.views.html.elements.blocks import operator_legend
 from charact.views.section import Section
 from charact.views.tables import format as fmt
 from charact.views.tables import palette
@@ -42,8 +43,7 @@ def _block(case: str, timeline: IterationTimeline, median_s: float | None) -> Bl
                      f"iteration, which took {fmt.seconds(timeline.length_s)}, or nested in 20 others.")
     if timeline.num_other_tracks:
         notes.append(f"{timeline.num_other_tracks:,} threads and streams with fewer events are left out.")
-    kinds = timeline.spans.loc[timeline.spans["track"] != "phases", "kind"].unique()
-    legend = [(str(kind), palette.operator_type(str(kind))) for kind in kinds]
+    legend = operator_legend(timeline.spans.loc[timeline.spans["track"] != "phases", "kind"].astype(str))
     tracks: list[tuple[int, str]] = []
     boxes: list[Box] = []
     next_row = 0

@@ -20,8 +20,8 @@ def _html(run: Run) -> Body:
 
     rows, note = top(top_layers(run), NUM_TOP)
     columns = [
-        CASE, Column("layer", "Layer"),
-        share_column("share_frac", "Share", "part of the operator time of the case's iteration"),
+        Column("layer", "Layer"),
+        share_column("share_frac", "Share", "part of the operator time of the case's iteration"), CASE,
         Column("forward_s", "Forward", fmt.seconds, "per iteration, under the profiler", no_time),
         Column("backward_s", "Backward", fmt.seconds, "per iteration, under the profiler", no_time),
         Column("layer_type", "Type", reason=lambda row: "not recorded"),

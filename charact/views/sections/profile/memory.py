@@ -38,11 +38,7 @@ from charact.views.tables import palette
 _ALIKE = [name for name in SERIES if name != "mode"]
 
 
-_LEAD = (
-    "What PyTorch’s allocator holds. Memory that libraries take for themselves, and Python’s own, is not in it. "
-    "Activations are allocated in forward or loss and outlive their operator; temporary memory is all else that "
-    "is freed by the end of the iteration. Against the input, "
-)
+_LEAD = "What PyTorch’s allocator holds, without memory that libraries and Python take for themselves."
 _INPUTS = {"pixel": "image area", "token": "sequence length", "unit of S": "input size"}
 
 
@@ -72,9 +68,7 @@ def _html(run: Run) -> Body:
                *([Block(title="What fits", table=fits)] if fits is not None else []),
                *ran_out, *_tables(run, is_memory_run=is_memory_run)]
     shown = [case for block in ran_out for case, _ in block.missing]
-    predicted = "areas and lines are predicted, and dots are measured." if "prediction" in passes_taken(run) else \
-        "dots are measured and joined by straight lines."
-    return Body(lead=_LEAD + predicted, blocks=[*blocks, *missing_cases(run, "memory", [*peaks["case"], *shown])])
+    return Body(lead=_LEAD, blocks=[*blocks, *missing_cases(run, "memory", [*peaks["case"], *shown])])
 
 
 def _legend(rows: pd.DataFrame) -> Legend:
@@ -127,7 +121,7 @@ def training_over_inference(run: Run) -> list[Block]:
         for position, group in rows.groupby("position", sort=False) if group["num_positions"].nunique() >= MIN_SIZES
     ]  # fmt: skip
     return [Block(
-        title="Training over inference", figures=drawn, legend=list(colors.items()),
+        title="Training over inference" if drawn else "", figures=drawn, legend=list(colors.items()), folded=not drawn,
         table=tables.ratios(rows, "Peak of training over that of inference"),
         note="At the same workload, input and batch size, precision and device, both measured or both predicted.",
     )]  # fmt: skip
@@ -183,7 +177,7 @@ def _tables(run: Run, *, is_memory_run: bool) -> list[Block]:
               for title, each in shown.items() if each is not None and each.rows]
     by_phase = memory_by_phase(run)
     caption = "Memory by category at the peak of each phase"
-    each = Block(title="At the peak of each phase", folded=True, table=tables.by_phase(by_phase, caption))
+    each = Block(folded=True, table=tables.by_phase(by_phase, caption))
     return [*blocks, *([each] if len(by_phase) else [])]
 
 
@@ -206,7 +200,9 @@ def _summary(run: Run, case: str) -> Sequence[Item]:
 
 SECTION = Section("memory", "Memory", 170, _html, shows=_has_memory, summary=_summary,
                   points={"memory": [
-    ("Memory", "memory pass: the allocator’s own statistics and events, in iterations of their own."),
+    ("Memory", "memory pass: the allocator’s own statistics and events, in iterations of their own. Activations are "
+     "allocated in forward or loss and outlive their operator; temporary memory is all else that is freed by the end "
+     "of the iteration. Against the input, dots are measured; areas and lines are predicted if there is an estimate."),
 ], "prediction": [
     ("Predicted memory", "an estimate: one iteration runs on tensors without data. Its allocations and frees are "
      "replayed in a model of the device’s allocator. No device is needed."),

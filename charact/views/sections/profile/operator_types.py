@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 
 from charact.analysis.common.pass_status import was_asked_for
-from charact.analysis.profile import breakdown as breakdown_analysis
-from charact.analysis.profile.breakdown import OUTSIDE_OPERATORS
+from charact.analysis.profile.breakdown import case_operator_types, operator_types
+from charact.core.operator_types import OUTSIDE_OPERATORS
 from charact.record.reader import Run
 from charact.views.document import Block, Body, Item, Part, ShareBar
 from charact.views.figures import bars
-from charact.views.html.elements.blocks import PHASE
+from charact.views.html.elements.blocks import CASE, PHASE, operator_legend
 from charact.views.section import Section, body_of
 from charact.views.sections.profile._shared import no_bar
 from charact.views.tables import format as fmt
@@ -18,37 +18,34 @@ from charact.views.tables.model import Column, share_column, table
 _NUM_TYPES = 5
 """Number of types in a summary."""
 _LEAD = (
-    "Kinds of work in each phase, measured under the profiler, which lengthens short operators: compare "
-    f"shares rather than times. “{OUTSIDE_OPERATORS}” is the time of a phase outside of any operator: Python, "
-    "the data loader, waiting."
+    f"Kinds of work under the profiler, which lengthens short operators. “{OUTSIDE_OPERATORS}” is Python, the data "
+    "loader, and waiting."
 )
 
 
 def _html(run: Run) -> Body:
-    types = breakdown_analysis.operator_types(run)
+    """Return a bar per case, or per phase of the only case, and the table of types in each phase."""
+    of_phases, of_cases = operator_types(run), case_operator_types(run)
     columns = [
-        PHASE, Column("operator_type", "Operator type"),
+        CASE, PHASE, Column("operator_type", "Operator type"),
         Column("time_s", "Time", fmt.seconds, "per iteration, under the profiler"),
         share_column("share_frac", "Share of the phase", "part of the phase's time under the profiler"),
         Column("num_calls", "Calls", fmt.number, "operators per iteration", lambda row: "not operators"),
     ]  # fmt: skip
-    blocks = []
-    for case, rows in types.groupby("case", sort=False):
-        names = rows.groupby("operator_type")["time_s"].sum().sort_values(ascending=False).index
-        blocks.append(Block(
-            title=str(case), case=str(case), figures=[bars.operator_types(str(case), rows)],
-            legend=[(str(name), palette.operator_type(str(name))) for name in names],
-            table=table(rows, f"Operator types of {case}", columns),
-        ))  # fmt: skip
-    return body_of(run, "operators", _LEAD, blocks, types["case"])
+    if of_phases.empty:
+        return body_of(run, "operators", _LEAD, [], [])
+    figure = bars.types_by_case(of_cases) if of_cases["case"].nunique() > 1 else bars.types_by_phase(of_phases)
+    block = Block(figures=[figure], legend=operator_legend(of_cases["operator_type"].astype(str)),
+                  table=table(of_phases, "Operator types in each phase", columns))
+    return body_of(run, "operators", _LEAD, [block], of_phases["case"])
 
 
 def _summary(run: Run, case: str) -> Sequence[Item]:
     """Return a bar of the operator types with the longest times."""
     if not was_asked_for(run, "operators"):
         return []
-    types = breakdown_analysis.operator_types(run)
-    times = types[types["case"] == case].groupby("operator_type")["time_s"].sum().sort_values(ascending=False)
+    types = case_operator_types(run)
+    times = types[types["case"] == case].set_index("operator_type")["time_s"].sort_values(ascending=False)
     if times.empty or not times.sum():
         return no_bar(run, case, "Time by operator type", "operators")
     parts = [Part(str(name), time_s / times.sum(), palette.operator_type(str(name)), fmt.seconds(time_s))

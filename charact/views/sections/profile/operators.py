@@ -13,8 +13,8 @@ from charact.views.tables.model import Column, share_column, table, top
 def _html(run: Run) -> Body:
     rows, note = top(top_operators(run), NUM_TOP)
     columns = [
-        CASE, Column("operator", "Operator"),
-        share_column("share_frac", "Share", "part of the operator time of the case's iteration"),
+        Column("operator", "Operator"),
+        share_column("share_frac", "Share", "part of the operator time of the case's iteration"), CASE,
         Column("time_s", "Time", fmt.seconds, "per iteration without nested operators, under the profiler"),
         PHASE, Column("operator_type", "Type", unbroken=True),
         Column("num_calls", "Calls", fmt.number, "per iteration"),

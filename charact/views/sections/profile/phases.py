@@ -1,7 +1,6 @@
 """The section Time by phase."""
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import pandas as pd
 
@@ -13,7 +12,7 @@ from charact.views.document import Block, Body, Item, Line
 from charact.views.figures import bars
 from charact.views.html.elements.blocks import CASE, PHASE, legend_of
 from charact.views.section import Scalar, Section, body_of
-from charact.views.sections.profile._shared import has_phases, no_bar
+from charact.views.sections.profile._shared import has_phases, no_bar, slow_text
 from charact.views.tables import format as fmt
 from charact.views.tables import palette
 from charact.views.tables.model import Column, share_column, table
@@ -34,7 +33,7 @@ def _html(run: Run) -> Body:
     block = Block(
         figures=bars.phases(breakdown), legend=legend_of(breakdown["phase"], palette.PHASES),
         table=table(breakdown, "Time of an iteration by phase", columns),
-        note=" ".join(f"{row.case}: {_slow(row)}." for row in _reported(run).itertuples()),
+        note=" ".join(f"{row.case}: {slow_text(row)}." for row in _reported(run).itertuples()),
     )  # fmt: skip
     taken = "Times are from the trace." if is_imported(run) else "Nothing else is measured at the same time."
     lead = f"Phases never overlap, and sum with “other” to the iteration’s wall time. {taken}"
@@ -49,17 +48,11 @@ def _reported(run: Run) -> pd.DataFrame:
     return slow_iterations(run).query("extra_frac >= @_REPORTED_FRAC")
 
 
-def _slow(row: Any) -> str:
-    return (f"{row.num_slow} of {row.num_iterations} iterations took much longer, by {fmt.duration(row.extra_s)} in "
-            f"all ({fmt.share(row.extra_frac)} of the time), {fmt.share(row.phase_frac)} of it in {row.phase}; the "
-            "shares leave them out")
-
-
 def _summary(run: Run, case: str) -> Sequence[Item]:
     """Return why a case has no bar of its phases, or what its slow iterations add."""
     if not (phase_breakdown(run)["case"] == case).any():
         return no_bar(run, case, "Time by phase", "timing")
-    return [Line((_slow(row), "warning")) for row in fmt.rows(_reported(run).query("case == @case"))]
+    return [Line((slow_text(row), "warning")) for row in fmt.rows(_reported(run).query("case == @case"))]
 
 
 def _scalars(run: Run) -> Iterator[Scalar]:

@@ -17,7 +17,7 @@ from charact.analysis.profile.case_summary import iteration_times
 from charact.record.reader import Run
 from charact.views.document import Block, Body
 from charact.views.figures.roofline import Roof, roofline_figure
-from charact.views.html.elements.blocks import CASE, missing_cases, why_nothing
+from charact.views.html.elements.blocks import CASE, missing_cases, operator_legend, why_nothing
 from charact.views.section import Section
 from charact.views.sections.profile._shared import NUM_TOP
 from charact.views.tables import format as fmt
@@ -58,7 +58,7 @@ def _below_roofs(run: Run, types: pd.DataFrame) -> list[Block]:
     drawn = [roofline_figure(f"Operator types below the roofline of {roof.precision}",
                              points[points["case"].isin(cases)], palette.operator_type, roof)
              for roof, cases in by_roof.items()]
-    legend = [(str(name), palette.operator_type(str(name))) for name in placed["operator_type"].drop_duplicates()]
+    legend = operator_legend(placed["operator_type"].astype(str))
     note = "A point is an operator type of a case; its area is its share of the iteration’s time."
     return [Block(figures=drawn, legend=legend, note=note)] if drawn else []
 

@@ -14,7 +14,7 @@ from support.judged import counted, judged, operator
 from charact.analysis.compare.differences import differences, main_parts, missing_levels, operator_steps, phase_steps
 from charact.analysis.compare.group_facts import clock_changes, context_changes, failed_cases, listed, side_facts
 from charact.analysis.compare.matching import Group
-from charact.analysis.profile.breakdown import OUTSIDE_OPERATORS
+from charact.core.operator_types import OUTSIDE_OPERATORS
 from charact.record.reader import Run
 from charact.record.schema import PHASES
 

@@ -8,7 +8,6 @@ from support import records
 
 from charact.analysis.efficiency.layers import top_layers
 from charact.analysis.profile.breakdown import (
-    OUTSIDE_OPERATORS,
     operator_coverage,
     operator_times,
     operator_types,
@@ -17,6 +16,7 @@ from charact.analysis.profile.breakdown import (
 )
 from charact.analysis.profile.case_summary import case_summary, iteration_times
 from charact.analysis.profile.layer_tree import layer_work
+from charact.core.operator_types import OUTSIDE_OPERATORS
 from charact.record.reader import load_run
 from charact.record.schema import PHASES
 

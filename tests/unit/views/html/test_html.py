@@ -19,8 +19,8 @@ from charact.record.writer import RunWriter
 from charact.views.html.report import report, sections
 
 SECTION_IDS = [
-    "summary", "bottleneck", "phases", "operator-types", "operators", "layers", "flame-graph",
-    "memory", "roofline", "utilization", "counters", "machine", "method", "unavailable",
+    "summary", "iterations", "phases", "operator-types", "operators", "layers", "flame-graph",
+    "memory", "bottleneck", "roofline", "utilization", "counters", "machine", "method", "unavailable",
 ]
 def record_of(tmp_path: Path, entry: dict, tables: dict) -> Path:
     writer = RunWriter(tmp_path, "r", {})
@@ -81,7 +81,7 @@ def test_every_figure_has_a_name_and_a_table(kind: str, tmp_path: Path) -> None:
     blocks = [block for block in text.split('<div class="ch-block"')[1:] if "<figure" in block]
     assert blocks
     for block in blocks:
-        assert re.search(r"<figure[^>]*><svg><title>[^<]+</title>", block)
+        assert re.search(r'<figure[^>]*>\s*(<div class="ch-large">)?<svg><title>[^<]+</title>', block)
         assert "<table" in block.split("</details>")[0]
     Page(text)
 

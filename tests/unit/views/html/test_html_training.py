@@ -56,7 +56,7 @@ def test_the_tables_of_a_training(of_training: dict[str, str]) -> None:
 
 def test_an_inference_has_the_sections_of_an_inference(tmp_path: Path) -> None:
     parts = words_of(load_run(records.write_inference(tmp_path)))
-    assert list(parts) == ["summary", "inference", "phases", "machine", "method"]
+    assert list(parts) == ["summary", "inference", "iterations", "phases", "machine", "method"]
     for text in ("5.65 s with a cold load", "5.26 s with a warm one", "batch, p50 50.5 ms", "batch, p99 99.0 ms"):
         assert text in parts["summary"]
     for text in ("accuracy 93.0 %", "42.9 MiB", "90.1 ms", "95.1 ms", "400 ms", "60.0 ms"):

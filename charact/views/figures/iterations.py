@@ -1,0 +1,132 @@
+"""Charts of a case's iterations: the time of each by phase, in order, and the distribution of their times."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from charact.record.schema import PHASES
+from charact.views.charts import (
+    DOTTED,
+    FAINT,
+    INK,
+    NOT_CONNECTED,
+    Area,
+    Axis,
+    Chart,
+    Curve,
+    Mark,
+    Note,
+    Rule,
+    Span,
+    percent,
+)
+from charact.views.tables import format as fmt
+from charact.views.tables import palette
+
+NUM_COLUMNS = 160
+"""Maximum number of columns of a series: a column of many iterations shows their mean."""
+_HEIGHT_PX = 250
+_OVER = 1.15
+"""End of the axis of times over the longest typical iteration."""
+_MOST_OVER = 2.5
+"""End of that axis over the median, at most: longer iterations are marked at the edge."""
+_QUANTILES = {"median": 0.5, "95 %": 0.95}
+
+
+def series(title: str, rows: pd.DataFrame) -> Chart:
+    """Return the time of each iteration by phase, stacked; a mark in a phase's color names the cause of a slow one.
+
+    Args:
+        title: title of the chart.
+        rows: rows of `thinned` of one case.
+    """
+    phases = [name for name in PHASES if (rows[name] > 0).any()]
+    edges = [*rows["first"], rows["last"].iloc[-1] + 1]
+    tops = rows[phases].cumsum(axis="columns")
+    high = _end(rows)
+    marks: list[Mark] = [Area(edges, 0, _closed(tops[name].clip(upper=high)), palette.PHASES[name], steps="post")
+                         for name in reversed(phases)]  # each covers the lower part of the one behind it
+    marks += _kinds(rows)
+    for row in fmt.rows(rows[rows["slow_phase"].notna()]):
+        beyond = row.slowest_s > high
+        text = (f"iteration {row.slow_index:.0f}: {fmt.seconds(row.slowest_s)}, of which {row.slow_phase} "
+                f"{fmt.seconds(row.extra_s)} longer than its median")
+        marks.append(Curve([(row.first + row.last + 1) / 2], [min(row.slowest_s, high)], palette.PHASES[row.slow_phase],
+                           NOT_CONNECTED, marker="^" if beyond else "v", size=8, edge=INK, texts=[text]))
+    marks += [Span(start, end, text=_text(row, phases))
+              for start, end, row in zip(edges[:-1], edges[1:], fmt.rows(rows), strict=True)]
+    return Chart(title, Axis("iteration", None, edges[0], edges[-1], whole=True),
+                 Axis("time of an iteration", "s", 0, high), marks, _HEIGHT_PX, 560)
+
+
+def _closed(heights: "pd.Series[float]") -> list[float]:
+    return [*heights, heights.iloc[-1]]
+
+
+def _end(rows: pd.DataFrame) -> float:
+    timed = rows[rows["kind"] == "timed"] if (rows["kind"] == "timed").any() else rows
+    typical = timed.loc[timed["slow_phase"].isna(), "slowest_s"]
+    longest = float(typical.max() if len(typical) else timed["slowest_s"].max())
+    return _OVER * min(longest, _MOST_OVER * float(timed["wall_s"].median())) or 1.0
+
+
+def _kinds(rows: pd.DataFrame) -> list[Mark]:
+    """Return bands over the iterations that are not timed, with their kind."""
+    changes = rows["kind"].ne(rows["kind"].shift()).cumsum()
+    total = rows["last"].iloc[-1] + 1 - rows["first"].iloc[0]
+    bands: list[Mark] = []
+    for _, group in rows.groupby(changes):
+        kind, first, end = group["kind"].iloc[0], group["first"].iloc[0], group["last"].iloc[-1] + 1
+        if kind != "timed":
+            bands.append(Span(first, end, "#FFFFFF", 0.55, FAINT, kind if end - first >= 0.1 * total else ""))
+    return bands
+
+
+def _text(row: Any, phases: list[str]) -> str:
+    several = row.last > row.first
+    place = f"iterations {row.first}–{row.last}: mean" if several else f"iteration {row.first}:"
+    lines = [f"{place} {fmt.seconds(row.wall_s)}{'' if row.kind == 'timed' else f' ({row.kind})'}"]
+    lines += [f"slowest: {fmt.seconds(row.slowest_s)}"] if several else []
+    return "\n".join([*lines, *(f"{name}: {fmt.seconds(getattr(row, name))}" for name in phases if getattr(row, name))])
+
+
+def distribution(title: str, walls_s: "pd.Series[float]") -> Chart:
+    """Return the share of iterations that took at most a time, with the median and the 95th percentile."""
+    times = np.sort(walls_s.to_numpy(dtype="float64"))
+    shares = np.arange(1, len(times) + 1) / len(times)
+    step = -(-len(times) // NUM_COLUMNS)
+    kept = sorted({*range(0, len(times), step), len(times) - 1})
+    texts = [f"{fmt.share(shares[at])} of iterations took at most {fmt.seconds(times[at])}" for at in kept]
+    end = times[-1] if times[-1] <= _MOST_OVER * np.median(times) else _MOST_OVER * float(np.median(times))
+    margin = 0.08 * float(end - times[0]) or 0.02 * float(end) or 1.0
+    inside = [at for at in kept if times[at] <= end]
+    marks: list[Mark] = [Curve(times[inside], shares[inside], steps="post", marker="o" if len(inside) <= 30 else "",
+                               size=3.5, texts=texts[: len(inside)])]
+    for name, share in _QUANTILES.items():
+        value = float(np.quantile(times, share))
+        if value <= end and (share == _QUANTILES["median"] or len(times) >= 20):
+            marks += [Rule(value, FAINT, DOTTED, axis="x"),
+                      Note(value, 0.02 if share == _QUANTILES["median"] else 0.12, f"{name} {fmt.seconds(value)}",
+                           "left", color=FAINT, offset=(4, 0), boxed=True)]
+    beyond = int((times > end).sum())
+    label = f"time of an iteration{f', {beyond} longer ones not shown' if beyond else ''}"
+    return Chart(title, Axis(label, "s", max(0.0, times[0] - margin), end + margin),
+                 Axis("share of iterations", None, 0, 1.03, text=percent), marks, _HEIGHT_PX, 380)
+
+
+_NUM_SAMPLES = 220
+"""Maximum number of samples of memory in a figure: of more, each is the largest of several in a row."""
+
+
+def memory_over_run(sampled: pd.DataFrame, names: Mapping[str, str]) -> Chart:
+    """Return the memory of a program over its run, from the rows of `memory_over_run`; `names` are its columns."""
+    each = -(-len(sampled) // _NUM_SAMPLES)
+    rows = sampled.groupby(np.arange(len(sampled)) // each).max()
+    curves = [Curve(rows["start_s"], rows[column], color, label=text, texts=[
+        f"{text} after {fmt.duration(at)}: {fmt.num_bytes(size)}" if pd.notna(size) else ""
+        for at, size in zip(rows["start_s"], rows[column], strict=True)])
+        for (column, text), color in zip(names.items(), palette.CASES, strict=False) if rows[column].notna().any()]
+    return Chart("Memory of the program over its run", Axis("time since the start", "s"), Axis("memory", "B", low=0),
+                 curves, _HEIGHT_PX, 560, key=curves)
