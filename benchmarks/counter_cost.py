@@ -15,6 +15,7 @@ from contextlib import nullcontext
 from statistics import median
 
 import torch
+from conditions import conditions
 from interleaved import compare, timed
 from overhead import MLP
 
@@ -77,7 +78,7 @@ def main() -> None:
     frac = parser.parse_args().pairs_frac
     read = ", ".join(source.name for source in chosen_sources(None)
                      if source.taken == "along" and source.available() is None)
-    print(f"torch {torch.__version__}, {torch.get_num_threads()} threads; sources: {read}")
+    print(f"{conditions()}\nsources: {read}")
     for workload, size, batch_size, num_pairs in [
         (find_workload("resnet18"), 32, 16, 100), (find_workload("rnn_lm"), 35, 20, 60), (MLP(), 8, 16, 100),
     ]:

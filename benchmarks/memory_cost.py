@@ -15,6 +15,7 @@ from contextlib import nullcontext
 from statistics import median
 
 import torch
+from conditions import conditions
 from interleaved import compare, timed
 
 from charact.datasets._common.request import DataRequest
@@ -65,7 +66,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--pairs-frac", type=float, default=1.0, help="share of the pairs to run, for a quick look")
     frac = parser.parse_args().pairs_frac
-    print(f"torch {torch.__version__}, {torch.get_num_threads()} threads; a watched iteration's time over a bare one's")
+    print(f"{conditions()}\na watched iteration's time over a bare one's")
     for name, size, batch_size, num_pairs in CASES:
         report(name, size, batch_size, max(6, int(frac * num_pairs)))
 

@@ -12,6 +12,7 @@ from statistics import median
 from typing import Any
 
 import torch
+from conditions import conditions
 from interleaved import Timed, compare
 from torch.nn import functional
 from torch.nn.grad import conv2d_input, conv2d_weight
@@ -63,7 +64,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--pairs", type=int, default=101)
     num_pairs = parser.parse_args().pairs
-    print(f"torch {torch.__version__}, {torch.get_num_threads()} threads; charact ops over torch.utils.benchmark")
+    print(f"{conditions()}\ncharact ops over torch.utils.benchmark")
     for text, direction, statement in PROBLEMS:
         ours, theirs = both(text, direction, statement)
         print(f"  {text} {direction}: {compare(ours, theirs, num_pairs)}")

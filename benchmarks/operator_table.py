@@ -8,6 +8,7 @@ from functools import partial
 from statistics import median
 
 import torch
+from conditions import conditions
 from interleaved import timed
 from torch.profiler import ProfilerActivity, profile
 
@@ -40,7 +41,7 @@ def main() -> None:
         seconds["operator table of charact"].append(timed(partial(_operator_table, profiler))())
         num_operators = len(read_event_tree(profiler).operators)
         seconds["key_averages()"].append(timed(profiler.key_averages)())
-    print(f"torch {torch.__version__}; one resnet18 iteration, {num_operators} operator calls, {NUM_PROFILES} profiles")
+    print(f"{conditions()}\none resnet18 iteration, {num_operators} operator calls, {NUM_PROFILES} profiles")
     for name, values in seconds.items():
         low, middle, high = (1e3 * pick(values) for pick in (min, median, max))
         print(f"  {name:27} {middle:8.2f} ms (median; {low:.2f} to {high:.2f})")

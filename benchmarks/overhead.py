@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from conditions import conditions
 from interleaved import compare, timed
 from torch import nn
 from torch.nn import functional
@@ -97,7 +98,7 @@ def main() -> None:
         ("resnet18, 32 px, batch 16", find_workload("resnet18"), 32, 16, 300),
         ("2-layer MLP, batch 16 (worst case)", MLP(), 8, 16, 3000),
     ]
-    print(f"torch {torch.__version__}, {torch.get_num_threads()} threads; iteration time over a bare loop's")
+    print(f"{conditions()}\niteration time over a bare loop's")
     for name, workload, size, batch_size, num_pairs in networks:
         case = Case(workload.prepare(), size, batch_size, "train", "fp32", torch.device("cpu"), DataRequest())
         report(name, Loop(case), max(6, int(frac * num_pairs)))

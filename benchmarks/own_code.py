@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from conditions import conditions
 from interleaved import compare
 from torch import nn
 from torch.nn import functional
@@ -127,7 +128,7 @@ def main() -> None:
     workload: Any = find_workload("resnet18").prepare()
     resnet = workload.model(workload.dataset(32, DataRequest()))
     wide = nn.Sequential(nn.Linear(448, 448), nn.ReLU(), nn.Linear(448, 448), nn.ReLU(), nn.Linear(448, 10))
-    print(f"torch {torch.__version__}, {torch.get_num_threads()} threads; time of an epoch over the bare loop's")
+    print(f"{conditions()}\ntime of an epoch over the bare loop's")
     for name, loop, num_pairs in (
         ("resnet18, 32 px, batch 16", Loop(resnet, (3, 32, 32), 6), 60),
         ("3-layer MLP, batch 16", Loop(wide, (448,), 300), 120),
