@@ -7,7 +7,9 @@ import sys
 from functools import partial
 from pathlib import Path
 from typing import Literal
+from xml.etree import ElementTree
 
+import pandas as pd
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page
@@ -87,7 +89,7 @@ def test_the_filter_shows_the_cases_that_hold_every_word_of_its_run_only(page: P
     assert column(page, "#r1-summary table", 1) == ["224 px, train"]
     assert page.locator("#r1-summary .ch-card:visible").count() == 1
     assert page.locator("#r1-operator-types .ch-block:visible").count() == 1
-    assert set(column(page, "#r1-layers table", 1)) == {"224 px, train"}
+    assert set(column(page, "#r1-layers table", 3)) == {"224 px, train"}
     assert first.locator("[data-case-filter] output").inner_text() == "1 of 4 cases"
     assert len(column(page, "#r2-summary table", 1)) == 5
     first.get_by_placeholder("Filter cases").fill("")
@@ -226,7 +228,7 @@ def test_a_search_shows_the_rows_with_every_word(page: Page, address: str) -> No
 @pytest.mark.slow_variants
 def test_bars_and_points_show_their_values_on_hover(page: Page, of_its_kind: str) -> None:
     page.goto(of_its_kind)
-    texts = page.evaluate("""() => [...document.querySelectorAll(".ch-figure svg g > title")].map((title, number) => {
+    texts = page.evaluate("""() => [...document.querySelectorAll(".ch-large svg g > title")].map((title, number) => {
         title.parentNode.setAttribute("data-number", number);
         return title.textContent;
     })""")
@@ -323,3 +325,96 @@ def test_the_report_is_used_by_keys_alone(page: Page, address: str) -> None:
     assert all(outline != "none" for _, _, outline in reached)
     page.keyboard.type("224 train")
     assert page.locator("#run-1 .ch-card:visible").count() >= 1
+
+
+def test_the_address_keeps_case_and_section(page: Page, address: str) -> None:
+    page.goto(address)
+    page.locator("#run-1").get_by_role("button", name="224 px, train").click()
+    page.locator("#run-1 .ch-nav").get_by_role("link", name="Memory").click()
+    shared = page.url
+    assert shared.startswith(f"{address}#case=resnet50-224-b8-train-fp32-cpu&section=r1-memory")
+    page.goto("about:blank")
+    page.goto(shared)
+    assert page.locator("#r1-summary .ch-card:visible").count() == 1
+    top = page.locator("#r1-memory").bounding_box()
+    assert top is not None
+    assert abs(top["y"]) < 100
+    page.locator("#run-1").get_by_role("button", name="224 px, train").click()
+    assert "case=" not in page.url
+
+
+def test_the_theme_is_switched_and_kept(page: Page, address: str) -> None:
+    page.emulate_media(color_scheme="light")
+    page.goto(address)
+    background = "() => getComputedStyle(document.body).backgroundColor"
+    light = page.evaluate(background)
+    button = page.locator("#run-1 .ch-nav .ch-theme")
+    assert button.inner_text() == "Theme: system"
+    button.click()
+    assert (button.inner_text(), page.evaluate(background)) == ("Theme: light", light)
+    button.click()
+    assert button.inner_text() == "Theme: dark"
+    dark = page.evaluate(background)
+    assert dark != light
+    page.reload()
+    assert page.evaluate(background) == dark
+
+
+def test_figures_and_tables_can_be_saved(page: Page, address: str) -> None:
+    page.goto(address)
+    phases = page.locator("#r1-phases")
+    phases.locator(".ch-figure").first.hover()
+    with page.expect_download() as figure:
+        phases.get_by_role("button", name="as SVG").first.click()
+    assert figure.value.suggested_filename == "Time-of-an-iteration-by-phase.svg"
+    drawn = Path(figure.value.path()).read_text(encoding="utf-8")
+    assert ElementTree.fromstring(drawn).tag == "{http://www.w3.org/2000/svg}svg"
+    assert "var(" not in drawn
+    phases.locator("summary").click()
+    table = phases.locator("table")
+    table.hover()
+    with page.expect_download() as download:
+        phases.get_by_role("button", name="as CSV").click()
+    saved = pd.read_csv(download.value.path())
+    assert len(saved) == table.locator("tbody tr").count()
+    first = saved[(saved["Case"] == "32 px, train") & (saved["Phase"] == "forward")].iloc[0]
+    assert first["Share"] == pytest.approx(0.3, abs=0.01)
+    assert first["Time"] == pytest.approx(0.03, rel=0.02)  # seconds
+
+
+def test_a_flame_graph_has_a_ruler_and_a_search(page: Page, address: str) -> None:
+    page.goto(address)
+    chart = page.locator("#r1-flame-graph .ch-chart:visible").first
+    ticks = chart.locator("text.ch-tick").all_text_contents()
+    assert ticks[0] == "0"
+    assert len(ticks) >= 3
+    assert all(re.fullmatch(r"0|[0-9.]+ [nµm]?s", tick) for tick in ticks)
+    chart.get_by_role("searchbox").fill("forward")
+    assert re.fullmatch(r"1 found, [0-9.]+ [µm]?s", chart.locator("output").inner_text())
+    dimmed = chart.locator("g.ch-dimmed").count()
+    assert dimmed == chart.locator("[data-box]").count() - 1
+    chart.get_by_role("searchbox").fill("")
+    assert chart.locator("g.ch-dimmed").count() == 0
+
+
+def test_a_phone_has_sections_cases_and_theme_in_a_bar_that_stays(page: Page, address: str) -> None:
+    page.set_viewport_size({"width": 390, "height": 800})
+    page.goto(address)
+    bar = page.locator("#run-1 .ch-top")
+    bar.get_by_label("Case").select_option(label="224 px, train")
+    assert page.locator("#r1-summary .ch-card:visible").count() == 1
+    bar.get_by_label("Section").select_option(label="Memory")
+    at, section = bar.bounding_box(), page.locator("#r1-memory").bounding_box()
+    assert at is not None
+    assert section is not None
+    assert at["y"] == 0
+    assert at["height"] <= section["y"] < 100
+    assert page.locator("#run-1 .ch-nav").is_hidden()
+
+
+def test_the_first_link_skips_the_navigation(page: Page, address: str) -> None:
+    page.goto(address)
+    page.keyboard.press("Tab")
+    assert page.evaluate("() => document.activeElement.textContent") == "Skip to the content"
+    page.keyboard.press("Enter")
+    assert page.evaluate("() => document.activeElement.id") == "content"

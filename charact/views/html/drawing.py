@@ -20,7 +20,6 @@ from matplotlib.patches import Patch
 from charact.core.units import scale
 from charact.views import charts
 from charact.views.charts import (
-    DEFAULT_WIDTH_PX,
     FAINT,
     INK,
     Area,
@@ -49,6 +48,10 @@ _VARIABLES = {
     "#d5dbe1": "var(--line, #d5dbe1)", "#ffffff": "var(--surface, #ffffff)",
 }  # fmt: skip
 """Colors that a page with a dark mode replaces."""
+_PHONE_PX = 340
+"""Width of a chart on a phone: its texts are as large as on a wide screen."""
+_MAX_NESTED = 4
+"""Number of nested groups of one element that Matplotlib writes."""
 _RC_LOCK = threading.Lock()  # matplotlib's settings belong to the process
 _POINTER_PX = 11
 """Size of the invisible square around a point: the pointer need not hit the point itself."""
@@ -100,16 +103,43 @@ def svg(chart: Chart) -> Markup:
     body = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>", "", body, flags=re.DOTALL)
     body = re.sub(r'<g id="[^"]*"', "<g", body)
     body = re.sub(r'<clipPath.*?</clipPath>| clip-path="[^"]*"', "", body, flags=re.DOTALL)
-    # Tenths of a pixel are enough, and save half of the size.
-    body = re.sub(r' d="[^"]*"', lambda path: re.sub(r"(\.\d)\d+", r"\1", path[0]), body)
     body = re.sub(r"#[0-9a-f]{6}", lambda color: _VARIABLES.get(color[0], color[0]), body)
     head = f'<svg viewBox="0 0 {chart.width_px} {chart.height_px:g}" role="img" xmlns="http://www.w3.org/2000/svg">'
-    return Markup(f"{head}<title>{escape(chart.title)}</title>{body}{hover}</svg>")
+    return Markup(f"{head}<title>{escape(chart.title)}</title>{_compact(body)}{hover}</svg>")
 
 
-def narrow(chart: Chart) -> Chart | None:
-    """Return a chart that is wider than a phone's screen in the default width; None for others."""
-    return replace(chart, width_px=DEFAULT_WIDTH_PX) if chart.width_px > DEFAULT_WIDTH_PX else None
+def _compact(svg: str) -> str:
+    """Return SVG of a quarter of the size: tenths of a pixel, no defaults, no groups of one element, no white space."""
+    svg = re.sub(r' d="([^"]*)"', lambda path: f' d="{_short_path(path[1])}"', svg)
+    svg = re.sub(r' (x|y|width|height)="(-?\d+\.\d)\d+"', r' \1="\2"', svg)
+    svg = re.sub(r'; font-family: [^;"]*| transform="rotate\(-?0 [^"]*\)"|; stroke-linejoin: miter', "", svg)
+    svg = re.sub(r'<path d="[^"]*" style="fill: none"/>|<defs>\s*</defs>|<g/>', "", svg)
+    svg = re.sub(r">\s+<", "><", svg.strip())
+    for _ in range(_MAX_NESTED):
+        svg = re.sub(r"<g></g>|<g>(<(path|text|use)\b[^>]*(?:/>|>[^<]*</\2>))</g>", lambda only: only[1] or "", svg)
+    return svg
+
+
+def _short_path(path: str) -> str:
+    """Return a path in tenths of a pixel; of points on one horizontal or vertical line, only the ends."""
+    path = re.sub(r"-?\d+\.\d+", lambda at: f"{float(at[0]):.1f}".removesuffix(".0"), path)
+    path = re.sub(r"\s*([MLCQzZ])\s*", r"\1", path)
+    return re.sub(r"(?:[ML]-?[\d.]+\s-?[\d.]+)+", lambda lines: _without_midpoints(lines[0]), path.replace("\n", " "))
+
+
+def _without_midpoints(lines: str) -> str:
+    kept: list[tuple[str, str, str]] = []
+    for command, x, y in re.findall(r"([ML])(\S+)\s([^\sML]+)", lines):
+        while command == "L" and len(kept) > 1 and kept[-1][0] == "L" and (
+                kept[-2][1] == kept[-1][1] == x or kept[-2][2] == kept[-1][2] == y):
+            kept.pop()
+        kept.append((command, x, y))
+    return "".join(f"{command}{x} {y}" for command, x, y in kept)
+
+
+def narrow(chart: Chart) -> Chart:
+    """Return a chart as wide as a phone's screen."""
+    return replace(chart, width_px=_PHONE_PX)
 
 
 def _draw(ax: Axes, mark: Mark, zorder: float) -> Iterator[Tip]:

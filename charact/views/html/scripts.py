@@ -3,7 +3,7 @@
 from pathlib import Path
 
 TEMPLATES = Path(__file__).parent / "templates"
-_FILES = ("report.js", "hover.js", "charts.js")
+_FILES = ("report.js", "hover.js", "charts.js", "navigation.js", "sharing.js")
 
 
 def scripts() -> str:

@@ -1,6 +1,6 @@
 // Flame graphs and timelines: boxes in rows, with zoom by click, wheel, buttons and keys.
 window.charact.drawCharts = (() => {
-  const ROW = 22, HEADING = 18, STEPS = 1e6, NARROWEST = 20, CHARACTER = 6.4;
+  const ROW = 22, HEADING = 18, RULER = 20, STEPS = 1e6, NARROWEST = 20, CHARACTER = 6.4, SHORTEST_LABEL = 6;
   const PREFIXES = [[1e15, "P"], [1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"], [1, ""], [1e-3, "m"], [1e-6, "µ"], [1e-9, "n"]];
 
   const BINARY_PREFIXES = ["P", "T", "G", "M", "K"].map((letter, at) => [1024 ** (5 - at), `${letter}i`]).concat([[1, ""]]);
@@ -38,10 +38,12 @@ window.charact.drawCharts = (() => {
       button("←", "Move left", () => this.pan(-0.3));
       button("→", "Move right", () => this.pan(0.3));
       button("Show all", "", () => this.view(0, STEPS));
+      this.search = Object.assign(document.createElement("input"), {type: "search", placeholder: "Search", oninput: () => this.highlight(),
+        ariaLabel: "Highlight boxes whose name contains these words"});
       this.output = document.createElement("output");
       this.svg = make("svg", {tabindex: 0, role: "application", "aria-label": `${holder.dataset.chart}. Arrow keys choose a `
         + "box, Enter zooms into it, Escape shows all, plus and minus zoom, Shift with an arrow key moves."});
-      this.bar.append(this.output);
+      this.bar.append(this.search, this.output);
       holder.append(this.bar, this.svg);
       this.svg.onkeydown = (event) => this.key(event);
       this.svg.onclick = (event) => {
@@ -64,11 +66,37 @@ window.charact.drawCharts = (() => {
         const text = [this.texts[name], this.texts[detail], size].filter(Boolean).join("\n");
         return {row, start, end: start + length, color: this.colors[color], name: this.texts[name], text};
       });
-      this.top = (row) => row * ROW + HEADING * this.tracks.filter(([first]) => first <= row).length;
+      [this.unit, this.total, this.share] = [unit, Number(total), share];
+      this.top = (row) => RULER + row * ROW + HEADING * this.tracks.filter(([first]) => first <= row).length;
       this.chosen = null;
-      this.output.textContent = "";
       this.press(graph);
+      this.highlight();
       this.view(0, STEPS);
+    }
+
+    // Dim the boxes whose name does not contain every word of the search; say how many do and how much of the whole they are.
+    highlight() {
+      const words = this.search.value.toLowerCase().split(/\s+/).filter(Boolean);
+      for (const box of this.boxes) box.dimmed = words.length > 0 && !words.every((word) => box.name.toLowerCase().includes(word));
+      const found = words.length ? this.boxes.filter((box) => !box.dimmed) : [];
+      // A box below another found one is a part of it.
+      const outer = found.filter((box) => !found.some((other) => other.row < box.row && other.start <= box.start && other.end >= box.end));
+      const steps = outer.reduce((sum, box) => sum + box.end - box.start, 0);
+      this.output.textContent = words.length ? `${found.length} found, ${quantity(steps / STEPS * this.total, this.unit)}` : "";
+      if (this.width) this.draw();
+    }
+
+    // The position of ticks at 1, 2 or 5 times a power of ten, about one per 100 px, and their texts.
+    ruler(wide) {
+      const visible = this.width / STEPS * this.total, from = this.left / STEPS * this.total, least = visible * 100 / wide;
+      const power = 10 ** Math.floor(Math.log10(least)), step = [1, 2, 5, 10].map((factor) => factor * power).find((each) => each >= least);
+      const marks = [];
+      for (let at = Math.ceil(from / step); at * step <= from + visible; at++) {
+        const x = (at * step - from) / visible * wide;
+        marks.push(make("line", {x1: x, x2: x, y1: RULER - 4, y2: "100%", class: "ch-tick"}),
+          make("text", {x: x + 3, y: RULER - 7, class: "ch-tick"}, at ? quantity(at * step, this.unit) : "0"));
+      }
+      return marks;
     }
 
     // Show a part of the whole, from `left` on.
@@ -128,19 +156,20 @@ window.charact.drawCharts = (() => {
     draw() {
       const wide = this.svg.clientWidth, scale = wide / this.width;
       if (!wide) return; // hidden
-      const drawn = this.tracks.map(([row, name]) => make("text", {x: 2, y: this.top(row) - 5, class: "ch-track"}, name));
+      const drawn = this.ruler(wide);
+      drawn.push(...this.tracks.map(([row, name]) => make("text", {x: 2, y: this.top(row) - 5, class: "ch-track"}, name)));
       this.boxes.forEach((box, number) => {
         const left = Math.max(0, (box.start - this.left) * scale), y = this.top(box.row);
         const width = Math.min(wide, (box.end - this.left) * scale) - left;
         if (width < 0.2) return;
         const [fill, ink] = box.color;
         const rectangle = {x: left.toFixed(1), y, width: Math.max(0.6, width - 0.6).toFixed(1), height: ROW - 2};
-        const group = make("g", {"data-box": number, "data-tip": box.text, class: box === this.chosen ? "ch-chosen" : ""},
+        const group = make("g", {"data-box": number, "data-tip": box.text, class: box === this.chosen ? "ch-chosen" : box.dimmed ? "ch-dimmed" : ""},
           make("rect", fill ? {...rectangle, style: `fill:${fill}`} : rectangle));
         const room = Math.floor((width - 6) / CHARACTER);
         const name = box.name.length > room ? box.name.replace(/^(\w+::|.*\.)(?=\w+$)/, "") : box.name;
         const text = name.length > room ? `${name.slice(0, room - 1)}…` : name;
-        if (room > 2) group.append(make("text", {x: left + 3, y: y + 14, ...(ink && {style: `fill:${ink}`})}, text));
+        if (name.length <= room || room >= SHORTEST_LABEL) group.append(make("text", {x: left + 3, y: y + 14, ...(ink && {style: `fill:${ink}`})}, text));
         drawn.push(group);
       });
       const bottom = this.top(Math.max(0, ...this.boxes.map((box) => box.row))) + ROW;

@@ -77,7 +77,9 @@ window.charact = (() => {
         for (const other of buttons) other.setAttribute("aria-pressed", "false");
         made.setAttribute("aria-pressed", String(!pressed));
         filter(scope, "", pressed ? "" : name);
+        scope.dispatchEvent(new CustomEvent("filtered-by-case", {detail: pressed ? "" : name}));
       });
+      made.dataset.shows = name;
       made.setAttribute("aria-pressed", "false");
       return made;
     });
@@ -93,11 +95,19 @@ window.charact = (() => {
     input.setAttribute("aria-label", "Show only cases, rows and figures whose case contains these words");
     input.addEventListener("input", () => {
       for (const each of buttons) each.setAttribute("aria-pressed", "false");
+      scope.dispatchEvent(new CustomEvent("filtered-by-case", {detail: ""}));
       const [shown, all] = filter(scope, input.value);
       count.textContent = input.value.trim() ? `${shown} of ${all} cases` : "";
     });
     holder.classList.add("ch-filter");
     holder.replaceChildren(...buttons, input, count);
+  }
+
+  // Show one case of an article alone, or all for an empty name, as its button does.
+  function showCase(scope, name) {
+    const pressed = scope.querySelector(".ch-filter button[aria-pressed='true']");
+    const wanted = [...scope.querySelectorAll(".ch-filter button")].find((each) => each.dataset.shows === name);
+    if (wanted !== pressed) (wanted ?? pressed)?.click();
   }
 
   const MOST_BUTTONS = 12;
@@ -196,6 +206,11 @@ window.charact = (() => {
       const scope = holder.closest("[data-run]") ?? root;
       const cases = new Set([...scope.querySelectorAll("[data-case]")].map((element) => element.dataset.case));
       if (cases.size > 1) addFilter(holder, scope);
+    }
+    window.charact.addSaving(root);
+    if (!root.classList.contains("ch-page")) return; // a part of another page
+    for (const article of root.querySelectorAll("[data-run]")) {
+      window.charact.addNavigation(article, (name) => showCase(article, name));
     }
   }
 

@@ -21,16 +21,7 @@ _MEASURES = (
     ("Memory", "bytes", "B", "of the peak"),
 )  # fmt: skip
 """Name of each graph, its column, unit and whole."""
-_LEAD = (
-    "The layers of each model, each below the one that contains it. Width is the operator pass’s time, counted FLOP, "
-    "or memory held at the peak. Empty space below a box is of its own operators, and below a phase also of time "
-    "outside operators, such as Python and the data loader. Click a box to zoom into it, and the top box or Escape to "
-    "zoom out."
-)
-_MEMORY = (
-    "Memory counts for the layer that ran when it was first seen. A long iteration has fewer snapshots than layers, so "
-    "that a layer also has memory of those just before it."
-)
+_LEAD = "The layers of each model, each below the one that contains it. Click a box to zoom in; Escape shows all."
 _GROUPS = palette.PHASES | palette.CATEGORIES
 _INSTEAD = "The tables Layers, Operators and Memory have the numbers."
 
@@ -64,7 +55,6 @@ def _block(case: str, work: pd.DataFrame, held: pd.DataFrame, types: Mapping[str
         drawn |= set(leaves.values())
         narrow += [f"{num_narrow:,} in {name}"] if num_narrow else []
     notes = [f"Boxes below 1/2000 of the whole are left out: {', '.join(narrow)}."] if narrow else []
-    notes += [_MEMORY for graph in graphs if graph.name == "Memory"]
     legend = operator_legend(kind for kind in kinds.values() if kind in drawn)
     chart = BoxChart(f"Flame graph of {case}", _INSTEAD, graphs)
     return [Block(title=case, case=case, chart=chart, legend=legend, note=" ".join(notes))] if graphs else []
@@ -80,4 +70,11 @@ def _box(row: Any, types: Mapping[str, str], leaves: Mapping[str, str]) -> Box:
     return Box(row.depth, row.start, row.length, group, "", _GROUPS.get(row.group, ""))
 
 
-SECTION = Section("flame-graph", "Flame graph", 152, _html, ("operators", "flop"), ("operators", "flop"))
+_METHOD = ("Flame graph", (
+    "the operator pass’s time, counted FLOP, or memory held at the peak. Empty space below a box is of its own "
+    "operators, and below a phase also of time outside operators, such as Python and the data loader. Memory counts "
+    "for the layer that ran when it was first seen. A long iteration has fewer snapshots than layers, so that a layer "
+    "also has memory of those just before it."))
+
+SECTION = Section("flame-graph", "Flame graph", 152, _html, ("operators", "flop"), ("operators", "flop"),
+                  points={"operators": [_METHOD]})

@@ -1,5 +1,7 @@
 """The section Timeline: phases, operators and kernels of one iteration."""
 
+from dataclasses import replace
+
 from charact.analysis.profile.case_summary import case_summary
 from charact.analysis.profile.iteration_timeline import IterationTimeline, iteration_timeline
 from charact.core.errors import UserError
@@ -12,8 +14,8 @@ from charact.views.tables import format as fmt
 from charact.views.tables import palette
 
 _LEAD = (
-    "One iteration of each case under the profiler: its phases, the operators of each thread below their callers, and "
-    "the kernels of each stream. Click a box to zoom into it; drag, or use the buttons and arrow keys, to move."
+    "One iteration of each case under the profiler: phases, operators of each thread below their callers, kernels of "
+    "each stream. Click a box to zoom in; drag to move."
 )
 _MUCH_LONGER = 1.25
 """Ratio to the median iteration from which a note says so."""
@@ -29,7 +31,10 @@ def _html(run: Run) -> Body:
         except UserError as error:
             missing.append((entry.case, fmt.missing(str(error))))
         else:
-            blocks.append(_block(entry.case, timeline, medians.get(entry.case)))
+            block = _block(entry.case, timeline, medians.get(entry.case))
+            trace = run.trace(entry.case)
+            where = "" if trace is None else f"The trace `{trace.relative_to(run.path.parent)}` opens in Perfetto, too."
+            blocks.append(replace(block, note=f"{block.note} {where}".strip()))
     return Body(lead=_LEAD, blocks=[*blocks, *([Block(title="Not shown", missing=missing)] if missing else [])])
 
 

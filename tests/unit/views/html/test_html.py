@@ -81,7 +81,7 @@ def test_every_figure_has_a_name_and_a_table(kind: str, tmp_path: Path) -> None:
     blocks = [block for block in text.split('<div class="ch-block"')[1:] if "<figure" in block]
     assert blocks
     for block in blocks:
-        assert re.search(r'<figure[^>]*>\s*(<div class="ch-large">)?<svg><title>[^<]+</title>', block)
+        assert re.search(r'<figure[^>]*>\s*<div class="ch-large"><svg><title>[^<]+</title>', block)
         assert "<table" in block.split("</details>")[0]
     Page(text)
 

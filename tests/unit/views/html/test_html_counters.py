@@ -33,7 +33,7 @@ def run_of(tmp_path: Path, entry: dict[str, Any], tables: dict[str, Rows], **fac
 
 
 def figures(html: str) -> list[str]:
-    return re.findall(r"<figure.*?</figure>", html, re.DOTALL)
+    return re.findall(r'<div class="ch-large">.*?</div>', html, re.DOTALL)
 
 
 def texts(html: str) -> list[str]:
