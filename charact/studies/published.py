@@ -6,12 +6,14 @@ from typing import Any
 import pandas as pd
 
 from charact.analysis.training.stages import rate_intervals, training_summary
-from charact.record.published import published_table
+from charact.record.published import published_table, reference_names
 from charact.record.reader import Run
 from charact.views.tables import format as fmt
 
 _COLUMNS = ["workload", "data", "mode", "num_epochs", "total_s", "accuracy", "set"]
 
+NUM_SAMPLES = {"cifar10": 50_000, "mnist": 60_000, "kmnist": 60_000, "fashion_mnist": 60_000}
+"""Number of training samples of each data set of a published training."""
 INTERVAL_MEANING = "of the time here: from the scatter of the batches that were run"
 
 
@@ -41,7 +43,8 @@ def trainings(runs: Sequence[Run], wanted: pd.DataFrame) -> pd.DataFrame:
     Returns:
         the rows with: source, the data that were read, and the other data for which the same training stands, or `not
         run`; measured_s, the total execution time; samples_per_s of training; modelled_s = num_epochs × num_samples /
-        samples_per_s, and modelled_interval, its 95 % interval as text; accuracy, the best one on real data.
+        samples_per_s, with interval_frac, half of its 95 % interval as a share of it, and modelled_interval, that
+        interval as text; accuracy, the best one on real data.
     """
     known = {(row["workload"], row["data"]): row for run in runs for row in _rows(run)}
     found = [known.get((row.workload, row.data)) or known.get((row.workload, "synthetic")) or {}
@@ -56,8 +59,30 @@ def trainings(runs: Sequence[Run], wanted: pd.DataFrame) -> pd.DataFrame:
         measured_s=pd.Series([row.get("total_s") for row in found], wanted.index, dtype="float64"),
         accuracy=pd.Series([row.get("accuracy") for row in found], wanted.index, dtype="float64"),
         modelled_s=modelled_s,
+        interval_frac=pd.Series([row.get("interval_frac") for row in found], wanted.index, dtype="float64"),
         modelled_interval=pd.Series([interval_text(seconds, row.get("interval_frac")) for seconds, row in
                                      zip(modelled_s, found, strict=True)], wanted.index, dtype="object"))
+
+
+def training_times(runs: Sequence[Run]) -> pd.DataFrame:
+    """Return the total times of the trainings in runs, next to the published ones of the same trainings.
+
+    Columns: workload; data; num_epochs; machine, the name of a GPU, null for this machine; total_s, published, or
+    modelled as by `trainings`; low_s and high_s, its 95 % interval (null if published, or without an interval).
+    """
+    published = pd.concat([published_cases([name]) for name in reference_names()], ignore_index=True)
+    published = published[published["data"].isin(list(NUM_SAMPLES)) & (published["mode"] == "train")]
+    keys = ["workload", "data", "num_epochs"]
+    wanted = published[keys].drop_duplicates(ignore_index=True)
+    here = trainings(runs, wanted.assign(num_samples=wanted["data"].map(NUM_SAMPLES))).dropna(subset=["modelled_s"])
+    half_s = here["modelled_s"] * here["interval_frac"]
+    here = here.assign(total_s=here["modelled_s"], low_s=here["modelled_s"] - half_s, machine=None,
+                       high_s=here["modelled_s"] + half_s)
+    columns = [*keys, "machine", "total_s", "low_s", "high_s"]
+    known = published.merge(here[keys], on=keys).dropna(subset=["total_s"]).assign(low_s=None, high_s=None)
+    rows = [*here[columns].to_dict("records"), *known[columns].to_dict("records")]
+    frame = pd.DataFrame(rows, columns=columns)
+    return frame.astype(dict.fromkeys(["total_s", "low_s", "high_s"], "float64"))
 
 
 def _shared(row: dict[Any, Any], data: list[str]) -> str:

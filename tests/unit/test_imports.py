@@ -41,7 +41,7 @@ FREE_OF_TORCH = {"core", "record", "traces", "analysis", "views", "sweeps", "bri
                  "bricks.views", "bricks.studies", "studies"}
 """Layers, and folders of features, whose files import no torch, also not by way of others."""
 LARGEST_FOLDER = 20
-HEAVY = {"torch", "numpy", "pandas", "pyarrow", "matplotlib", "tensorboard", "rich", "psutil", "jinja2"}
+HEAVY = {"torch", "numpy", "pandas", "pyarrow", "matplotlib", "tensorboard", "rich", "psutil", "jinja2", "seaborn"}
 
 
 def sources() -> dict[str, Path]:

@@ -98,6 +98,21 @@ def _outside_operators(run: Run, operators: pd.DataFrame) -> pd.DataFrame:
     return frame.astype({"num_calls": "float64", "time_s": "float64"})
 
 
+def iteration_operator_types(run: Run) -> pd.DataFrame:
+    """Return the time of each operator type in an iteration of each case, longest first in a case.
+
+    Columns: case; operator_type; time_s per iteration, over all phases, as measured under the profiler; share_frac of
+    the iteration's operator time: the shares of a case sum to 1. Time in no operator does not count.
+    """
+    types = operator_types(run)
+    keys = ["case", "operator_type"]
+    types = types[types["operator_type"] != OUTSIDE_OPERATORS]
+    rows = types.groupby(keys, sort=False, as_index=False)[["time_s"]].sum()
+    total_s = rows.groupby("case")["time_s"].transform("sum")
+    rows["share_frac"] = rows["time_s"] / total_s.where(total_s > 0)
+    return in_order(rows.sort_values("time_s", ascending=False, kind="stable"), run, "case")
+
+
 def top_operators(run: Run) -> pd.DataFrame:
     """Return operators of each case by phase, summed over layers and shapes; longest first in a case.
 

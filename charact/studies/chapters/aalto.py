@@ -11,7 +11,7 @@ from charact.analysis.operations.timings import operation_times
 from charact.analysis.profile.case_summary import case_summary
 from charact.analysis.training.stages import inference_summary, rate_intervals
 from charact.record.reader import Run
-from charact.studies.published import INTERVAL_MEANING, interval_text, published_cases, trainings
+from charact.studies.published import INTERVAL_MEANING, NUM_SAMPLES, interval_text, published_cases, trainings
 from charact.studies.study import Study
 from charact.views.document import Block, Body
 from charact.views.figures.bars import bars_by_name
@@ -22,7 +22,7 @@ from charact.views.tables import palette
 from charact.views.tables.model import Column, table
 
 _SETUPS = ("aalto-1", "aalto-2", "aalto-3", "aalto-4")
-_NUM_SAMPLES, _NUM_PREDICTED = 60_000, 10_000
+_NUM_PREDICTED = 10_000
 _SECONDS_PER_HOUR = 3600
 
 
@@ -48,7 +48,7 @@ def _by_setup(frame: pd.DataFrame, *keys: str) -> tuple[pd.DataFrame, list[Colum
 
 def _training(runs: Sequence[Run]) -> list[Block]:
     rows, columns = _published("train", "workload", "data", "num_epochs")
-    shown = trainings(runs, rows.assign(num_samples=_NUM_SAMPLES))
+    shown = trainings(runs, rows.assign(num_samples=rows["data"].map(NUM_SAMPLES)))
     drawn = shown.dropna(subset=["modelled_s"]).assign(
         name=lambda frame: frame["workload"] + ", " + frame["data"],
         modelled_h=lambda frame: frame["modelled_s"] / _SECONDS_PER_HOUR)

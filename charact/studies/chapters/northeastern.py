@@ -7,7 +7,7 @@ import pandas as pd
 from charact.analysis.training.stages import learning_curves, training_summary
 from charact.core.units import digits
 from charact.record.reader import Run
-from charact.studies.published import INTERVAL_MEANING, published_cases, trainings
+from charact.studies.published import INTERVAL_MEANING, NUM_SAMPLES, published_cases, trainings
 from charact.studies.study import Study
 from charact.views.document import Block, Body
 from charact.views.figures.bars import bars_by_name
@@ -16,7 +16,6 @@ from charact.views.tables import format as fmt
 from charact.views.tables import palette
 from charact.views.tables.model import Column, table
 
-_NUM_SAMPLES = {"cifar10": 50_000, "mnist": 60_000, "kmnist": 60_000}
 _SECONDS_PER_HOUR = 3600
 _K80, _P100 = "northeastern-k80", "northeastern-p100"
 
@@ -26,7 +25,7 @@ def chapter(runs: Sequence[Run]) -> Body:
     keys = ["workload", "data", "num_epochs"]
     k80, p100 = (published_cases([name]).set_index(keys)[["total_s", "accuracy"]] for name in (_K80, _P100))
     rows = k80.merge(p100, left_index=True, right_index=True, suffixes=("_k80", "_p100")).reset_index()
-    rows = trainings(runs, rows.assign(num_samples=rows["data"].map(_NUM_SAMPLES)))
+    rows = trainings(runs, rows.assign(num_samples=rows["data"].map(NUM_SAMPLES)))
     rows = rows.assign(p100_over_k80=rows["total_s_k80"] / rows["total_s_p100"],
                        over_k80=rows["total_s_k80"] / rows["modelled_s"],
                        over_p100=rows["total_s_p100"] / rows["modelled_s"],

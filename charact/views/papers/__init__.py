@@ -1,0 +1,1 @@
+"""Figures for papers, one per file, found by scanning the folder; drawn by seaborn."""
