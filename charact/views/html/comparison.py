@@ -4,21 +4,25 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-import pandas as pd
-
 from charact.analysis.compare import Group, matched_cases, ratios
 from charact.analysis.compare.differences import operator_steps, phase_steps
 from charact.analysis.compare.group_facts import published_notes
 from charact.analysis.compare.ratios import phases_by_side
 from charact.analysis.compare.selection import in_pair, most_different, of_places, read_parts
-from charact.views.document import Block, Body, Card, Number
+from charact.views.document import Answer, Block, Body, Card, Number
 from charact.views.figures import comparison as figures
 from charact.views.html.elements.blocks import legend_of
 from charact.views.tables import comparison_tables as tables
 from charact.views.tables import difference_tables, palette
 from charact.views.tables import format as fmt
 from charact.views.tables.case_names import common_facts
-from charact.views.tables.comparison_answers import judged_cases, sentence, turns_sentence
+from charact.views.tables.comparison_answers import (
+    interval_text,
+    judged_cases,
+    sentence,
+    speed_text,
+    turns_sentence,
+)
 from charact.views.tables.comparison_speedups import speedup_tables
 from charact.views.tables.model import Column, Table, limited, table
 
@@ -34,15 +38,27 @@ _PARTS = ("operator_type", "operator", "layer", "kernel", "problem", "layer_type
 
 def comparison(sides: Sequence[Group]) -> Body:
     """Build the section: the groups, times of each case with their ratios, speedups and other metrics."""
-    leads = ["Times are medians of a run, and over several runs their geometric mean. Ratios are against the baseline: "
-             "below 1 is faster.", tables.single_run_note(sides), turns_sentence(sides)]
+    caveats = [tables.single_run_note(sides), turns_sentence(sides)]
     blocks = [*_times(sides), Block(table=tables.sides_table(sides), folded=True), *_notes(sides)]
-    blocks += [_block(each.caption, each) for each in [*speedup_tables(sides), *tables.tables_of_kinds(sides)]]
+    blocks += [replace(_block("", each), folded=True) for each in speedup_tables(sides)]
+    blocks += [_block(each.caption, each) for each in tables.tables_of_kinds(sides)]
     if metrics := tables.metric_table(sides):
         blocks.append(_block("Throughput, memory, accuracy, energy", metrics))
     if facts := common_facts([case for side in sides for run in side.runs for case in run.manifest["cases"]]):
-        leads.append(f"All cases: {', '.join(facts)}.")
-    return Body(lead=" ".join(filter(None, leads)), cards=_cards(sides), blocks=blocks)
+        caveats.append(f"All cases: {', '.join(facts)}.")
+    sentence, caveat = _headline(sides), " ".join(filter(None, caveats)).removesuffix(".")
+    return Body(answer=Answer(sentence, more=caveat) if sentence else None, lead="" if sentence else caveat,
+                cards=_cards(sides), blocks=blocks)
+
+
+def _headline(sides: Sequence[Group]) -> str:
+    """Return the result of the only case, or how many cases have each verdict; empty without a ratio."""
+    judged = judged_cases(sides)
+    if len(judged) == 1:
+        row = next(fmt.rows(judged))
+        return f"{sentence(row, sides)}."
+    counts = ", ".join(f"{number:,} {verdict}" for verdict, number in judged["verdict"].value_counts().items())
+    return f"Of {len(judged):,} cases against {sides[0].label}: {counts}." if len(judged) else ""
 
 
 def _cards(sides: Sequence[Group]) -> list[Card]:
@@ -53,10 +69,10 @@ def _cards(sides: Sequence[Group]) -> list[Card]:
 
 def _card(row: Any, sides: Sequence[Group]) -> Card:
     base = sides[0].label
-    shown_interval = f"95 % interval {row.interval}" if pd.notna(row.low) else fmt.missing(row.reason)
+    interval = interval_text(row) or fmt.missing(row.reason)
     answer = sentence(row, sides).removeprefix(f"{row.verdict}: ")
     times = f"{fmt.seconds(row.time_s)} in {row.side}, {fmt.seconds(row.base_s)} in {base}"
-    return Card(row.case, headline=Number(f"the time of {base}", fmt.ratio(row.ratio)), details=[shown_interval, times],
+    return Card(row.case, headline=Number(f"than {base}", speed_text(row)), details=[interval, times],
                 verdict=row.verdict, advice=[answer], several=True)  # fmt: skip
 
 
@@ -89,9 +105,12 @@ def _times(sides: Sequence[Group]) -> list[Block]:
     frame = of_places(frame, only)
     colors = figures.side_colors([side.label for side in sides[1:] if side.label in set(frame["side"])])
     figure = figures.ratio_intervals(frame, colors)
-    every = _block("Times", shown)
-    return [Block(figures=[figure], legend=list(colors.items()), note=left_out_places(num_left)),
-            replace(every, title="", folded=True) if len(shown.rows) <= MAX_CARDS else every]
+    every = replace(_block("Times", shown), title="", folded=True)
+    note = "Times are medians of a run, and over several runs their geometric mean; below 1 is faster."
+    if len(frame) == 1:  # the card has it all
+        return [every]
+    return [Block(figures=[figure], legend=list(colors.items()), note=f"{note} {left_out_places(num_left)}".strip()),
+            every]
 
 
 def parts(sides: Sequence[Group]) -> Body:
@@ -110,7 +129,7 @@ def parts(sides: Sequence[Group]) -> Body:
             legend=legend_of(rows["phase"], palette.PHASES), table=table(rows, f"Phases of {case}", columns),
         ))  # fmt: skip
     shown = [by_phase, *(tables.ratio_table(sides, by, _NUM_TOP, only) for by in _PARTS)]
-    blocks += [Block(table=each, folded=each is not by_phase) for each in shown if each is not None]
+    blocks += [Block(table=each, folded=True) for each in shown if each is not None]
     lead = "Phases of a bar sum to the median iteration; the ratios below use each part’s own times."
     return Body(lead=f"{lead} {left_out_places(num_left)}".strip(), blocks=blocks)
 

@@ -197,8 +197,9 @@ def _num_cases(runs: Sequence[Run]) -> int:
 
 
 _COMPARISON = {
-    "comparison": ("Comparison", comparing.comparison), "parts": ("Where times differ", comparing.parts),
+    "comparison": ("Comparison", comparing.comparison),
     "differences": ("What accounts for the differences", comparing.explanations),
+    "parts": ("Times of phases and operators", comparing.parts),
     "left-out": ("Left out, and what else differs", comparing.left_out),
 }  # fmt: skip
 

@@ -80,6 +80,26 @@ def sentence(row: Any, sides: Sequence[Group]) -> str:
     return _compared(row, sides) + _separated(row, sides)
 
 
+def speed_text(row: Any) -> str:
+    """Return how many times faster or slower than the baseline a row of `judged_cases` is: `1.47× faster`."""
+    return f"{_factor(max(row.ratio, 1 / row.ratio))}× {'slower' if row.ratio > 1 else 'faster'}"
+
+
+def interval_text(row: Any) -> str:
+    """Return the 95 % interval of the number in `speed_text`: `95 % interval 1.44–1.48`; empty without one.
+
+    Its lower end is below 1 if the direction is not certain.
+    """
+    if fmt.absent(row.low):
+        return ""
+    low, high = (row.low, row.high) if row.ratio > 1 else (1 / row.high, 1 / row.low)
+    return f"95 % interval {_factor(low)}–{_factor(high)}"
+
+
+def _factor(value: float) -> str:
+    return f"{value:#.3g}".removesuffix(".")
+
+
 def _separated(row: Any, sides: Sequence[Group]) -> str:
     """Return that every run of a group was faster or slower than every run of the baseline; empty if it was not."""
     if (which := separation(sides, row.case, row.side)) is None:
@@ -91,12 +111,9 @@ def _separated(row: Any, sides: Sequence[Group]) -> str:
 def _compared(row: Any, sides: Sequence[Group]) -> str:
     new, base = row.side, sides[0].label
     if row.verdict in ("faster", "slower", DIFFERS):
-        sign, more = (1, "more") if row.ratio > 1 else (-1, "less")
-        ends = sorted([row.low, row.high], reverse=sign < 0)
-        change, low, high = (sign * (ratio - 1) for ratio in [row.ratio, *ends])
-        within = "" if fmt.absent(low) else f" (95 % interval {fmt.share(low)} to {fmt.share(high)})"
         noise = "; one run each cannot show whether that is noise" if row.verdict == DIFFERS else ""
-        return (f"{new} takes {fmt.share(change)} {more} time than {base}{within}: {fmt.seconds(row.time_s)} against "
+        within = f" ({interval_text(row)})" if interval_text(row) else ""
+        return (f"{new} is {speed_text(row)} than {base}{within}: {fmt.seconds(row.time_s)} against "
                 f"{fmt.seconds(row.base_s)}{_where(row, sides)}{noise}")
     if fmt.absent(row.low):
         return f"{new} takes {fmt.ratio(row.ratio)} the time of {base}; interval {fmt.missing(row.reason)}"

@@ -17,8 +17,8 @@ def groups(tmp_path: Path, factor: float, num_runs: int) -> Sequence[Group]:
 
 
 @pytest.mark.parametrize(("factor", "words"), [
-    (0.5, "b takes 50.0 % less time than a (95 % interval 50.0 % to 50.0 %)"),
-    (2.0, "b takes 100.0 % more time than a (95 % interval "),
+    (0.5, "b is 2.00× faster than a (95 % interval 2.00–2.00): "),
+    (2.0, "b is 2.00× slower than a (95 % interval 2.00–2.00): "),
 ])
 def test_a_difference_has_a_direction_an_interval_and_its_phases(tmp_path: Path, factor: float, words: str) -> None:
     first, *_ = answers(groups(tmp_path, factor, 3))
