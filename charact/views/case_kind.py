@@ -113,11 +113,16 @@ def all_kinds() -> list[CaseKind]:
 
 def by_kind(cases: pd.DataFrame) -> list[tuple[CaseKind, pd.DataFrame]]:
     """Return the kinds that are present with their cases; cases of unknown kinds are shown as profiled ones."""
-    names = pd.Series(shown_as(cases["kind"]), cases.index, dtype="str")
-    return [(kind, cases[names == kind.name]) for kind in all_kinds() if (names == kind.name).any()]
+    kinds = all_kinds()
+    names = pd.Series(_known(cases["kind"], kinds), cases.index, dtype="str")
+    return [(kind, cases[names == kind.name]) for kind in kinds if (names == kind.name).any()]
 
 
 def shown_as(kinds: Iterable[str]) -> list[str]:
     """Return each kind if views know it, else `profile`: a later version may have added it."""
-    known = {kind.name for kind in all_kinds()}
-    return [kind if kind in known else "profile" for kind in kinds]
+    return _known(kinds, all_kinds())
+
+
+def _known(names: Iterable[str], kinds: Sequence[CaseKind]) -> list[str]:
+    known = {kind.name for kind in kinds}
+    return [name if name in known else "profile" for name in names]

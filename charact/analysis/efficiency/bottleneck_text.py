@@ -4,14 +4,14 @@ import math
 import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import pandas as pd
 
 from charact.analysis.common.script_attribution import is_imported, is_watched, sampled_functions, sampled_share
 from charact.analysis.efficiency.ceilings import ceilings_disturbed_frac, product_ceiling, product_precision
-from charact.analysis.efficiency.layers import top_layers
+from charact.analysis.efficiency.layers import layer_times
 from charact.analysis.efficiency.time_bounds import CALLING, LIMITS
 from charact.analysis.profile.breakdown import top_operators
 from charact.analysis.profile.core_use import core_use
@@ -127,7 +127,11 @@ class Situation:
 
     def spent_s(self, limit: str) -> float:
         """Return the time (s) that this limit takes of the median iteration."""
-        return float(self.of(limit)["time_s"].sum())
+        return self._spent_s.get(limit, 0.0)
+
+    @cached_property
+    def _spent_s(self) -> dict[str, float]:
+        return {str(limit): float(time_s) for limit, time_s in self.parts.groupby("limit")["time_s"].sum().items()}
 
     def share(self, limit: str) -> float:
         """Return the share of the median iteration with this limit."""
@@ -339,7 +343,7 @@ def largest(case: Situation) -> str:
 
 
 def _slowest_layer(case: Situation) -> str:
-    layers = case.rows(top_layers(case.run)).head(1)
+    layers = case.rows(layer_times(case.run)).head(1)
     return "".join(f"; layer {layer} takes {share(frac)} of the operators’ time"
                    for layer, frac in zip(layers["layer"], layers["share_frac"], strict=True) if frac >= _MUCH_FRAC)
 

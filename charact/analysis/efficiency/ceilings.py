@@ -102,9 +102,10 @@ def observed_ceilings(run: Run) -> pd.DataFrame:
     sums = groups[["flop", "time_s"]].sum()
     sums = sums[(sums["flop"] > 0) & (sums["time_s"] >= _SUSTAINED_S)]
     best: dict[tuple[str, str], tuple[float, str]] = {}
+    probed = {place: product_ceiling(run, *place) for place in set(places.values())}
     for row in sums.to_dict("records"):
         place, rate = places[row["case"]], row["flop"] / row["time_s"]
-        if rate > max(product_ceiling(run, *place), best.get(place, (0.0, ""))[0]):
+        if rate > max(probed[place], best.get(place, (0.0, ""))[0]):
             layer = f" {row['layer']}" if isinstance(row["layer"], str) else ""
             best[place] = rate, f"{row['operator_type']}{layer} in {row['case']}"
     return pd.DataFrame([[*place, *highest] for place, highest in best.items()],

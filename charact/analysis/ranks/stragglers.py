@@ -44,10 +44,12 @@ def stragglers(run: Run) -> pd.DataFrame:
     iteration or more, and differences in one phase explain half of that. On a machine whose cores are taken by other
     programs, the times of all ranks vary; they are balanced.
     """
-    unmatched = mismatches(run).set_index("program")["reason"]
-    times, waited = rank_phase_times(run), waits(run)
     rows = []
-    for program in rank_cases(run)["program"].unique():
+    programs = rank_cases(run)["program"].unique()
+    if len(programs):  # most runs have no ranks: tables without rows take time, too
+        unmatched = mismatches(run).set_index("program")["reason"]
+        times, waited = rank_phase_times(run), waits(run)
+    for program in programs:
         of_program = times[times["program"] == program]
         num_iterations = of_program["iteration"].nunique()
         row: dict[str, Any] = {"program": program, "num_iterations": num_iterations}

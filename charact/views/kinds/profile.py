@@ -262,6 +262,8 @@ def _cautions(run: Run, case: str) -> list[str]:
 def _missing_ranks(run: Run) -> pd.DataFrame:
     """Return programs with missing ranks: the case of their first rank, and a text."""
     first = rank_cases(run).drop_duplicates("program")
+    if first.empty:  # most runs have no ranks: merging tables without rows takes time, too
+        return first
     return first[["program", "case"]].merge(rank_presence(run).query("num_missing > 0"), on="program")
 
 
