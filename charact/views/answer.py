@@ -31,7 +31,8 @@ def answer(run: Run) -> Answer:
     sentences = [kind.answer(run, rows) for kind, rows in by_kind(case_summary(run))]
     actions = _of_program(run) if has_findings(run) else _of_bottlenecks(run)
     left, parts = len(actions) - NUM_ACTIONS, program_time(run)
-    more = [f"{left} more in the report"] if left > 0 else []
+    section = "Findings" if has_findings(run) else "Bottleneck"
+    more = [f"{left} more in the report’s section {section}"] if left > 0 else []
     more += [finding_text.sentence(finding_text.program_parts(parts))] if len(parts) else []
     sentence = " ".join(f"{sentence}." for sentence in sentences if sentence)
     return Answer(sentence, actions[:NUM_ACTIONS], ". ".join(more))

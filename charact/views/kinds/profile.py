@@ -12,6 +12,7 @@ from charact.analysis.common.script_attribution import (
     attribution,
     blind_spots,
     dropped,
+    is_imported,
     sampled_frames,
     time_outside,
 )
@@ -109,7 +110,8 @@ def _card(run: Run, row: Any, verdict: Any, of_ranks: Any) -> Card:
         row.case, headline=Number("per iteration", fmt.seconds(row.median_s, timing)),
         details=[f"95 % interval {interval}, {iterations}",
                  *([] if pd.isna(row.compile_s) else [f"compiled in {fmt.duration(row.compile_s)}"])],
-        warnings=[*([_disturbed(disturbed)] if disturbed else []), *([wide] if wide else [])], doubtful=unreliable,
+        warnings=[*([_disturbed(disturbed)] if disturbed else []), *([wide] if wide else []),
+                  *_unknown_memory(run, row.case)], doubtful=unreliable,
         numbers=[number for name, number in numbers.items() if was_asked_for(run, name)],
         bars=_bars(run, row.case), meters=_meters(run, row.case), verdict=decided,
     )  # fmt: skip
@@ -122,6 +124,20 @@ def _bars(run: Run, case: str) -> list[ShareBar]:
     title = ", in ".join(["Memory at the peak", *held["phase"].dropna().head(1)])
     return [*([bar("Time by phase", phases, "phase", palette.PHASES.__getitem__)] if len(phases) else []),
             *([memory_bar(held, title)] if len(held) else [])]
+
+
+_MUCH_UNKNOWN = 0.1
+"""Share of unknown memory at the peak from which the card says what that is."""
+
+
+def _unknown_memory(run: Run, case: str) -> list[str]:
+    """Return what unknown memory is, if a case that was measured here has much of it; a trace has nothing else."""
+    held = memory_composition(run)
+    share = held.loc[(held["case"] == case) & (held["category"] == "unknown"), "share_frac"].sum()
+    if share < _MUCH_UNKNOWN or is_imported(run):
+        return []
+    return [f"{fmt.share(share)} of the memory at the peak is unknown: tensors that outlive the iteration and are no "
+            "parameter, gradient, optimizer state or input, such as caches and copies of weights."]
 
 
 def _meters(run: Run, case: str) -> list[Meter]:

@@ -14,6 +14,7 @@ from rich.text import Text
 
 from charact.core import console as own
 from charact.core.output import show
+from charact.views.charts import ink_on
 from charact.views.document import Answer, Chapter, Item, Line, Lines, Numbers, ShareBar
 from charact.views.tables import format as fmt
 from charact.views.tables.model import Cell, Column, Row, Table, with_footnotes
@@ -100,7 +101,10 @@ class Hanging:
 
 @dataclass(frozen=True)
 class _DrawnBar:
-    """A stacked bar above its legend; without color, letters replace the colors."""
+    """A stacked bar above its legend; each part begins with a letter, which fills it if there is no color.
+
+    A terminal of 16 colors draws several parts in one color: their letters differ.
+    """
 
     bar: ShareBar
 
@@ -112,9 +116,11 @@ class _DrawnBar:
         for part, start, end in zip(self.bar.parts, ends[:-1], ends[1:], strict=True):
             candidates = [letter for letter in f"{part.name.upper()}ABCDEFGHIJKLMNOPQRSTUVWXYZ" if letter.isalpha()]
             letters.append(next((letter for letter in candidates if letter not in letters), "#"))
-            strip.append((letters[-1] if plain else "█") * (end - start), style=part.color)
-            entry = Text.assemble((f"{letters[-1] if plain else '■'} ", part.color), (part.name, "bold"),
-                                  f" {part.amount} ", (fmt.share(part.share_frac), "dim"))
+            label = "" if plain else f"{ink_on(part.color)} on {part.color}"
+            strip.append(letters[-1] * min(end - start, 1), style=label)
+            strip.append((letters[-1] if plain else "█") * (end - start - 1), style=part.color)
+            entry = Text.assemble((letters[-1], label), " ", (part.name, "bold"), f" {part.amount} ",
+                                  (fmt.share(part.share_frac), "dim"))
             if lines[-1] and len(lines[-1]) + 3 + len(entry) > options.max_width:
                 lines.append(Text())
             lines[-1].append_text(Text("   " if lines[-1] else "")).append_text(entry)

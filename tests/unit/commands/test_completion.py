@@ -26,7 +26,7 @@ TAKEN = {
     "partial", "what", "logdir", "resume", "form", "mode", "precision",
 }
 """Names of the parameters whose values are completed."""
-NOT_COMPLETED = {("export", "partial"), ("report", "partial"), ("show", "partial"), ("ops", "precision")}
+NOT_COMPLETED = {*((name, "partial") for name in ("export", "figures", "report", "show")), ("ops", "precision")}
 """Switches, and the formats of `ops`, which are others."""
 CHILD = """
 import atexit, json, os, sys

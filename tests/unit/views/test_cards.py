@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
+from support import records
 from support.kinds_of_runs import RUNS
 from support.pages import words_of
 from support.terminal import shown
@@ -18,6 +19,7 @@ from charact.views.document import Card
 from charact.views.export.run_summary import run_summary
 from charact.views.export.summary_markdown import summary_markdown
 from charact.views.html.report import fragment
+from charact.views.sections.overview import SECTION
 from charact.views.tables.case_names import short_names
 
 
@@ -101,3 +103,16 @@ def test_json_has_the_headline_numbers_and_warnings(run: Run) -> None:
         assert set((case["headline"] or {}).get("reasons", {})) <= set(missing)
     json.dumps(cases, allow_nan=False)
     assert Path(run.path).exists()
+
+
+@pytest.mark.parametrize(("unknown_mib", "explains"), [(50, True), (5, False)])
+def test_much_unknown_memory_is_explained(unknown_mib: int, explains: bool, tmp_path: Path) -> None:
+    entry = records.case_entry("mlp", 32, "train")
+    held = {"weights": 100 - unknown_mib, "unknown": unknown_mib}
+    rows = [{"kind": "peak", "method": "measured", "moment": 0, "time_s": None, "phase": "forward", "layer": None,
+             "operator": None, "category": category, "origin": None, "bytes": float(size << 20)}
+            for category, size in held.items()]
+    run = records.run_of(tmp_path, (entry, {"memory": rows}))
+    text = " ".join(SECTION.html(run).cards[0].warnings)
+    assert ("of the memory at the peak is unknown" in text) == explains
+    assert not explains or text.count("50.0 %") == 1

@@ -100,7 +100,7 @@ def test_color_is_for_terminals_only(record: Path, monkeypatch: pytest.MonkeyPat
     assert "\x1b" not in shown(record)
     colored = shown(record, color=True)
     assert "\x1b[38;2;68;119;170m" in colored  # forward's blue
-    assert "■" in colored
+    assert "48;2;68;119;170mF" in colored  # its letter on the same blue
     monkeypatch.setenv("NO_COLOR", "1")
     plain = shown(record, color=True)
     assert "38;2" not in plain
