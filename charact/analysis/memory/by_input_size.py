@@ -82,7 +82,7 @@ _CURVED = 0.01
 
 
 @memoize
-def memory_growth(run: Run) -> pd.DataFrame:
+def growth_by_input_size(run: Run) -> pd.DataFrame:
     """Return how the peaks of each series grow with the input: in a line, with the square, not at all, or in steps.
 
     Columns: the series; position; method; num_sizes; shape: 'line' if the peaks rise and each is within 1 % of a
@@ -142,7 +142,7 @@ def _is_on(peaks: list[float], fits: Sequence[float], rise_bytes: float) -> bool
 
 
 def _square(positions: list[float], peaks: list[float]) -> dict[str, Any] | None:
-    """Return a parabola as columns of `memory_growth`; None if the peaks are not on one."""
+    """Return a parabola as columns of `growth_by_input_size`; None if the peaks are not on one."""
     num_degrees = len(positions) - 3
     if num_degrees < 1:
         return None
@@ -178,7 +178,7 @@ def _line_bytes(line: FittedLine) -> dict[str, Any]:
 def memory_steps(run: Run) -> pd.DataFrame:
     """Return the change of the peak from each input size to the next, and what is responsible for it.
 
-    Only of series whose shape in `memory_growth` is 'steps'. Columns: the series; position; method; case and
+    Only of series whose shape in `growth_by_input_size` is 'steps'. Columns: the series; position; method; case and
     input_size; from_case and from_size, the next smaller size; bytes, the change of the peak (negative if it falls);
     total_bytes, the peak at input_size; category with the largest change in the direction of the peak, and
     category_bytes, its change; phase, layer and operator of the peak: at the larger size for a rise, at the smaller one
@@ -186,7 +186,7 @@ def memory_steps(run: Run) -> pd.DataFrame:
     difference of positions.
     """
     keys = [*SERIES, "position", "method"]
-    growth = memory_growth(run)
+    growth = growth_by_input_size(run)
     held = memory_by_size(run).merge(growth.loc[growth["shape"] == "steps", keys], on=keys, how="inner").pivot_table(
         index=[*keys, "num_positions", "input_size", "case"], columns="category", values="bytes", aggfunc="sum",
         sort=False, fill_value=0.0)
@@ -219,8 +219,8 @@ def memory_steps(run: Run) -> pd.DataFrame:
 
 
 def growth_by_case(run: Run) -> pd.DataFrame:
-    """Return the rows of `memory_growth` for each case of their series, with a column case."""
-    return case_series(run)[["case", *SERIES, "position"]].merge(memory_growth(run), on=[*SERIES, "position"])
+    """Return the rows of `growth_by_input_size` for each case of their series, with a column case."""
+    return case_series(run)[["case", *SERIES, "position"]].merge(growth_by_input_size(run), on=[*SERIES, "position"])
 
 
 def training_to_inference(run: Run) -> pd.DataFrame:

@@ -10,7 +10,7 @@ from charact.analysis.memory.by_input_size import (
     SERIES,
     case_series,
     growth_by_case,
-    memory_growth,
+    growth_by_input_size,
     memory_steps,
     named_series,
     of_series,
@@ -102,7 +102,7 @@ def _card(run: Run, row: Any) -> Card:
         headline = Number(name, value)
     for room in fmt.rows(memory_room(run).query("case == @row.case").head(1)):
         details = [words.room(room), *details]
-    growth = next(fmt.rows(of_series(memory_growth(run).query("method == @method"), row)))
+    growth = next(fmt.rows(of_series(growth_by_input_size(run).query("method == @method"), row)))
     numbers = [] if pd.isna(growth.sample_slope_bytes) else [
         Number(f"a {growth.position} of a sample", fmt.num_bytes(growth.sample_slope_bytes)),
         Number("fixed", fmt.num_bytes(growth.fixed_bytes))]
@@ -226,7 +226,7 @@ def _growth_lines(run: Run, rows: pd.DataFrame) -> list[Item]:
     """Return how the peak grows with the input size, a line for each batch size and method."""
     steps = memory_steps(run)
     lines = [Line("growth with the input size")]
-    for row in fmt.rows(of_series(memory_growth(run), next(fmt.rows(rows)), _TOGETHER)):
+    for row in fmt.rows(of_series(growth_by_input_size(run), next(fmt.rows(rows)), _TOGETHER)):
         growth = words.growth(row, of_series(steps, row, [*SERIES, "method"]))
         lines.append(Line(f"batch {row.batch_size}, {row.method}: {growth}"))
     return [Lines(lines)] if len(lines) > 1 else []

@@ -90,7 +90,7 @@ def share_of(value: float) -> str:
 
 
 def growth(row: Any, steps: pd.DataFrame) -> str:
-    """Format a row of `memory_growth`, whose steps are rows of `memory_steps`.
+    """Format a row of `growth_by_input_size`, whose steps are rows of `memory_steps`.
 
     As in: 4.90 KiB a pixel (± 12.0 B), 612 B of a sample; fixed 133 MiB (± 1.02 MiB). Or: constant within 0.15 %. Or:
     no line: +54.2 MiB from 48 to 64 px (temporary, backward, layer4.1.conv2, aten::convolution_backward).

@@ -8,8 +8,8 @@ from charact.analysis.common.pass_status import passes_taken, was_asked_for
 from charact.analysis.memory import composition as composition_analysis
 from charact.analysis.memory.by_input_size import (
     SERIES,
+    growth_by_input_size,
     memory_by_size,
-    memory_growth,
     memory_steps,
     named_series,
     training_to_inference,
@@ -162,7 +162,7 @@ def _largest(run: Run, cases: set[str]) -> list[str]:
 
 def _tables(run: Run, *, is_memory_run: bool) -> list[Block]:
     """Return tables of growth, estimates, weights against intermediate results, needs, and peaks of phases."""
-    growth = memory_growth(run)
+    growth = growth_by_input_size(run)
     several = growth[growth["num_sizes"] > 1]
     shown = {
         "Memory per pixel or token": tables.growth(several if len(several) else growth.iloc[:0]),

@@ -14,7 +14,7 @@ from support import records
 from charact.analysis.compare import Group, metric_ratios
 from charact.analysis.memory.by_input_size import (
     case_series,
-    memory_growth,
+    growth_by_input_size,
     memory_steps,
     of_series,
     training_to_inference,
@@ -98,7 +98,7 @@ def test_series_and_growth_of_known_sizes(run: Run) -> None:
     series = case_series(run).set_index("case")
     assert series.loc[TRAIN, ["num_positions", "position"]].tolist() == [256**2, "pixel"]
     assert series.loc["rnn_lm-40-b20-train-fp32-cpu", ["num_positions", "position"]].tolist() == [40, "token"]
-    growth = memory_growth(run).set_index(["workload", "mode", "method"])
+    growth = growth_by_input_size(run).set_index(["workload", "mode", "method"])
     train = growth.loc["resnet18", "train", "measured"]
     assert train["num_sizes"] == 4
     assert train["slope_bytes"] == pytest.approx(8 * 612)
@@ -110,7 +110,7 @@ def test_series_and_growth_of_known_sizes(run: Run) -> None:
     assert growth["reason"].isna().all()
     assert set(growth["shape"]) == {"line"}
     assert memory_steps(run).empty
-    growth = memory_growth(run)
+    growth = growth_by_input_size(run)
     first = next(growth.itertuples())
     assert len(of_series(growth, first)) == 2
     assert len(of_series(growth, first, ["workload"])) == 4
@@ -131,7 +131,7 @@ def test_growth_that_bends_a_little_is_a_line_with_an_interval(tmp_path: Path) -
     true = [1e8 + 4e3 * size**2 for size in (32, 48, 64, 80)]
     run = run_of_peaks(tmp_path, *({"weights": peak * frac} for peak, frac in
                                    zip(true, (1, 1.0008, 1, 0.9992), strict=True)))  # fmt: skip
-    line = next(memory_growth(run).itertuples())
+    line = next(growth_by_input_size(run).itertuples())
     assert line.shape == "line"
     assert 0 < line.residual_frac < 0.001
     assert line.slope_error_bytes > 0
@@ -143,7 +143,7 @@ def test_a_jump_is_a_step_with_what_is_responsible(tmp_path: Path) -> None:
     run = run_of_peaks(
         tmp_path, {"weights": 5e7, "temporary": 1e7, "input": 1e6}, {"weights": 5e7, "temporary": 6e7, "input": 2e6},
         {"weights": 5e7, "temporary": 4e7, "input": 3e6}, {"weights": 5e7, "temporary": 4.1e7, "input": 4e6})
-    growth = next(memory_growth(run).itertuples())
+    growth = next(growth_by_input_size(run).itertuples())
     assert (growth.shape, growth.reason) == ("steps", "no line")
     assert pd.isna(growth.slope_bytes)
     assert pd.isna(growth.fixed_bytes)
@@ -163,10 +163,10 @@ def test_a_jump_is_a_step_with_what_is_responsible(tmp_path: Path) -> None:
 
 def test_constant_and_falling_series(tmp_path: Path) -> None:
     falling = run_of_peaks(tmp_path / "falling", {"weights": 9e7}, {"weights": 8e7}, {"weights": 7e7})
-    assert memory_growth(falling)["shape"].tolist() == ["steps"]
+    assert growth_by_input_size(falling)["shape"].tolist() == ["steps"]
     assert (memory_steps(falling)["bytes"] < 0).all()
     nearly = run_of_peaks(tmp_path / "nearly", {"weights": 9e7}, {"weights": 8.98e7}, {"weights": 8.95e7})
-    growth = next(memory_growth(nearly).itertuples())
+    growth = next(growth_by_input_size(nearly).itertuples())
     assert (growth.shape, growth.reason) == ("constant", "constant")
     assert growth.spread_frac == pytest.approx(0.05 / 9)
     assert pd.isna(growth.slope_bytes)
@@ -174,12 +174,12 @@ def test_constant_and_falling_series(tmp_path: Path) -> None:
     for first in (32, 512):  # noise, also over a small range of large sizes
         run = run_of_peaks(tmp_path / f"{first}", *({"weights": 9e7 * (1 + off)} for off in (0, 0.004, 0.001, 0.005)),
                            first=first)
-        assert memory_growth(run)["shape"].tolist() == ["constant"]
+        assert growth_by_input_size(run)["shape"].tolist() == ["constant"]
 
 
 def test_a_line_below_zero_has_no_fixed_part(tmp_path: Path) -> None:
     run = run_of_peaks(tmp_path, *({"activations": 1e3 * (size**2 - 500)} for size in (32, 48, 64)))
-    growth = next(memory_growth(run).itertuples())
+    growth = next(growth_by_input_size(run).itertuples())
     assert growth.shape == "line"
     assert growth.slope_bytes == pytest.approx(1000)
     assert pd.isna(growth.fixed_bytes)
@@ -190,7 +190,7 @@ def test_a_line_below_zero_has_no_fixed_part(tmp_path: Path) -> None:
 @settings(max_examples=30)
 def test_no_growth_is_negative(tmp_path_factory: pytest.TempPathFactory, peaks: list[int]) -> None:
     run = run_of_peaks(tmp_path_factory.mktemp("any"), *({"weights": float(peak)} for peak in peaks))
-    growth = memory_growth(run)
+    growth = growth_by_input_size(run)
     assert not (growth[["slope_bytes", "fixed_bytes", "sample_slope_bytes"]] < 0).any(axis=None)
     (shape,) = growth["shape"]
     assert pd.isna(shape) == (len(peaks) == 1)
@@ -203,7 +203,7 @@ def test_no_growth_is_negative(tmp_path_factory: pytest.TempPathFactory, peaks: 
     ((32,), "one input size only"), ((32, 64), "two input sizes do not show a line")])
 def test_few_sizes_have_no_line(sizes: tuple[int, ...], reason: str, tmp_path: Path) -> None:
     run = measured_run(tmp_path, *sizes)
-    line = next(memory_growth(run).itertuples())
+    line = next(growth_by_input_size(run).itertuples())
     assert line.reason == reason
     assert pd.isna(line.slope_bytes)
     assert len(memory_steps(run)) == 2 * (len(sizes) - 1)  # measured and predicted
@@ -324,7 +324,7 @@ def test_cases_of_ranks_are_a_series_of_their_own(tmp_path: Path) -> None:
 def _grown(tmp_path: Path, peaks: dict[int, float]) -> pd.DataFrame:
     """Growth of a series of trainings on sequences with these peaks (bytes) by length."""
     row = {"kind": "peak", "method": "measured", "phase": "backward", "time_s": None, "category": "activations"}
-    return memory_growth(records.run_of(tmp_path, *(
+    return growth_by_input_size(records.run_of(tmp_path, *(
         (records.case_entry("lm", size, "train") | {"input_kind": "sequence"}, {"memory": [row | {"bytes": peak}]})
         for size, peak in peaks.items())))
 
