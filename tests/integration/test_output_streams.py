@@ -31,6 +31,7 @@ COMMANDS: dict[str, tuple[list[str], int]] = {
     "--version": ([], 0), "--help": ([], 0), "list": ([], 0), "list --json": ([], 0), "doctor": ([], 0),
     "show": (["run"], 0), "show --json": (["run"], 0),
     "report": (["run", "--to", "r.html"], 0), "export": (["run", "--format", "csv", "--to", "out"], 0),
+    "figures": (["run", "--format", "svg", "--to", "drawn"], 0),
     "compare": (["run", "run", "--by", "case,layer", "--explain", "--fail-if", "time > 1.05", "--allow-single"], 0),
     "recover": (["killed"], 0), "import": (["t.json.gz"], 0), "bricks show": (["suite"], 0),
     "bricks audit": (["suite"], 0), "data check": (["mnist"], 1), "report none": ([], 2), "nothing": ([], 2),
@@ -40,7 +41,7 @@ COMMANDS: dict[str, tuple[list[str], int]] = {
     "study deep500": (["--dry-run", "--out", "studies"], 0), "study none": ([], 2),
 }
 """Commands that take under a second or two, their further arguments, and their exit status."""
-DRAWING = {"report", "compare", "recover", "import", "doctor"}
+DRAWING = {"report", "figures", "compare", "recover", "import", "doctor"}
 ELSEWHERE = {"run", "watch", "tensorboard", "profile", "train", "infer", "memory", "ops", "bricks", "data",
              "sweep"}
 """Commands that measure, which are tried below, or serve, and those whose parts stand above."""

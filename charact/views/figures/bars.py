@@ -9,6 +9,7 @@ import pandas as pd
 from charact.views.charts import Axis, Bar, Chart, Mark, of_rows, stacked_bars
 from charact.views.tables import format as fmt
 from charact.views.tables import palette
+from charact.views.tables.case_names import shared_end
 
 ROW_PX = 17
 """Height of a row in a chart of many names (px)."""
@@ -70,10 +71,7 @@ def by_name(title: str, names: Iterable[str], axis: Axis, marks: Sequence[Mark])
 
 def short_names(names: Iterable[str]) -> list[str]:
     """Shorten names: remove the suffix that all share, such as the device, and the middle of long names."""
-    words = [name.split("-") for name in names]
-    shared = 0
-    if len(set(map(tuple, words))) > 1:
-        while len({tuple(parts[-shared - 1 :]) for parts in words}) == 1 and shared < min(map(len, words)) - 1:
-            shared += 1
-    bare = ["-".join(parts[: len(parts) - shared]) for parts in words]
+    names = list(names)
+    end = shared_end(names)
+    bare = [name.removesuffix(end) for name in names]
     return [name if len(name) <= _HEAD + _TAIL + 1 else f"{name[:_HEAD]}…{name[-_TAIL:]}" for name in bare]

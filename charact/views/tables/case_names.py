@@ -55,3 +55,16 @@ def common_facts(cases: Sequence[_Case]) -> list[str]:
     """Return the facts that all cases of a run share, such as ['batch 8', 'fp32', 'cpu']."""
     columns = [[fact(case) for case in cases] for fact in _FACTS]
     return [column[0] for column in columns if len(set(column)) == 1 and column[0]]
+
+
+def shared_end(names: Sequence[str]) -> str:
+    """Return the last parts that all names share, such as -fp32-cpu; empty if all names are equal.
+
+    The first part of each name is not among them.
+    """
+    words = [name.split("-") for name in names]
+    shared = 0
+    if len(set(names)) > 1:
+        while len({tuple(parts[-shared - 1 :]) for parts in words}) == 1 and shared < min(map(len, words)) - 1:
+            shared += 1
+    return "".join(f"-{part}" for part in words[0][len(words[0]) - shared :]) if shared else ""

@@ -17,7 +17,9 @@ from charact.core.output import show
 from charact.views.charts import ink_on
 from charact.views.document import Answer, Chapter, Item, Line, Lines, Numbers, ShareBar
 from charact.views.tables import format as fmt
+from charact.views.tables.case_names import shared_end
 from charact.views.tables.model import Cell, Column, Row, Table, with_footnotes
+from charact.views.terminal.fitted_table import FittedTable, empty_table
 
 _STYLES = {"strong": "bold", "warning": "yellow", "failure": "bold red", "good": "green", "place": "cyan"}
 """Styles of the tones that have another name in rich."""
@@ -156,7 +158,11 @@ def _cell(cell: Cell, style: str = "") -> Text:
 
 @dataclass(frozen=True)
 class _DrawnTable:
-    """A table with its caption and note; one that is wider than the screen is split by case, if cases have rows."""
+    """A table with its caption and note.
+
+    One that is wider than the screen is split by case, if cases have several rows. Otherwise, its cases lose the end
+    that all of them share, if it fits then.
+    """
 
     table: Table
 
@@ -171,9 +177,13 @@ class _DrawnTable:
                 of_case = [replace(row, cells=[*row.cells[:place], *row.cells[place + 1:]])
                            for row in rows if row.case == case]
                 yield from (Text(str(case), style="underline"),
-                            _rich_table([*columns[:place], *columns[place + 1:]], of_case))
+                            _fitted([*columns[:place], *columns[place + 1:]], of_case))
         else:
-            yield _rich_table(columns, rows)
+            table = _fitted(columns, rows)
+            if place is not None and table.least_width > options.max_width:
+                shorter = _without_shared_end(table, place)
+                table = shorter if shorter.least_width <= options.max_width else table
+            yield table
         if self.table.note:
             yield Hanging(Text(self.table.note, "dim"))
 
@@ -184,14 +194,21 @@ def _width(columns: Sequence[Column], rows: Sequence[Row]) -> int:
     return sum(max(map(cell_len, texts_of_column)) + _GAP for texts_of_column in zip(*texts, strict=True)) - _GAP
 
 
-def _rich_table(columns: Sequence[Column], rows: Iterable[Row]) -> RichTable:
-    """Return a table whose texts fold."""
-    table = _empty()
-    for column in columns:
-        table.add_column(Text(column.title), justify="right" if column.to_text else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*(_cell(cell, _VERDICTS.get(cell.text, "")) for cell in row.cells))
-    return table
+def _fitted(columns: Sequence[Column], rows: Iterable[Row]) -> FittedTable:
+    return FittedTable([column.title for column in columns],
+                       [[_cell(cell, _VERDICTS.get(cell.text, "")) for cell in row.cells] for row in rows],
+                       [column.to_text is not None for column in columns])
+
+
+def _without_shared_end(table: FittedTable, place: int) -> FittedTable:
+    """Return a table whose column of cases has the end that all cases share, in its title alone."""
+    names = [row[place].plain for row in table.rows]
+    end = shared_end(names)
+    if not end:
+        return table
+    titles = [f"{title} (all end in {end})" if number == place else title for number, title in enumerate(table.titles)]
+    rows = [[cell[:-len(end)] if number == place else cell for number, cell in enumerate(row)] for row in table.rows]
+    return replace(table, titles=titles, rows=rows)
 
 
 class _NamedTable:
@@ -221,7 +238,7 @@ class _NamedTable:
                 yield from [*line, Segment.line()]
         else:
             for name, cells in self._rows:
-                table = _empty(show_header=False)
+                table = empty_table(show_header=False)
                 table.add_column(style="dim", no_wrap=True)
                 table.add_column()
                 for title, cell in zip(self._titles, cells, strict=True):
@@ -230,13 +247,9 @@ class _NamedTable:
                 yield Padding(table, (0, 0, 0, _INDENT))
 
     def _table(self, *, named: bool) -> RichTable:
-        table = _empty()
+        table = empty_table()
         for title in [*([self._name_title] if named else []), *self._titles]:
             table.add_column(Text(title), justify="left" if title is self._name_title else "right", no_wrap=True)
         for name, cells in self._rows:
             table.add_row(*([name] if named else []), *cells)
         return table
-
-
-def _empty(show_header: bool = True) -> RichTable:
-    return RichTable(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim", show_header=show_header)
