@@ -39,7 +39,8 @@ def test_the_widest_form_that_fits_is_drawn() -> None:
     titles = ["Case", "before", "after", "Ratio", "95 % interval", "Verdict"]
     assert drawn(titles, ROWS, 120)[1] == (
         f"{CASES[0]}   236 ms  31.2 ms  1.000   0.7323–1.366  inconclusive (disturbed)")
-    assert drawn(titles, ROWS, 70)[1:3] == [CASES[0], "  236 ms  31.2 ms  1.000   0.7323–1.366  inconclusive (disturbed)"]
+    assert drawn(titles, ROWS, 70)[1:3] == [
+        CASES[0], "  236 ms  31.2 ms  1.000   0.7323–1.366  inconclusive (disturbed)"]
     assert drawn(titles, ROWS, 30)[:2] == [CASES[0], "  before         236 ms"]
 
 
