@@ -55,13 +55,16 @@ def time_outside(run: Run) -> pd.DataFrame:
 
     Columns: case, the program's first case; duration_s, the time of the whole program, without charact's passes;
     outside_s, its time outside of iterations; outside_frac, their ratio (0 to 1); before_s, until the first iteration;
-    between_s, between iterations; after_s, from the last one. outside_s is the sum of the last three. A program that
-    was not recorded to its end has no row.
+    between_s, between iterations; after_s, from the last one. outside_s is the sum of the last three. own_s, charact's
+    own time to start and in its passes, is in none of them; null if it was not recorded. A program that was not
+    recorded to its end has no row.
     """
     programs = [(entry.case, entry.passes.timing.program) for entry in _entries(run)]
-    rows = [[case, *(getattr(program, name) for name in _OUTSIDE)]
+    rows = [[case, *(getattr(program, name) for name in _OUTSIDE), program.own_s and (
+                (program.own_s.start or 0.0) + (program.own_s.passes or 0.0))]
             for case, program in programs if program is not None and program.duration_s]
-    times = pd.DataFrame(rows, columns=["case", *_OUTSIDE]).astype({"case": "str"} | dict.fromkeys(_OUTSIDE, "float64"))
+    columns = [*_OUTSIDE, "own_s"]
+    times = pd.DataFrame(rows, columns=["case", *columns]).astype({"case": "str"} | dict.fromkeys(columns, "float64"))
     times["outside_s"] = times["before_s"] + times["between_s"] + times["after_s"]
     return times.assign(outside_frac=times["outside_s"] / times["duration_s"])
 

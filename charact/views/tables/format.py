@@ -162,8 +162,10 @@ def no_samples(batch_size: float | None) -> str | None:
 
 def outside(row: Any) -> str:
     """Format a row of `time_outside`: 12.3 s of 30.1 s (40.9 %): before the first 8.1 s, between …."""
+    own = "" if absent(row.own_s) else f"; without the {duration(row.own_s)} that charact itself took"
     return (f"{duration(row.outside_s)} of {duration(row.duration_s)} ({share(row.outside_frac)}): before the first "
-            f"{duration(row.before_s)}, between {duration(row.between_s)}, after the last {duration(row.after_s)}")
+            f"{duration(row.before_s)}, between {duration(row.between_s)}, after the last {duration(row.after_s)}"
+            f"{own}")
 
 
 def target(row: Any) -> str:

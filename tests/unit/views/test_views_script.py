@@ -106,10 +106,11 @@ def test_a_line_has_one_row_and_no_share_below_zero(run: Run) -> None:
 def test_time_outside_of_iterations_and_its_lines_are_shown(run: Run) -> None:
     passes = run.manifest["cases"][0]["passes"]
     passes["timing"] |= {"num_pass_iterations": 7, "program": {
-        "duration_s": 30.0, "before_s": 8.0, "between_s": 3.0, "after_s": 1.0}}
+        "duration_s": 30.0, "before_s": 8.0, "between_s": 3.0, "after_s": 1.0, "own_s": {"start": 0.5, "passes": 1.5}}}
     passes["frames"] |= {"num_outside_samples": 8, "interval_s": 0.1, "num_data_samples": 3, "data_frames": [],
                          "outside_frames": [{"place": "gan.py:3", "function": "Images.__init__", "num_samples": 8}]}
-    told = "12.0 s of 30.0 s (40.0 %): before the first 8.00 s, between 3.00 s, after the last 1.00 s"
+    told = ("12.0 s of 30.0 s (40.0 %): before the first 8.00 s, between 3.00 s, after the last 1.00 s; without "
+            "the 2.00 s that charact itself took")
     text = in_terminal(run).replace("\n    ", " ")
     assert f"outside iterations {told}" in " ".join(text.split())
     assert "lines outside of iterations since PyTorch was imported, in 8 samples; --sample takes 10 times" in text
