@@ -47,12 +47,22 @@ def _together(blocks: Sequence[Block]) -> list[list[Block]]:
     return groups
 
 
+_LONG_LEAD = 150
+"""Number of characters of a section's lead from which only its first sentence is open."""
+
+
+def _first_sentence(lead: str) -> tuple[str, str]:
+    """Return the first sentence of a long lead and the others; a short lead is one piece."""
+    first, stop, others = lead.partition(". ")
+    return (first + stop.strip(), others) if len(lead) > _LONG_LEAD else (lead, "")
+
+
 def _sortable(value: float | str, text: str) -> str:
     """Return the value that a cell sorts by, to nine digits; nothing if it is the text of the cell."""
     return f"{value:.9g}" if isinstance(value, int | float) else "" if value == text else value
 
 
-_ENVIRONMENT.filters |= {"sortable": _sortable,
+_ENVIRONMENT.filters |= {"sortable": _sortable, "first_sentence": _first_sentence,
                          "with_options": _with_options, "together": _together, "boxes": drawing.box_chart,
                          "svg": lambda chart: drawing.svg(chart), "narrow": drawing.narrow}  # which tests replace
 
@@ -91,7 +101,7 @@ def sections(run: Run, *, only_first: bool = False) -> list[DrawnSection]:
             if only_first:
                 return drawn
     if unavailable:
-        html = shorten(render("section.html.j2", body=Body(points=unavailable)))
+        html = shorten(render("section.html.j2", body=Body(points=unavailable), folded="What the run lacks, and why"))
         drawn.append(DrawnSection("unavailable", "Not available", html))
     return drawn
 

@@ -19,7 +19,7 @@ from charact.views.tables import palette
 _NUM_DRAWN = 12
 _NUM_SIZES = 6
 _LEAD = (
-    "Each operation is timed alone. A time is the median of one call, with its 95 % interval; {cache}. FLOP "
+    "A time is the median of one call, with its 95 % interval; {cache}. FLOP "
     "count 1 multiply-add as 2; if a suite counts differently, tables show its number and convention too. Bytes are "
     "inputs read and outputs written once. Every result was compared with one in float64."
 )

@@ -51,10 +51,11 @@ def _html(run: Run) -> Body:
                               calls=frames["library"].astype("object").fillna("nothing in a Python library"))
         blocks += [Block(title=title, table=table(texts, title, columns))] if len(frames) else []
     lead = (
+        "Lines of the program in which it was when its stack was sampled, and the library function that they called. "
         "Every 100 ms, or every 10 ms with --sample, a sampler thread recorded the main thread’s stack while it "
-        "was in an iteration or between two: the innermost line of the program’s own code, and the library function "
-        "that it called. Lines of backward and update are shown if code of the program’s own runs in them. Loader "
-        "processes are not sampled, nor is the time before PyTorch is imported."
+        "was in an iteration or between two: the innermost line of the program’s own code. Lines of backward and "
+        "update are shown if code of the program’s own runs in them. Loader processes are not sampled, nor is the "
+        "time before PyTorch is imported."
     )
     if (delay_s := sample_delay_s(run)) is not None:
         lead += (f" Samples were {fmt.seconds(delay_s)} late (median): each call that releases the GIL, as those of "

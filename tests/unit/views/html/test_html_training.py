@@ -90,7 +90,8 @@ def test_what_failed_at_once_says_why(tmp_path: Path) -> None:
         parts = words_of(record_of(tmp_path / name, entry, {}))
         assert list(parts) == ["summary", "machine", "method", "unavailable"]
         assert "out of memory: asked for 64.0 GB" in parts["summary"]
-        assert parts["unavailable"] == f"{name.capitalize()} n/a (out of memory: asked for 64.0 GB)"
+        assert parts["unavailable"] == (
+            f"What the run lacks, and why {name.capitalize()} n/a (out of memory: asked for 64.0 GB)")
 
 
 def test_a_killed_training_shows_the_epochs_it_had_finished(tmp_path: Path) -> None:
