@@ -10,7 +10,7 @@ from matplotlib.lines import Line2D
 from charact.analysis.memory.by_input_size import SERIES, case_series
 from charact.analysis.memory.composition import memory_peaks
 from charact.record.reader import Run
-from charact.views.charts import FAINT, MIN_SIZES
+from charact.views.charts import FAINT, MIN_SIZES, SOLID
 from charact.views.papers._figure import (
     Drawing,
     NoData,
@@ -67,7 +67,8 @@ def _draw(runs: Sequence[Run], width_in: float) -> Drawing:
             ax.set(ylabel="", xlabel=AXES[position], ylim=(0, 1.05 * high_bytes or 1))
             ax.set_title(mode, loc="left", pad=3)
         label_axis(axes[line, 0].yaxis, "peak memory", "B", 0, high_bytes)
-    handles = [Line2D([], [], color=color, marker="o", label=name) for name, color in colors.items()]
+    style = SOLID if rows.groupby(SERIES, dropna=False)["input_size"].nunique().max() >= MIN_SIZES else "none"
+    handles = [Line2D([], [], color=color, marker="o", linestyle=style, label=name) for name, color in colors.items()]
     if rows["predicted_bytes"].notna().any():
         handles.append(Line2D([], [], color=FAINT, linestyle="--", label="estimated"))
     key_below(figure, handles, max(2, int(width_in)))

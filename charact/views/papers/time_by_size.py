@@ -11,7 +11,7 @@ from charact.analysis.memory.by_input_size import SERIES, case_series
 from charact.analysis.profile.breakdown import phase_breakdown
 from charact.analysis.profile.case_summary import case_summary
 from charact.record.reader import Run
-from charact.views.charts import INK, MIN_SIZES
+from charact.views.charts import INK, MIN_SIZES, SOLID
 from charact.views.papers._figure import (
     Drawing,
     NoData,
@@ -72,7 +72,8 @@ def _draw(runs: Sequence[Run], width_in: float) -> Drawing:
             ax.set_title(mode, loc="left", pad=3)
         named = f"{unique([model(str(key[0]), str(key[1]))])[0]}\n" if len(groups) > 1 else ""
         label_axis(axes[line, 0].yaxis, f"{named}time", "s", of_group["time_s"].min(), of_group["time_s"].max())
-    key_below(figure, [Line2D([], [], color=colors[name], marker="o", linewidth=1, label=name) for name in names],
+    style = SOLID if rows.groupby(SERIES, dropna=False)["input_size"].nunique().max() >= MIN_SIZES else "none"
+    key_below(figure, [Line2D([], [], color=colors[name], marker="o", linestyle=style, label=name) for name in names],
               min(len(names), max(3, int(width_in))))
     counted = times_a_case(timed(of_runs(runs, case_summary), runs)["num_iterations"], "timed iterations")
     caption = (

@@ -122,6 +122,7 @@ def test_two_sizes_are_not_connected(tmp_path: Path) -> None:
     for name in ("time-by-input-size", "memory-by-input-size"):
         figure = drawn(name, run)
         assert [line for ax in figure.axes for line in ax.lines] == []
+        assert {handle.get_linestyle() for handle in figure.legends[0].get_lines()} == {"None"}
         assert {round(x) for ax in figure.axes for x, _ in dots(ax)} in ({32, 224}, {32**2, 224**2})
 
 
