@@ -4,6 +4,8 @@ import re
 
 import pandas as pd
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from support.pages import Page
 
 from charact.views.charts import (
@@ -23,7 +25,7 @@ from charact.views.charts import (
     percent,
     stacked_bars,
 )
-from charact.views.html.drawing import box_chart, svg
+from charact.views.html.drawing import _short_path, box_chart, svg
 
 pytestmark = pytest.mark.drawn
 TIMES = pd.DataFrame([("first", "forward", 0.003), ("first", "backward", 0.001), ("x" * 150, "forward", 0.004)],
@@ -117,3 +119,22 @@ def test_boxes_name_each_text_and_color_once() -> None:
     assert drawn["texts"] == ["", "all", "layer", "Linear"]
     assert drawn["colors"] == ["", "#112233 #fefefe", "#EEEEEE #1e2832"]
     assert drawn["boxes"] == [["0 0 1000000 0 1 0", "1 250000 500000 1 2 3", "1 750000 250000 2 2 0"]]
+
+
+@given(steps=st.lists(st.tuples(st.integers(0, 9), st.integers(0, 99)), min_size=1, max_size=30))
+def test_a_shorter_path_encloses_the_same_area(steps: list[tuple[int, int]]) -> None:
+    points, at = [(0.0, 0.0)], 0.0
+    for width, height in steps:  # an area of steps, as that of a category over an iteration
+        points += [(at, float(height)), (at := at + width, float(height))]
+    points.append((at, 0.0))
+    path = "M " + " \nL ".join(f"{x:.6f} {y:.6f}" for x, y in points) + " \nz\n"
+    short = _short_path(path)
+    kept = [(float(x), float(y)) for x, y in re.findall(r"[ML](\S+)\s([^\sMLz]+)", short)]
+    assert len(kept) <= len(points)
+    assert short.endswith("z")
+    assert (kept[0], kept[-1]) == (points[0], points[-1])
+
+    def area(corners: list[tuple[float, float]]) -> float:
+        return sum(x * next_y - next_x * y for (x, y), (next_x, next_y) in zip(corners, corners[1:] + corners[:1],
+                                                                               strict=True)) / 2
+    assert area(kept) == pytest.approx(area(points))
