@@ -2,7 +2,7 @@
 
 import contextlib
 import os
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterable
 from time import perf_counter_ns, thread_time_ns
 from typing import Any
@@ -45,8 +45,8 @@ class ProgramEvents:
         """File and line of the first backward with `create_graph=True`."""
         self._rows: dict[str, list[tuple[Any, ...]]] = defaultdict(list)
         """Events by the kind of their note."""
-        self._numbers: Counter[str] = Counter()
-        """Numbers of all events so far."""
+        self._numbers: defaultdict[str, int] = defaultdict(int)
+        """Numbers of all events so far. A Counter has a frame in Python, which the program's compiler would count."""
         self._last_shapes: dict[int, list[Any]] = {}
         """Shapes of the inputs of each model's latest call."""
         self._frozen = FrozenModels()
