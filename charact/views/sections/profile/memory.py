@@ -164,21 +164,13 @@ def _tables(run: Run, *, is_memory_run: bool) -> list[Block]:
     """Return tables of growth, estimates, weights against intermediate results, needs, and peaks of phases."""
     growth = growth_by_input_size(run)
     several = growth[growth["num_sizes"] > 1]
-    shown = {
-        "Memory per pixel or token": tables.growth(several if len(several) else growth.iloc[:0]),
-        "Steps of the growth": tables.steps(memory_steps(run)),
-        "Estimate against measurement": tables.predictions(run),
-        "Weights against intermediate results": tables.weights(run) if is_memory_run else None,
-        "Allocated, reserved, and the process’s memory": tables.process(run) if is_memory_run else None,
-        "Memory that a device needs": tables.needs(run),
-    }
-    evidence = {"Memory per pixel or token", "Steps of the growth"} if not is_memory_run else set()
-    blocks = [Block(folded=True, table=each) if title in evidence else Block(title=title, table=each)
-              for title, each in shown.items() if each is not None and each.rows]
-    by_phase = memory_by_phase(run)
-    caption = "Memory by category at the peak of each phase"
-    each = Block(folded=True, table=tables.by_phase(by_phase, caption))
-    return [*blocks, *([each] if len(by_phase) else [])]
+    evidence = [
+        tables.growth(several if len(several) else growth.iloc[:0]), tables.steps(memory_steps(run)),
+        tables.predictions(run), *([tables.weights(run), tables.process(run)] if is_memory_run else []),
+        tables.needs(run),
+        tables.by_phase(memory_by_phase(run), "Memory by category at the peak of each phase"),
+    ]  # fmt: skip
+    return [Block(folded=True, table=each) for each in evidence if each is not None and each.rows]
 
 
 def _ran_out(run: Run) -> list[Block]:
