@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from charact.analysis.profile.case_summary import MIN_SPREAD_ITERATIONS
 from charact.record.schema import PHASES
 from charact.views.charts import (
     DOTTED,
@@ -28,11 +29,12 @@ from charact.views.tables import palette
 NUM_COLUMNS = 160
 """Maximum number of columns of a series: a column of many iterations shows their mean."""
 _HEIGHT_PX = 250
+_NUM_MARKED = 30
+"""Maximum number of iterations that have a dot of their own in a distribution."""
 _OVER = 1.15
 """End of the axis of times over the longest typical iteration."""
 _MOST_OVER = 2.5
 """End of that axis over the median, at most: longer iterations are marked at the edge."""
-_QUANTILES = {"median": 0.5, "95 %": 0.95}
 
 
 def series(title: str, rows: pd.DataFrame) -> Chart:
@@ -93,26 +95,30 @@ def _text(row: Any, phases: list[str]) -> str:
 
 
 def distribution(title: str, walls_s: "pd.Series[float]") -> Chart:
-    """Return the share of iterations that took at most a time, with the median and the 95th percentile."""
+    """Return the share of iterations that took at most a time, with the median and the 95th percentile.
+
+    Times of more than 2.5 medians are beyond the axis, whose label has their number.
+    """
     times = np.sort(walls_s.to_numpy(dtype="float64"))
-    shares = np.arange(1, len(times) + 1) / len(times)
-    step = -(-len(times) // NUM_COLUMNS)
-    kept = sorted({*range(0, len(times), step), len(times) - 1})
-    texts = [f"{fmt.share(shares[at])} of iterations took at most {fmt.seconds(times[at])}" for at in kept]
-    end = times[-1] if times[-1] <= _MOST_OVER * np.median(times) else _MOST_OVER * float(np.median(times))
-    margin = 0.08 * float(end - times[0]) or 0.02 * float(end) or 1.0
-    inside = [at for at in kept if times[at] <= end]
-    marks: list[Mark] = [Curve(times[inside], shares[inside], steps="post", marker="o" if len(inside) <= 30 else "",
-                               size=3.5, texts=texts[: len(inside)])]
-    for name, share in _QUANTILES.items():
-        value = float(np.quantile(times, share))
-        if value <= end and (share == _QUANTILES["median"] or len(times) >= 20):
-            marks += [Rule(value, FAINT, DOTTED, axis="x"),
-                      Note(value, 0.02 if share == _QUANTILES["median"] else 0.12, f"{name} {fmt.seconds(value)}",
-                           "left", color=FAINT, offset=(4, 0), boxed=True)]
-    beyond = int((times > end).sum())
-    label = f"time of an iteration{f', {beyond} longer ones not shown' if beyond else ''}"
-    return Chart(title, Axis(label, "s", max(0.0, times[0] - margin), end + margin),
+    median = float(np.median(times))
+    end = min(float(times[-1]), _MOST_OVER * median)
+    positions = [*range(0, len(times) - 1, -(-len(times) // NUM_COLUMNS)), len(times) - 1]
+    points = [(times[at], (at + 1) / len(times)) for at in positions if times[at] <= end]
+    texts = [f"{fmt.share(share)} of iterations took at most {fmt.seconds(time_s)}" for time_s, share in points]
+    marks: list[Mark] = [Curve([time_s for time_s, _ in points], [share for _, share in points], steps="post",
+                               marker="o" if len(points) <= _NUM_MARKED else "", size=3.5, texts=texts)]
+    quantiles = {"median": (median, 0.02)}
+    if len(times) >= MIN_SPREAD_ITERATIONS:
+        quantiles["95 %"] = (float(np.quantile(times, 0.95)), 0.12)
+    for name, (time_s, height) in quantiles.items():
+        if time_s <= end:
+            marks += [Rule(time_s, FAINT, DOTTED, axis="x"),
+                      Note(time_s, height, f"{name} {fmt.seconds(time_s)}", "left", color=FAINT, offset=(4, 0),
+                           boxed=True)]
+    num_beyond = int((times > end).sum())
+    label = f"time of an iteration{f', {num_beyond} longer ones not shown' if num_beyond else ''}"
+    margin = 0.08 * (end - float(times[0])) or 0.02 * end or 1.0
+    return Chart(title, Axis(label, "s", max(0.0, float(times[0]) - margin), end + margin),
                  Axis("share of iterations", None, 0, 1.03, text=percent), marks, _HEIGHT_PX, 380)
 
 
