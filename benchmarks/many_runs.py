@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 
 from charact.record.in_progress import CHECKSUM, TABLE_CHECKSUMS
 
-RECORD = Path(__file__).parent.parent / "reports" / "epyc-2-cores" / "run"
+RECORD = Path(__file__).parent.parent / "reports" / "xeon-2-cores" / "run"
 SHAPES = ("repeats", "sweep")
 _SPREAD_FRAC = 0.05
 

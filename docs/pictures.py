@@ -18,7 +18,6 @@ from playwright.sync_api import Page, sync_playwright
 HERE = Path(__file__).parent
 PICTURES = HERE / "pictures"
 CHARACT = [sys.executable, "-m", "charact"]
-_COLORS = 192  # of a picture; a third of the size of all colors
 _FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
 
 
@@ -94,10 +93,10 @@ def the_run(folder: Path) -> Path:
 
 
 def save(png: bytes, name: str) -> None:
-    """Write a picture with fewer colors, which makes its file small."""
+    """Write a picture in full color."""
     PICTURES.mkdir(exist_ok=True)
     path = PICTURES / f"{name}.png"
-    Image.open(BytesIO(png)).convert("RGB").quantize(_COLORS, dither=Image.Dither.NONE).save(path, optimize=True)
+    Image.open(BytesIO(png)).convert("RGB").save(path, optimize=True)
     print(f"{path}: {path.stat().st_size / 1024:.0f} KiB")
 
 

@@ -1,7 +1,8 @@
 """Makes the gallery of this machine, and the page that links all galleries: `make gallery MACHINE=name [DATA_DIR=…]`.
 
-It runs `charact study all --quick` and the commands of the documents' pictures. It writes their reports and the record
-of the demonstration to `reports/<machine>/`, and `gallery.json`, which lists them with their commands.
+It runs `charact study all --quick` and the commands of the documents' pictures. It writes their reports, a picture of
+the top of each, and the record of the demonstration to `reports/<machine>/`, and `gallery.json`, which lists them with
+their commands. It needs Chromium.
 `reports/index.html` is made from the `gallery.json` of every machine; `python reports/make_gallery.py --index` writes
 only that page. The runs need idle cores and are temporary, except that of the demonstration.
 """
@@ -74,6 +75,7 @@ def make(machine: str, data_dir: Path | None) -> None:
             entries.append({"file": item.file, "title": item.title, "seconds": round(time.monotonic() - begun_s),
                             "commands": [command.replace(" --out profile", "") for command in item.commands]})
         _keep_record(Path(temporary), folder)
+    take_pictures(folder)
     (folder / LIST).write_text(json.dumps(_facts(folder / RECORD) | {"reports": entries}, indent=1) + "\n",
                                encoding="utf-8")
     write_index()
@@ -107,6 +109,20 @@ def _keep_record(out: Path, folder: Path) -> None:
         shutil.copyfile(path, folder / RECORD / path.name)
 
 
+def take_pictures(folder: Path) -> None:
+    """Write the top of each report of a folder as `<report>.png`."""
+    from playwright.sync_api import sync_playwright
+
+    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=flags)
+        page = browser.new_page(viewport={"width": 1180, "height": 860}, color_scheme="light")
+        for report in sorted(folder.glob("*.html")):
+            page.goto(report.resolve().as_uri())
+            page.screenshot(path=report.with_suffix(".png"))
+        browser.close()
+
+
 def _facts(run: Path) -> dict[str, Any]:
     """Return the machine, the versions and the day of a record."""
     manifest = json.loads((run / "run.json").read_text(encoding="utf-8"))
@@ -138,6 +154,8 @@ def problems() -> list[str]:
         found += [f"reports/{machine}/{name} is missing: {renew}" for name in sorted(names - files)
                   if name.endswith(".html")]
         found += [f"reports/{machine}/{name} is not in {LIST}: {renew}, or remove it" for name in sorted(files - names)]
+        found += [f"reports/{machine}/{name} has no picture: {renew}" for name in sorted(files & names)
+                  if not (HERE / machine / name).with_suffix(".png").is_file()]
         found += [f"reports/{INDEX} has no link to {machine}/{name}: python reports/make_gallery.py --index"
                   for name in sorted(names) if f"{machine}/{name}" not in linked]
     if index and index != index_page(galleries()):
@@ -155,7 +173,9 @@ _PAGE = """<!doctype html>
 <style>
 body { max-width: 960px; margin: 32px auto; padding: 0 16px; font: 16px/1.5 system-ui, sans-serif; }
 h2 { margin-top: 40px; }
-li { margin: 12px 0; }
+ul { display: grid; grid-template-columns: repeat(auto-fit, minmax(280px, 1fr)); gap: 24px; }
+ul { padding: 0; list-style: none; }
+img { display: block; width: 100%; height: auto; margin-bottom: 6px; border: 1px solid #8884; border-radius: 8px; }
 pre { margin: 4px 0; white-space: pre-wrap; font-size: 13px; }
 small { opacity: 0.8; }
 </style>
@@ -168,7 +188,9 @@ small { opacity: 0.8; }
 <p>{{ listed.machine }}; charact {{ listed.charact }}, torch {{ listed.torch }}, {{ listed.day }}.</p>
 <ul>
 {% for entry in listed.reports %}
-<li><a href="{{ name }}/{{ entry.file }}">{{ entry.title }}</a>
+{% set picture = entry.file | replace(".html", ".png") %}
+<li><a href="{{ name }}/{{ entry.file }}">
+<img src="{{ name }}/{{ picture }}" alt="" width="1180" height="860" loading="lazy">{{ entry.title }}</a>
 {% if entry.seconds %}<small>({{ entry.seconds }} s)</small>{% endif %}
 
 {% for command in entry.commands %}
@@ -202,14 +224,14 @@ def write_index() -> None:
 def main() -> None:
     """Make the gallery of a machine, or the page alone."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("machine", nargs="?", help="name of the folder, such as epyc-2-cores")
+    parser.add_argument("machine", nargs="?", help="name of the folder, such as xeon-2-cores")
     parser.add_argument("--data-dir", type=Path, help="directory of real data sets, for the studies")
     parser.add_argument("--index", action="store_true", help="only write the page")
     options = parser.parse_args()
     if options.index:
         write_index()
     elif options.machine is None or not re.fullmatch(r"[a-z0-9][a-z0-9-]*", options.machine):
-        parser.error("name the machine in lower case, as in make gallery MACHINE=epyc-2-cores")
+        parser.error("name the machine in lower case, as in make gallery MACHINE=xeon-2-cores")
     else:
         make(options.machine, options.data_dir)
 

@@ -418,3 +418,15 @@ def test_the_first_link_skips_the_navigation(page: Page, address: str) -> None:
     assert page.evaluate("() => document.activeElement.textContent") == "Skip to the content"
     page.keyboard.press("Enter")
     assert page.evaluate("() => document.activeElement.id") == "content"
+
+
+def test_a_point_shows_its_value_in_the_drawing_for_phones(page: Page, address: str) -> None:
+    page.set_viewport_size({"width": 390, "height": 800})
+    page.goto(address)
+    figure = page.locator("#r1-phases .ch-figure").first
+    texts = figure.evaluate("figure => [...figure.querySelectorAll('.ch-large title')].map(title => title.textContent)")
+    rectangles = figure.locator(".ch-small rect[fill-opacity]")
+    assert rectangles.count() == len(texts) - 1  # the first is the title of the figure
+    rectangles.nth(1).scroll_into_view_if_needed()
+    rectangles.nth(1).hover(force=True)
+    assert page.locator(".ch-tip").text_content() == texts[2]

@@ -8,7 +8,7 @@ from charact.views.html.report import sections
 
 HOSTILE = """<script>alert('x"&y')</script>$\\frac{1}{2}$"""
 """Text that would be obeyed if it were not escaped."""
-VOID = {"meta", "link", "rect", "br", "path", "use", "input"}
+VOID = {"img", "meta", "link", "rect", "br", "path", "use", "input"}
 
 
 class Page(HTMLParser):

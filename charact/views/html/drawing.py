@@ -97,7 +97,8 @@ def svg(chart: Chart) -> Markup:
             ax.legend(handles=[_sample(mark) for mark in chart.key], loc="lower right", bbox_to_anchor=(1, 1), ncols=3,
                       frameon=False, fontsize=11, borderaxespad=0, handlelength=2)
         figure.savefig(text, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
-        hover = "".join(_hover(ax, chart.height_px, tip) for tip in tips)
+        has_texts = chart.width_px != _PHONE_PX  # a script takes those of the other drawing
+        hover = "".join(_hover(ax, chart.height_px, tip, has_texts=has_texts) for tip in tips)
     drawn_svg = text.getvalue()
     body = drawn_svg[drawn_svg.index(">", drawn_svg.index("<svg")) + 1 :].removesuffix("</svg>\n")
     body = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>", "", body, flags=re.DOTALL)
@@ -239,14 +240,15 @@ def _sample(mark: Curve | Area) -> Line2D | Patch:
                   markersize=mark.size, label=mark.label)
 
 
-def _hover(ax: Axes, height_px: float, tip: Tip) -> str:
-    """Return an invisible rectangle with the text that the page shows while the pointer is on it."""
+def _hover(ax: Axes, height_px: float, tip: Tip, *, has_texts: bool) -> str:
+    """Return an invisible rectangle, with the text that the page shows while the pointer is on it."""
     left, right, bottom, top, text = tip
     ends = ax.get_ylim()
     corners = ax.transData.transform([(left, max(bottom, min(ends))), (right, min(top, max(ends)))])
     (x, to_x), (y, to_y) = sorted(corners[:, 0]), sorted(height_px - corners[:, 1])
     grow = _POINTER_PX / 2 if left == right else 0
-    return (f'<g><title>{escape(text)}</title><rect x="{x - grow:.1f}" y="{y - grow:.1f}" fill-opacity="0" '
+    title = f"<title>{escape(text)}</title>" if has_texts else ""
+    return (f'<g>{title}<rect x="{x - grow:.1f}" y="{y - grow:.1f}" fill-opacity="0" '
             f'width="{to_x - x + 2 * grow:.1f}" height="{to_y - y + 2 * grow:.1f}"/></g>')
 
 

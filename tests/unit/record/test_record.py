@@ -37,7 +37,7 @@ from charact.record.writer import RunWriter
 
 # A file may come from anywhere: the same directory is used for every example.
 MANY = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-REAL_RECORD = Path(__file__).parents[3] / "reports" / "epyc-2-cores" / "run"
+REAL_RECORD = Path(__file__).parents[3] / "reports" / "xeon-2-cores" / "run"
 HTML = "<script>alert('x')</script>&amp;\"'"
 TEXTS = st.one_of(st.just(HTML), st.text(st.characters(exclude_categories=["Cs"]), max_size=20))
 # An integer column with nulls is one of floats in pandas: whole up to 53 bits.

@@ -13,9 +13,17 @@
     tip.style.top = `${Math.max(4, above ? y - tip.offsetHeight - 10 : y + 18)}px`;
   }
 
+  // A figure is drawn for two widths, with the same texts in the same order: only the large drawing has them.
+  function inLargeDrawing(part) {
+    const small = part.closest?.(".ch-small");
+    if (!small) return part;
+    const invisible = "rect[fill-opacity]", number = [...small.querySelectorAll(invisible)].indexOf(part);
+    return number < 0 ? part : [...small.previousElementSibling.querySelectorAll(invisible)][number] ?? part;
+  }
+
   // The text becomes an attribute, since the browser shows a <title> late, and would show it a second time.
   function textOf(target) {
-    for (let node = target; node && node.localName !== "svg"; node = node.parentNode) {
+    for (let node = inLargeDrawing(target); node && node.localName !== "svg"; node = node.parentNode) {
       const title = node.querySelector?.(":scope > title");
       if (title) {
         node.dataset.tip = title.textContent;
