@@ -1,13 +1,15 @@
 """Published numbers of the studies, and the trainings that are compared with them."""
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, cast
 
 import pandas as pd
 
 from charact.analysis.training.stages import rate_intervals, training_summary
 from charact.record.published import published_table, reference_names
 from charact.record.reader import Run
+from charact.studies.claims import Claim, Value
 from charact.views.tables import format as fmt
 
 _COLUMNS = ["workload", "data", "mode", "num_epochs", "total_s", "accuracy", "set"]
@@ -15,6 +17,66 @@ _COLUMNS = ["workload", "data", "mode", "num_epochs", "total_s", "accuracy", "se
 NUM_SAMPLES = {"cifar10": 50_000, "mnist": 60_000, "kmnist": 60_000, "fashion_mnist": 60_000}
 """Number of training samples of each data set of a published training."""
 INTERVAL_MEANING = "of the time here: from the scatter of the batches that were run"
+
+_DEEP500, _AALTO, _NORTHEASTERN = "charact study deep500", "charact study aalto", "charact study northeastern"
+_DLBRICKS = "charact study dlbricks"
+
+CLAIMS: dict[str, tuple[Claim, ...]] = {
+    "deep500": (
+        Claim("area", "Memory grows linearly with the image area.", "above", "R² of a line, smallest of the workloads",
+              "figure of memory against the picture area", _DEEP500, bound=0.99),
+        Claim("length", "Memory grows linearly with the sequence length.", "above",
+              "R² of a line, smallest of the workloads", "figure of memory against the sequence length", _DEEP500,
+              bound=0.99),
+        Claim("training", "Training needs more memory than inference.", "above",
+              "peak of training / peak of inference, smallest of all sizes", "figures of the ratio", _DEEP500)),
+    "aalto": (
+        Claim("training", "Model B takes longer to train than Model A.", "above",
+              "total execution time of B / A, MNIST", "table of total execution times", _AALTO),
+        Claim("data", "MNIST and Fashion-MNIST take the same time.", "published",
+              "total execution time of Fashion-MNIST / MNIST, Model A", "table of total execution times", _AALTO),
+        Claim("inference", "Model B takes longer to infer than Model A.", "above", "total inference time of B / A",
+              "table of total inference times", _AALTO)),
+    "northeastern": (
+        Claim("networks", "GoogLeNet takes longer to train than ResNet-18.", "above",
+              "training time of GoogLeNet / ResNet-18, MNIST", "table of training times on the P100", _NORTHEASTERN),
+        Claim("gain", "The smaller task, ResNet-18, gains less than GoogLeNet.", "below",
+              "speedup over the K80 of ResNet-18 / GoogLeNet, MNIST", "table of speedups of the P100",
+              _NORTHEASTERN)),
+    "dlbricks": (
+        Claim("unique", "Few of a model's layers are unique.", "published", "unique / all bricks, G = 1",
+              "ICPE 2020: 1,529 of 10,815 layers", _DLBRICKS, 1529 / 10815),
+        Claim("accuracy", "Bricks predict the latency of models.", "published",
+              "constructed / measured latency, geometric mean, G = 1", "ICPE 2020: c5.2xlarge", _DLBRICKS, 0.918),
+        Claim("speedup", "Bricks take less time than models.", "published", "each model / each brick once, G = 1",
+              "ICPE 2020: the largest of four machines", _DLBRICKS, 4.4),
+        Claim("falling", "The speedup falls as G grows.", "below", "slope of the speedup per layer of G",
+              "ICPE 2020: figure of the speedup", _DLBRICKS, bound=0.0))}
+"""Claims by study, in the order of the publication. Published ratios of times come from the tables of times."""
+
+
+def claims_of(study: str, published: Mapping[str, float] | None = None) -> list[Claim]:
+    """Return the claims of a study, with published values that are computed from its tables."""
+    values = published or {}
+    return [replace(claim, published=values.get(claim.name, claim.published)) for claim in CLAIMS[study]]
+
+
+def ratio_of_trainings(rows: pd.DataFrame, over: tuple[str, str], under: tuple[str, str],
+                       column: str = "modelled_s") -> Value:
+    """Return the ratio of two times in rows of `trainings`; over and under are pairs of workload and data.
+
+    Half of its 95 % interval, as a share, is the root of the sum of the squares of both times' halves. There is no
+    ratio if one run stands for both times.
+    """
+    times = rows.set_index(["workload", "data"])
+    first, second = (cast("pd.Series[Any]", times.loc[key]) for key in (over, under))
+    if pd.isna(first[column]) or pd.isna(second[column]):
+        return Value()
+    if over[0] == under[0] and "one run for" in str(first["source"]):
+        return Value(reason="one training on synthetic data stands for both: add --data-dir")
+    ratio = float(first[column] / second[column])
+    half_frac = float((first["interval_frac"] ** 2 + second["interval_frac"] ** 2) ** 0.5)
+    return Value(ratio) if pd.isna(half_frac) else Value(ratio, ratio * (1 - half_frac), ratio * (1 + half_frac))
 
 
 def published_cases(names: Sequence[str]) -> pd.DataFrame:

@@ -114,6 +114,21 @@ def growth_by_input_size(run: Run) -> pd.DataFrame:
     return growth
 
 
+def line_fits(run: Run) -> pd.DataFrame:
+    """Return how well a line fits the peaks of each series with at least three sizes.
+
+    Columns: the series; position; method; num_sizes; r_squared, the coefficient of determination of the least-squares
+    line of the peak against the position (pixels or tokens). Series whose peaks are all equal are left out.
+    """
+    rows: list[dict[str, Any]] = []
+    peaks, keys = _peaks(run), [*SERIES, "position", "method"]
+    for key, group in peaks.groupby(keys, sort=False):
+        if len(group) >= 3 and group["bytes"].nunique() > 1:
+            r = np.corrcoef(group["num_positions"].astype(float), group["bytes"].astype(float))[0, 1]
+            rows.append(dict(zip(keys, key, strict=True)) | {"num_sizes": len(group), "r_squared": float(r) ** 2})
+    return pd.DataFrame(rows, columns=[*keys, "num_sizes", "r_squared"])
+
+
 def _shape(positions: list[float], peaks: list[float]) -> dict[str, Any]:
     line = fitted_line(positions, peaks)
     if line is None:

@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from statistics import geometric_mean
+from typing import cast
 
 import pandas as pd
 
@@ -11,7 +13,16 @@ from charact.analysis.operations.timings import operation_times
 from charact.analysis.profile.case_summary import case_summary
 from charact.analysis.training.stages import inference_summary, rate_intervals
 from charact.record.reader import Run
-from charact.studies.published import INTERVAL_MEANING, NUM_SAMPLES, interval_text, published_cases, trainings
+from charact.studies.claims import Value, claims_block
+from charact.studies.published import (
+    INTERVAL_MEANING,
+    NUM_SAMPLES,
+    claims_of,
+    interval_text,
+    published_cases,
+    ratio_of_trainings,
+    trainings,
+)
 from charact.studies.study import Study
 from charact.views.document import Block, Body
 from charact.views.figures.bars import bars_by_name
@@ -28,7 +39,8 @@ _SECONDS_PER_HOUR = 3600
 
 def chapter(runs: Sequence[Run]) -> Body:
     """Build the chapter in the order of the study."""
-    return Body(blocks=[*_training(runs), *_inference(runs), *_rates(runs), *_memory(runs), *_operations(runs)])
+    return Body(blocks=[_claims(runs), *_training(runs), *_inference(runs), *_rates(runs), *_memory(runs),
+                        *_operations(runs)])
 
 
 def _published(mode: str, *keys: str) -> tuple[pd.DataFrame, list[Column]]:
@@ -67,22 +79,46 @@ def _training(runs: Sequence[Run]) -> list[Block]:
             *([Block(figures=figures)] if figures else [])]
 
 
+def _claims(runs: Sequence[Run]) -> Block:
+    """Return the claims' table; published ratios are geometric means over the setups."""
+    rows, columns = _published("train", "workload", "data", "num_epochs")
+    ours = trainings(runs, rows.assign(num_samples=rows["data"].map(NUM_SAMPLES)))
+    setups = [column.name for column in columns]
+    times = rows.set_index(["workload", "data"])[setups]
+    predicted = _predicted(runs).set_index("workload")
+    a, b = (cast("pd.Series[float]", predicted.loc[name]) for name in ("model_a", "model_b"))
+    of_a, of_fashion, of_b = (cast("pd.Series[float]", times.loc[key]) for key in (
+        ("model_a", "mnist"), ("model_a", "fashion_mnist"), ("model_b", "mnist")))
+    ratios = {"training": of_b / of_a, "data": of_fashion / of_a, "inference": b[setups] / a[setups]}
+    published = {name: geometric_mean(ratio.astype(float).dropna()) for name, ratio in ratios.items()}
+    inference = float(b["modelled_s"]) / float(a["modelled_s"])
+    return claims_block(claims_of("aalto", published), {
+        "training": ratio_of_trainings(ours, ("model_b", "mnist"), ("model_a", "mnist")),
+        "data": ratio_of_trainings(ours, ("model_a", "fashion_mnist"), ("model_a", "mnist")),
+        "inference": Value() if fmt.absent(inference) else Value(inference)})
+
+
 def _not_run(row: object) -> str:
     return "not run"
 
 
-def _inference(runs: Sequence[Run]) -> list[Block]:
+def _predicted(runs: Sequence[Run]) -> pd.DataFrame:
+    """Return the published and the modelled total inference time of each workload."""
     frames = []
     for run in runs:
         found = inference_summary(run).merge(run.cases[["case", "workload"]], on="case")
         frames.append(found.assign(interval_frac=found["case"].map(rate_intervals(run, "prediction")).astype(float)))
     frames = [frame for frame in frames if len(frame)]
-    rows, columns = _published("infer", "workload")
+    rows, _ = _published("infer", "workload")
     ours = pd.concat(frames) if frames else pd.DataFrame(
         columns=["workload", "total_cold_s", "total_warm_s", "load_warm_s", "samples_per_s", "interval_frac"])
     shown = rows.merge(ours.drop(columns=["data"], errors="ignore"), on="workload", how="left")
     predicted_s = _NUM_PREDICTED / shown["samples_per_s"].astype(float)
-    shown = shown.assign(modelled_s=shown["load_warm_s"].astype(float) + predicted_s)
+    return shown.assign(modelled_s=shown["load_warm_s"].astype(float) + predicted_s)
+
+
+def _inference(runs: Sequence[Run]) -> list[Block]:
+    shown, (_, columns) = _predicted(runs), _published("infer", "workload")
     shown["modelled_interval"] = pd.Series([
         interval_text(row.modelled_s, row.interval_frac, row.load_warm_s) for row in fmt.rows(shown)],
         shown.index, dtype="object")

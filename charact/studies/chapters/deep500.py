@@ -7,10 +7,13 @@ from typing import Any
 import pandas as pd
 
 from charact.analysis.efficiency.counters import counter_sources, counter_values, missing_counters
+from charact.analysis.memory.by_input_size import line_fits, training_to_inference
 from charact.analysis.memory.composition import is_memory_run, memory_composition
 from charact.analysis.profile import breakdown
 from charact.analysis.profile.case_summary import case_summary
 from charact.record.reader import Run
+from charact.studies.claims import Value, claims_block
+from charact.studies.published import claims_of
 from charact.studies.study import Study
 from charact.views.charts import stacked_bars
 from charact.views.document import Block, Body
@@ -35,8 +38,21 @@ def chapter(runs: Sequence[Run]) -> Body:
     """Build the chapter in the order of the study."""
     profiles = [run for run in runs if not is_memory_run(run)]
     memory = [run for run in runs if is_memory_run(run)]
-    return Body(blocks=[*_operator_types(profiles), *_phases(profiles), *_composition(profiles), *_by_size(memory),
-                        *_counters(profiles), Block(title="Published values", points=list(_PUBLISHED))])
+    return Body(blocks=[_claims(memory), *_operator_types(profiles), *_phases(profiles), *_composition(profiles),
+                        *_by_size(memory), *_counters(profiles),
+                        Block(title="Published values", points=list(_PUBLISHED))])
+
+
+def _claims(runs: Sequence[Run]) -> Block:
+    """Return the claims' table from the runs of memory."""
+    squares = [row for run in runs for row in fmt.rows(line_fits(run))]
+    ratios = [ratio for run in runs for ratio in training_to_inference(run)["ratio"].dropna()]
+    values = {"training": Value(min(ratios))} if ratios else {}
+    for name, position in (("area", "pixel"), ("length", "token")):
+        of_position = [row.r_squared for row in squares if row.position == position]
+        if of_position:
+            values[name] = Value(min(of_position))
+    return claims_block(claims_of("deep500"), values)
 
 
 _PUBLISHED = (

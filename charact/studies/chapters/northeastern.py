@@ -1,13 +1,22 @@
 """Northeastern's comparison: time, accuracy and speedup of two networks on three data sets against two GPUs."""
 
 from collections.abc import Sequence
+from typing import Any, cast
 
 import pandas as pd
 
 from charact.analysis.training.stages import learning_curves, training_summary
 from charact.core.units import digits
 from charact.record.reader import Run
-from charact.studies.published import INTERVAL_MEANING, NUM_SAMPLES, published_cases, trainings
+from charact.studies.claims import Value, claims_block
+from charact.studies.published import (
+    INTERVAL_MEANING,
+    NUM_SAMPLES,
+    claims_of,
+    published_cases,
+    ratio_of_trainings,
+    trainings,
+)
 from charact.studies.study import Study
 from charact.views.document import Block, Body
 from charact.views.figures.bars import bars_by_name
@@ -30,7 +39,19 @@ def chapter(runs: Sequence[Run]) -> Body:
                        over_k80=rows["total_s_k80"] / rows["modelled_s"],
                        over_p100=rows["total_s_p100"] / rows["modelled_s"],
                        name=rows["workload"] + ", " + rows["data"])
-    return Body(blocks=[*_times(rows), _speedups(rows), _accuracy(rows), *_curves(runs)])
+    return Body(blocks=[_claims(rows), *_times(rows), _speedups(rows), _accuracy(rows), *_curves(runs)])
+
+
+def _claims(rows: pd.DataFrame) -> Block:
+    of_mnist = rows[rows["data"] == "mnist"].set_index("workload")
+    google, resnet = (cast("pd.Series[Any]", of_mnist.loc[name]) for name in ("googlenet", "resnet18"))
+    published = {"networks": google["total_s_p100"] / resnet["total_s_p100"],
+                 "gain": resnet["p100_over_k80"] / google["p100_over_k80"]}
+    networks = ratio_of_trainings(rows, ("googlenet", "mnist"), ("resnet18", "mnist"))
+    factor = resnet["total_s_k80"] / google["total_s_k80"]  # from the ratio of times to the ratio of speedups
+    scaled = [None if value is None else value * factor for value in (networks.value, networks.low, networks.high)]
+    gain = Value(scaled[0], scaled[1], scaled[2])
+    return claims_block(claims_of("northeastern", published), {"networks": networks, "gain": gain})
 
 
 _NAMES = [Column("workload", "Workload"), Column("data", "Data")]

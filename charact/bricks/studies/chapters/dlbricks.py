@@ -4,11 +4,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from charact.bricks.analysis.tables import latency_errors, model_reuse, normalized_latency, record_pieces, time_saved
 from charact.bricks.views.sections import constructed
 from charact.record.reader import Run
+from charact.studies.claims import Value, claims_block
+from charact.studies.published import claims_of
 from charact.studies.study import Study
 from charact.views.document import Block, Body
 from charact.views.figures.bars import bars_by_name
@@ -30,9 +33,22 @@ def chapter(runs: Sequence[Run]) -> Body:
                           rows.assign(unique_percent=100 * rows["unique_frac"]), "unique_percent", "%", "unique share",
                           lambda row: palette.CASES[row.name != _PUBLISHED])
     # The table is a block of its own: below a figure it would be folded, and the published values with it.
-    blocks = [Block(title="Unique bricks, accuracy and speedup against G", table=_against_g(rows), note=_NOTE),
+    blocks = [_claims(rows.iloc[1:]),
+              Block(title="Unique bricks, accuracy and speedup against G", table=_against_g(rows), note=_NOTE),
               Block(figures=[figure])]
     return Body(blocks=[*blocks, *(block for run in built[:1] for block in _models(run))])
+
+
+def _claims(rows: pd.DataFrame) -> Block:
+    """Return the claims' table from the rows of constructions."""
+    first = rows[rows["g"] == 1].head(1)
+    columns = {"unique": "unique_frac", "accuracy": "geometric_mean", "speedup": "speedup"}
+    values = {name: Value(float(first[column].iloc[0])) for name, column in columns.items()
+              if len(first) and first[column].notna().all()}
+    timed = rows.dropna(subset=["speedup"])
+    if timed["g"].nunique() > 1:
+        values["falling"] = Value(float(np.polyfit(timed["g"].astype(float), timed["speedup"], 1)[0]))
+    return claims_block(claims_of("dlbricks"), values)
 
 
 def _models(run: Run) -> list[Block]:
