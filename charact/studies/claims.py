@@ -91,7 +91,7 @@ def claims_block(claims: Sequence[Claim], values: Mapping[str, Value]) -> Block:
         Column("here", "Here", fmt.number, "", why),
         Column("interval", "95 % interval", None, "from the scatter of the batches that were run",
                lambda row: why(row) if fmt.absent(row.here) else "none for this measure", unbroken=True),
-        Column("verdict", "Verdict", None, "", wide=True),
+        Column("verdict", "Verdict"),
         Column("deviation_frac", "Deviation", fmt.share, "here / published − 1", why),
         Column("source", "Published in", None, "", wide=True)]), note=_RULE)
 
