@@ -33,7 +33,7 @@ def _html(run: Run) -> Body:
         else:
             block = _block(entry.case, timeline, medians.get(entry.case))
             trace = run.trace(entry.case)
-            where = "" if trace is None else f"The trace `{trace.relative_to(run.path.parent)}` opens in Perfetto, too."
+            where = "" if trace is None else f"`{trace.relative_to(run.path)}` of the run opens in Perfetto."
             blocks.append(replace(block, note=f"{block.note} {where}".strip()))
     return Body(lead=_LEAD, blocks=[*blocks, *([Block(title="Not shown", missing=missing)] if missing else [])])
 
