@@ -47,7 +47,7 @@ class Value(NamedTuple):
 
 
 def verdict(claim: Claim, here: Value) -> str:
-    """Return agrees, does not agree, or n/a with the reason."""
+    """Return agrees, does not agree, or n/a with the reason; a statement with a number agrees in direction."""
     if here.value is None or pd.isna(here.value):
         return fmt.missing(here.reason or f"not run: {claim.command}")
     low = here.value if here.low is None else here.low
@@ -62,8 +62,9 @@ def verdict(claim: Claim, here: Value) -> str:
         return "agrees" if agrees else "does not agree"
     if low < claim.bound < high:
         return fmt.missing(f"the interval includes {digits(claim.bound)}")
-    agrees = low > claim.bound if claim.test == "above" else high < claim.bound
-    return "agrees" if agrees else "does not agree"
+    if not (low > claim.bound if claim.test == "above" else high < claim.bound):
+        return "does not agree"
+    return "agrees" if claim.published is None else "agrees in direction"
 
 
 def claims_block(claims: Sequence[Claim], values: Mapping[str, Value]) -> Block:
@@ -98,4 +99,5 @@ def claims_block(claims: Sequence[Claim], values: Mapping[str, Value]) -> Block:
 
 _RULE = ("A published number agrees if the 95 % interval here includes it; without an interval, if the deviation is at "
          f"most {100 * TOLERANCE_FRAC:.0f} %. A statement agrees if the value and its interval are on the stated side "
-         "of its bound: 1 for ratios, 0.99 for R², 0 for slopes.")
+         "of its bound: 1 for ratios, 0.99 for R², 0 for slopes. If a number was published, too, the statement agrees "
+         "in direction only.")

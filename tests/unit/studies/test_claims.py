@@ -27,10 +27,10 @@ CLAIM = Claim("speed", "It is faster.", "published", "ratio", "table 1", "charac
     ({"published": None}, Value(2.0), "n/a (no published number)"),
     ({}, Value(), "n/a (not run: charact study aalto)"),
     ({}, Value(reason="one run stands for both"), "n/a (one run stands for both)"),
-    ({"test": "above"}, Value(1.2, 1.1, 1.3), "agrees"),
+    ({"test": "above"}, Value(1.2, 1.1, 1.3), "agrees in direction"),
     ({"test": "above"}, Value(0.9, 0.8, 0.95), "does not agree"),
     ({"test": "above"}, Value(1.1, 0.9, 1.3), "n/a (the interval includes 1.00)"),
-    ({"test": "below", "bound": 0.0}, Value(-0.1), "agrees"),
+    ({"test": "below", "bound": 0.0, "published": None}, Value(-0.1), "agrees"),
     ({"test": "below", "bound": 0.0}, Value(0.1), "does not agree"),
 ])
 def test_a_claim_agrees_by_its_interval_or_its_deviation(changes: dict[str, object], here: Value,
@@ -57,10 +57,10 @@ def claims(name: str, runs: list[Run]) -> list[tuple[str, str, str]]:
              row.cells[titles.index("Verdict")].text) for row in shown.rows]
 
 
-def test_networks_are_compared_by_their_times_and_gains(tmp_path: Path) -> None:
+def test_networks_are_compared_by_their_times(tmp_path: Path) -> None:
     run = load_run(write_northeastern(tmp_path, "mnist", {"googlenet": 80.0, "resnet18": 40.0}, num_epochs=2))
-    # 914.2736 s / 518.9218 s; then (1462.0754 / 2587.4574) of twice the time.
-    assert claims("northeastern", [run]) == [("1.76", "2", "agrees"), ("0.996", "1.13", "does not agree")]
+    # 914.2736 s / 518.9218 s
+    assert claims("northeastern", [run]) == [("1.76", "2", "agrees in direction")]
     one = load_run(write_northeastern(tmp_path, "mnist", {"googlenet": 80.0}, num_epochs=2))
     assert {row[2] for row in claims("northeastern", [one])} == {"n/a (not run: charact study northeastern)"}
 
