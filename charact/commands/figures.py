@@ -27,7 +27,7 @@ def command(
                                        metavar="WIDTH")] = "3.3in",
     partial: opt.Partial = False,
 ) -> None:
-    """Draw figures for papers, and write captions that define what they show.
+    """Draw figures for papers, with captions that define them.
 
     A figure is a file <run>-<figure>.<format> of the given width, with text of 7 to 8 pt: TrueType in PDF, text in SVG,
     and 300 dots per inch in PNG. A file of that name is replaced. captions.md has a paragraph for each figure: what it

@@ -22,7 +22,7 @@ from charact.views.tensorboard.scalars import write_scalars
 pytestmark = pytest.mark.clock
 
 TRAIN = "resnet50-224-b8-train-fp32-cpu"
-COMPARISON = ["Comparison", "Where times differ", "What accounts for the differences",
+COMPARISON = ["Comparison", "What accounts for the differences", "Times of phases and operators",
               "Left out, and what else differs"]
 @pytest.fixture
 def runs(tmp_path: Path) -> Path:
