@@ -1,5 +1,6 @@
 """The time of each iteration by phase in order, with the causes of slow ones, thinned for figures."""
 
+import numpy as np
 import pandas as pd
 
 from charact.analysis.common.cache import memoize
@@ -67,19 +68,34 @@ def thinned(series: pd.DataFrame, most: int) -> pd.DataFrame:
     return rows.join(slowest.rename(columns={"index": "slow_index"})).reset_index(drop=True)
 
 
+def distribution(walls_s: "pd.Series[float]", most: int) -> pd.DataFrame:
+    """Return the share of iterations that took at most a time, in at most `most` + 1 rows, the last of which is all.
+
+    Columns: time_s, ascending; share_frac.
+    """
+    rows = pd.DataFrame({"time_s": np.sort(walls_s.to_numpy(dtype="float64"))})
+    rows["share_frac"] = (rows.index + 1) / len(rows)
+    positions = {*range(0, len(rows), -(-len(rows) // most)), len(rows) - 1}
+    return rows.loc[sorted(positions)].reset_index(drop=True)
+
+
 MEMORY_OF_RUN = {"rss_bytes": "resident set", "allocated_bytes": "CUDA allocator", "workers_bytes": "loader processes"}
 """Columns of `memory_over_run` with what they measure."""
 
 
-@memoize
-def memory_over_run(run: Run) -> pd.DataFrame:
+def memory_over_run(run: Run, most: int | None = None) -> pd.DataFrame:
     """Return the memory of a watched program at the end of each of its iterations, in order of time.
+
+    At most `most` rows: each then has the largest values of several iterations in a row, and the start of the last.
 
     Columns: start_s of the iteration since charact began to watch the program, and those of `MEMORY_OF_RUN` (bytes;
     null where not sampled). Without samples, there are no rows.
     """
     rows = run.program_iterations[["start_s", *MEMORY_OF_RUN]].sort_values("start_s", kind="stable", ignore_index=True)
-    return rows.dropna(subset=list(MEMORY_OF_RUN), how="all")
+    rows = rows.dropna(subset=list(MEMORY_OF_RUN), how="all")
+    if most is None or len(rows) <= most:
+        return rows
+    return rows.groupby(np.arange(len(rows)) // -(-len(rows) // most)).max()
 
 
 @memoize

@@ -3,10 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
-from charact.analysis.profile.case_summary import MIN_SPREAD_ITERATIONS
 from charact.record.schema import PHASES
 from charact.views.charts import (
     DOTTED,
@@ -94,42 +92,41 @@ def _text(row: Any, phases: list[str]) -> str:
     return "\n".join([*lines, *(f"{name}: {fmt.seconds(getattr(row, name))}" for name in phases if getattr(row, name))])
 
 
-def distribution(title: str, walls_s: "pd.Series[float]") -> Chart:
-    """Return the share of iterations that took at most a time, with the median and the 95th percentile.
+def distribution(title: str, points: pd.DataFrame, quantiles: Mapping[str, float]) -> Chart:
+    """Return the share of iterations that took at most a time; a dotted line for each quantile.
 
-    Times of more than 2.5 medians are beyond the axis, whose label has their number.
+    Times of more than 2.5 medians are beyond the axis, whose label has their share.
+
+    Args:
+        title: title of the chart.
+        points: rows of `distribution`.
+        quantiles: names and times (s) of quantiles, the median first.
     """
-    times = np.sort(walls_s.to_numpy(dtype="float64"))
-    median = float(np.median(times))
-    end = min(float(times[-1]), _MOST_OVER * median)
-    positions = [*range(0, len(times) - 1, -(-len(times) // NUM_COLUMNS)), len(times) - 1]
-    points = [(times[at], (at + 1) / len(times)) for at in positions if times[at] <= end]
-    texts = [f"{fmt.share(share)} of iterations took at most {fmt.seconds(time_s)}" for time_s, share in points]
-    marks: list[Mark] = [Curve([time_s for time_s, _ in points], [share for _, share in points], steps="post",
-                               marker="o" if len(points) <= _NUM_MARKED else "", size=3.5, texts=texts)]
-    quantiles = {"median": (median, 0.02)}
-    if len(times) >= MIN_SPREAD_ITERATIONS:
-        quantiles["95 %"] = (float(np.quantile(times, 0.95)), 0.12)
-    for name, (time_s, height) in quantiles.items():
+    times, median = points["time_s"], next(iter(quantiles.values()))
+    end = min(float(times.max()), _MOST_OVER * median)
+    inside = points[times <= end]
+    texts = [f"{fmt.share(row.share_frac)} of iterations took at most {fmt.seconds(row.time_s)}"
+             for row in fmt.rows(inside)]
+    marks: list[Mark] = [Curve(inside["time_s"], inside["share_frac"], steps="post",
+                               marker="o" if len(inside) <= _NUM_MARKED else "", size=3.5, texts=texts)]
+    for height, (name, time_s) in zip((0.02, 0.12), quantiles.items(), strict=False):
         if time_s <= end:
             marks += [Rule(time_s, FAINT, DOTTED, axis="x"),
                       Note(time_s, height, f"{name} {fmt.seconds(time_s)}", "left", color=FAINT, offset=(4, 0),
                            boxed=True)]
-    num_beyond = int((times > end).sum())
-    label = f"time of an iteration{f', {num_beyond} longer ones not shown' if num_beyond else ''}"
-    margin = 0.08 * (end - float(times[0])) or 0.02 * end or 1.0
-    return Chart(title, Axis(label, "s", max(0.0, float(times[0]) - margin), end + margin),
+    beyond_frac = 1 - float(inside["share_frac"].max())
+    beyond = f", {fmt.share(beyond_frac)} are longer" if len(inside) < len(points) else ""
+    margin = 0.08 * (end - float(times.min())) or 0.02 * end or 1.0
+    return Chart(title, Axis(f"time of an iteration{beyond}", "s", max(0.0, float(times.min()) - margin), end + margin),
                  Axis("share of iterations", None, 0, 1.03, text=percent), marks, _HEIGHT_PX, 380)
 
 
-_NUM_SAMPLES = 220
-"""Maximum number of samples of memory in a figure: of more, each is the largest of several in a row."""
+NUM_SAMPLES = 220
+"""Maximum number of samples of memory in a figure."""
 
 
-def memory_over_run(sampled: pd.DataFrame, names: Mapping[str, str]) -> Chart:
+def memory_over_run(rows: pd.DataFrame, names: Mapping[str, str]) -> Chart:
     """Return the memory of a program over its run, from the rows of `memory_over_run`; `names` are its columns."""
-    each = -(-len(sampled) // _NUM_SAMPLES)
-    rows = sampled.groupby(np.arange(len(sampled)) // each).max()
     curves = [Curve(rows["start_s"], rows[column], color, label=text, texts=[
         f"{text} after {fmt.duration(at)}: {fmt.num_bytes(size)}" if pd.notna(size) else ""
         for at, size in zip(rows["start_s"], rows[column], strict=True)])

@@ -22,6 +22,7 @@ from charact.views.tables.comparison_answers import (
     sentence,
     speed_text,
     turns_sentence,
+    verdict_counts,
 )
 from charact.views.tables.comparison_speedups import speedup_tables
 from charact.views.tables.model import Column, Table, limited, table
@@ -57,8 +58,7 @@ def _headline(sides: Sequence[Group]) -> str:
     if len(judged) == 1:
         row = next(fmt.rows(judged))
         return f"{sentence(row, sides)}."
-    counts = ", ".join(f"{number:,} {verdict}" for verdict, number in judged["verdict"].value_counts().items())
-    return f"Of {len(judged):,} cases against {sides[0].label}: {counts}." if len(judged) else ""
+    return f"Of {len(judged):,} cases against {sides[0].label}: {verdict_counts(judged)}." if len(judged) else ""
 
 
 def _cards(sides: Sequence[Group]) -> list[Card]:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import pandas as pd
 import seaborn as sns
 
+from charact.analysis.common.significance import INTERVAL_METHOD
 from charact.analysis.profile.case_summary import case_summary, iteration_times, phase_times
 from charact.record.reader import Run
 from charact.record.schema import PHASES
@@ -74,7 +75,7 @@ def _draw(runs: Sequence[Run], width_in: float) -> Drawing:
     counted = times_a_case(summary["num_iterations"], "timed iterations")
     caption = (
         f"Wall time of each timed iteration, a mark for each{phases_text}. Diamond: the median of the iterations. Bar: "
-        "its 95 % confidence interval (order statistics), which cases of fewer than 6 iterations lack. Slow iterations "
+        f"its 95 % interval ({INTERVAL_METHOD}), which cases of fewer than 6 iterations lack. Slow iterations "
         f"are included. Timing pass, without a profiler, after the warm-up: {counted}. {measured_on(runs)}")
     return Drawing(figure, caption)
 

@@ -7,6 +7,7 @@ import pandas as pd
 import seaborn as sns
 from matplotlib.lines import Line2D
 
+from charact.analysis.common.significance import INTERVAL_METHOD
 from charact.analysis.memory.by_input_size import SERIES, case_series
 from charact.analysis.profile.breakdown import phase_breakdown
 from charact.analysis.profile.case_summary import case_summary
@@ -77,7 +78,7 @@ def _draw(runs: Sequence[Run], width_in: float) -> Drawing:
               min(len(names), max(3, int(width_in))))
     counted = times_a_case(timed(of_runs(runs, case_summary), runs)["num_iterations"], "timed iterations")
     caption = (
-        "Median wall time of an iteration against the input size, with its 95 % confidence interval (order statistics) "
+        f"Median wall time of an iteration against the input size, with its 95 % interval ({INTERVAL_METHOD}) "
         "as a bar, and the time of its phases, which sum to the median. Both axes are logarithmic, with ticks at the "
         f"measured sizes; {MIN_SIZES} sizes or more are connected. Phases below {_LEAST_FRAC * 100:g} % of the "
         f"iteration in every case are not drawn. {_facts(rows)} Timing pass, without a profiler: "

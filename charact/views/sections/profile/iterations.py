@@ -2,9 +2,10 @@
 
 import pandas as pd
 
-from charact.analysis.profile.case_summary import slow_iterations
+from charact.analysis.profile.case_summary import case_summary, slow_iterations
 from charact.analysis.profile.iteration_series import (
     MEMORY_OF_RUN,
+    distribution,
     iteration_series,
     memory_changes,
     memory_over_run,
@@ -30,17 +31,22 @@ _MIN_ITERATIONS = 3
 def _html(run: Run) -> Body:
     series = iteration_series(run)
     slow = {row.case: f"{slow_text(row)}." for row in slow_iterations(run).itertuples()}
+    summary = case_summary(run).set_index("case")[["median_s", "p95_s"]].to_dict("index")
     blocks = []
     for name, rows in series.groupby("case", sort=False):
         case, timed = str(name), rows[rows["kind"] == "timed"]
         if len(timed) < _MIN_ITERATIONS:
             continue
+        of_case = summary[case]
+        quantiles = {label: float(of_case[column]) for label, column in (("median", "median_s"), ("95 %", "p95_s"))
+                     if pd.notna(of_case[column])}
         phases = [phase for phase in PHASES if (rows[phase] > 0).any()]
         blocks.append(Block(
             title=case, case=case, legend=legend_of(phases, palette.PHASES), note=slow.get(case, ""),
             table=_table(case, thinned(rows, _NUM_ROWS), phases),
             figures=[figures.series(f"Time of each iteration of {case}", thinned(rows, figures.NUM_COLUMNS)),
-                     figures.distribution(f"Distribution of iteration times of {case}", timed["wall_s"])],
+                     figures.distribution(f"Distribution of iteration times of {case}",
+                                          distribution(timed["wall_s"], figures.NUM_COLUMNS), quantiles)],
         ))  # fmt: skip
     blocks += _memory(run)
     lead = "Each iteration by phase, in order. A triangle marks a slow one, in the color of the phase that was longer."
@@ -68,7 +74,8 @@ def _memory(run: Run) -> list[Block]:
         return []
     columns = [Column("memory", "Memory"), Column("first_bytes", "First", fmt.num_bytes),
                Column("last_bytes", "Last", fmt.num_bytes), Column("peak_bytes", "Largest", fmt.num_bytes)]
-    return [Block(title="Memory over the run", figures=[figures.memory_over_run(memory_over_run(run), MEMORY_OF_RUN)],
+    sampled = memory_over_run(run, figures.NUM_SAMPLES)
+    return [Block(title="Memory over the run", figures=[figures.memory_over_run(sampled, MEMORY_OF_RUN)],
                   table=table(changes, "Memory of the program over its run", columns))]
 
 

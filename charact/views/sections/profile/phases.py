@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 import pandas as pd
 
 from charact.analysis.common.script_attribution import is_imported
+from charact.analysis.common.significance import INTERVAL_METHOD
 from charact.analysis.profile.breakdown import phase_breakdown
 from charact.analysis.profile.case_summary import iteration_times, phase_times, slow_iterations
 from charact.record.reader import Run
@@ -65,12 +66,12 @@ def _scalars(run: Run) -> Iterator[Scalar]:
 SECTION = Section("phases", "Time by phase", 90, _html, shows=has_phases, summary=_summary, scalars=_scalars,
                   points={"timing": [
     ("Iteration time, phases, samples/s", "timing pass: phase marks only, no profiler. The iteration time is the "
-     "median, with its 95 % interval from order statistics; a phase's time is its share of typical iterations' time, "
-     "times that median. The interval assumes independent iterations: slow drift makes it too narrow."),
+     f"median, with its 95 % interval ({INTERVAL_METHOD}); a phase's time is its share of typical iterations' "
+     "time, times that median. Slow drift makes the interval too narrow."),
 ]},
                   trace_points={"timing": [
     ("Iteration time, phases",
      "from the trace, so with the overhead of its profiler. The iteration time is the median, with its 95 % "
-     "interval from order statistics; a phase’s time is its share of typical iterations’ time, times "
+     f"interval ({INTERVAL_METHOD}); a phase’s time is its share of typical iterations’ time, times "
      "that median."),
 ]})

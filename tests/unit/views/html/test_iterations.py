@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from support.watched_programs import watched_program
 
-from charact.analysis.profile.iteration_series import iteration_series, thinned
+from charact.analysis.profile.iteration_series import distribution, iteration_series, thinned
 from charact.views.charts import Area, Curve, Span
 from charact.views.figures import iterations as figures
 from charact.views.sections.profile.iterations import SECTION
@@ -36,7 +36,8 @@ def test_the_stack_ends_at_the_iterations_time_and_triangles_have_the_cause(tmp_
 @pytest.mark.parametrize("num", [20, 1000])
 def test_the_distribution_is_the_share_of_iterations_up_to_a_time(num: int, tmp_path: Path) -> None:
     walls = iteration_series(watched_program(tmp_path, {"forward": 0.01}, num=num, num_warmup=0))["wall_s"]
-    curve = next(mark for mark in figures.distribution("t", walls).marks if isinstance(mark, Curve))
+    chart = figures.distribution("t", distribution(walls, figures.NUM_COLUMNS), {"median": walls.median()})
+    curve = next(mark for mark in chart.marks if isinstance(mark, Curve))
     for time_s, share in zip(curve.x, curve.y, strict=True):
         assert share == pytest.approx((walls <= time_s).mean())
     assert max(curve.y) == 1
@@ -45,7 +46,7 @@ def test_the_distribution_is_the_share_of_iterations_up_to_a_time(num: int, tmp_
 def test_two_iterations_have_no_figures_and_equal_ones_have(tmp_path: Path) -> None:
     assert not SECTION.belongs_to(watched_program(tmp_path / "two", {"forward": 0.01}, num=5, num_warmup=3))
     walls = iteration_series(watched_program(tmp_path / "equal", {"forward": 0.01}, num=9))["wall_s"] * 0 + 0.01
-    axis = figures.distribution("t", walls).x
+    axis = figures.distribution("t", distribution(walls, 160), {"median": 0.01}).x
     assert axis.low is not None
     assert axis.high is not None
     assert axis.low < 0.01 < axis.high
