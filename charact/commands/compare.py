@@ -108,6 +108,7 @@ def command(
         directory, sides = measure_by_turns(commands, limit, out, quiet=quiet)
         to = to or directory / "comparison.html"
 
+    from charact.analysis.compare import ignoring_differences
     from charact.analysis.compare.selection import read_parts, read_times
     from charact.views.document import Line
     from charact.views.tables.comparison_answers import answers
@@ -125,6 +126,8 @@ def command(
     progress.total = sum(len(side.runs) for side in compared)
     with _sound(compared):
         with progress:
+            if not thresholds:  # a gate judges equal cases only
+                compared = ignoring_differences(compared)
             _check_common(compared)
             read_times(compared, [*levels, *(["phase"] if thresholds else [])])
             if to is not None:

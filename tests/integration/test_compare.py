@@ -23,6 +23,7 @@ def place(tmp_path: Path) -> Path:
     """A directory with two runs of a case, one of another size, and what is no run."""
     for name, size in [("before", 32), ("after", 32), ("other", 64)]:
         records.write_record(tmp_path / name, sizes=(size,), modes=("train",))
+    records.write_record(tmp_path / "several", sizes=(64, 128), modes=("train",))
     whole = next((tmp_path / "before").iterdir())
     for name in ("broken", "newer", "torn"):
         shutil.copytree(whole, tmp_path / name)
@@ -175,9 +176,9 @@ def test_writes_a_file_and_overwrites_none_unasked(here: Run, place: Path, suffi
     (["before", "all_torn"], "all_torn has no run that can be read: all_torn/torn/run.json is corrupt "
                              "(Expecting property name enclosed in double quotes: line 1 column 2 "
                              "(char 1)): restore it from a copy, or move the run away"),
-    (["before", "other"], f"nothing in common: before has {TRAIN}; other has resnet50-64-b8-train-fp32-cpu (nearest: "
-                          "input size 32 here, 64 there); cases match where workload, sizes, mode, precision and data "
-                          "are the same"),
+    (["before", "several"], f"nothing in common: before has {TRAIN}; several has resnet50-64-b8-train-fp32-cpu, "
+                            "resnet50-128-b8-train-fp32-cpu (nearest: input size 32 here, 64 there); cases match "
+                            "where workload, sizes, mode, precision and data are the same"),
     (["before", "after", "--by", "phases"], "--by: 'phases' is not one of case, phase, operator_type, operator, layer, "
                                             "kernel, problem, brick, layer_type"),
     (["before", "after", "--to", "out.pdf"], "--to out.pdf: its name must end in .html, .md, .csv"),

@@ -2,7 +2,7 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -49,6 +49,8 @@ class Group:
     """Called after each read of a run of this group."""
     turns: Turns | None = None
     """How the measurement by turns ended that ran all groups; None if there was none."""
+    ignored: frozenset[str] = frozenset()
+    """Fields of `IDENTITY` in which matched cases may differ; the same for all groups, see `ignoring_differences`."""
 
 
 IDENTITY = {
@@ -64,22 +66,60 @@ _DEFAULTS: dict[str, Any] = {"accumulate": 1, "world_size": 1, "rank": 0, "compi
 _WORDS = (*IDENTITY.values(), "repeat in its run")
 """Display names for the values of a key."""
 
+_NEVER_IGNORED = ("workload", "kind", "rank")
+"""Fields in which matched cases never differ."""
+
 Key = tuple[Any, ...]
+
+
+def ignoring_differences(sides: Sequence[Group]) -> list[Group]:
+    """Return the groups, with fields ignored in which all cases differ, if no other group shares a case with the first.
+
+    Fields are ignored only if each case then has one counterpart at most: otherwise the groups are returned as they
+    are. So two runs with batches of 32 and of 64 can be compared, and two runs with two batch sizes each cannot.
+    """
+    if len(matched_cases(sides)):
+        return list(sides)
+    keys = _keys(sides)
+    differing = frozenset(name for name in IDENTITY if name not in _NEVER_IGNORED
+                          and keys.groupby("side")[name].agg(frozenset).nunique() > 1)
+    relaxed = [replace(side, ignored=differing, found={}) for side in sides]
+    is_unique = not _cases(relaxed)["key"].map(lambda key: key[-1] > 0).any()
+    return relaxed if is_unique and len(matched_cases(relaxed)) else list(sides)
+
+
+def ignored_differences(sides: Sequence[Group]) -> pd.DataFrame:
+    """Return the values of the ignored fields in each group.
+
+    Columns: name, the display name of a field; side; values, those of the group's cases, as text.
+    """
+    keys = _keys(sides)
+    rows = [[IDENTITY[name], side.label, ", ".join(map(_text, keys.loc[keys["side"] == side.label, name].unique()))]
+            for name in IDENTITY if name in sides[0].ignored for side in sides]
+    return pd.DataFrame(rows, columns=["name", "side", "values"])
+
+
+def _keys(sides: Sequence[Group]) -> pd.DataFrame:
+    """Return the values of `IDENTITY` of each group's cases, ignored ones included: columns side and the fields."""
+    rows = _cases([replace(side, ignored=frozenset(), found={}) for side in sides])
+    values = pd.DataFrame([key[:-1] for key in rows["key"]], columns=list(IDENTITY), dtype="object")
+    return values.assign(side=rows["side"])
 
 
 @memoize
 def matched_cases(sides: Sequence[Group]) -> pd.DataFrame:
     """Return the cases that the baseline and another group have, including failed ones.
 
-    Columns: case, the identifier in the baseline, without the device if identifiers differ; side, the group's label;
-    run, the position in the group's runs; run_case, the case's identifier in that run; status and reason of the case.
+    Columns: case, the identifier in the baseline, without the device if identifiers differ, and without the values of
+    ignored fields; side, the group's label; run, the position in the group's runs; run_case, the case's identifier in
+    that run; status and reason of the case.
     One row for each case, group and run that has it, in the order of the baseline's cases, groups and runs.
     """
     rows = _cases(sides)
     holders = rows.groupby("key", sort=False)["side"].agg(set)
     baseline = sides[0].label
     rows = rows[rows["key"].map(lambda key: baseline in holders[key] and len(holders[key]) > 1).astype(bool)]
-    names = _names(rows[rows["side"] == baseline], rows)
+    names = _names(rows[rows["side"] == baseline], rows, has_ignored=bool(sides[0].ignored))
     rows = rows.assign(case=rows["key"].map(names).astype("str"))
     order = {case: number for number, case in enumerate(names.values())}
     rows = rows.sort_values("case", key=lambda cases: cases.map(order), kind="stable", ignore_index=True)
@@ -121,24 +161,30 @@ def _cases(sides: Sequence[Group]) -> pd.DataFrame:
                 if (digest := entry.passes.bricks.suite_digest) is not None:
                     # Equal suites of bricks have the same variant, that of the first one.
                     values["variant"] = variants.setdefault(digest, entry.variant)
-                identity = tuple(_DEFAULTS.get(name) if value is None else value for name, value in values.items())
+                identity = tuple(None if name in side.ignored else _DEFAULTS.get(name) if value is None else value
+                                 for name, value in values.items())
                 # Equal cases of a run, as on two devices, are distinguished by their order.
                 rows.append([(*identity, seen[identity]), side.label, position, entry.case, entry.status, entry.reason])
                 seen[identity] += 1
     return pd.DataFrame(rows, columns=["key", "side", "run", "run_case", "status", "reason"])
 
 
-def _names(baseline: pd.DataFrame, rows: pd.DataFrame) -> dict[Key, str]:
+def _names(baseline: pd.DataFrame, rows: pd.DataFrame, *, has_ignored: bool) -> dict[Key, str]:
     """Return a unique name for each key: the baseline's identifier, without its device if identifiers differ.
 
-    If several cases share a name, the values in which they differ follow.
+    Where fields are ignored, only the parts of the identifier remain that all groups have. If several cases share a
+    name, the values in which they differ follow.
     """
-    identifiers = rows.groupby("key")["run_case"].nunique()
+    identifiers = rows.groupby("key")["run_case"].unique()
     names: dict[Key, str] = {}
     for key, identifier in zip(baseline["key"], baseline["run_case"], strict=True):
-        bare, _, last = identifier.rpartition("-")
-        on_device = last.startswith(("cpu", "cuda", "mps", "xpu"))
-        names.setdefault(key, bare if on_device and identifiers[key] > 1 else identifier)
+        others = [other.split("-") for other in identifiers[key] if other != identifier]
+        parts = identifier.split("-")
+        if has_ignored:
+            parts = [part for part in parts if all(part in other for other in others)]
+        elif others and parts[-1].startswith(("cpu", "cuda", "mps", "xpu")):
+            parts.pop()
+        names.setdefault(key, "-".join(parts) or identifier)
     sharing: dict[str, list[Key]] = defaultdict(list)
     for key, name in names.items():
         sharing[name].append(key)

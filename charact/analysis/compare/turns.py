@@ -8,7 +8,7 @@ import pandas as pd
 
 from charact.analysis.common.script_attribution import is_watched
 from charact.analysis.common.significance import Judgement, Pool, Sample, judged_by_turns
-from charact.analysis.compare.matching import Group, matched_cases
+from charact.analysis.compare.matching import Group, ignoring_differences, matched_cases
 from charact.analysis.compare.pairs import pairs
 from charact.analysis.compare.ratios import TIMES, ratios, run_times
 from charact.analysis.compare.samples import CASE
@@ -42,7 +42,7 @@ class TurnTimes:
 
     def add(self, base: Sequence[Run], new: Sequence[Run]) -> None:
         """Add the runs of a turn."""
-        sides = [Group("a", tuple(base)), Group("b", tuple(new))]
+        sides = ignoring_differences([Group("a", tuple(base)), Group("b", tuple(new))])
         matched = matched_cases(sides)
         self.has_common = len(matched) > 0
         rows: list[Any] = list(matched[matched["side"] == sides[0].label].itertuples(index=False))

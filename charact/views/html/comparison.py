@@ -17,6 +17,7 @@ from charact.views.tables import difference_tables, palette
 from charact.views.tables import format as fmt
 from charact.views.tables.case_names import common_facts
 from charact.views.tables.comparison_answers import (
+    ignored_sentence,
     interval_text,
     judged_cases,
     sentence,
@@ -39,7 +40,7 @@ _PARTS = ("operator_type", "operator", "layer", "kernel", "problem", "layer_type
 
 def comparison(sides: Sequence[Group]) -> Body:
     """Build the section: the groups, times of each case with their ratios, speedups and other metrics."""
-    caveats = [tables.single_run_note(sides), turns_sentence(sides)]
+    caveats = [ignored_sentence(sides), tables.single_run_note(sides), turns_sentence(sides)]
     blocks = [*_times(sides), Block(table=tables.sides_table(sides), folded=True), *_notes(sides)]
     blocks += [replace(_block("", each), folded=True) for each in speedup_tables(sides)]
     blocks += [_block(each.caption, each) for each in tables.tables_of_kinds(sides)]

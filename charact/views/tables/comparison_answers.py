@@ -5,7 +5,7 @@ from typing import Any
 
 import pandas as pd
 
-from charact.analysis.compare import Group, ratios
+from charact.analysis.compare import Group, ignored_differences, metric_ratios, ratios
 from charact.analysis.compare.group_facts import disturbed_cases
 from charact.analysis.compare.ratios import phases_by_side, run_times
 from charact.analysis.compare.selection import most_different, of_places
@@ -30,11 +30,13 @@ def answers(sides: Sequence[Group]) -> list[str]:
 
     A sentence is about one case in one group, against the baseline, the first of `sides`. If others are left out, a
     line before the sentences counts all by verdict. After turns, a line says how many ran, and why they stopped.
+    Where matched cases differ, a line before all says in what.
     """
     judged = judged_cases(sides)
     only, num_left = most_different(sides, _MOST_NAMED)
     named = of_places(judged, only)
-    return [*([f"Of {len(judged):,} cases: {verdict_counts(judged)}. Those that differ most:"] if num_left else []),
+    return [*filter(None, [ignored_sentence(sides)]),
+            *([f"Of {len(judged):,} cases: {verdict_counts(judged)}. Those that differ most:"] if num_left else []),
             *(f"{row.case}: {sentence(row, sides)}{_of_runs(row, sides)}" for row in fmt.rows(named)),
             *filter(None, [turns_sentence(sides)])]
 
@@ -59,6 +61,14 @@ def turns_sentence(sides: Sequence[Group]) -> str:
     }[turns.ending]
 
 
+def ignored_sentence(sides: Sequence[Group]) -> str:
+    """Return in what the matched cases of the groups differ, as a sentence; empty if they are equal."""
+    rows = ignored_differences(sides)
+    each = [f"{name} ({', '.join(f'{row.values} in {row.side}' for row in fmt.rows(of_name))})"
+            for name, of_name in rows.groupby("name", sort=False)]
+    return f"No case is equal in all groups: the cases compared differ in {' and in '.join(each)}." if each else ""
+
+
 def _of_runs(row: Any, sides: Sequence[Group]) -> str:
     """Return the time of each run behind a row of `judged_cases`; empty if a group has one run, or very many."""
     base, new = run_times(sides, row.case, row.side)
@@ -79,9 +89,23 @@ def sentence(row: Any, sides: Sequence[Group]) -> str:
     """Return a sentence about a row of `judged_cases`: how much more or less time its group takes than the baseline.
 
     It has the 95 % interval, both times and the phases with most of the difference, or says that no difference is
-    shown, and whether the times of both groups' runs overlap. It does not name the case.
+    shown, and whether the times of both groups' runs overlap. It does not name the case. If the batch sizes differ,
+    it begins with the samples per second.
     """
-    return _compared(row, sides) + _separated(row, sides)
+    return _throughput(row, sides) + _compared(row, sides) + _separated(row, sides)
+
+
+def _throughput(row: Any, sides: Sequence[Group]) -> str:
+    """Return how the samples per second of a row of `judged_cases` compare; empty if the batch sizes are equal."""
+    if "batch_size" not in sides[0].ignored:
+        return ""
+    rates = metric_ratios(sides).query("metric == 'throughput' and case == @row.case and side == @row.side")
+    if rates["ratio"].isna().all():
+        return ""
+    rate = next(fmt.rows(rates))
+    within = "" if fmt.absent(rate.low) else f" (95 % interval {_factor(rate.low)}–{_factor(rate.high)})"
+    return (f"{row.side} has {_factor(rate.ratio)}× the samples/s of {sides[0].label}{within}: "
+            f"{fmt.number(rate.value)} against {fmt.number(rate.base)}; for an iteration, ")
 
 
 def speed_text(row: Any) -> str:

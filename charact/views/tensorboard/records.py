@@ -121,13 +121,14 @@ class Records:
 
 def comparison(runs: Sequence["Run"]) -> Sections:
     """Return the sections that compare runs, each a group of its own, labelled by the tab's letters."""
-    from charact.analysis.compare import Group
+    from charact.analysis.compare import Group, ignoring_differences
     from charact.record.presentable import presentable
     from charact.views.html.report import comparison_sections, unbroken
 
     runs = [presentable(run) for run in runs]
     sides = [Group(f"{_letter(number)} {run.manifest['name']}", (run,)) for number, run in enumerate(runs)]
-    return [{"id": part.id, "title": part.title, "html": unbroken(part.html)} for part in comparison_sections(sides)]
+    parts = comparison_sections(ignoring_differences(sides))
+    return [{"id": part.id, "title": part.title, "html": unbroken(part.html)} for part in parts]
 
 
 def _letter(number: int) -> str:

@@ -11,6 +11,8 @@ from support.records import case_entry
 from charact.analysis.compare import (
     RATIOS_BY,
     geometric_means,
+    ignored_differences,
+    ignoring_differences,
     matched_cases,
     metric_ratios,
     ratios,
@@ -86,3 +88,33 @@ def test_what_the_baseline_lacks_is_listed(tmp_path: Path) -> None:
     assert set(matched_cases(sides)["case"]) == {OTHER["case"]}
     assert unmatched_cases(sides)[["case", "side", "missing_in"]].to_numpy().tolist() == [
         [ENTRY["case"], "b", "a"], [OTHER["case"], "a", "c"], [ENTRY["case"], "c", "a"]]
+
+
+SMALLER = case_entry("vgg16", 32, "train", batch_size=4)
+INFERENCE = [case_entry("vgg16", 32, "infer", batch_size=size) for size in (4, 8)]
+
+
+def test_cases_that_differ_alike_are_matched_where_none_is_equal(tmp_path: Path) -> None:
+    sides = [side("small", record(tmp_path, SMALLER, INFERENCE[0])), side("large", record(tmp_path, ENTRY,
+                                                                                          INFERENCE[1]))]
+    relaxed = ignoring_differences(sides)
+    assert [each.ignored for each in relaxed] == [{"batch_size"}] * 2
+    matched = matched_cases(relaxed)
+    assert matched[["case", "run_case"]].to_numpy().tolist() == [
+        [f"vgg16-32-{mode}-fp32-cpu", f"vgg16-32-b{size}-{mode}-fp32-cpu"]
+        for mode in ("train", "infer") for size in (4, 8)]
+    assert ignored_differences(relaxed).to_numpy().tolist() == [
+        ["batch size", "small", "4"], ["batch size", "large", "8"]]
+    assert ignored_differences(sides).empty
+
+
+@pytest.mark.parametrize(("base", "other"), [
+    ([ENTRY], [ENTRY, SMALLER]),  # one is equal
+    ([SMALLER], [ENTRY, OTHER]),  # which of the two would it be?
+    ([ENTRY], [case_entry("alexnet", 32, "train")]),
+    ([ENTRY], []),
+])
+def test_no_difference_is_ignored_where_a_case_is_equal_or_has_two_counterparts(
+        tmp_path: Path, base: list[dict[str, Any]], other: list[dict[str, Any]]) -> None:
+    sides = [side("one", record(tmp_path, *base)), side("other", record(tmp_path, *other))]
+    assert ignoring_differences(sides) == sides

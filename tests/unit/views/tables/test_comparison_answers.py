@@ -5,8 +5,10 @@ from pathlib import Path
 
 import pytest
 from support import pairs
+from support.records import case_entry, case_tables, manifest, publish
 
-from charact.analysis.compare import Group
+from charact.analysis.compare import Group, ignoring_differences
+from charact.record.reader import load_run
 from charact.views.tables.comparison_answers import answers
 
 
@@ -36,3 +38,14 @@ def test_no_difference_says_what_was_excluded(tmp_path: Path) -> None:
     first, *_ = answers(groups(tmp_path, 1.0, 3))
     assert "no difference shown: the time of b is " in first
     assert first.endswith(" of that of a; in the runs, a took 100 ms, 100 ms, 100 ms, and b 100 ms, 100 ms, 100 ms")
+
+
+def test_batches_of_two_sizes_are_compared_by_samples_per_second(tmp_path: Path) -> None:
+    runs = {size: load_run(publish(tmp_path / str(size), "vgg16", manifest("profile", "vgg16"), (
+        case_entry("vgg16", 32, "train", batch_size=size), case_tables("train", 32)))) for size in (8, 32)}
+    sides = ignoring_differences([Group("small", (runs[8],)), Group("large", (pairs.slowed(runs[32], 2),))])
+    differing, answer = answers(sides)
+    assert differing == ("No case is equal in all groups: the cases compared differ in batch size (8 in small, "
+                         "32 in large).")
+    assert answer.startswith("vgg16-32-train-fp32-cpu: large has 2.00× the samples/s of small (95 % interval 2.00–2.00)")
+    assert "for an iteration, large is 2.00× slower than small" in answer

@@ -30,7 +30,7 @@ def test_runs_that_were_named_alike_are_sides_of_their_own(tmp_path: Path) -> No
         assert label in html
 
 
-@pytest.mark.parametrize("sizes", [[(32,), (64,)], [(), ()], [(32,), ()]])
+@pytest.mark.parametrize("sizes", [[(32,), (64, 128)], [(), ()], [(32,), ()]])
 def test_runs_with_nothing_in_common_say_so(tmp_path: Path, sizes: list[tuple[int, ...]]) -> None:
     found = comparison([load_run(records.write_record(tmp_path, sizes=of_run)) for of_run in sizes])
     assert "no case in common" in found[0]["html"]
