@@ -9,10 +9,17 @@ import pandas as pd
 from charact.core.units import digits
 from charact.views.document import Block
 from charact.views.tables import format as fmt
-from charact.views.tables.model import Column, table
+from charact.views.tables.model import Column, table, with_footnotes
 
 TOLERANCE_FRAC = 0.1
 """Largest deviation from a published value that agrees, for a value without an interval."""
+
+_NO_NUMBER = "a statement, or a figure without numbers"
+RULE = ("A published number agrees if the 95 % interval here includes it; without an interval, if the deviation is at "
+         f"most {100 * TOLERANCE_FRAC:.0f} %. A statement agrees if the value and its interval are on the stated side "
+         "of its bound: 1 for ratios, 0.99 for R², 0 for slopes. If a number was published, too, the statement agrees "
+         "in direction only.")
+"""How a verdict of the table is decided, in sentences."""
 
 
 @dataclass(frozen=True)
@@ -83,21 +90,16 @@ def claims_block(claims: Sequence[Claim], values: Mapping[str, Value]) -> Block:
     frame = pd.DataFrame(rows).astype(dict.fromkeys(numbers, "float64") | {"interval": "object"})
 
     def why(row: object) -> str:
-        return str(getattr(row, "reason", "")) if fmt.absent(getattr(row, "here", None)) else "no published number"
+        return str(getattr(row, "reason", "")) if fmt.absent(getattr(row, "here", None)) else _NO_NUMBER
 
-    return Block(title="Claims", table=table(frame, "Claims of the publication, and the values here", [
-        Column("claim", "Claim", None, "", wide=True),
-        Column("measure", "Measure", None, "", wide=True),
-        Column("published", "Published", fmt.number, "", lambda row: "a statement, or a figure without numbers"),
+    return Block(title="Claims", table=with_footnotes(table(frame, "Claims of the publication, and the values here", [
+        Column("claim", "Claim"),
+        Column("measure", "Measure"),
+        Column("published", "Published", fmt.number, "", lambda row: _NO_NUMBER),
         Column("here", "Here", fmt.number, "", why),
         Column("interval", "95 % interval", None, "from the scatter of the batches that were run",
-               lambda row: why(row) if fmt.absent(row.here) else "none for this measure", unbroken=True),
+               lambda row: why(row) if fmt.absent(row.here) else "this measure has no interval", unbroken=True),
         Column("verdict", "Verdict"),
         Column("deviation_frac", "Deviation", fmt.share, "here / published − 1", why),
-        Column("source", "Published in", None, "", wide=True)]), note=_RULE)
+        Column("source", "Published in")]), min_cells=1))
 
-
-_RULE = ("A published number agrees if the 95 % interval here includes it; without an interval, if the deviation is at "
-         f"most {100 * TOLERANCE_FRAC:.0f} %. A statement agrees if the value and its interval are on the stated side "
-         "of its bound: 1 for ratios, 0.99 for R², 0 for slopes. If a number was published, too, the statement agrees "
-         "in direction only.")

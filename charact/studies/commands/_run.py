@@ -16,11 +16,13 @@ from charact.datasets._common.registry import find_dataset
 from charact.datasets._common.spec import Split, StoredDatasetSpec
 from charact.record.presentable import presentable
 from charact.record.reader import Run, load_run
+from charact.studies.claims import RULE
 from charact.studies.study import Scale, Study, find_studies
 from charact.sweeps.definition import Definition, SweepCase, read_definition
 from charact.sweeps.directory import CaseStatus, SweepDirectory, statuses
 from charact.views.document import Block, Body
 from charact.views.html.report import chapters_report
+from charact.views.tables.model import with_footnotes
 
 
 def repeat_studies(name: str, scale: Scale, out: Path, data_dir: Path | None, slurm: Mapping[str, str] | None, *,
@@ -115,7 +117,8 @@ def _chapter(study: Study, scale: Scale, runs: list[Run], found: list[CaseStatus
     blocks = [Block(title="Deviations from the publication", points=[
         (f"{number}", text) for number, text in enumerate(study.deviations[scale], 1)])]
     blocks += [Block(title="Cases without a result", missing=failed)] if failed else []
-    return Body(lead=f"{_data_line(found)} After: {study.source}.", blocks=[*body.blocks, *blocks])
+    tidied = [replace(block, table=with_footnotes(block.table)) if block.table else block for block in body.blocks]
+    return Body(lead=f"{_data_line(found)} After: {study.source}. {RULE}", blocks=[*tidied, *blocks])
 
 
 def _data_line(found: list[CaseStatus]) -> str:

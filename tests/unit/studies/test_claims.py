@@ -11,7 +11,7 @@ from support.pairs import write_northeastern
 
 from charact.analysis.memory.by_input_size import line_fits, memory_by_size
 from charact.record.reader import Run, load_run
-from charact.studies.claims import Claim, Value, verdict
+from charact.studies.claims import Claim, Value, claims_block, verdict
 from charact.studies.published import ratio_of_trainings
 from charact.studies.study import Study, all_studies
 
@@ -45,7 +45,9 @@ def test_a_chapter_without_runs_begins_with_claims_and_how_to_measure_them(study
     assert first.table is not None
     shown = [dict(zip([column.title for column in first.table.columns], [cell.text for cell in row.cells],
                       strict=True)) for row in first.table.rows]
-    assert {row["Verdict"] for row in shown} == {f"n/a (not run: charact study {study.name})"}
+    reasons = dict(part.split(" ", 1) for part in first.table.note.removesuffix(".").split("; "))
+    marks = {row["Verdict"].removeprefix("n/a ") for row in shown}
+    assert [reasons[mark] for mark in marks] == [f"not run: charact study {study.name}"]
     assert all(row["Claim"] and row["Published in"] for row in shown)
 
 
@@ -62,7 +64,14 @@ def test_networks_are_compared_by_their_times(tmp_path: Path) -> None:
     # 914.2736 s / 518.9218 s
     assert claims("northeastern", [run]) == [("1.76", "2", "agrees in direction")]
     one = load_run(write_northeastern(tmp_path, "mnist", {"googlenet": 80.0}, num_epochs=2))
-    assert {row[2] for row in claims("northeastern", [one])} == {"n/a (not run: charact study northeastern)"}
+    assert {row[1:] for row in claims("northeastern", [one])} == {("n/a [1]", "n/a [1]")}
+
+
+def test_the_table_states_each_long_reason_once() -> None:
+    found = claims_block([replace(CLAIM, published=None), CLAIM], {}).table
+    assert found is not None
+    assert not [cell.text for row in found.rows for cell in row.cells if cell.text.startswith("n/a (")]
+    assert found.note.count("not run: charact study aalto") == 1
 
 
 def test_the_interval_of_a_ratio_adds_squares() -> None:
