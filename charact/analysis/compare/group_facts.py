@@ -1,5 +1,6 @@
 """Description of each group in a comparison, and differences of versions, options, machines and clocks."""
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -12,6 +13,7 @@ from charact.analysis.profile.core_use import disturbance
 
 _ARGUMENTS = "options.arguments"
 _DERIVED = {"machine.fingerprint"}
+_NUMBER = re.compile(r"-?[0-9][0-9.,e-]*")
 _CHANGE_FRAC = 0.01
 _MOST_VALUES = 8
 
@@ -43,14 +45,21 @@ def failed_cases(sides: Sequence[Group]) -> pd.DataFrame:
 
 
 def disturbed_cases(sides: Sequence[Group]) -> pd.DataFrame:
-    """Return cases that other programs disturbed, see `core_use`.
+    """Return the runs of cases that other programs disturbed, see `core_use`.
 
-    Columns: side; case; run; disturbance, the cores that other programs held, as text.
+    Columns: side; case; run; disturbance, the cores that other programs held, as text; lost_frac, as in `core_use`.
     """
-    rows = [[side.label, entry.case, run.run_id, str(others)]
+    rows = [[side.label, entry.case, run.run_id, str(others), others.lost_frac]
             for side in sides for run in side.runs for entry in run.entries
             if (others := disturbance(run, entry.case)) is not None]
-    return pd.DataFrame(rows, columns=["side", "case", "run", "disturbance"])
+    return pd.DataFrame(rows, columns=["side", "case", "run", "disturbance", "lost_frac"])
+
+
+def disturbed_by_case(sides: Sequence[Group]) -> pd.DataFrame:
+    """Return the disturbed cases of each group: columns side, case, num_runs and disturbance, of the worst run."""
+    rows = disturbed_cases(sides).sort_values("lost_frac", ascending=False, kind="stable")
+    return rows.groupby(["side", "case"], sort=False, as_index=False).agg(
+        num_runs=("run", "size"), disturbance=("disturbance", "first"))
 
 
 def published_notes(sides: Sequence[Group]) -> pd.DataFrame:
@@ -76,7 +85,7 @@ def _joined(names: Iterable[str | None]) -> str | None:
 def context_changes(base: Group, new: Group) -> pd.DataFrame:
     """Return facts about machine, software and options that differ between two groups.
 
-    Only the number of command-line arguments is compared: their values may be private.
+    Of command-line arguments, names of options and numbers are kept; other values may be private, and are `…`.
 
     Columns: fact, such as `software.torch`; base and new, the distinct values over the group's runs; null if no run of
     the group has the fact.
@@ -113,9 +122,17 @@ def _facts(side: Group) -> dict[str, list[str]]:
     return {name: sorted(values) for name, values in facts.items()}
 
 
+def _public(argument: str) -> str:
+    """Return an argument of a command line without a value that may be private."""
+    option, is_assigned, value = argument.partition("=")
+    if not option.startswith("-") or _NUMBER.fullmatch(argument):
+        return argument if _NUMBER.fullmatch(argument) else "…"
+    return f"{option}={value if _NUMBER.fullmatch(value) else '…'}" if is_assigned else option
+
+
 def _flat(facts: Any, name: str) -> Iterator[tuple[str, str | None]]:
     if name == _ARGUMENTS:
-        yield f"{name} (number)", str(len(facts))
+        yield name, " ".join(map(_public, facts)) or "none"
     elif isinstance(facts, Mapping):
         for key, value in facts.items():
             yield from _flat(value, f"{name}.{key}")

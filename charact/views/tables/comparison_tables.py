@@ -10,6 +10,7 @@ from charact.analysis.common.significance import ONE_RUN_EACH
 from charact.analysis.compare import Group, metric_ratios, ratios, unmatched_cases
 from charact.analysis.compare.group_facts import (
     context_changes,
+    disturbed_by_case,
     disturbed_cases,
     failed_cases,
     published_notes,
@@ -56,7 +57,8 @@ DIFFERS = "differs (one run each)"
 INCONCLUSIVE = "inconclusive (disturbed)"
 """Verdict where no difference is shown and other programs disturbed a run."""
 _AGAIN = ("A disturbed case shows no difference, though there may be one: measure it again when no other "
-          "program runs, or with OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE before charact compare --ab.")
+          "program runs, or with OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE, if they were not set, before charact "
+          "compare --ab.")
 _NO_DIFFERENCE = "no difference shown"
 SAME = f"no difference above {SAME_FRAC:.0%}".replace("%", " %")
 """Verdict where turns show that a difference is smaller."""
@@ -184,8 +186,9 @@ def failed_table(sides: Sequence[Group]) -> Table | None:
 
 def disturbed_table(sides: Sequence[Group]) -> Table | None:
     """Build the table of cases whose times are too long because of other programs."""
-    columns = [SIDE, CASE, Column("run", "Run"), Column("disturbance", "Disturbed by")]
-    return _filled(disturbed_cases(sides), "Cases that other programs disturbed", columns)
+    columns = [SIDE, CASE, Column("num_runs", "Disturbed runs", fmt.number),
+               Column("disturbance", "Disturbed by", None, "in the run that lost most")]
+    return _filled(disturbed_by_case(sides), "Cases that other programs disturbed", columns)
 
 
 def context_table(sides: Sequence[Group]) -> Table | None:

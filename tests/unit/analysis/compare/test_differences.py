@@ -231,12 +231,13 @@ def changed(out: Path, base: Mapping[str, Any], new: Mapping[str, Any]) -> dict[
 def test_changed_versions_options_and_machines(tmp_path: Path) -> None:
     base = {"software": {"torch": "2.12", "git": {"commit": "a"}}, "options": {"threads": 2}}
     new = {"software": {"torch": "2.13", "git": {"commit": "a"}, "environment": {"OMP_NUM_THREADS": "1"}},
-           "options": {"threads": 4, "channels_last": True, "arguments": ["a", "b"], "layers": ["x", "y"]},
+           "options": {"threads": 4, "channels_last": True, "layers": ["x", "y"],
+                       "arguments": ["a", "--lr=1e-3", "--key=b", "-2", "--c", "d4"]},
            "machine": {"cpu": {"model": "other"}, "fingerprint": "f", "gpus": [{"name": "H100", "driver": None}]}}
     assert changed(tmp_path, base, new) == {
         "software.torch": ["2.12", "2.13"], "software.environment.OMP_NUM_THREADS": [None, "1"],
         "options.threads": ["2", "4"], "options.channels_last": ["no", "yes"],
-        "options.arguments (number)": [None, "2"], "options.layers": [None, "x, y"],
+        "options.arguments": [None, "… --lr=1e-3 --key=… -2 --c …"], "options.layers": [None, "x, y"],
         "machine.cpu.model": ["AMD EPYC", "other"], "machine.cpu.num_physical_cores": ["2", None],
         "machine.cpu.num_logical_cores": ["2", None], "machine.cpu.num_usable_cores": ["2", None],
         "machine.gpus.0.name": [None, "H100"]}
