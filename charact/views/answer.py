@@ -62,13 +62,18 @@ def _of_bottlenecks(run: Run) -> list[Action]:
     for (_, advice), alike in rows.groupby([rows["verdict"].fillna(""), "advice"], sort=False):
         first = next(fmt.rows(alike))
         cases = [str(case) for case in alike["case"]] if several else []
-        verdict = fmt.verdict(first) if isinstance(first.verdict, str) else "No bottleneck"
+        verdict = fmt.verdict(first) if isinstance(first.verdict, str) else _no_verdict(str(first.reason))
         actions.append(Action(
             finding_text.sentence(verdict), finding_text.sentence(_CODE.sub("the command below", str(advice))),
             "" if pd.isna(first.prize_frac) else
             f"at most {fmt.seconds(first.prize_s)}, {fmt.share(first.prize_frac)} of an iteration",
             cases=cases, command=_command(run, str(advice))))
     return actions
+
+
+def _no_verdict(reason: str) -> str:
+    """Return why there is no verdict, without the numbers of one case."""
+    return reason if reason.startswith("unreliable") else "no limit takes most of the time"
 
 
 def _command(run: Run, advice: str) -> str:
@@ -79,8 +84,10 @@ def _command(run: Run, advice: str) -> str:
     option = _OPTION.search(advice)
     if option is None or words[1:2] != ["profile"]:
         return ""
-    before = shlex.join(words)
-    changed = f"{before} {option[0]}"
+    before, name = shlex.join(words), option[0].split()[0]
+    kept = [word for position, word in enumerate(words) if word.partition("=")[0] != name
+            and not (words[position - 1] == name and " " in option[0])]
+    changed = f"{shlex.join(kept)} {option[0]}"
     if not option[0].startswith(_SAME_CASES) or any(word.partition("=")[0] == "--out" for word in words):
         return changed
     return shlex.join(["charact", "compare", "--ab", before, changed])

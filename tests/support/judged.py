@@ -69,6 +69,13 @@ def judged(out: Path, phases: Mapping[str, float], operators: Sequence[Row] = ()
                "kernels": list(kernels)})))  # fmt: skip
 
 
+def busy(others_cores: float, waiting_s: float, used_s: float = 10.0) -> dict[str, Any]:
+    """10 s with 2 cores, of which the program used one."""
+    use = {"length_s": 10.0, "num_usable_cores": 2, "processor_s": used_s, "others_s": 10 * others_cores,
+           "waiting_s": waiting_s, "stolen_s": 0.0}
+    return {"entry": {"passes": {"timing": {"status": "ok", "reason": None, "core_use": use}}}}
+
+
 def counted(source: str, counter: str, value: float, *, phase: str | None = None, device: str = "cuda:0") -> Row:
     return {"phase": phase, "time_s": None, "rank": 0, "device": device, "source": source, "kernel": None,
             "counter": counter, "value": value}

@@ -24,6 +24,8 @@ def pass_reason(run: Run, case: str, name: str) -> str | None:
         return None if facts.status == "ok" else facts.reason or f"pass {facts.status}"
     if is_watched(run) and measured:
         return pass_reason(run, measured[0].case, name) or f"taken over {measured[0].case} only"
+    if is_watched(run) and run.options.iterations is not None and not run.options.passes:
+        return "--iterations alone measures times: add --passes operators,memory"
     return entry.reason or "not measured"
 
 

@@ -269,9 +269,13 @@ def _both_measured(case: Situation) -> str:
 def measure_again(case: Situation) -> str:
     """Return advice for a case that other programs disturbed: measure on an idle machine, or with `THREAD_VARIABLES`.
 
-    If `charact run` measured a Python script, the advice has its whole command in backticks, with the variables.
+    Variables that were set are left out. If `charact run` measured a Python script, the advice has its whole command in
+    backticks, with the variables.
     """
-    variables = " ".join(f"{name}={value}" for name, value in THREAD_VARIABLES.items())
+    were_set = case.run.manifest.get("software", {}).get("environment") or {}
+    variables = " ".join(f"{name}={value}" for name, value in THREAD_VARIABLES.items() if were_set.get(name) != value)
+    if not variables:
+        return "measure again when no other program runs"
     if case.script is not None:
         variables = f"`{variables} charact run {shlex.join(case.script)}`"
     return f"measure again when no other program runs, or with {variables}"

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support import records
-from support.judged import ceiling, ceilings_of, judged, operator
+from support.judged import busy, ceiling, ceilings_of, judged, operator
 
 from charact.analysis.efficiency.bottleneck import BOUND_FRAC, MEMORY_FRAC, WORK_FRAC, bottlenecks
 from charact.analysis.profile.core_use import UNRELIABLE_FRAC
@@ -37,13 +37,6 @@ def shared(tmp_path: Path, *, data: float = 0.0, host: float = 0.0, compute: flo
     ]  # fmt: skip
     phases = {"data": 0.1 * data, "communication": 0.1 * communication, "forward": 0.1 * (1 - data - communication)}
     return judged(tmp_path, phases, operators, **changes)
-
-
-def busy(others_cores: float, waiting_s: float, used_s: float = 10.0) -> dict[str, Any]:
-    """10 s with 2 cores, of which the program used one."""
-    use = {"length_s": 10.0, "num_usable_cores": 2, "processor_s": used_s, "others_s": 10 * others_cores,
-           "waiting_s": waiting_s, "stolen_s": 0.0}
-    return {"entry": {"passes": {"timing": {"status": "ok", "reason": None, "core_use": use}}}}
 
 
 @pytest.mark.parametrize(("limit", "verdict", "threshold_frac"), [
@@ -345,6 +338,15 @@ def test_a_busy_machine_has_no_verdict(tmp_path: Path, others_cores: float, wait
     assert row["verdict"] == ("data-bound" if is_reliable else None)
     assert row["reason"] == (None if is_reliable else "unreliable: other programs held 1.4 of 2 cores")
     assert ("measure again when no other program runs, or with OMP_NUM_THREADS=1" in row["advice"]) != is_reliable
+
+
+@pytest.mark.parametrize(("were_set", "advice"), [
+    ({"OMP_NUM_THREADS": "1"}, "measure again when no other program runs, or with OMP_WAIT_POLICY=PASSIVE"),
+    ({"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}, "measure again when no other program runs"),
+])
+def test_variables_that_were_set_are_not_advised(tmp_path: Path, were_set: dict[str, str], advice: str) -> None:
+    run = shared(tmp_path, data=0.5, manifest={"software": {"environment": were_set}}, **busy(1.4, 10.0))
+    assert judge(run)["advice"] == advice
 
 
 def test_other_programs_do_not_change_what_a_gpu_computes(tmp_path: Path) -> None:
