@@ -1,5 +1,7 @@
 """Charts of constructed models: against measured latencies, normalized, and by layer type."""
 
+from collections.abc import Sequence
+
 import pandas as pd
 
 from charact.bricks.analysis.tables import BAND_FRAC
@@ -19,6 +21,7 @@ from charact.views.charts import (
     Rule,
     Span,
     ends_around,
+    of_rows,
     stacked_bars,
 )
 from charact.views.figures.bars import ROW_PX, by_name, short_names
@@ -30,6 +33,10 @@ _LONGEST = 26
 _NUM_NAMED = 6
 _APART = 1.15
 """Minimum distance of two names, as a factor, so that they do not overlap."""
+_BAR_PX = 10
+"""Height of a bar of a group (px)."""
+_MAX_GROUP_PX = 39
+"""Maximum height of a group (px): names of taller rows are above them."""
 
 
 def against_measured(rows: pd.DataFrame, colors: dict[str, str]) -> Chart:
@@ -97,6 +104,24 @@ def normalized(rows: pd.DataFrame, kinds: str, colors: dict[str, str], means: di
     axis = Axis("constructed / measured (dashed: geometric mean)", None, min(ends) / margin, max(ends) * margin,
                 log=True, always=1, text=lambda value: f"{value:.3g}")
     return by_name("Constructed over measured latency of each model", names, axis, marks)
+
+
+def grouped_bars(title: str, rows: pd.DataFrame, colors: dict[str, str], axis: Axis, rules: Sequence[Rule] = ()
+                 ) -> Chart:
+    """Return a group of bars per name, with one bar for each kind.
+
+    Args:
+        title: title of the chart.
+        rows: rows with the columns name, kind and value; a missing value has no bar.
+        colors: colors of the kinds, in drawing order.
+        axis: axis of the values.
+        rules: reference lines over the bars.
+    """
+    names, kinds, height = list(dict.fromkeys(rows["name"])), list(colors), 0.8 / len(colors)
+    bars = [Bar(names.index(row.name) + (kinds.index(row.kind) - (len(kinds) - 1) / 2) * height, 0, row.value, height,
+                colors[row.kind], text=f"{row.name}, {row.kind}: {row.value:.3g}")
+            for row in fmt.rows(rows.dropna(subset=["value"]))]
+    return of_rows(title, short_names(names), axis, [*bars, *rules], min(_MAX_GROUP_PX, _BAR_PX * len(kinds) + 6))
 
 
 def by_layers(rows: pd.DataFrame) -> Chart:

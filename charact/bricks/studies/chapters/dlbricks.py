@@ -7,18 +7,24 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from charact.bricks.analysis.dlbricks import path_latencies
 from charact.bricks.analysis.tables import latency_errors, model_reuse, normalized_latency, record_pieces, time_saved
+from charact.bricks.views.figures import grouped_bars
 from charact.bricks.views.sections import constructed
+from charact.bricks.views.tables import COLORS
 from charact.record.reader import Run
 from charact.studies.claims import Value, claims_block
 from charact.studies.published import claims_of
 from charact.studies.study import Study
+from charact.views.charts import Axis, Rule
 from charact.views.document import Block, Body
 from charact.views.figures.bars import bars_by_name
+from charact.views.html.elements.blocks import CASE
 from charact.views.tables import format as fmt
 from charact.views.tables import palette
 from charact.views.tables.model import Column, Table, share_column, table
 
+_SUM, _PATH = "in sequence", "critical path"
 _PUBLISHED = "published, ICPE 2020"
 
 
@@ -36,7 +42,7 @@ def chapter(runs: Sequence[Run]) -> Body:
     blocks = [_claims(rows.iloc[1:]),
               Block(title="Unique bricks, accuracy and speedup against G", table=_against_g(rows), note=_NOTE),
               Block(figures=[figure])]
-    return Body(blocks=[*blocks, *(block for run in built[:1] for block in _models(run))])
+    return Body(blocks=[*blocks, *(block for run in built[:1] for block in [_paths(run), *_models(run)])])
 
 
 def _claims(rows: pd.DataFrame) -> Block:
@@ -49,6 +55,27 @@ def _claims(rows: pd.DataFrame) -> Block:
     if timed["g"].nunique() > 1:
         values["falling"] = Value(float(np.polyfit(timed["g"].astype(float), timed["speedup"], 1)[0]))
     return claims_block(claims_of("dlbricks"), values)
+
+
+def _paths(run: Run) -> Block:
+    """Return the latencies in sequence and along the critical path, over the measured ones."""
+    def ratio(name: str, title: str, meaning: str) -> Column:
+        return Column(name, title, fmt.ratio, meaning, lambda row: row.reason)
+
+    rows, title = path_latencies(run), f"Layers in sequence and along the critical path, G = {_row(run)['g']}"
+    drawn = rows.rename(columns={"case": "name", "sum_ratio": _SUM, "path_ratio": _PATH})
+    drawn = drawn.melt("name", [_SUM, _PATH], "kind", "value").dropna(subset=["value"])
+    colors = {_SUM: COLORS["sequential"], _PATH: COLORS["critical_path"]}
+    figure = grouped_bars("Layers in sequence and along the critical path over measured latency", drawn, colors,
+                          Axis("constructed / measured latency", low=0, always=1), [Rule(1, axis="x", width=1)])
+    return Block(title=title, figures=[figure] if len(drawn) else [], legend=list(colors.items()),
+                 note="The critical path is the latency if parallel branches ran at the same time.",
+                 table=table(rows, title, [
+                     CASE, Column("measured_s", "Measured", fmt.seconds, "median iteration", lambda row: row.reason),
+                     Column("sum_s", "In sequence", fmt.seconds, "sum of all layers", lambda row: row.reason),
+                     Column("path_s", "Critical path", fmt.seconds, "longest path of layers", lambda row: row.reason),
+                     ratio("sum_ratio", "Sequence / measured", "1: the layers explain the whole latency"),
+                     ratio("path_ratio", "Path / measured", "below 1: branches run one after the other")]))
 
 
 def _models(run: Run) -> list[Block]:
