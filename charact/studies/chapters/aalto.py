@@ -170,7 +170,8 @@ def _memory(runs: Sequence[Run]) -> list[Block]:
 def _operations(runs: Sequence[Run]) -> list[Block]:
     """Return the time of each set of basic operations next to the published sums, and every operation."""
     of_operations = [run for run in runs if (case_summary(run)["kind"] == "operation").any()]
-    details = [replace(block, folded=True, title=f"{_set_names(run)}: {block.title}" if block.title else "")
+    details = [replace(block, folded=block.table is not None,
+                       title=f"{_set_names(run)}: {block.title}" if block.title else "")
                for run in of_operations for block in operations(run).blocks]
     return [_sets(of_operations), *details]
 
@@ -186,7 +187,8 @@ def _sets(runs: Sequence[Run]) -> Block:
     wide, columns = _by_setup(published, "set")
     times = pd.concat([operation_times(run) for run in runs], ignore_index=True) if runs else pd.DataFrame(
         columns=["direction", "layout", "set", "problem", "median_s"])
-    timed = times[(times["direction"] == "forward") & (times["layout"] != "dense")].dropna(subset=["median_s"])
+    timed = times[(times["direction"] == "forward") & (times["layout"] != "dense") & times["set"].isin(list(_SETS))]
+    timed = timed.dropna(subset=["median_s"])
     ours = timed.groupby("set").agg(here_s=("median_s", "sum"), num_problems=("problem", "nunique"))
     rows = wide.merge(ours, on="set", how="outer")
     rows = rows.sort_values("set", key=lambda names: names.map(list(_SETS).index), ignore_index=True)

@@ -1,17 +1,23 @@
 """Deep500's workload analysis: time by operator type and phase, memory, and counters of five workloads."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
+from itertools import cycle
 from typing import Any
 
 import pandas as pd
 
-from charact.analysis.efficiency.counters import counter_sources, counter_values, missing_counters
 from charact.analysis.memory.by_input_size import line_fits, training_to_inference
-from charact.analysis.memory.composition import is_memory_run, memory_composition
+from charact.analysis.memory.composition import is_memory_run
 from charact.analysis.profile import breakdown
-from charact.analysis.profile.case_summary import case_summary
 from charact.record.reader import Run
+from charact.studies.analysis.workload_counters import COUNTERS, workload_counters
+from charact.studies.analysis.workload_memory import (
+    NO_GROUP,
+    RESULT,
+    composition_in_loss,
+    peaks_by_size,
+    weights_and_results,
+)
 from charact.studies.claims import Value, claims_block
 from charact.studies.published import claims_of
 from charact.studies.study import Study
@@ -20,26 +26,19 @@ from charact.views.document import Block, Body
 from charact.views.figures import bars
 from charact.views.figures import memory as memory_figures
 from charact.views.html.elements.blocks import PHASE, legend_of, operator_legend
-from charact.views.sections.profile import _memory_tables as memory_tables
-from charact.views.sections.profile.memory import against_input, training_over_inference
 from charact.views.tables import format as fmt
+from charact.views.tables import memory_text as words
 from charact.views.tables import palette
 from charact.views.tables.counter_text import counter_value
 from charact.views.tables.model import Column, share_column, table
-
-_COUNTERS = {
-    "warp_occupancy_frac": "Warp occupancy", "warp_execution_efficiency_frac": "Warp execution efficiency",
-    "nonpredicated_efficiency_frac": "Non-predicated efficiency", "bandwidth_utilization_frac": "Bandwidth utilization",
-}  # fmt: skip
-"""The study's counters, with their names there; the fifth is the rate of operations."""
 
 
 def chapter(runs: Sequence[Run]) -> Body:
     """Build the chapter in the order of the study."""
     profiles = [run for run in runs if not is_memory_run(run)]
     memory = [run for run in runs if is_memory_run(run)]
-    return Body(blocks=[_claims(memory), *_operator_types(profiles), *_phases(profiles), *_composition(profiles),
-                        *_by_size(memory), *_counters(profiles),
+    return Body(blocks=[_claims(memory), *_operator_types(profiles), *_phases(profiles),
+                        *_weights_and_results(profiles), *_by_size(memory), *_in_loss(memory), *_counters(profiles),
                         Block(title="Published values", points=list(_PUBLISHED))])
 
 
@@ -106,62 +105,108 @@ def _phases(runs: Sequence[Run]) -> list[Block]:
                   table=table(rows, "Time by phase of an iteration", columns))]
 
 
-def _composition(runs: Sequence[Run]) -> list[Block]:
-    rows = _of_each(runs, memory_composition)
-    rows = rows[rows["method"] == "measured"] if len(rows) else rows
+def _weights_and_results(runs: Sequence[Run]) -> list[Block]:
+    """Return the memory at the peak in the study's groups: two bars for each workload."""
+    rows = weights_and_results(runs)
     if rows.empty:
         return []
-    return [Block(title="Memory composition in training", figures=[memory_figures.at_peak(rows)],
-                  legend=legend_of(rows.loc[rows["bytes"] > 0, "category"], palette.CATEGORIES),
-                  table=memory_tables.composition(rows, "Memory by category at the peak of a training iteration"))]
+    drawn = rows[rows["group"] != NO_GROUP]
+    drawn = drawn.assign(name=drawn["workload"] + ": " + drawn["group"].replace(RESULT, "results"))
+    figure = stacked_bars("Weights against mediate results and temporary memory", drawn, ("name", "category", "bytes"),
+                          palette.CATEGORIES.__getitem__, "memory at the peak", unit="B", row_px=bars.ROW_PX)
+    columns = [Column("workload", "Workload"), Column("group", "Group"), _CATEGORY,
+               Column("bytes", "Memory", fmt.num_bytes, "held through PyTorch's allocator"),
+               share_column("share_frac", "Share", "of the peak"), PHASE]
+    title = "Weights against mediate results, at the peak of training"
+    return [Block(title=title, figures=[figure], legend=legend_of(drawn["category"], palette.CATEGORIES),
+                  table=table(_worded(rows), title, columns),
+                  note="Weight has gradients and optimizer state. "
+                       "Results are activations (the study's mediate results) and "
+                       "temporary memory. The study has no group for input.")]
+
+
+_CATEGORY = Column("category", "Category")
+_INPUTS = {"pixel": "image area", "token": "sequence length", "unit of S": "input size"}
+
+
+def _worded(rows: pd.DataFrame) -> pd.DataFrame:
+    return rows.assign(category=rows["category"].str.replace("_", " "))
 
 
 def _by_size(runs: Sequence[Run]) -> list[Block]:
-    """Return memory against image area and sequence length, and of training over inference, of each workload."""
-    return [*(block for run in runs for block in against_input(run)[0]),
-            *(replace(block, title=f"{block.title}: {', '.join(run.cases['workload'].unique())}" if block.title else "")
-              for run in runs for block in training_over_inference(run))]
+    """Return memory against the input, a block for image areas and one for sequence lengths."""
+    rows = peaks_by_size(runs)
+    blocks = []
+    for position, group in rows.groupby("position", sort=False):
+        group = group.assign(label=[words.model(row.workload, row.variant) for row in fmt.rows(group)])
+        colors = dict(zip(group["label"].unique(), cycle(palette.CASES), strict=False))
+        title = f"Memory against the {_INPUTS[str(position)]}"
+        both = group.dropna(subset=["ratio"])
+        figures = [memory_figures.peaks(title, group, colors)]
+        if len(both):
+            figures.append(memory_figures.ratios(f"{title}: training over inference", both, colors))
+        columns = [Column("label", "Workload", unbroken=True), Column("input_size", "Input size", fmt.number),
+                   Column("train_bytes", "Training", fmt.num_bytes, "peak of an iteration", _not_run),
+                   Column("infer_bytes", "Inference", fmt.num_bytes, "peak of an iteration", _not_run),
+                   Column("ratio", "Training / inference", fmt.ratio, "of the peaks", _not_run),
+                   Column("method", "Method")]
+        batches = ", ".join(dict.fromkeys(f"{row.batch_size} a batch, {row.precision}" for row in fmt.rows(group)))
+        blocks.append(Block(title=title, figures=figures, legend=list(colors.items()),
+                            table=table(group, title, columns), note=f"{batches[0].upper()}{batches[1:]}."))
+    return blocks
+
+
+def _not_run(row: object) -> str:
+    return "not run"
+
+
+def _in_loss(runs: Sequence[Run]) -> list[Block]:
+    """Return what memory is for at one moment of all sizes."""
+    rows = composition_in_loss(runs)
+    if rows.empty:
+        return []
+    rows = rows.assign(label=[f"{row.workload}, {words.size_text(row.position, row.input_size)}"
+                              for row in fmt.rows(rows)])
+    title = "Memory at one moment of training, by input size"
+    figures = [stacked_bars(f"{title}: {_INPUTS[str(position)]}", group, ("label", "category", "bytes"),
+                            palette.CATEGORIES.__getitem__, f"share, by {_INPUTS[str(position)]}", unit=None,
+                            row_px=bars.ROW_PX)
+               for position, group in rows.groupby("position", sort=False)]
+    columns = [Column("label", "Workload", unbroken=True), _CATEGORY, Column("bytes", "Memory", fmt.num_bytes),
+               share_column("share_frac", "Share", "of the memory at that moment"), Column("method", "Method")]
+    return [Block(title=title, figures=figures, legend=legend_of(rows["category"], palette.CATEGORIES),
+                  table=table(_worded(rows), title, columns),
+                  note="The moment is the peak of the phase loss, when every size holds all its activations. The peak "
+                       "of an iteration may be in another phase at each size.")]
 
 
 def _counters(runs: Sequence[Run]) -> list[Block]:
-    rows = []
-    for run in runs:
-        values, missing, sources = counter_values(run), missing_counters(run), counter_sources(run)
-        for row in fmt.rows(case_summary(run)):
-            found: dict[str, Any] = {"workload": row.workload, "flop_per_s": row.flop_per_s, "status": row.status}
-            of_case = values[values["case"] == row.case]
-            for name in _COUNTERS:
-                read = of_case.loc[of_case["counter"] == name, "value"]
-                found[name] = counter_value(name, float(read.iloc[0])) if len(read) else None
-                reasons = missing.loc[(missing["case"] == row.case) & (missing["counter"] == name), "reason"]
-                found[f"{name}_reason"] = reasons.iloc[0] if len(reasons) else _no_source(row, sources)
-            rows.append(found)
-    if not rows:
+    """Return the counters, each divided by that of the first workload."""
+    rows = workload_counters(runs)
+    if rows.empty:
         return []
-    columns = [
-        Column("workload", "Workload"),
-        *(Column(name, title, None, "", _reason_of(name), wide=True) for name, title in _COUNTERS.items()),
-        Column("flop_per_s", "FLOP/s", fmt.flop_rate, "counted FLOP / median iteration time",
-               lambda row: row.status if row.status != "ok" else "not measured"),
-    ]  # fmt: skip
-    return [Block(title="Counters of the device", table=table(pd.DataFrame(rows), "Counters of the device", columns))]
-
-
-def _reason_of(name: str) -> Callable[[Any], str]:
-    return lambda row: str(getattr(row, f"{name}_reason"))
-
-
-def _no_source(row: Any, sources: pd.DataFrame) -> str:
-    """Return why a case has none of the GPU's counters."""
-    if str(row.device).startswith("cpu"):
-        return "a GPU's counter; this is a CPU"
-    failed = sources[(sources["case"] == row.case) & (sources["status"] != "ok")]
-    return "; ".join(dict.fromkeys(failed["reason"].dropna())) or "no source provides it"
+    title = "Counters of the device, normalized"
+    first = rows["workload"].iloc[0]
+    rows = rows.assign(title=rows["counter"].map(COUNTERS),
+                       text=[counter_value(row.counter, row.value, row.reason) for row in fmt.rows(rows)])
+    drawn = rows.dropna(subset=["normalized"])
+    drawn = drawn.assign(name=drawn["title"] + ", " + drawn["workload"]).sort_values(
+        "counter", key=lambda names: names.map(list(COUNTERS).index), kind="stable")
+    colors = dict(zip(rows["workload"].unique(), cycle(palette.CASES), strict=False))
+    figures = [bars.bars_by_name(title, drawn, "normalized", "", f"value / value of {first}",
+                                 lambda row: colors[row.workload])] if len(drawn) else []
+    columns = [Column("workload", "Workload"), Column("title", "Counter"), Column("text", "Value", wide=True),
+               Column("normalized", "Normalized", fmt.ratio, f"value / value of {first}", lambda row: "no value")]
+    absent = rows[rows["value"].isna()].drop_duplicates(["title", "reason"])
+    missing = [(", ".join(group["title"].unique()), fmt.missing(str(reason)))
+               for reason, group in absent.groupby("reason", sort=False)]
+    return [Block(title=title, figures=figures, table=table(rows, title, columns) if figures else None,
+                  legend=list(colors.items()) if figures else [], missing=missing)]
 
 
 STUDY = Study(
     "deep500", "Deep500: workload analysis", "Tsinghua University: workload analysis with Deep500", chapter,
     {"quick": ("In the figures of time, VGG-16 and ResNet-50 are the variants for 32×32 images, 16 a batch.",
                "The AoA Reader reads 128 words, 8 samples a batch.",
-               "Memory against the input is estimated on tensors without data, at three sizes."),
+               "Memory against the input is estimated on tensors without data, at three or four sizes."),
      "full": ("The study states no batch sizes: 64 images, and the workloads' own for text.",)})

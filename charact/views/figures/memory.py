@@ -140,6 +140,24 @@ def ratios(title: str, rows: pd.DataFrame, colors: Mapping[str, str]) -> Chart:
                  key=[sample for method, sample in samples.items() if method in set(rows["method"])])
 
 
+def peaks(title: str, rows: pd.DataFrame, colors: Mapping[str, str]) -> Chart:
+    """Return peaks of training and inference of several series against the input, inference dashed.
+
+    Rows have a `label` with a given color, input_size, num_positions, position, method, train_bytes and infer_bytes.
+    """
+    modes = {"training": ("train_bytes", SOLID), "inference": ("infer_bytes", DASHED)}
+    marks: list[Mark] = []
+    for (label, method), group in rows.groupby(["label", "method"], sort=False):
+        for mode, (column, style) in modes.items():
+            known = group.dropna(subset=[column])
+            marks.append(Curve(
+                known["num_positions"], known[column], colors[str(label)], style, marker="o", size=4,
+                texts=[f"{label}, {mode}, {method}: {fmt.num_bytes(num_bytes)} at {num_positions:,.0f}"
+                       for num_bytes, num_positions in zip(known[column], known["num_positions"], strict=True)]))
+    return Chart(title, _input_axis(rows), Axis("peak of an iteration", "B", low=0), marks,
+                 key=[Curve([], [], FAINT, style, label=mode) for mode, (_, style) in modes.items()])
+
+
 def timeline(title: str, rows: pd.DataFrame) -> Chart:
     """Return memory of one iteration by category, with bands of its phases and a mark at the peak.
 

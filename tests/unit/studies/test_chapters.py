@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from support.kinds_of_runs import RUNS
 from support.operation_records import Operations
 from support.pages import Page
 from support.pairs import write_northeastern
@@ -47,6 +48,20 @@ def cells(found: Block, row: int) -> dict[str, str]:
 def test_published_values_are_there_before_anything_ran(name: str, published: list[str]) -> None:
     text = words(STUDIES[name].chapter([]))
     assert [value for value in published if value not in text] == []
+
+
+@pytest.fixture(scope="module")
+def runs_of_every_kind(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
+    return {kind: load_run(write(tmp_path_factory.mktemp("runs"))) for kind, write in RUNS.items()}
+
+
+@pytest.mark.parametrize("study", STUDIES.values(), ids=lambda study: study.name)
+def test_a_chapter_is_built_from_any_runs(study: Study, runs_of_every_kind: dict[str, Run]) -> None:
+    for runs in ([], *([run] for run in runs_of_every_kind.values()), list(runs_of_every_kind.values())):
+        body = study.chapter(runs)
+        assert body.blocks[0].title == "Claims"
+        shown = words(body)
+        assert [text for text in ("nan", "None", "NaT", "inf ") if text in shown.split()] == []
 
 
 @pytest.mark.parametrize("scale", SCALES)

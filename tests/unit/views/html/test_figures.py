@@ -43,6 +43,18 @@ def test_areas_end_at_the_sums_and_dots_are_measured(limit_bytes: float | None, 
     assert (list(chart.x.ticks or ()), list(chart.x.names)) == ([400, 144], ["20²", "12²"])  # 10² is too close to 12²
 
 
+def test_peaks_of_inference_are_dashed_and_missing_ones_left_out() -> None:
+    rows = pd.DataFrame({"label": ["a", "a", "b"], "method": "measured", "position": "token",
+                         "input_size": [10, 40, 40], "num_positions": [10, 40, 40],
+                         "train_bytes": [4 * MIB, 9 * MIB, 5 * MIB], "infer_bytes": [2 * MIB, 3 * MIB, math.nan]})
+    chart = memory.peaks("a title", rows, {"a": "#112233", "b": "#445566"})
+    drawn = [(curve.color, curve.style, list(curve.x), list(curve.y)) for curve in marks(chart, Curve)]
+    assert drawn == [("#112233", "-", [10, 40], [4 * MIB, 9 * MIB]), ("#112233", "--", [10, 40], [2 * MIB, 3 * MIB]),
+                     ("#445566", "-", [40], [5 * MIB]), ("#445566", "--", [], [])]
+    assert marks(chart, Curve)[0].texts[1] == "a, training, measured: 9.00 MiB at 40"
+    assert [sample.label for sample in chart.key] == ["training", "inference"]
+
+
 def test_two_sizes_are_bars_of_categories() -> None:
     rows = peaks("measured").query("num_positions != 144")
     chart = memory.against_input("a title", "training", rows, None)

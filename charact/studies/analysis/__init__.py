@@ -1,0 +1,1 @@
+"""Numbers of the chapters that need the runs of several workloads."""
