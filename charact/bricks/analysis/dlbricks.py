@@ -2,7 +2,7 @@
 
 import pandas as pd
 
-from charact.bricks.analysis.tables import NOT_RUN, normalized_latency
+from charact.bricks.analysis.tables import NOT_RUN, model_reuse, normalized_latency, record_pieces, type_reuse
 from charact.record.reader import Run
 
 _STRATEGIES = {"sequential": "sum", "critical_path": "path"}
@@ -26,3 +26,18 @@ def path_latencies(run: Run) -> pd.DataFrame:
     known = found[["sum_ratio", "path_ratio"]].notna().all(axis="columns")
     found["reason"] = found["case"].map(reasons).fillna(NOT_RUN).astype("object").where(~known, None)
     return found.reset_index(drop=True)
+
+
+def repeated_layers(run: Run) -> pd.DataFrame:
+    """Return the layers of a record at G = 1 by operator type and by model; no rows for a larger G.
+
+    Columns: operator_type, null in the rows of models; case, null in the rows of types and in the row of all models
+    together, which is the last of several; num_pieces, layers; num_bricks, distinct layers; unique_frac, distinct
+    layers / layers.
+    """
+    pieces = record_pieces(run)
+    if (pieces["num_layers"] > 1).any():
+        pieces = pieces.head(0)
+    columns = ["operator_type", "case", "num_pieces", "num_bricks", "unique_frac"]
+    return pd.concat([table.reindex(columns=columns) for table in (type_reuse(pieces), model_reuse(pieces))],
+                     ignore_index=True)

@@ -197,6 +197,15 @@ def layer_reuse(pieces: pd.DataFrame) -> pd.DataFrame:
     return rows.sort_values("num_pieces", ascending=False, kind="stable", ignore_index=True)
 
 
+def type_reuse(pieces: pd.DataFrame) -> pd.DataFrame:
+    """Return how often the segments of each operator type occur in models, the most frequent first.
+
+    Columns: operator_type, of the heaviest layer; num_layers; num_pieces; num_bricks, distinct ones; unique_frac;
+    num_models that contain one; num_shared, bricks that occur in several models.
+    """
+    return _reuse(pieces, "operator_type").sort_values("num_pieces", ascending=False, kind="stable", ignore_index=True)
+
+
 def _reuse(pieces: pd.DataFrame, key: str) -> pd.DataFrame:
     """Count segments, distinct and shared bricks by the values of a column, in the given order."""
     is_shared = pieces.groupby("brick")["case"].transform("nunique") > 1

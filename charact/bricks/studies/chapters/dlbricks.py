@@ -7,42 +7,40 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from charact.bricks.analysis.dlbricks import path_latencies
+from charact.bricks.analysis.dlbricks import path_latencies, repeated_layers
 from charact.bricks.analysis.tables import latency_errors, model_reuse, normalized_latency, record_pieces, time_saved
-from charact.bricks.views.figures import grouped_bars
+from charact.bricks.views.figures import counts_by_name, grouped_bars
 from charact.bricks.views.sections import constructed
-from charact.bricks.views.tables import COLORS
+from charact.bricks.views.tables import BRICKS, COLORS, PIECES
 from charact.record.reader import Run
 from charact.studies.claims import Value, claims_block
 from charact.studies.published import claims_of
 from charact.studies.study import Study
 from charact.views.charts import Axis, Rule
 from charact.views.document import Block, Body
-from charact.views.figures.bars import bars_by_name
+from charact.views.figures.bars import bars_by_name, short_names
 from charact.views.html.elements.blocks import CASE
 from charact.views.tables import format as fmt
 from charact.views.tables import palette
 from charact.views.tables.model import Column, Table, share_column, table
 
 _SUM, _PATH = "in sequence", "critical path"
-_PUBLISHED = "published, ICPE 2020"
+_PUBLISHED, _ALL = "published, ICPE 2020", "all models"
+_PUBLISHED_UNIQUE_FRAC = 1529 / 10815
 
 
 def chapter(runs: Sequence[Run]) -> Body:
     """Build the chapter: bricks against G, accuracy and speedup against G, and each model at the smallest G."""
     built = sorted((run for run in runs if len(run.constructions)), key=lambda run: int(_row(run)["g"]))
-    published = {"name": _PUBLISHED, "g": 1, "num_models": 50, "unique_frac": 1529 / 10815, "geometric_mean": 0.918,
-                 "mean_abs_error_frac": None, "speedup": 4.4}
+    published = {"name": _PUBLISHED, "g": 1, "num_models": 50, "unique_frac": _PUBLISHED_UNIQUE_FRAC,
+                 "geometric_mean": 0.918, "mean_abs_error_frac": None, "speedup": 4.4}
     rows = pd.DataFrame([published, *map(_row, built)])
     rows = rows.astype(dict.fromkeys(["unique_frac", "geometric_mean", "mean_abs_error_frac", "speedup"], "float64"))
-    figure = bars_by_name("Different bricks of all segments against G",
-                          rows.assign(unique_percent=100 * rows["unique_frac"]), "unique_percent", "%", "unique share",
-                          lambda row: palette.CASES[row.name != _PUBLISHED])
     # The table is a block of its own: below a figure it would be folded, and the published values with it.
     blocks = [_claims(rows.iloc[1:]),
-              Block(title="Unique bricks, accuracy and speedup against G", table=_against_g(rows), note=_NOTE),
-              Block(figures=[figure])]
-    return Body(blocks=[*blocks, *(block for run in built[:1] for block in [_paths(run), *_models(run)])])
+              Block(title="Unique bricks, accuracy and speedup against G", table=_against_g(rows), note=_NOTE)]
+    return Body(blocks=[*blocks, *(block for run in built[:1]
+                                   for block in [_paths(run), _repeats(run), *_models(run)])])
 
 
 def _claims(rows: pd.DataFrame) -> Block:
@@ -76,6 +74,30 @@ def _paths(run: Run) -> Block:
                      Column("path_s", "Critical path", fmt.seconds, "longest path of layers", lambda row: row.reason),
                      ratio("sum_ratio", "Sequence / measured", "1: the layers explain the whole latency"),
                      ratio("path_ratio", "Path / measured", "below 1: branches run one after the other")]))
+
+
+def _repeats(run: Run) -> Block:
+    """Return the numbers of all and of unique layers by operator type, and the unique share of each model."""
+    rows, title = repeated_layers(run), "Repeated layers"
+    if rows.empty:
+        return Block(title=title, note=f"The figure is {fmt.missing('no run has G = 1: a brick is not one layer')}.")
+    types, models = rows.dropna(subset=["operator_type"]), rows[rows["operator_type"].isna()]
+    rows = rows.assign(name=rows["operator_type"].fillna(rows["case"]).fillna(_ALL))
+    shares = pd.concat([models.assign(name=[*short_names(models["case"].dropna()), _ALL][:len(models)]),
+                        pd.DataFrame([{"name": _PUBLISHED, "unique_frac": _PUBLISHED_UNIQUE_FRAC}])])
+    # Published and total bars differ in color from those of the models.
+    colors = {_PUBLISHED: palette.CASES[0], _ALL: palette.CASES[2]}
+    return Block(
+        title=title, legend=[("all layers", PIECES), ("unique layers", BRICKS)],
+        figures=[counts_by_name("Layers by operator type", types.rename(columns={"operator_type": "name"}),
+                                {"num_pieces": PIECES, "num_bricks": BRICKS}),
+                 bars_by_name("Share of unique layers of each model",
+                              shares.assign(unique_percent=100 * shares["unique_frac"]), "unique_percent", "%",
+                              "unique layers / all layers", lambda row: colors.get(row.name, palette.CASES[1]))],
+        table=table(rows, "Repeated layers by operator type and by model", [
+            Column("name", "Operator type or model", unbroken=True), Column("num_pieces", "Layers", fmt.number),
+            Column("num_bricks", "Unique layers", fmt.number, "that differ in sizes or parameters"),
+            share_column("unique_frac", "Unique", "unique layers / layers")]))
 
 
 def _models(run: Run) -> list[Block]:

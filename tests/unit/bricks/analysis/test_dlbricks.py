@@ -3,13 +3,14 @@
 from functools import cache
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from support.brick_records import Models, three_models
 from support.brick_runs import CASE, composition, infer_run
 from support.records import manifest
 
 from charact.bricks.analysis.construction import BrickTimes, construct, constructed_case
-from charact.bricks.analysis.dlbricks import path_latencies
+from charact.bricks.analysis.dlbricks import path_latencies, repeated_layers
 from charact.record.reader import Run, load_run
 from charact.record.writer import RunWriter
 
@@ -51,3 +52,16 @@ def test_a_missing_ratio_has_its_reason(tmp_path: Path) -> None:
     unmeasured = path_latencies(Models(tmp_path).add("vgg11", ["11bb"]).run()).iloc[0]
     assert unmeasured[["sum_s", "path_s"]].tolist() == pytest.approx([0.002, 0.0018])
     assert unmeasured["reason"] == "not measured: --verify measures it"
+
+
+def test_layers_are_counted_by_type_and_model(tmp_path: Path) -> None:
+    record = Models(tmp_path).add("one", ["11bb", "22cc", "11bb"], g=1).add("two", ["22cc"], g=1)
+    rows = repeated_layers(record.run())
+    types, models = rows.dropna(subset=["operator_type"]), rows[rows["operator_type"].isna()]
+    numbers = ["num_pieces", "num_bricks", "unique_frac"]
+    assert dict(zip(types["operator_type"], types[numbers].to_numpy().tolist(), strict=True)) == {
+        "GEMM": [2, 1, 0.5], "activation": [2, 1, 0.5]}
+    assert models[numbers].to_numpy().tolist() == [[3, 2, 2 / 3], [1, 1, 1.0], [4, 2, 0.5]]
+    assert models["case"].str.split("-").str[0].tolist()[:2] == ["one", "two"]
+    assert pd.isna(models["case"].iloc[2])
+    assert repeated_layers(three_models(tmp_path)).empty  # its bricks have two layers
