@@ -67,7 +67,8 @@ def _of_bottlenecks(run: Run) -> list[Action]:
             finding_text.sentence(verdict), finding_text.sentence(_CODE.sub("the command below", str(advice))),
             "" if pd.isna(first.prize_frac) else
             f"at most {fmt.seconds(first.prize_s)}, {fmt.share(first.prize_frac)} of an iteration",
-            cases=cases, command=_command(run, str(advice))))
+            cases=cases, command=_command(run, str(advice)),
+            evidence=(finding_text.sentence(first.limit_evidence),) if isinstance(first.limit_evidence, str) else ()))
     return actions
 
 

@@ -52,20 +52,19 @@ def pass_outcomes(run: Run) -> pd.DataFrame:
 
 @dataclass(frozen=True)
 class MissedPrecision:
-    """A confidence interval wider than requested: its half-width and the target (over the median), and the cause."""
+    """A confidence interval wider than requested: the target of its half-width (over the median), and the cause."""
 
-    interval_frac: float
     target_frac: float
     ended_by: str
 
 
 def missed_precision(run: Run, case: str) -> MissedPrecision | None:
-    """Return how far a case is from the requested precision; None if it reached it, or if either is unknown."""
+    """Return the precision that a case did not reach; None if it reached it, or if either is unknown."""
     timing = run.entry(case).passes.timing
     reached, target = timing.interval_frac, timing.precision_target_frac
     if reached is None or target is None or reached <= target:
         return None
-    return MissedPrecision(reached, target, str(timing.ended_by))
+    return MissedPrecision(target, str(timing.ended_by))
 
 
 def stop_rules(run: Run) -> pd.DataFrame:

@@ -42,7 +42,7 @@ _ON_HOST = (None, "data", "host")
 """Limits of a GPU's case that programs on the host's cores can change."""
 
 _NUMBERS = ["share_frac", "threshold_frac", "prize_s", "prize_frac"]
-_COLUMNS = ["case", "verdict", *_NUMBERS, "prize", "evidence", "advice", "reason"]
+_COLUMNS = ["case", "verdict", *_NUMBERS, "prize", "evidence", "limit_evidence", "advice", "reason"]
 
 
 @memoize
@@ -74,7 +74,9 @@ def bottlenecks(run: Run) -> pd.DataFrame:
     - prize_s, prize_frac: the most that removing the bottleneck could save of an iteration, in s and as a share. Null
       for capacity, without a verdict, and if work is faster than its ceiling.
     - prize: a sentence with this saving; for data, it adds the saving of more loader processes.
-    - evidence, advice: sentences with numbers and thresholds, and with one thing to try.
+    - evidence: shares of the limits, the threshold, and `limit_evidence`, which is about the limit alone: null without
+      a verdict, and for capacity.
+    - advice: one thing to try.
     - reason: why there is no verdict.
     """
     parts = dict(iter(limited_parts(run).groupby("case", sort=False)))
@@ -146,6 +148,7 @@ def _verdict(case: Situation, verdict: str, limit: str, threshold_frac: float, p
                                                   f"{quantity(prize_s, 's')}{more}",
         "evidence": f"{words.shares(case)}; {limit} counts as a bottleneck if it takes {share(threshold_frac)} of the "
                     f"iteration or more; {evidence}",
+        "limit_evidence": evidence,
         "advice": advice,
     }  # fmt: skip
 

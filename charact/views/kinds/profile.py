@@ -137,7 +137,7 @@ def _unknown_memory(run: Run, case: str) -> list[str]:
     if share < _MUCH_UNKNOWN or is_imported(run):
         return []
     return [f"{fmt.share(share)} of the memory at the peak is unknown: tensors that outlive the iteration and are no "
-            "parameter, gradient, optimizer state or input, such as caches and copies of weights."]
+            "parameter, gradient, optimizer state or input, such as a data set, a cache or a copy of weights."]
 
 
 def _meters(run: Run, case: str) -> list[Meter]:
