@@ -39,7 +39,10 @@ CLAIMS: dict[str, tuple[Claim, ...]] = {
               "table of total inference times", _AALTO)),
     "northeastern": (
         Claim("networks", "GoogLeNet takes longer to train than ResNet-18.", "above",
-              "training time of GoogLeNet / ResNet-18, MNIST", "table of training times on the P100", _NORTHEASTERN),),
+              "training time of GoogLeNet / ResNet-18, MNIST", "training times, P100", _NORTHEASTERN),
+        *(Claim(f"gain_{data}", f"On {name}, the smaller task gains less.", "below",
+                "speedup of ResNet-18 / that of GoogLeNet", "training times, K80 and P100", _NORTHEASTERN)
+          for data, name in (("cifar10", "CIFAR-10"), ("mnist", "MNIST"), ("kmnist", "KMNIST")))),
     "dlbricks": (
         Claim("unique", "Few of a model's layers are unique.", "published", "unique / all bricks, G = 1",
               "ICPE 2020: 1,529 of 10,815 layers", _DLBRICKS, 1529 / 10815),

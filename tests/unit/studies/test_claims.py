@@ -46,8 +46,9 @@ def test_a_chapter_without_runs_begins_with_claims_and_how_to_measure_them(study
     shown = [dict(zip([column.title for column in first.table.columns], [cell.text for cell in row.cells],
                       strict=True)) for row in first.table.rows]
     reasons = dict(part.split(" ", 1) for part in first.table.note.removesuffix(".").split("; "))
-    marks = {row["Verdict"].removeprefix("n/a ") for row in shown}
-    assert [reasons[mark] for mark in marks] == [f"not run: charact study {study.name}"]
+    why = [reasons[row["Verdict"].removeprefix("n/a ")] for row in shown]
+    assert why[0] == f"not run: charact study {study.name}"
+    assert set(why) <= {why[0], "the gain needs two machines, and one is here"}
     assert all(row["Claim"] and row["Published in"] for row in shown)
 
 
@@ -62,9 +63,18 @@ def claims(name: str, runs: list[Run]) -> list[tuple[str, str, str]]:
 def test_networks_are_compared_by_their_times(tmp_path: Path) -> None:
     run = load_run(write_northeastern(tmp_path, "mnist", {"googlenet": 80.0, "resnet18": 40.0}, num_epochs=2))
     # 914.2736 s / 518.9218 s
-    assert claims("northeastern", [run]) == [("1.76", "2", "agrees in direction")]
+    assert claims("northeastern", [run])[0] == ("1.76", "2", "agrees in direction")
     one = load_run(write_northeastern(tmp_path, "mnist", {"googlenet": 80.0}, num_epochs=2))
-    assert {row[1:] for row in claims("northeastern", [one])} == {("n/a [1]", "n/a [1]")}
+    assert claims("northeastern", [one])[0] == ("1.76", "n/a [1]", "n/a [1]")
+
+
+def test_the_smaller_task_gains_less_on_cifar10_only() -> None:
+    # Times on the K80 / P100 of ResNet-18, over those of GoogLeNet.
+    expected = [(1823.6968 / 693.6736) / (2834.6030 / 1019.2370), (1462.0754 / 518.9218) / (2587.4574 / 914.2736),
+                (1449.1527 / 505.2194) / (2582.8948 / 914.4191)]
+    shown = [float(row[0]) for row in claims("northeastern", [])[1:]]
+    assert shown == pytest.approx(expected, abs=0.005)
+    assert [value < 0.99 for value in expected] == [True, False, False]
 
 
 def test_the_table_states_each_long_reason_once() -> None:
