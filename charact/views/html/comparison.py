@@ -17,11 +17,13 @@ from charact.views.tables import difference_tables, palette
 from charact.views.tables import format as fmt
 from charact.views.tables.case_names import common_facts
 from charact.views.tables.comparison_answers import (
+    factor,
     ignored_sentence,
     interval_text,
     judged_cases,
     sentence,
     speed_text,
+    throughput,
     turns_sentence,
     verdict_counts,
 )
@@ -73,7 +75,10 @@ def _card(row: Any, sides: Sequence[Group]) -> Card:
     interval = interval_text(row) or fmt.missing(row.reason)
     answer = sentence(row, sides).removeprefix(f"{row.verdict}: ")
     times = f"{fmt.seconds(row.time_s)} in {row.side}, {fmt.seconds(row.base_s)} in {base}"
-    return Card(row.case, headline=Number(f"than {base}", speed_text(row)), details=[interval, times],
+    rate = throughput(row, sides)
+    headline = (Number(f"than {base}", speed_text(row)) if rate is None else
+                Number(f"the samples/s of {base}", f"{factor(rate.ratio)}×"))
+    return Card(row.case, headline=headline, details=[interval, times] if rate is None else [times],
                 verdict=row.verdict, advice=[answer], several=True)  # fmt: skip
 
 

@@ -43,7 +43,8 @@ def answers(sides: Sequence[Group]) -> list[str]:
 
 def verdict_counts(judged: pd.DataFrame) -> str:
     """Return how many rows of `judged_cases` have each verdict, the most frequent first: `3 faster, 1 slower`."""
-    return ", ".join(f"{number:,} {verdict}" for verdict, number in judged["verdict"].value_counts().items())
+    return ", ".join(f"{number:,} {verdict if number == 1 else str(verdict).replace('differs', 'differ')}"
+                     for verdict, number in judged["verdict"].value_counts().items())
 
 
 def turns_sentence(sides: Sequence[Group]) -> str:
@@ -95,22 +96,29 @@ def sentence(row: Any, sides: Sequence[Group]) -> str:
     return _throughput(row, sides) + _compared(row, sides) + _separated(row, sides)
 
 
-def _throughput(row: Any, sides: Sequence[Group]) -> str:
-    """Return how the samples per second of a row of `judged_cases` compare; empty if the batch sizes are equal."""
+def throughput(row: Any, sides: Sequence[Group]) -> Any:
+    """Return the row of `metric_ratios` with the samples per second of a row of `judged_cases`.
+
+    None if the batch sizes are equal: the time of an iteration then says the same; and if they are not known.
+    """
     if "batch_size" not in sides[0].ignored:
-        return ""
+        return None
     rates = metric_ratios(sides).query("metric == 'throughput' and case == @row.case and side == @row.side")
-    if rates["ratio"].isna().all():
+    return next(fmt.rows(rates.dropna(subset=["ratio"])), None)
+
+
+def _throughput(row: Any, sides: Sequence[Group]) -> str:
+    """Return how the samples per second of a row of `judged_cases` compare, if `throughput` has them."""
+    if (rate := throughput(row, sides)) is None:
         return ""
-    rate = next(fmt.rows(rates))
-    within = "" if fmt.absent(rate.low) else f" (95 % interval {_factor(rate.low)}–{_factor(rate.high)})"
-    return (f"{row.side} has {_factor(rate.ratio)}× the samples/s of {sides[0].label}{within}: "
+    within = "" if fmt.absent(rate.low) else f" (95 % interval {factor(rate.low)}–{factor(rate.high)})"
+    return (f"{row.side} has {factor(rate.ratio)}× the samples/s of {sides[0].label}{within}: "
             f"{fmt.number(rate.value)} against {fmt.number(rate.base)}; for an iteration, ")
 
 
 def speed_text(row: Any) -> str:
     """Return how many times faster or slower than the baseline a row of `judged_cases` is: `1.47× faster`."""
-    return f"{_factor(max(row.ratio, 1 / row.ratio))}× {'slower' if row.ratio > 1 else 'faster'}"
+    return f"{factor(max(row.ratio, 1 / row.ratio))}× {'slower' if row.ratio > 1 else 'faster'}"
 
 
 def interval_text(row: Any) -> str:
@@ -121,10 +129,11 @@ def interval_text(row: Any) -> str:
     if fmt.absent(row.low):
         return ""
     low, high = (row.low, row.high) if row.ratio > 1 else (1 / row.high, 1 / row.low)
-    return f"95 % interval {_factor(low)}–{_factor(high)}"
+    return f"95 % interval {factor(low)}–{factor(high)}"
 
 
-def _factor(value: float) -> str:
+def factor(value: float) -> str:
+    """Return a factor with three digits: 1.47."""
     return f"{value:#.3g}".removesuffix(".")
 
 

@@ -9,6 +9,7 @@ from support.records import case_entry, case_tables, manifest, publish
 
 from charact.analysis.compare import Group, ignoring_differences
 from charact.record.reader import load_run
+from charact.views.html.comparison import comparison
 from charact.views.tables.comparison_answers import answers
 
 
@@ -49,3 +50,5 @@ def test_batches_of_two_sizes_are_compared_by_samples_per_second(tmp_path: Path)
                          "32 in large).")
     assert answer.startswith("vgg16-32-train-fp32-cpu: large has 2.00× the samples/s of small (95 % interval ")
     assert "for an iteration, large is 2.00× slower than small" in answer
+    card, = comparison(sides).cards
+    assert (card.headline.text, card.headline.name) == ("2.00×", "the samples/s of small")
