@@ -118,11 +118,11 @@ class Models:
         self.writer.add_case(typed_entry(entry), tables)
         return self
 
-    def fail(self, workload: str, reason: str) -> "Models":
+    def fail(self, workload: str, reason: str, **changes: Any) -> "Models":
         """A model that lacks the time of its brick 99ff."""
         lacking = {**piece_rows(["11bb"])[0], "brick": "99ff", "time_s": None, "num_layers": None, "layer_types": None}
         tables = {"pieces": [*piece_rows(["00aa"]), lacking], "constructions": latency_rows(None, reason=reason)}
-        self.writer.add_case(typed_entry(model_entry(workload, status="error", reason=reason)), tables)
+        self.writer.add_case(typed_entry(model_entry(workload, status="error", reason=reason, **changes)), tables)
         return self
 
     def run(self) -> Run:
@@ -135,7 +135,7 @@ def three_models(out: Path, **changes: Any) -> Run:
     record = Models(out)
     record.add("resnet18", ["00aa", "22cc", "00aa", "11bb"], corrected=1.05, measured=1.0, **changes)
     record.add("vgg11", ["33dd", "22cc"], corrected=1.15, measured=1.25, **changes)
-    return record.fail("hopeless", "the run lacks 1 of 2 segments (brick 99ff)").run()
+    return record.fail("hopeless", "the run lacks 1 of 2 segments (brick 99ff)", **changes).run()
 
 
 def zoo(out: Path, num_models: int = 100) -> Run:

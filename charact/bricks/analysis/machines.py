@@ -12,18 +12,22 @@ _CONFIGURATION = ["workload", "variant", "input_size", "batch_size", "mode", "pr
 _LATENCY = ["g", "strategy", "latency_s", "low_s", "high_s", "measured_s", "reason"]
 
 
-def latency_by_machine(runs: Sequence[Run]) -> pd.DataFrame:
+def latency_by_machine(runs: Sequence[Run], names: Sequence[str] | None = None) -> pd.DataFrame:
     """Return the latency of each model on each machine, one row for each pair, in the order of the records.
 
     Columns: workload, variant, input_size, batch_size, mode and precision; machine, with its threads or the suite's
     run if several records are of one machine; g, maximum number of layers of a segment; strategy, the best of the
     model (see `model_summary`), or the plain sum if not all machines have a corrected one; latency_s with its 95 %
     interval low_s to high_s; measured_s, null if not measured there; reason, why there is no latency.
+
+    Args:
+        runs: records of constructed models.
+        names: names of their machines; None gives each record a name of its own where possible.
     """
     def of_each(table: Callable[[Run], pd.DataFrame]) -> pd.DataFrame:
         """Return a table of latencies of all records, with configuration, machine and index of the record."""
         frames = []
-        for number, (run, name) in enumerate(zip(runs, _names(runs), strict=True)):
+        for number, (run, name) in enumerate(zip(runs, names or _names(runs), strict=True)):
             configurations = run.cases.reindex(columns=["case", *_CONFIGURATION]).astype({"case": "str"})
             latencies = configurations.merge(table(run)[["case", *_LATENCY]], on="case")
             frames.append(latencies.assign(machine=name, run=number))
@@ -44,12 +48,18 @@ def latency_by_machine(runs: Sequence[Run]) -> pd.DataFrame:
     return rows[[*_CONFIGURATION, "machine", *_LATENCY]]
 
 
-def _names(runs: Sequence[Run]) -> list[str]:
-    """Return the names of the machines; equal names get the number of threads or the suite's run appended."""
+def machine_names(runs: Sequence[Run]) -> list[str]:
+    """Return the names of the machines; a machine with several numbers of threads gets that number appended."""
     names = [machine_name(run) or run.run_id for run in runs]
-    for option, words in (("threads", "threads "), ("brick_run", "")):
-        labels = [f"{name}, {words}{run.manifest['options'].get(option)}" if names.count(name) > 1 else name
-                for name, run in zip(names, runs, strict=True)]  # fmt: skip
-        if len(set(labels)) > len(set(names)):
-            names = labels
-    return names
+    return _distinct(names, [f"threads {run.manifest['options'].get('threads')}" for run in runs])
+
+
+def _names(runs: Sequence[Run]) -> list[str]:
+    """Return the names of the machines; equal names also get the suite's run appended."""
+    return _distinct(machine_names(runs), [str(run.manifest["options"].get("brick_run")) for run in runs])
+
+
+def _distinct(names: list[str], ends: list[str]) -> list[str]:
+    """Append ends to names that occur several times, if that makes more names distinct."""
+    labels = [f"{name}, {end}" if names.count(name) > 1 else name for name, end in zip(names, ends, strict=True)]
+    return labels if len(set(labels)) > len(set(names)) else names

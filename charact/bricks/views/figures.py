@@ -1,5 +1,6 @@
 """Charts of constructed models: against measured latencies, normalized, and by layer type."""
 
+import math
 from collections.abc import Sequence
 
 import pandas as pd
@@ -21,6 +22,7 @@ from charact.views.charts import (
     Rule,
     Span,
     ends_around,
+    ink_on,
     of_rows,
     stacked_bars,
 )
@@ -33,6 +35,11 @@ _LONGEST = 26
 _NUM_NAMED = 6
 _APART = 1.15
 """Minimum distance of two names, as a factor, so that they do not overlap."""
+_FULL_FRAC = 0.25
+"""Deviation from 1 with the full color of a heatmap."""
+_BELOW, _ABOVE = "#4477AA", "#EE6677"
+DEVIATIONS = {"shorter than measured": _BELOW, "longer than measured": _ABOVE}
+"""Colors of a heatmap of constructed over measured latencies."""
 _BAR_PX = 10
 """Height of a bar of a group (px)."""
 _MAX_GROUP_PX = 39
@@ -122,6 +129,54 @@ def grouped_bars(title: str, rows: pd.DataFrame, colors: dict[str, str], axis: A
                 colors[row.kind], text=f"{row.name}, {row.kind}: {row.value:.3g}")
             for row in fmt.rows(rows.dropna(subset=["value"]))]
     return of_rows(title, short_names(names), axis, [*bars, *rules], min(_MAX_GROUP_PX, _BAR_PX * len(kinds) + 6))
+
+
+def latencies(title: str, rows: pd.DataFrame, colors: dict[str, str]) -> Chart:
+    """Return the latency of each model, a point per machine, on a logarithmic axis; constructed ones are hollow.
+
+    Args:
+        title: title of the chart.
+        rows: rows with the columns name, machine, latency_s and source, as in `latencies_by_machine`.
+        colors: colors of the machines.
+    """
+    names = list(dict.fromkeys(rows["name"]))
+    marks: list[Mark] = []
+    for (machine, source), points in rows.dropna(subset=["latency_s"]).groupby(["machine", "source"], sort=False):
+        color = colors[str(machine)]
+        texts = [f"{row.name}\n{machine}: {fmt.seconds(row.latency_s)}, {source}" for row in fmt.rows(points)]
+        marks.append(Curve(points["latency_s"], points["name"].map(names.index),
+                           color if source == "measured" else "white", NOT_CONNECTED, marker="o", size=6,
+                           edge="white" if source == "measured" else color, texts=texts))
+    axis = Axis("latency", None, *ends_around(rows["latency_s"].dropna(), 1.3, 12), log=True, text=fmt.seconds)
+    return by_name(title, names, axis, marks)
+
+
+def normalized_heatmap(title: str, rows: pd.DataFrame) -> Chart:
+    """Return constructed over measured latency, a row for each name and a column for each G, with its number.
+
+    The color shows the deviation from 1, on a logarithmic scale, and is full at `_FULL_FRAC`.
+
+    Args:
+        title: title of the chart.
+        rows: rows with the columns name, g and normalized.
+    """
+    names, sizes = list(dict.fromkeys(rows["name"])), sorted(rows["g"].unique())
+    marks: list[Mark] = []
+    for row in fmt.rows(rows.dropna(subset=["normalized"])):
+        x, y, color = sizes.index(row.g), names.index(row.name), _deviation_color(row.normalized)
+        marks += [Bar(y, x - 0.5, 1, 1, color, "white", f"{row.name}, G = {row.g}: {row.normalized:.3g}"),
+                  Note(x, y, f"{row.normalized:.2f}", "center", "center", 9.5, ink_on(color))]
+    axis = Axis("G", None, -0.5, len(sizes) - 0.5, ticks=range(len(sizes)),
+                names=[f"{g:.0f}" for g in sizes])
+    return by_name(title, names, axis, marks)
+
+
+def _deviation_color(ratio: float) -> str:
+    """Return a color between white at 1 and that of ratios below or above 1."""
+    depth = min(abs(math.log(ratio)) / math.log(1 + _FULL_FRAC), 1.0)
+    full = _BELOW if ratio < 1 else _ABOVE
+    parts = (int(full[start : start + 2], 16) for start in (1, 3, 5))
+    return "#" + "".join(f"{round(255 + depth * (part - 255)):02X}" for part in parts)
 
 
 def by_layers(rows: pd.DataFrame) -> Chart:

@@ -1,66 +1,74 @@
 """DLBricks: unique sequences of layers, and latencies of models that are constructed from them."""
 
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any
+from itertools import cycle
 
-import numpy as np
 import pandas as pd
 
-from charact.bricks.analysis.dlbricks import path_latencies, repeated_layers
-from charact.bricks.analysis.tables import latency_errors, model_reuse, normalized_latency, record_pieces, time_saved
-from charact.bricks.views.figures import counts_by_name, grouped_bars
-from charact.bricks.views.sections import constructed
-from charact.bricks.views.tables import BRICKS, COLORS, PIECES
+from charact.bricks.analysis.dlbricks import (
+    constructions_by_g,
+    latencies_by_machine,
+    normalized_by_g,
+    path_latencies,
+    repeated_layers,
+    speedup_slope,
+)
+from charact.bricks.analysis.tables import normalized_latency
+from charact.bricks.views.figures import (
+    DEVIATIONS,
+    against_measured,
+    counts_by_name,
+    grouped_bars,
+    latencies,
+    normalized_heatmap,
+)
+from charact.bricks.views.summary import configuration
+from charact.bricks.views.tables import BRICKS, COLORS, LABELS, PIECES
 from charact.record.reader import Run
 from charact.studies.claims import Value, claims_block
 from charact.studies.published import claims_of
 from charact.studies.study import Study
-from charact.views.charts import Axis, Rule
+from charact.views.charts import DASHED, Axis, Rule
 from charact.views.document import Block, Body
 from charact.views.figures.bars import bars_by_name, short_names
 from charact.views.html.elements.blocks import CASE
 from charact.views.tables import format as fmt
 from charact.views.tables import palette
-from charact.views.tables.model import Column, Table, share_column, table
+from charact.views.tables.model import Column, share_column, table
 
 _SUM, _PATH = "in sequence", "critical path"
 _PUBLISHED, _ALL = "published, ICPE 2020", "all models"
-_PUBLISHED_UNIQUE_FRAC = 1529 / 10815
+_PUBLISHED_UNIQUE_FRAC, _PUBLISHED_SPEEDUP = 1529 / 10815, 4.4
 
 
 def chapter(runs: Sequence[Run]) -> Body:
-    """Build the chapter: bricks against G, accuracy and speedup against G, and each model at the smallest G."""
-    built = sorted((run for run in runs if len(run.constructions)), key=lambda run: int(_row(run)["g"]))
-    published = {"name": _PUBLISHED, "g": 1, "num_models": 50, "unique_frac": _PUBLISHED_UNIQUE_FRAC,
-                 "geometric_mean": 0.918, "mean_abs_error_frac": None, "speedup": 4.4}
-    rows = pd.DataFrame([published, *map(_row, built)])
-    rows = rows.astype(dict.fromkeys(["unique_frac", "geometric_mean", "mean_abs_error_frac", "speedup"], "float64"))
-    # The table is a block of its own: below a figure it would be folded, and the published values with it.
-    blocks = [_claims(rows.iloc[1:]),
-              Block(title="Unique bricks, accuracy and speedup against G", table=_against_g(rows), note=_NOTE)]
-    return Body(blocks=[*blocks, *(block for run in built[:1]
-                                   for block in [_paths(run), _repeats(run), *_models(run)])])
+    """Build the chapter: the publication's figures in its order, and the latencies at the smallest G."""
+    by_g = constructions_by_g(runs)
+    blocks = [_claims(by_g), _against_g(by_g)]
+    if len(by_g):
+        colors = dict(zip(by_g["machine"].unique(), cycle(palette.CASES), strict=False))
+        first = runs[by_g["run"].iloc[0]]
+        blocks += [_paths(first, by_g["g"].iloc[0]), _repeats(first), _machines(runs, colors), *_normalized(runs),
+                   _speedups(by_g, colors), *_scatter(first, by_g["g"].iloc[0])]
+    return Body(blocks=blocks)
 
 
-def _claims(rows: pd.DataFrame) -> Block:
-    """Return the claims' table from the rows of constructions."""
-    first = rows[rows["g"] == 1].head(1)
+def _claims(by_g: pd.DataFrame) -> Block:
+    """Return the claims' table from the rows of the first machine."""
+    first = by_g[by_g["g"] == 1].head(1)
     columns = {"unique": "unique_frac", "accuracy": "geometric_mean", "speedup": "speedup"}
     values = {name: Value(float(first[column].iloc[0])) for name, column in columns.items()
               if len(first) and first[column].notna().all()}
-    timed = rows.dropna(subset=["speedup"])
-    if timed["g"].nunique() > 1:
-        values["falling"] = Value(float(np.polyfit(timed["g"].astype(float), timed["speedup"], 1)[0]))
-    return claims_block(claims_of("dlbricks"), values)
+    slope = speedup_slope(by_g)
+    return claims_block(claims_of("dlbricks"), values | ({} if slope is None else {"falling": Value(slope)}))
 
 
-def _paths(run: Run) -> Block:
+def _paths(run: Run, g: int) -> Block:
     """Return the latencies in sequence and along the critical path, over the measured ones."""
     def ratio(name: str, title: str, meaning: str) -> Column:
         return Column(name, title, fmt.ratio, meaning, lambda row: row.reason)
 
-    rows, title = path_latencies(run), f"Layers in sequence and along the critical path, G = {_row(run)['g']}"
+    rows, title = path_latencies(run), f"Layers in sequence and along the critical path, G = {g}"
     drawn = rows.rename(columns={"case": "name", "sum_ratio": _SUM, "path_ratio": _PATH})
     drawn = drawn.melt("name", [_SUM, _PATH], "kind", "value").dropna(subset=["value"])
     colors = {_SUM: COLORS["sequential"], _PATH: COLORS["critical_path"]}
@@ -100,16 +108,71 @@ def _repeats(run: Run) -> Block:
             share_column("unique_frac", "Unique", "unique layers / layers")]))
 
 
-def _models(run: Run) -> list[Block]:
-    """Return the figures of each model's latency."""
-    found = [block for block in constructed.models(run).blocks if block.figures]
-    return [replace(block, title=block.title or f"Latency, constructed against measured, G = {_row(run)['g']}")
-            for block in found]
+def _machines(runs: Sequence[Run], colors: dict[str, str]) -> Block:
+    """Return the latency of each model by machine."""
+    rows, title = latencies_by_machine(runs), "Latency of each model by machine"
+    # Hyphens, as in cases: a figure leaves out the parts that all names share.
+    rows = rows.assign(name=[configuration(row._asdict()).replace(" ", "-") for row in fmt.rows(rows)])
+    hollow = "Rings are constructed latencies of models that did not run there." if (
+        rows["source"] == "constructed").any() else ""
+    return Block(
+        title=title, legend=list(colors.items()), note=hollow,
+        figures=[latencies(title, rows, colors)] if rows["latency_s"].notna().any() else [],
+        table=table(rows, title, [
+            Column("name", "Model", unbroken=True), Column("machine", "Machine"),
+            Column("latency_s", "Latency", fmt.seconds, "median iteration", lambda row: row.reason),
+            Column("source", "Source")]))
 
 
-def _against_g(rows: pd.DataFrame) -> Table:
-    return table(rows, "Unique bricks, accuracy and speedup against G", [
-        Column("name", "Source", unbroken=True),
+def _normalized(runs: Sequence[Run]) -> list[Block]:
+    """Return constructed over measured latency by model and G, a heatmap per machine, with the geometric means."""
+    rows = normalized_by_g(runs)
+    short = dict(zip(rows["case"].dropna().unique(), short_names(rows["case"].dropna().unique()), strict=True))
+    rows = rows.assign(name=rows["case"].map(short).fillna("geometric mean"))
+    charts = [normalized_heatmap(f"Normalized latency on {machine}", on_machine)
+              for machine, on_machine in rows.groupby("machine", sort=False) if on_machine["normalized"].notna().any()]
+    title = "Normalized latency by model and G"
+    return [Block(title=title, figures=charts, legend=list(DEVIATIONS.items()), note=_NORMALIZED_NOTE,
+                  table=table(rows, title, [
+                      Column("name", "Model", unbroken=True), Column("machine", "Machine"),
+                      Column("g", "G", fmt.number),
+                      Column("normalized", "Constructed / measured", fmt.ratio, "plain sum / median iteration",
+                             lambda row: row.reason)]))]
+
+
+def _speedups(by_g: pd.DataFrame, colors: dict[str, str]) -> Block:
+    """Return the speedup by G and machine next to the published one."""
+    title = "Speedup by G and machine"
+    rows = by_g.assign(name=[f"G = {g}" for g in by_g["g"]], kind=by_g["machine"], value=by_g["speedup"])
+    axis = Axis("each model once / each unique brick once", low=0, high=1.05 * max(_PUBLISHED_SPEEDUP,
+                                                                                    rows["value"].max()))
+    figure = grouped_bars(title, rows.sort_values("g", kind="stable"), colors, axis,
+                          [Rule(_PUBLISHED_SPEEDUP, style=DASHED, axis="x")])
+    return Block(title=title, figures=[figure] if rows["value"].notna().any() else [], legend=list(colors.items()),
+                 note=f"Dashed: × {_PUBLISHED_SPEEDUP}, published for G = 1. The table against G has the numbers.")
+
+
+def _scatter(run: Run, g: int) -> list[Block]:
+    """Return constructed against measured latencies of one record; no block if no model was measured."""
+    rows = normalized_latency(run).query("phase == 'all' and strategy != 'critical_path'").dropna(subset=["normalized"])
+    if rows.empty:
+        return []
+    legend = [(LABELS[name], color) for name, color in COLORS.items() if name in set(rows["strategy"])]
+    return [Block(title=f"Latency, constructed against measured, G = {g}", legend=legend,
+                  figures=[against_measured(rows, COLORS)],
+                  note="The band is ± 10 %; labels name the largest outliers.")]
+
+
+def _against_g(by_g: pd.DataFrame) -> Block:
+    """Return the table of reuse, accuracy and speedup by G; it is visible, unlike tables of figures."""
+    published = {"name": _PUBLISHED, "g": 1, "num_models": 50, "unique_frac": _PUBLISHED_UNIQUE_FRAC,
+                 "geometric_mean": 0.918, "mean_abs_error_frac": None, "speedup": _PUBLISHED_SPEEDUP}
+    here = "here" if by_g["machine"].nunique() <= 1 else by_g["machine"]
+    rows = pd.DataFrame([published, *by_g.assign(name=here).to_dict("records")])
+    rows = rows.astype(dict.fromkeys(["unique_frac", "geometric_mean", "mean_abs_error_frac", "speedup"], "float64"))
+    title = "Unique bricks, accuracy and speedup against G"
+    return Block(title=title, note=_NOTE, table=table(rows, title, [
+        Column("name", "Source"),
         Column("g", "G", fmt.number, "maximum number of layers of a brick"),
         Column("num_models", "Models", fmt.number),
         share_column("unique_frac", "Unique", "different / all segments"),
@@ -117,23 +180,13 @@ def _against_g(rows: pd.DataFrame) -> Table:
                lambda row: "no model was measured"),
         Column("mean_abs_error_frac", "Mean error", fmt.share, "mean of |constructed / measured − 1|",
                lambda row: "not published" if row.name == _PUBLISHED else "no model was measured"),
-        Column("speedup", "Speedup", fmt.ratio, "each model once / each brick once", lambda row: "not timed")])
+        Column("speedup", "Speedup", fmt.ratio, "each model once / each brick once", lambda row: "not timed")]))
 
 
 _NOTE = ("Published: 50 MXNet models on CPUs; the geometric mean is that of c5.2xlarge, where models lie between 82.9 "
          "and 98.1 %. Errors within 5 % are published for G of 3, 5, 9 and 10, not for the 4.4-fold speedup.")
-
-
-def _row(run: Run) -> dict[str, Any]:
-    """Return the numbers of a construction that the study plots against G."""
-    latencies = normalized_latency(run).query("phase == 'all'")
-    errors = latency_errors(latencies.dropna(subset=["normalized"])).query("strategy == 'sequential'")
-    reuse, saved, g = model_reuse(record_pieces(run)), time_saved(run), int(latencies["g"].max())
-    return {"name": f"here, G = {g}", "g": g, "num_models": latencies["case"].nunique(),
-            "unique_frac": reuse["unique_frac"].iloc[-1] if len(reuse) else None,
-            "geometric_mean": errors["geometric_mean"].iloc[0] if len(errors) else None,
-            "mean_abs_error_frac": errors["mean_abs_error_frac"].iloc[0] if len(errors) else None,
-            "speedup": saved["speedup"].iloc[0] if len(saved) else None}
+_NORMALIZED_NOTE = ("Normalized: plain sum of the bricks / measured latency. G is the maximum number of layers of a "
+                    "brick. White is 1; the color is full at a deviation of 25 %.")
 
 
 _QUICK = "resnet18 resnet34 vgg11 vgg13 googlenet --input-sizes 64 --batch-sizes 1"

@@ -1,5 +1,6 @@
 """Tables of the DLBricks study, against computations of their own."""
 
+import math
 from functools import cache
 from pathlib import Path
 
@@ -10,7 +11,14 @@ from support.brick_runs import CASE, composition, infer_run
 from support.records import manifest
 
 from charact.bricks.analysis.construction import BrickTimes, construct, constructed_case
-from charact.bricks.analysis.dlbricks import path_latencies, repeated_layers
+from charact.bricks.analysis.dlbricks import (
+    constructions_by_g,
+    latencies_by_machine,
+    normalized_by_g,
+    path_latencies,
+    repeated_layers,
+    speedup_slope,
+)
 from charact.record.reader import Run, load_run
 from charact.record.writer import RunWriter
 
@@ -65,3 +73,62 @@ def test_layers_are_counted_by_type_and_model(tmp_path: Path) -> None:
     assert models["case"].str.split("-").str[0].tolist()[:2] == ["one", "two"]
     assert pd.isna(models["case"].iloc[2])
     assert repeated_layers(three_models(tmp_path)).empty  # its bricks have two layers
+
+
+def on(run: Run, hostname: str) -> Run:
+    """The record as if it were of another machine."""
+    run.manifest["machine"]["hostname"] = hostname
+    return run
+
+
+def test_records_have_a_row_for_each_machine_and_g(tmp_path: Path) -> None:
+    """The plain sum of resnet18 is that which was measured, that of vgg11 is 1.25 times shorter."""
+    runs = [on(three_models(tmp_path, g=4), "a"), on(three_models(tmp_path, g=1), "b"),
+            on(three_models(tmp_path, g=1), "a"), on(three_models(tmp_path, g=1), "a")]
+    rows = constructions_by_g(runs)
+    assert rows[["run", "g"]].to_numpy().tolist() == [[2, 1], [0, 4], [1, 1]]
+    assert rows["machine"].str.split().str[-1].tolist() == ["a", "a", "b"]
+    assert rows["num_models"].tolist() == [3, 3, 3]
+    mean, error_frac = math.exp(math.log(1 / 1.25) / 2), (1 - 1 / 1.25) / 2
+    assert rows["geometric_mean"].tolist() == pytest.approx([mean] * 3)
+    assert rows["mean_abs_error_frac"].tolist() == pytest.approx([error_frac] * 3)
+    # 00aa, 22cc, 00aa, 11bb; 33dd, 22cc; 00aa, 99ff: 8 segments of 5 bricks.
+    assert rows["unique_frac"].tolist() == [pytest.approx(5 / 8)] * 3
+    # 4 + 1 + 4 + 2 and 3 + 1 ms against each of 4, 1, 2 and 3 ms once.
+    assert rows["speedup"].tolist() == [pytest.approx(15 / 10)] * 3
+
+
+def test_the_slope_of_the_speedup_is_that_of_the_first_machine() -> None:
+    rows = pd.DataFrame({"machine": ["a", "a", "a", "b"], "g": [1, 2, 4, 8], "speedup": [4.0, 3.5, 2.5, 9.0]})
+    assert speedup_slope(rows) == pytest.approx(-0.5)
+    assert speedup_slope(rows.head(1)) is None
+    assert speedup_slope(rows.head(0)) is None
+
+
+def test_normalized_latencies_end_with_their_geometric_mean(tmp_path: Path) -> None:
+    rows = normalized_by_g([three_models(tmp_path, g=2), three_models(tmp_path, g=1)])
+    assert rows["g"].tolist() == [1] * 4 + [2] * 4
+    of_one = rows[rows["g"] == 1]
+    assert of_one["case"].str.split("-").str[0].tolist()[:3] == ["resnet18", "vgg11", "hopeless"]
+    assert of_one["case"].isna().tolist() == [False, False, False, True]
+    assert of_one["normalized"].tolist()[:2] == pytest.approx([1.0, 0.8])
+    assert of_one["normalized"].iloc[3] == pytest.approx(math.exp((math.log(1.0) + math.log(0.8)) / 2))
+    assert of_one["reason"].tolist() == [None, None, "the run lacks 1 of 2 segments (brick 99ff)", None]
+
+
+def test_a_model_that_did_not_run_on_a_machine_has_its_constructed_latency(tmp_path: Path) -> None:
+    there = Models(tmp_path).add("vgg11", ["33dd", "22cc"], g=1).fail("hopeless", "lacks a brick").run()
+    runs = [on(three_models(tmp_path, g=2), "a"), on(three_models(tmp_path, g=1), "a"), on(there, "b")]
+    rows = latencies_by_machine(runs)
+    rows = rows.assign(machine=rows["machine"].str.split().str[-1]).set_index(["workload", "machine"])
+    assert rows["source"].to_dict() == {
+        ("resnet18", "a"): "measured", ("vgg11", "a"): "measured", ("vgg11", "b"): "constructed",
+        ("hopeless", "a"): "constructed", ("hopeless", "b"): "constructed"}
+    known = rows["latency_s"].dropna().to_dict()
+    assert known == pytest.approx({("resnet18", "a"): 0.011, ("vgg11", "a"): 0.005, ("vgg11", "b"): 0.004})
+    assert rows["reason"].to_dict()["hopeless", "b"] == "lacks a brick"
+
+
+def test_no_record_has_no_rows() -> None:
+    for table in (constructions_by_g, latencies_by_machine, normalized_by_g):
+        assert table([]).empty
