@@ -49,6 +49,23 @@ class CoreUse(Struct):
     stolen_s: Amount | None = None
     num_involuntary_switches: Amount | None = None
 
+    @property
+    def lost_frac(self) -> float | None:
+        """Share of the wanted processor time that other programs or machines took; None if waiting was not counted.
+
+        Of the waiting, at most the time that other programs used counts as lost: threads also wait for each other.
+        """
+        if self.waiting_s is None:
+            return None
+        # The host of a virtual machine steals from all programs alike.
+        stolen_s = (self.stolen_s or 0.0) * self.processor_s / max(self.processor_s + self.others_s, 1e-9)
+        lost_s = min(self.waiting_s, self.others_s) + stolen_s
+        return lost_s / max(self.processor_s + lost_s, 1e-9)
+
+
+UNRELIABLE_FRAC = 0.25
+"""`lost_frac` from which a case gets no verdict; `benchmarks/busy_machine.py` counts false verdicts."""
+
 
 class TimingPass(Pass):
     """Facts of the pass `timing`."""

@@ -5,13 +5,11 @@ from typing import NamedTuple
 import pandas as pd
 
 from charact.analysis.common.cache import memoize
-from charact.record.manifest_passes import CoreUse
+from charact.record.manifest_passes import UNRELIABLE_FRAC, CoreUse
 from charact.record.reader import Run
 
 DISTURBED_FRAC = 0.05
 """Share of the wanted processor time that other programs took, from which times are marked as too long."""
-UNRELIABLE_FRAC = 0.25
-"""The same share, from which a case gets no verdict; `benchmarks/busy_machine.py` counts false verdicts."""
 
 _NUMBERS = ["used_cores", "wanted_cores", "others_cores", "num_usable_cores", "lost_frac"]
 
@@ -32,17 +30,8 @@ def core_use(run: Run) -> pd.DataFrame:
         if (use := entry.passes.timing.core_use) is not None:
             wanted_cores = None if use.waiting_s is None else (use.processor_s + use.waiting_s) / use.length_s
             rows.append([entry.case, use.processor_s / use.length_s, wanted_cores,
-                         (use.others_s + (use.stolen_s or 0.0)) / use.length_s, use.num_usable_cores, _lost_frac(use)])
+                         (use.others_s + (use.stolen_s or 0.0)) / use.length_s, use.num_usable_cores, use.lost_frac])
     return pd.DataFrame(rows, columns=["case", *_NUMBERS]).astype({"case": "str"} | dict.fromkeys(_NUMBERS, "float64"))
-
-
-def _lost_frac(use: CoreUse) -> float | None:
-    if use.waiting_s is None:
-        return None
-    # The host of a virtual machine steals from all programs alike.
-    stolen_s = (use.stolen_s or 0.0) * use.processor_s / max(use.processor_s + use.others_s, 1e-9)
-    lost_s = min(use.waiting_s, use.others_s) + stolen_s
-    return lost_s / max(use.processor_s + lost_s, 1e-9)
 
 
 class Disturbance(NamedTuple):
@@ -67,7 +56,7 @@ def disturbance(run: Run, case: str) -> Disturbance | None:
 
 
 def _disturbance(use: CoreUse | None) -> Disturbance | None:
-    lost_frac = None if use is None else _lost_frac(use)
+    lost_frac = None if use is None else use.lost_frac
     if use is None or lost_frac is None or lost_frac < DISTURBED_FRAC:
         return None
     return Disturbance((use.others_s + (use.stolen_s or 0.0)) / use.length_s, use.num_usable_cores, lost_frac)
