@@ -13,6 +13,14 @@ from charact.analysis.operations.timings import operation_times
 from charact.analysis.profile.case_summary import case_summary
 from charact.analysis.training.stages import inference_summary, rate_intervals
 from charact.record.reader import Run
+from charact.studies.analysis.hardware import (
+    SETS,
+    convolution_over_sparse,
+    flop_of_models,
+    largest_batch,
+    operation_sums,
+    sparse_over_dense,
+)
 from charact.studies.claims import Value, claims_block
 from charact.studies.published import (
     INTERVAL_MEANING,
@@ -24,17 +32,15 @@ from charact.studies.published import (
     trainings,
 )
 from charact.studies.study import Study
+from charact.studies.views.figures import times
 from charact.views.document import Block, Body
-from charact.views.figures.bars import bars_by_name
-from charact.views.sections.operations import operations
 from charact.views.sections.profile import _memory_tables as memory_tables
 from charact.views.tables import format as fmt
-from charact.views.tables import palette
 from charact.views.tables.model import Column, table
+from charact.views.tables.operation_tables import notes, problems
 
 _SETUPS = ("aalto-1", "aalto-2", "aalto-3", "aalto-4")
 _NUM_PREDICTED = 10_000
-_SECONDS_PER_HOUR = 3600
 
 
 def chapter(runs: Sequence[Run]) -> Body:
@@ -51,8 +57,9 @@ def _by_setup(frame: pd.DataFrame, *keys: str) -> tuple[pd.DataFrame, list[Colum
     """Return a row per key with a column of published times per setup, and the columns that show them."""
     setups = frame.drop_duplicates("reference")[["reference", "machine"]]
     wide = frame.pivot_table(index=list(keys), columns="reference", values="total_s", sort=False)
-    columns = [Column(f"setup_{row.reference[-1]}", f"{row.machine} (setup {row.reference[-1]})", fmt.duration,
-                      "published") for row in fmt.rows(setups)]
+    names = setups["machine"].str.removeprefix("GeForce ")
+    columns = [Column(f"setup_{reference[-1]}", f"{name} (setup {reference[-1]})", fmt.duration, "published")
+               for reference, name in zip(setups["reference"], names, strict=True)]
     wide = wide[setups["reference"]]
     wide.columns = pd.Index([column.name for column in columns])
     return wide.reset_index(), columns
@@ -61,22 +68,22 @@ def _by_setup(frame: pd.DataFrame, *keys: str) -> tuple[pd.DataFrame, list[Colum
 def _training(runs: Sequence[Run]) -> list[Block]:
     rows, columns = _published("train", "workload", "data", "num_epochs")
     shown = trainings(runs, rows.assign(num_samples=rows["data"].map(NUM_SAMPLES)))
-    drawn = shown.dropna(subset=["modelled_s"]).assign(
-        name=lambda frame: frame["workload"] + ", " + frame["data"],
-        modelled_h=lambda frame: frame["modelled_s"] / _SECONDS_PER_HOUR)
-    figures = [bars_by_name("Total execution time here, modelled", drawn, "modelled_h", "h",
-                            "all epochs of 60,000 samples", lambda row: palette.CASES[0])] if len(drawn) else []
-    found = table(shown, "Total execution time", [
+    shown = shown.assign(name=shown["workload"] + ", " + shown["data"])
+    figures, legend = times("Total execution time", shown, _setups(columns), "all epochs", "h")
+    return [Block(title="Total execution time", figures=figures, legend=legend,
+                  table=table(shown, "Total execution time", [
         Column("workload", "Workload"), Column("data", "Data"), Column("num_epochs", "Epochs", fmt.number),
         Column("modelled_s", "Here", fmt.duration, "modelled from the measured samples/s: training alone", _not_run),
         Column("modelled_interval", "95 % interval", None, INTERVAL_MEANING, _not_run, unbroken=True),
         *columns,
         Column("measured_s", "Measured", fmt.duration, "total execution time of what was run", _not_run),
-        Column("source", "Of", None, "the data that were read", unbroken=True)])
-    # The table is a block of its own: below a figure it would be folded, and the published values with it.
-    return [Block(title="Total execution time", table=found,
-                  note="The published time includes validating after each epoch; the modelled one does not."),
-            *([Block(figures=figures)] if figures else [])]
+        Column("source", "Of", None, "the data that were read", unbroken=True)]),
+                  note="The published time includes validating after each epoch; the modelled one does not.")]
+
+
+def _setups(columns: Sequence[Column]) -> dict[str, str]:
+    """Return the names of the setups by their columns."""
+    return {column.name: column.title for column in columns}
 
 
 def _claims(runs: Sequence[Run]) -> Block:
@@ -84,18 +91,27 @@ def _claims(runs: Sequence[Run]) -> Block:
     rows, columns = _published("train", "workload", "data", "num_epochs")
     ours = trainings(runs, rows.assign(num_samples=rows["data"].map(NUM_SAMPLES)))
     setups = [column.name for column in columns]
-    times = rows.set_index(["workload", "data"])[setups]
+    published_s = rows.set_index(["workload", "data"])[setups]
     predicted = _predicted(runs).set_index("workload")
     a, b = (cast("pd.Series[float]", predicted.loc[name]) for name in ("model_a", "model_b"))
-    of_a, of_fashion, of_b = (cast("pd.Series[float]", times.loc[key]) for key in (
+    of_a, of_fashion, of_b = (cast("pd.Series[float]", published_s.loc[key]) for key in (
         ("model_a", "mnist"), ("model_a", "fashion_mnist"), ("model_b", "mnist")))
-    ratios = {"training": of_b / of_a, "data": of_fashion / of_a, "inference": b[setups] / a[setups]}
+    sets, _ = _by_setup(published_cases(_SETUPS).dropna(subset=["set"]), "set")
+    of_dense, of_sparse = (cast("pd.Series[float]", sets.set_index("set").loc[name]) for name in ("dmm", "smm"))
+    of_convolution = cast("pd.Series[float]", published_s.loc[("convolve2d", "fashion_mnist")])
+    ratios = {"training": of_b / of_a, "data": of_fashion / of_a, "inference": b[setups] / a[setups],
+              "sparse": of_sparse / of_dense, "convolution": of_convolution / of_sparse}
     published = {name: geometric_mean(ratio.astype(float).dropna()) for name, ratio in ratios.items()}
+    sums = operation_sums(runs)
     inference = float(b["modelled_s"]) / float(a["modelled_s"])
     return claims_block(claims_of("aalto", published), {
         "training": ratio_of_trainings(ours, ("model_b", "mnist"), ("model_a", "mnist")),
         "data": ratio_of_trainings(ours, ("model_a", "fashion_mnist"), ("model_a", "mnist")),
-        "inference": Value() if fmt.absent(inference) else Value(inference)})
+        "inference": Value() if fmt.absent(inference) else Value(inference),
+        "flop": flop_of_models(runs), "batch": largest_batch(runs),
+        "rates": Value(reason="the study's FLOPS has no unit and no definition"),
+        "bottleneck": Value(reason="the study's bottleneck share has no definition"),
+        "sparse": sparse_over_dense(sums), "convolution": convolution_over_sparse(sums, ours)})
 
 
 def _not_run(row: object) -> str:
@@ -122,7 +138,9 @@ def _inference(runs: Sequence[Run]) -> list[Block]:
     shown["modelled_interval"] = pd.Series([
         interval_text(row.modelled_s, row.interval_frac, row.load_warm_s) for row in fmt.rows(shown)],
         shown.index, dtype="object")
-    return [Block(title="Total inference time: load and predict", table=table(
+    figures, legend = times("Total inference time", shown.assign(name=shown["workload"]), _setups(columns),
+                            "load, 10,000 images", "s")
+    return [Block(title="Total inference time: load and predict", figures=figures, legend=legend, table=table(
         shown, "Total inference time: load and predict", [
             Column("workload", "Workload"),
             Column("modelled_s", "Here", fmt.duration, "modelled: warm load + 10,000 images at the measured samples/s",
@@ -156,7 +174,8 @@ def _rates(runs: Sequence[Run]) -> list[Block]:
             Column("flop_per_s", "FLOP/s", fmt.flop_rate, "counted FLOP / median iteration time"),
             Column("verdict", "Bottleneck", None, "", lambda row: row.reason_verdict, wide=True),
             Column("evidence", "Evidence", None, "", lambda row: "no verdict", wide=True)]),
-        note="The study's own FLOPS and bottleneck shares have no unit and no definition: they are not shown.")]
+        note="The study's own FLOPS and bottleneck shares have no unit and no definition: the claims have their ratios "
+             "alone.")]
 
 
 def _memory(runs: Sequence[Run]) -> list[Block]:
@@ -169,31 +188,11 @@ def _memory(runs: Sequence[Run]) -> list[Block]:
 
 def _operations(runs: Sequence[Run]) -> list[Block]:
     """Return the time of each set of basic operations next to the published sums, and every operation."""
-    of_operations = [run for run in runs if (case_summary(run)["kind"] == "operation").any()]
-    details = [replace(block, folded=block.table is not None,
-                       title=f"{_set_names(run)}: {block.title}" if block.title else "")
-               for run in of_operations for block in operations(run).blocks]
-    return [_sets(of_operations), *details]
-
-
-def _set_names(run: Run) -> str:
-    """Return the short names of the sets of a run's operations: Convolve2D and RNN."""
-    present = set(operation_times(run)["set"])
-    return " and ".join(title.partition(",")[0] for name, title in _SETS.items() if name in present)
-
-
-def _sets(runs: Sequence[Run]) -> Block:
-    published = published_cases(_SETUPS).dropna(subset=["set"])
-    wide, columns = _by_setup(published, "set")
-    times = pd.concat([operation_times(run) for run in runs], ignore_index=True) if runs else pd.DataFrame(
-        columns=["direction", "layout", "set", "problem", "median_s"])
-    timed = times[(times["direction"] == "forward") & (times["layout"] != "dense") & times["set"].isin(list(_SETS))]
-    timed = timed.dropna(subset=["median_s"])
-    ours = timed.groupby("set").agg(here_s=("median_s", "sum"), num_problems=("problem", "nunique"))
-    rows = wide.merge(ours, on="set", how="outer")
-    rows = rows.sort_values("set", key=lambda names: names.map(list(_SETS).index), ignore_index=True)
-    rows = rows.assign(name=rows["set"].map(_SETS), num_problems=rows["num_problems"].fillna(0))
-    return Block(title="Basic operations: time by set", table=table(rows, "Basic operations: time by set", [
+    wide, columns = _by_setup(published_cases(_SETUPS).dropna(subset=["set"]), "set")
+    rows = wide.merge(operation_sums(runs), on="set", how="outer")
+    rows = rows.sort_values("set", key=lambda names: names.map(list(SETS).index), ignore_index=True)
+    rows = rows.assign(name=rows["set"].map(SETS), num_problems=rows["num_problems"].fillna(0))
+    sums = Block(title="Basic operations: time by set", table=table(rows, "Basic operations: time by set", [
         Column("name", "Set", unbroken=True),
         Column("here_s", "Here", fmt.seconds, "sum of the medians of one call, forward", _not_run),
         *(replace(column, reason=lambda row: "published as a training" if row.set == "convolve2d" else "not published")
@@ -201,11 +200,11 @@ def _sets(runs: Sequence[Run]) -> Block:
         Column("num_problems", "Operations here", fmt.number, "operations in the sum")]),
         note="The published sums are of float64 on the machine's CPU, of 5 dense and 4 sparse products, with the "
              "generation of random numbers. The times here are of the operations alone, in fp32: they are not a ratio.")
-
-
-_SETS = {"dmm": "DMM, dense products", "smm": "SMM, sparse products", "convolve2d": "Convolve2D, its layers",
-         "rnn": "RNN, recurrent layers"}
-"""Sets of basic operations, in the order of the study, with their names."""
+    timed = [found for run in runs if len(found := operation_times(run))]
+    if not timed:
+        return [sums]
+    every = pd.concat(timed, ignore_index=True)
+    return [sums, Block(folded=True, table=problems("the sets", every), note=notes(every))]
 
 
 STUDY = Study(
@@ -214,7 +213,6 @@ STUDY = Study(
                "4 batches are predicted, not 10,000 images.",
                "Convolve2D trains in fp32, not by autocast in fp16.",
                "Model A's frozen base has random weights, not ImageNet's.",
-               "Products are in fp32, not float64, and timed alone, without the generation of their numbers.",
-               "Two of the four sparse products are run: the one of 56 GFLOP would take minutes."),
+               "Products are in fp32, not float64, and timed alone, without the generation of their numbers."),
      "full": ("Model A's frozen base has random weights, not ImageNet's.",
               "Products are in fp32, not float64, and timed alone, without the generation of their numbers.")})

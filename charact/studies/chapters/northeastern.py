@@ -17,15 +17,13 @@ from charact.studies.claims import Value, claims_block
 from charact.studies.published import INTERVAL_MEANING, claims_of, ratio_of_trainings
 from charact.studies.study import Study
 from charact.studies.views.figures import gains as gains_figure
+from charact.studies.views.figures import times
 from charact.views.charts import MIN_SIZES, Chart, stacked_bars
 from charact.views.document import Block, Body, Legend
-from charact.views.figures.bars import bars_by_name
 from charact.views.figures.curves import learning_curve
 from charact.views.tables import format as fmt
 from charact.views.tables import palette
 from charact.views.tables.model import Column, table, with_footnotes
-
-_SECONDS_PER_HOUR = 3600
 
 
 def chapter(runs: Sequence[Run]) -> Body:
@@ -59,20 +57,9 @@ def _not_run(row: object) -> str:
 
 
 def _times(rows: pd.DataFrame) -> Block:
-    gpus = {"total_s_k80": "K80", "total_s_p100": "P100"}
-    colors = dict(zip([*gpus.values(), "here, modelled"], palette.CASES, strict=False))
-    published = rows.melt(["name"], list(gpus), "machine", "time_s").assign(
-        order=lambda frame: frame["name"].map(list(rows["name"]).index),
-        machine=lambda frame: frame["machine"].map(gpus))
-    published = published.sort_values("order", kind="stable").assign(
-        name=lambda frame: frame["name"] + ": " + frame["machine"])
-    here = rows.dropna(subset=["modelled_s"]).assign(modelled_h=lambda frame: frame["modelled_s"] / _SECONDS_PER_HOUR)
-    figures = [bars_by_name("Training time of 10 epochs, published", published, "time_s", "s", "10 epochs, published",
-                            lambda row: colors[row.machine])]
-    if len(here):
-        figures.append(bars_by_name("Training time of 10 epochs here", here, "modelled_h", "h",
-                                    "10 epochs here, modelled", lambda row: colors["here, modelled"]))
-    return Block(title="Training time of 10 epochs", figures=figures, legend=list(colors.items()), table=table(
+    figures, legend = times("Training time of 10 epochs", rows, {"total_s_k80": "K80", "total_s_p100": "P100"},
+                            "10 epochs", "h")
+    return Block(title="Training time of 10 epochs", figures=figures, legend=legend, table=table(
         rows, "Training time of 10 epochs", [
             *_NAMES, Column("total_s_k80", "K80", fmt.duration, "published"),
             Column("total_s_p100", "P100", fmt.duration, "published"),

@@ -22,7 +22,7 @@ from charact.sweeps.definition import Definition, SweepCase, read_definition
 from charact.sweeps.directory import CaseStatus, SweepDirectory, statuses
 from charact.views.document import Block, Body
 from charact.views.html.report import chapters_report
-from charact.views.tables.model import with_footnotes
+from charact.views.tables.model import with_footnotes, without_constants
 
 
 def repeat_studies(name: str, scale: Scale, out: Path, data_dir: Path | None, slurm: Mapping[str, str] | None, *,
@@ -117,7 +117,9 @@ def _chapter(study: Study, scale: Scale, runs: list[Run], found: list[CaseStatus
     blocks = [Block(title="Deviations from the publication", points=[
         (f"{number}", text) for number, text in enumerate(study.deviations[scale], 1)])]
     blocks += [Block(title="Cases without a result", missing=failed)] if failed else []
-    tidied = [replace(block, table=with_footnotes(block.table)) if block.table else block for block in body.blocks]
+    claims, *others = body.blocks
+    tidied = [claims, *(replace(block, table=without_constants(with_footnotes(block.table))) if block.table else block
+                        for block in others)]
     return Body(lead=f"{_data_line(found)} After: {study.source}. {RULE}", blocks=[*tidied, *blocks])
 
 

@@ -1,12 +1,50 @@
-"""Charts of the studies: what a training gains from a faster GPU against its host-bound share."""
+"""Charts of the studies: published times and those here, and gains from a faster GPU against the host-bound share."""
 
 from collections.abc import Mapping
+from itertools import cycle
 
 import pandas as pd
 
-from charact.views.charts import FAINT, NOT_CONNECTED, Axis, Chart, Curve, Mark, percent
+from charact.views.charts import FAINT, NOT_CONNECTED, Axis, Bar, Chart, Curve, Mark, percent
+from charact.views.document import Legend
+from charact.views.figures.bars import by_name
 from charact.views.tables import format as fmt
+from charact.views.tables import palette
 
+_SECONDS = {"s": 1.0, "h": 3600.0}
+
+
+def times(title: str, rows: pd.DataFrame, published: Mapping[str, str], label: str, unit: str
+          ) -> tuple[list[Chart], Legend]:
+    """Return a chart of published times, a chart of the times here if there are any, and the machines' colors.
+
+    The first bar of each row of the frame has its name.
+
+    Args:
+        title: title of the charts.
+        rows: rows with a name, the columns of published times, and modelled_s, the time here.
+        published: names of the machines by the columns of their times.
+        label: what takes the time.
+        unit: s or h.
+    """
+    colors = dict(zip([*published.values(), _HERE], cycle(palette.CASES), strict=False))
+    charts, legend = [], []
+    for what, columns in (("published", published), (_HERE, {"modelled_s": _HERE})):
+        names: list[str] = []
+        bars: list[Mark] = []
+        for row in rows.to_dict("records"):
+            known = {column: row[column] for column in columns if pd.notna(row[column])}
+            for number, (column, time_s) in enumerate(known.items()):
+                text = f"{row['name']}, {columns[column]}: {fmt.duration(time_s)}"
+                bars.append(Bar(len(names), 0, time_s / _SECONDS[unit], 0.66, colors[columns[column]], text=text))
+                names.append("" if number else row["name"])
+        if bars:
+            charts.append(by_name(f"{title}, {what}", names, Axis(f"{label}, {what}", unit, low=0), bars))
+            legend += [(name, colors[name]) for name in columns.values()]
+    return charts, legend
+
+
+_HERE = "modelled here"
 _MARKERS = ("o", "s", "D")
 
 
