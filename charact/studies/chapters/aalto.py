@@ -182,8 +182,8 @@ def _memory(runs: Sequence[Run]) -> list[Block]:
     shown = [found for run in runs if is_memory_run(run) and (found := memory_tables.fits(run)) is not None]
     if not shown:
         return []
-    return [Block(title="Out of memory: the largest batch that fits",
-                  table=replace(shown[0], rows=[row for each in shown for row in each.rows]))]
+    return [Block(folded=True, table=replace(shown[0], caption="Out of memory: the largest batch that fits",
+                                             rows=[row for each in shown for row in each.rows]))]
 
 
 def _operations(runs: Sequence[Run]) -> list[Block]:
@@ -197,14 +197,15 @@ def _operations(runs: Sequence[Run]) -> list[Block]:
         Column("here_s", "Here", fmt.seconds, "sum of the medians of one call, forward", _not_run),
         *(replace(column, reason=lambda row: "published as a training" if row.set == "convolve2d" else "not published")
           for column in columns),
-        Column("num_problems", "Operations here", fmt.number, "operations in the sum")]),
+        Column("num_problems", "Operations", fmt.number, "operations in the sum here")]),
         note="The published sums are of float64 on the machine's CPU, of 5 dense and 4 sparse products, with the "
              "generation of random numbers. The times here are of the operations alone, in fp32: they are not a ratio.")
     timed = [found for run in runs if len(found := operation_times(run))]
     if not timed:
         return [sums]
     every = pd.concat(timed, ignore_index=True)
-    return [sums, Block(folded=True, table=problems("the sets", every), note=notes(every))]
+    details = replace(problems("", every), caption="Every basic operation", note=notes(every))
+    return [sums, Block(folded=True, table=details)]
 
 
 STUDY = Study(

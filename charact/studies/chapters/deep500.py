@@ -39,7 +39,11 @@ def chapter(runs: Sequence[Run]) -> Body:
     memory = [run for run in runs if is_memory_run(run)]
     return Body(blocks=[_claims(memory), *_operator_types(profiles), *_phases(profiles),
                         *_weights_and_results(profiles), *_by_size(memory), *_in_loss(memory), *_counters(profiles),
-                        Block(title="Published values", points=list(_PUBLISHED))])
+                        Block(title="Published values", note=_PUBLISHED)])
+
+
+_ROW_PX = 40
+"""Height of a row in the figure of operator types (px)."""
 
 
 def _claims(runs: Sequence[Run]) -> Block:
@@ -55,11 +59,10 @@ def _claims(runs: Sequence[Run]) -> Block:
 
 
 _PUBLISHED = (
-    ("phases", "bars without numbers, on an axis from 0 to 700 ms"),
-    ("memory", "weights against intermediate results and temporary memory, on an axis from 0 to 16,000 MB; against an "
-               "image area up to 200,000 pixels, 2,048 to 18,432 MB; against a sequence length up to 1,200"),
-    ("counters", "one row of normalized values without names: 1, 0.46, 1.00, 1.00, 4.02, 5.65"),
-)
+    "Phases: bars without numbers, on an axis from 0 to 700 ms. Memory: weights against mediate results and temporary "
+    "memory, on an axis from 0 to 16,000 MB; against an image area up to 200,000 pixels, 2,048 to 18,432 MB; against a "
+    "sequence length up to 1,200. Counters: one row of normalized values without names, 1, 0.46, 1.00, 1.00, 4.02, "
+    "5.65.")
 """What the study publishes for each of its figures: none can be compared by number."""
 
 
@@ -85,7 +88,8 @@ def _operator_types(runs: Sequence[Run]) -> list[Block]:
                          case_order=times["case"].map(workloads.index))
     times = times.sort_values(by=["case_order", "type_order"])
     figure = stacked_bars("Time by operator type in one iteration", times, ("case", "operator_type", "share_frac"),
-                          palette.operator_type, "share of the iteration, under the profiler", unit=None)
+                          palette.operator_type, "share of the iteration, under the profiler", unit=None,
+                          row_px=_ROW_PX)
     columns = [Column("case", "Workload"), Column("operator_type", "Operator type"),
                Column("time_s", "Time", fmt.seconds, "per iteration, under the profiler"),
                share_column("share_frac", "Share", "of the iteration, under the profiler")]

@@ -135,10 +135,11 @@ def _accuracy(rows: pd.DataFrame, runs: Sequence[Run]) -> Block:
         return "synthetic labels are random" if source.startswith("synthetic") else "not run"
 
     figures, legend = _curves(runs)
-    return Block(title="Accuracy", figures=figures, legend=legend, folded=not figures, table=table(rows, "Accuracy", [
+    shown = table(rows, "Accuracy", [
         *_NAMES, Column("accuracy_k80", "K80", fmt.share, "published, after 10 epochs"),
         Column("accuracy_p100", "P100", fmt.share, "published, after 10 epochs"),
-        Column("accuracy", "Here", fmt.share, "best of the epochs that were run, on the validation data", why)]))
+        Column("accuracy", "Here", fmt.share, "best of the epochs that were run, on the validation data", why)])
+    return Block(title="Accuracy" if figures else "", figures=figures, legend=legend, folded=not figures, table=shown)
 
 
 def _curves(runs: Sequence[Run]) -> tuple[list[Chart], Legend]:

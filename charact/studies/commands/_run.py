@@ -114,8 +114,7 @@ def _chapter(study: Study, scale: Scale, runs: list[Run], found: list[CaseStatus
     body = study.chapter(runs)
     failed = [(row.case.label, row.outcome.reason if row.outcome is not None and row.outcome.reason else row.state)
               for row in found if row.state != "ok"]
-    blocks = [Block(title="Deviations from the publication", points=[
-        (f"{number}", text) for number, text in enumerate(study.deviations[scale], 1)])]
+    blocks = [Block(title="Deviations from the publication", note=" ".join(study.deviations[scale]))]
     blocks += [Block(title="Cases without a result", missing=failed)] if failed else []
     claims, *others = body.blocks
     tidied = [claims, *(replace(block, table=without_constants(with_footnotes(block.table))) if block.table else block
