@@ -35,9 +35,9 @@ class Study:
     deviations: dict[Scale, tuple[str, ...]]
     """How the cases differ from the published protocol, as sentences."""
     before: dict[Scale, tuple[str, ...]] | None = None
-    """Commands of charact to run before the cases, without `charact`."""
-    after_each: str = ""
-    """Command of charact to run for each run of a case, in which `{run}` stands for that run; none if empty."""
+    """Commands of charact to run before the cases, as in a shell, without `charact`."""
+    after_each: dict[Scale, str] | None = None
+    """Command of charact to run for each run of a case, in which `{run}` stands for that run."""
 
     def sweep_file(self, scale: Scale) -> Path:
         """Return the sweep file of its cases."""

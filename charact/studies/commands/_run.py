@@ -1,5 +1,6 @@
 """Runs the cases of studies on real data where there are some, and writes the report with a chapter for each."""
 
+import shlex
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -54,7 +55,7 @@ def repeat_studies(name: str, scale: Scale, out: Path, data_dir: Path | None, sl
             found = statuses(directory, definition.cases)
             names = [row.outcome.run for row in found if row.outcome is not None and row.outcome.run]
             runs = [presentable(load_run(directory.runs / name)) for name in names if (directory.runs / name).is_dir()]
-            runs += _after(study, directory, found)
+            runs += _after(study, scale, directory, found)
             chapters.append((study.name, study.title, _chapter(study, scale, runs, found)))
             all_found += found
     if not dry_run:
@@ -77,31 +78,38 @@ def _definition(study: Study, scale: Scale, directory: SweepDirectory, data_dir:
 
 def _prepare(study: Study, scale: Scale, directory: SweepDirectory) -> None:
     """Run the commands before the cases, unless they have succeeded before."""
+    prepared = directory.path.with_name(f"{directory.path.name}.prepared")
     for number, command in enumerate((study.before or {}).get(scale, ())):
-        done = directory.path.with_name(f"{directory.path.name}.prepared") / str(number)
+        done = prepared / str(number)
         if done.exists():
             continue
-        words = command.replace("{directory}", str(directory.path.with_name(f"{directory.path.name}.prepared"))).split()
+        words = _words(command, "{directory}", prepared)
         done.parent.mkdir(parents=True, exist_ok=True)
         if _charact(*words):
             raise UserError(f"charact {' '.join(words)} failed: see its message above")
         done.touch()
 
 
+def _words(command: str, name: str, path: Path) -> list[str]:
+    """Return the words of a command, in which `name` stands for a path."""
+    return [word.replace(name, str(path)) for word in shlex.split(command)]
+
+
 def _charact(*words: str) -> int:
     return subprocess.run([sys.executable, "-m", "charact", *words], check=False).returncode
 
 
-def _after(study: Study, directory: SweepDirectory, found: list[CaseStatus]) -> list[Run]:
+def _after(study: Study, scale: Scale, directory: SweepDirectory, found: list[CaseStatus]) -> list[Run]:
     """Run the command after each case, unless its run exists; return these runs."""
     runs = []
+    command = (study.after_each or {}).get(scale)
     for row in found:
-        if not study.after_each or row.state != "ok" or row.outcome is None:
+        if command is None or row.state != "ok" or row.outcome is None:
             continue
         name = f"after-{row.case.id}"
         place = directory.path / "after"
         if not list(place.glob(f"*-{name}-*")):
-            words = study.after_each.replace("{run}", str(directory.runs / str(row.outcome.run))).split()
+            words = _words(command, "{run}", directory.runs / str(row.outcome.run))
             if _charact(*words, "--out", str(place), "--name", name, "--quiet"):
                 warn(f"charact {' '.join(words)} failed: the chapter lacks its numbers")
         runs += [presentable(load_run(path)) for path in sorted(place.glob(f"*-{name}-*"))

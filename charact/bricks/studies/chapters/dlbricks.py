@@ -1,6 +1,7 @@
 """DLBricks: unique sequences of layers, and latencies of models that are constructed from them."""
 
-from collections.abc import Sequence
+import shlex
+from collections.abc import Iterable, Sequence
 from itertools import cycle
 
 import pandas as pd
@@ -14,6 +15,7 @@ from charact.bricks.analysis.dlbricks import (
     speedup_slope,
 )
 from charact.bricks.analysis.tables import normalized_latency
+from charact.bricks.studies.installed_models import installed_groups
 from charact.bricks.views.figures import (
     DEVIATIONS,
     against_measured,
@@ -189,18 +191,34 @@ _NORMALIZED_NOTE = ("Normalized: plain sum of the bricks / measured latency. G i
                     "brick. White is 1; the color is full at a deviation of 25 %.")
 
 
-_QUICK = "resnet18 resnet34 vgg11 vgg13 googlenet --input-sizes 64 --batch-sizes 1"
+_QUICK = "resnet18 resnet34 vgg11 vgg13 googlenet --input-sizes 64"
 _FULL = ("vgg11 vgg13 vgg16 vgg19 vgg11_bn vgg13_bn vgg16_bn vgg19_bn resnet18 resnet34 resnet50 resnet101 resnet152 "
-         "resnet50v2 resnet152v2 googlenet xception model_a --batch-sizes 1")
+         "resnet50v2 resnet152v2 googlenet xception model_a")
+_QUICK_SIZES, _FULL_SIZES = (1, 2, 4), range(1, 11)
+"""Values of G."""
+
+
+def _generate(models: str, sizes: Iterable[int]) -> list[str]:
+    """Return the commands that add models to the suite of each G."""
+    return [f"bricks generate {models} --batch-sizes 1 -g {g} --out {{directory}}/suite-g{g}" for g in sizes]
+
+
+def _full_commands() -> tuple[str, ...]:
+    """Return the commands of the full study: charact's own models first, then those of other packages."""
+    installed = [f"{' '.join(group.targets)} --input-spec {shlex.quote(group.input_spec)} "
+                 f"--input-sizes {group.input_size}" for group in installed_groups()]
+    return tuple(command for models in (_FULL, *installed) for command in _generate(models, _FULL_SIZES))
+
+
+_CONSTRUCT = "bricks construct all {run} --verify --max-seconds 3"
+_CACHE = "Bricks run with the cache state of a model, not repeated back to back."
 
 STUDY = Study(
     "dlbricks", "DLBricks: models from bricks", "DLBricks: composable benchmark generation to reduce deep learning "
     "benchmarking effort on CPUs (ICPE 2020)", chapter,
-    {"quick": ("5 image models of PyTorch at 64×64 pixels, not 50 of MXNet.",
-               "Bricks run with the cache state of a model, not repeated back to back."),
-     "full": ("The image models that are installed, not 50 of MXNet.",
-              "Bricks run with the cache state of a model, not repeated back to back.")},
-    before={"quick": tuple(f"bricks generate {_QUICK} -g {g} --out {{directory}}/suite-g{g}" for g in (1, 2, 4)),
-            "full": tuple(f"bricks generate {_FULL} -g {g} --out {{directory}}/suite-g{g}"
-                          for g in (1, 2, 3, 4, 5, 10))},
-    after_each="bricks construct all {run} --verify --max-seconds 3")
+    {"quick": ("5 image models of PyTorch at 64×64 pixels, not 50 of MXNet.", _CACHE),
+     "full": ("18 image models of charact and those of transformers and torchvision that are installed, not 50 of "
+              "MXNet.", _CACHE)},
+    before={"quick": tuple(_generate(_QUICK, _QUICK_SIZES)), "full": _full_commands()},
+    after_each={"quick": _CONSTRUCT, "full": " ".join([_CONSTRUCT, *(
+        f"--model {target}" for group in installed_groups() for target in group.targets)])})
