@@ -38,12 +38,17 @@ def composition_in_loss(runs: Sequence[Run]) -> pd.DataFrame:
     """Return the memory of training at the peak of the phase loss: after forward, before backward.
 
     At this moment all activations are held at every input size, and nothing is freed yet. Columns: those of a point of
-    `peaks_by_size`; category; bytes; share_frac of that moment. Cases that have no phase loss have no rows.
+    `peaks_by_size`; category; bytes; share_frac of that moment. The method is measured if there is a measurement, else
+    predicted. Cases that have no phase loss have no rows.
     """
     frames = [case_series(run).query("mode == 'train'").merge(
         memory_by_phase(run).query("phase == 'loss' and bytes > 0"), on="case") for run in runs]
     columns = [*_POINT, "category", "bytes", "share_frac"]
-    return pd.concat(frames, ignore_index=True)[columns] if frames else pd.DataFrame(columns=columns)
+    if not frames:
+        return pd.DataFrame(columns=columns)
+    rows = pd.concat(frames, ignore_index=True)
+    has_both = rows.groupby([*_SERIES, "position", "input_size"])["method"].transform("nunique") > 1
+    return rows[~has_both | (rows["method"] == "measured")].reset_index(drop=True)[columns]
 
 
 def weights_and_results(runs: Sequence[Run]) -> pd.DataFrame:

@@ -21,7 +21,8 @@ from charact.studies.analysis.workload_memory import (
 from charact.studies.claims import Value, claims_block
 from charact.studies.published import claims_of
 from charact.studies.study import Study
-from charact.views.charts import stacked_bars
+from charact.studies.views.figures import grouped_bars
+from charact.views.charts import Axis, stacked_bars
 from charact.views.document import Block, Body
 from charact.views.figures import bars
 from charact.views.figures import memory as memory_figures
@@ -193,12 +194,13 @@ def _counters(runs: Sequence[Run]) -> list[Block]:
     first = rows["workload"].iloc[0]
     rows = rows.assign(title=rows["counter"].map(COUNTERS),
                        text=[counter_value(row.counter, row.value, row.reason) for row in fmt.rows(rows)])
-    drawn = rows.dropna(subset=["normalized"])
-    drawn = drawn.assign(name=drawn["title"] + ", " + drawn["workload"]).sort_values(
+    drawn = rows.dropna(subset=["normalized"]).sort_values(
         "counter", key=lambda names: names.map(list(COUNTERS).index), kind="stable")
+    drawn = drawn.assign(group=drawn["title"], name=drawn["workload"], value=drawn["normalized"], text=[
+        f"{row.title}, {row.workload}: {row.text}, {fmt.ratio(row.normalized)}" for row in fmt.rows(drawn)])
     colors = dict(zip(rows["workload"].unique(), cycle(palette.CASES), strict=False))
-    figures = [bars.bars_by_name(title, drawn, "normalized", "", f"value / value of {first}",
-                                 lambda row: colors[row.workload])] if len(drawn) else []
+    axis = Axis(f"value / value of {first}", low=0)
+    figures = [grouped_bars(title, drawn, axis, colors)] if len(drawn) else []
     columns = [Column("workload", "Workload"), Column("title", "Counter"), Column("text", "Value", wide=True),
                Column("normalized", "Normalized", fmt.ratio, f"value / value of {first}", lambda row: "no value")]
     absent = rows[rows["value"].isna()].drop_duplicates(["title", "reason"])

@@ -30,18 +30,26 @@ def times(title: str, rows: pd.DataFrame, published: Mapping[str, str], label: s
     colors = dict(zip([*published.values(), _HERE], cycle(palette.CASES), strict=False))
     charts, legend = [], []
     for what, columns in (("published", published), (_HERE, {"modelled_s": _HERE})):
-        names: list[str] = []
-        bars: list[Mark] = []
-        for row in rows.to_dict("records"):
-            known = {column: row[column] for column in columns if pd.notna(row[column])}
-            for number, (column, time_s) in enumerate(known.items()):
-                text = f"{row['name']}, {columns[column]}: {fmt.duration(time_s)}"
-                bars.append(Bar(len(names), 0, time_s / _SECONDS[unit], 0.66, colors[columns[column]], text=text))
-                names.append("" if number else row["name"])
-        if bars:
-            charts.append(by_name(f"{title}, {what}", names, Axis(f"{label}, {what}", unit, low=0), bars))
+        long = pd.DataFrame([
+            [row["name"], machine, row[column] / _SECONDS[unit],
+             f"{row['name']}, {machine}: {fmt.duration(row[column])}"]
+            for row in rows.to_dict("records") for column, machine in columns.items() if pd.notna(row[column])],
+            columns=["group", "name", "value", "text"])
+        if len(long):
+            charts.append(grouped_bars(f"{title}, {what}", long, Axis(f"{label}, {what}", unit, low=0), colors))
             legend += [(name, colors[name]) for name in columns.values()]
     return charts, legend
+
+
+def grouped_bars(title: str, rows: pd.DataFrame, axis: Axis, colors: Mapping[str, str]) -> Chart:
+    """Return a chart of bars in groups, of which the first has the name of the group.
+
+    Rows have group; name, which has a color; value; and text, shown while the pointer is on the bar. Rows of a group
+    follow each other.
+    """
+    is_first = ~rows["group"].duplicated()
+    bars = [Bar(y, 0, row.value, 0.66, colors[row.name], text=row.text) for y, row in enumerate(fmt.rows(rows))]
+    return by_name(title, rows["group"].where(is_first, ""), axis, bars)
 
 
 _HERE = "modelled here"

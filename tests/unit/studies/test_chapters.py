@@ -1,7 +1,9 @@
 """The chapters of the studies: published values as in the publications, this machine's next to them, deviations."""
 
+from dataclasses import replace
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from support.kinds_of_runs import RUNS
 from support.operation_records import Operations
@@ -15,6 +17,7 @@ from charact.sweeps.definition import SweepCase
 from charact.sweeps.directory import CaseStatus, Outcome, State
 from charact.views.document import Block, Body
 from charact.views.html.report import chapters_report
+from charact.views.tables.model import Column, table
 
 STUDIES = all_studies()
 
@@ -73,6 +76,17 @@ def test_a_chapter_ends_with_its_deviations_and_failures(study: Study, scale: Sc
     assert deviations.note == " ".join(study.deviations[scale])
     assert failed.missing == [("train vgg16", "too large")]
     assert f"After: {study.source}. A published number agrees if" in body.lead
+
+
+def test_tables_after_the_claims_state_once_what_all_rows_share() -> None:
+    rows = pd.DataFrame({"name": list("abcd"), "method": "predicted", "size": list("wxyz")})
+    shown = table(rows, "Sizes", [Column("name", "Name"), Column("method", "Method"), Column("size", "Size")])
+    study = replace(STUDIES["aalto"], chapter=lambda runs: Body(blocks=[Block(table=shown), Block(table=shown)]))
+    claims, sizes, _ = _chapter(study, "quick", [], []).blocks
+    assert claims.table == shown
+    assert sizes.table is not None
+    assert [column.title for column in sizes.table.columns] == ["Name", "Size"]
+    assert sizes.table.note == "The same in every row: Method predicted."
 
 
 @pytest.mark.parametrize(("found", "line"), [

@@ -38,7 +38,8 @@ def test_a_mode_that_was_not_run_is_null(tmp_path: Path) -> None:
 
 def test_the_moment_of_all_sizes_is_the_loss(tmp_path: Path) -> None:
     rows = composition_in_loss([load_run(write_memory(tmp_path))])
-    measured = rows[rows["method"] == "measured"]
+    measured, predicted = (rows[rows["method"] == method] for method in ("measured", "predicted"))
+    assert set(predicted["input_size"]) == {*SIZES["image"], *SIZES["sequence"]} - set(measured["input_size"])
     assert set(measured["input_size"]) == {10, 40, 80, 120, 64, 128, 192, 256}
     for kind, size in (("image", 128), ("sequence", 40)):
         held = composition(kind, "train", size) | dict.fromkeys(["temporary", "gradients", "activations"], 0.0)
