@@ -81,13 +81,9 @@ def machines(latencies: pd.DataFrame) -> Item:
     """Return a table of models by machines, from `latency_by_machine`, and reasons for missing latencies below it."""
     names = list(dict.fromkeys(latencies["machine"]))
     keys = ["workload", "variant", "input_size", "batch_size", "mode", "precision"]
-    num_variants = latencies.groupby("workload")["variant"].nunique().to_dict()
     cells, reasons = [], []
-    for key, rows in latencies.groupby(keys, sort=False, dropna=False):
-        facts = dict(zip(keys, key, strict=True))
-        if num_variants[facts["workload"]] > 1:
-            facts["workload"] = f"{facts['workload']}.{facts['variant']}"
-        model = configuration(facts)
+    for _, rows in latencies.assign(model=model_names(latencies)).groupby(keys, sort=False, dropna=False):
+        model = str(rows["model"].iloc[0])
         on_machine = [fmt.rows(rows[rows["machine"] == name]) for name in names]
         # Several records of one machine are listed in their order.
         cells.append([model, *(", ".join(map(_latency, some)) or fmt.missing("not constructed there")
@@ -102,6 +98,13 @@ def machines(latencies: pd.DataFrame) -> Item:
 def _latency(row: Any) -> str:
     measured = "" if pd.isna(row.measured_s) else f" (measured {fmt.seconds(row.measured_s)})"
     return fmt.seconds(row.latency_s) + measured
+
+
+def model_names(rows: pd.DataFrame) -> list[str]:
+    """Return the configuration of each row as text; a workload of which several variants occur has its variant."""
+    num_variants = rows.groupby("workload")["variant"].nunique()
+    names = rows["workload"].where(rows["workload"].map(num_variants) < 2, rows["workload"] + "." + rows["variant"])
+    return [configuration(row._asdict()) for row in fmt.rows(rows.assign(workload=names))]
 
 
 def configuration(facts: dict[str, Any]) -> str:

@@ -24,7 +24,7 @@ from charact.bricks.views.figures import (
     latencies,
     normalized_heatmap,
 )
-from charact.bricks.views.summary import configuration
+from charact.bricks.views.summary import model_names
 from charact.bricks.views.tables import BRICKS, COLORS, LABELS, PIECES
 from charact.record.reader import Run
 from charact.studies.claims import Value, claims_block
@@ -114,7 +114,7 @@ def _machines(runs: Sequence[Run], colors: dict[str, str]) -> Block:
     """Return the latency of each model by machine."""
     rows, title = latencies_by_machine(runs), "Latency of each model by machine"
     # Hyphens, as in cases: a figure leaves out the parts that all names share.
-    rows = rows.assign(name=[configuration(row._asdict()).replace(" ", "-") for row in fmt.rows(rows)])
+    rows = rows.assign(name=[name.replace(" ", "-") for name in model_names(rows)])
     hollow = "Rings are constructed latencies of models that did not run there." if (
         rows["source"] == "constructed").any() else ""
     return Block(
@@ -212,13 +212,14 @@ def _full_commands() -> tuple[str, ...]:
 
 _CONSTRUCT = "bricks construct all {run} --verify --max-seconds 3"
 _CACHE = "Bricks run with the cache state of a model, not repeated back to back."
+_LAYERS = "A layer is an operator that PyTorch calls, views and copies included, not a layer of MXNet."
 
 STUDY = Study(
     "dlbricks", "DLBricks: models from bricks", "DLBricks: composable benchmark generation to reduce deep learning "
     "benchmarking effort on CPUs (ICPE 2020)", chapter,
-    {"quick": ("5 image models of PyTorch at 64×64 pixels, not 50 of MXNet.", _CACHE),
+    {"quick": ("5 image models of PyTorch at 64×64 pixels, not 50 of MXNet.", _CACHE, _LAYERS),
      "full": ("18 image models of charact and those of transformers and torchvision that are installed, not 50 of "
-              "MXNet.", _CACHE)},
+              "MXNet.", _CACHE, _LAYERS)},
     before={"quick": tuple(_generate(_QUICK, _QUICK_SIZES)), "full": _full_commands()},
     after_each={"quick": _CONSTRUCT, "full": " ".join([_CONSTRUCT, *(
         f"--model {target}" for group in installed_groups() for target in group.targets)])})

@@ -93,6 +93,15 @@ def test_points_of_models_that_did_not_run_are_rings(tmp_path: Path) -> None:
     assert blocks([single(tmp_path), there])["Latency of each model by machine"].note.startswith("Rings are")
 
 
+def test_models_of_one_name_are_distinct_rows(tmp_path: Path) -> None:
+    record = Models(tmp_path)
+    for variant in ("", "x"):
+        case = f"net.{variant}-224-b1-infer-fp32-cpu"
+        record.add("net", ["11bb"], g=1, measured=1.0, variant=variant, case=case)
+    chart = charts([record.add("other", ["22cc"], g=1, measured=1.0).run()])["Latency of each model by machine"]
+    assert chart.y.names == ["net.", "net.x", "other"]
+
+
 def test_a_heatmap_has_a_cell_for_each_model_and_g(tmp_path: Path) -> None:
     runs = [single(tmp_path), single(tmp_path, g=2)]
     chart = charts(runs)["Normalized latency on AMD EPYC, 2 cores on a"]
