@@ -43,10 +43,6 @@ def chapter(runs: Sequence[Run]) -> Body:
                         Block(title="Published values", note=_PUBLISHED)])
 
 
-_ROW_PX = 40
-"""Height of a row in the figure of operator types (px)."""
-
-
 def _claims(runs: Sequence[Run]) -> Block:
     """Return the claims' table from the runs of memory."""
     squares = [row for run in runs for row in fmt.rows(line_fits(run))]
@@ -78,25 +74,15 @@ def _of_each(runs: Sequence[Run], analysis: Any) -> pd.DataFrame:
 
 
 def _operator_types(runs: Sequence[Run]) -> list[Block]:
-    types = _of_each(runs, breakdown.operator_types)
-    if types.empty:
+    rows = _of_each(runs, breakdown.case_operator_types)
+    if rows.empty:
         return []
-    times = types.groupby(["case", "operator_type"], sort=False)["time_s"].sum().reset_index()
-    times["share_frac"] = times["time_s"] / times.groupby("case")["time_s"].transform("sum")
-    order = times.groupby("operator_type")["share_frac"].sum().sort_values(ascending=False).index
-    workloads = list(types["case"].unique())
-    times = times.assign(type_order=times["operator_type"].map(order.get_loc),
-                         case_order=times["case"].map(workloads.index))
-    times = times.sort_values(by=["case_order", "type_order"])
-    figure = stacked_bars("Time by operator type in one iteration", times, ("case", "operator_type", "share_frac"),
-                          palette.operator_type, "share of the iteration, under the profiler", unit=None,
-                          row_px=_ROW_PX)
+    title = "Time by operator type in one iteration"
     columns = [Column("case", "Workload"), Column("operator_type", "Operator type"),
                Column("time_s", "Time", fmt.seconds, "per iteration, under the profiler"),
                share_column("share_frac", "Share", "of the iteration, under the profiler")]
-    return [Block(title="Time by operator type in one iteration", figures=[figure],
-                  legend=operator_legend(map(str, order)),
-                  table=table(times, "Time by operator type in one iteration", columns))]
+    return [Block(title=title, figures=[bars.types_by_case(rows)], legend=operator_legend(rows["operator_type"]),
+                  table=table(rows, title, columns))]
 
 
 def _phases(runs: Sequence[Run]) -> list[Block]:
