@@ -38,6 +38,8 @@ class Study:
     """Commands of charact to run before the cases, as in a shell, without `charact`."""
     after_each: dict[Scale, str] | None = None
     """Command of charact to run for each run of a case, in which `{run}` stands for that run."""
+    compares_machines: bool = False
+    """Whether its chapter separates the runs of several machines, this machine first."""
 
     def sweep_file(self, scale: Scale) -> Path:
         """Return the sweep file of its cases."""

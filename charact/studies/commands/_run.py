@@ -3,7 +3,7 @@
 import shlex
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -27,7 +27,7 @@ from charact.views.tables.model import with_footnotes, without_constants
 
 
 def repeat_studies(name: str, scale: Scale, out: Path, data_dir: Path | None, slurm: Mapping[str, str] | None, *,
-                   dry_run: bool, retry: bool, quiet: bool) -> int:
+                   machines: Sequence[Path], dry_run: bool, retry: bool, quiet: bool) -> int:
     """Run what is missing of studies, and write `report.html`; return the exit status: 1 if a case did not succeed.
 
     Args:
@@ -36,14 +36,20 @@ def repeat_studies(name: str, scale: Scale, out: Path, data_dir: Path | None, sl
         out: directory with a directory for each study.
         data_dir: directory of real data sets; None for synthetic data.
         slurm: options of sbatch; None runs the cases here.
+        machines: directories of other machines' studies, for studies that compare machines.
         dry_run: only list the cases.
         retry: also run failed cases again.
         quiet: print no progress.
     """
     if data_dir is not None and not data_dir.is_dir():
         raise UserError(f"--data-dir {data_dir} is no directory: name one that holds data sets, or leave it out")
+    studies = find_studies(name)
+    others = {study.name: _other_runs(study, scale, machines) for study in studies if study.compares_machines}
+    if machines and not others:
+        comparing = [study.name for study in find_studies("all") if study.compares_machines]
+        raise UserError(f"--machine is for {', '.join(comparing)}: leave it out")
     status, chapters, all_found = 0, [], []
-    for study in find_studies(name):
+    for study in studies:
         directory = SweepDirectory(out / f"{study.name}-{scale}")
         definition = _definition(study, scale, directory, data_dir)
         if not dry_run:
@@ -55,7 +61,7 @@ def repeat_studies(name: str, scale: Scale, out: Path, data_dir: Path | None, sl
             found = statuses(directory, definition.cases)
             names = [row.outcome.run for row in found if row.outcome is not None and row.outcome.run]
             runs = [presentable(load_run(directory.runs / name)) for name in names if (directory.runs / name).is_dir()]
-            runs += _after(study, scale, directory, found)
+            runs += [*_after(study, scale, directory, found), *others.get(study.name, [])]
             chapters.append((study.name, study.title, _chapter(study, scale, runs, found)))
             all_found += found
     if not dry_run:
@@ -114,6 +120,20 @@ def _after(study: Study, scale: Scale, directory: SweepDirectory, found: list[Ca
                 warn(f"charact {' '.join(words)} failed: the chapter lacks its numbers")
         runs += [presentable(load_run(path)) for path in sorted(place.glob(f"*-{name}-*"))
                  if not path.name.startswith(".")][:1]
+    return runs
+
+
+def _other_runs(study: Study, scale: Scale, machines: Sequence[Path]) -> list[Run]:
+    """Return the runs of a study in the directories of other machines."""
+    runs = []
+    for machine in machines:
+        directory = machine / f"{study.name}-{scale}"
+        found = [path.parent for folder in ("runs", "after")
+                 for path in sorted(directory.glob(f"{folder}/[!.]*/run.json"))]
+        if not found:
+            raise UserError(f"--machine: {directory} has no runs: name the directory (--out) of charact study "
+                            f"{study.name} --{scale} on another machine")
+        runs += [presentable(load_run(path)) for path in found]
     return runs
 
 

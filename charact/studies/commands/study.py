@@ -22,6 +22,9 @@ def command(
     data_dir: Annotated[Path | None, typer.Option(
         help="Directory with a data set, or with a directory for each data set. Default: synthetic data.")] = None,
     out: Annotated[Path, typer.Option(help="Directory for the runs and report.html.")] = Path("studies"),
+    machine: Annotated[list[Path] | None, typer.Option(
+        metavar="DIRECTORY", help="Directory (--out) of dlbricks on another machine, to compare latencies and "
+                                  "speedups; several are possible.")] = None,
     launcher: Annotated[str, typer.Option(help="local, one case after another here; or slurm, a job per case.")]
     = "local",
     slurm: Annotated[str | None, typer.Option(
@@ -40,6 +43,7 @@ def command(
       charact study northeastern                  time and speedup against a K80 and a P100
       charact study all --data-dir ~/data         all four, on real data where the directory has them
       charact study dlbricks --full --launcher slurm --slurm partition=cpu
+      charact study dlbricks --machine laptop     the models here and on another machine
 
     \b
     deep500       time by operator and phase, memory, and counters of five workloads
@@ -56,5 +60,5 @@ def command(
     if slurm is not None and chosen != "slurm":
         raise UserError("--slurm is for jobs of Slurm: add --launcher slurm, or leave it out")
     return repeat_studies(name, "full" if full else "quick", out, data_dir,
-                          parameters_of(slurm) if chosen == "slurm" else None, dry_run=dry_run, retry=retry,
-                          quiet=quiet)
+                          parameters_of(slurm) if chosen == "slurm" else None, machines=machine or [],
+                          dry_run=dry_run, retry=retry, quiet=quiet)

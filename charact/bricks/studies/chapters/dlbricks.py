@@ -222,4 +222,5 @@ STUDY = Study(
               "MXNet.", _CACHE, _LAYERS)},
     before={"quick": tuple(_generate(_QUICK, _QUICK_SIZES)), "full": _full_commands()},
     after_each={"quick": _CONSTRUCT, "full": " ".join([_CONSTRUCT, *(
-        f"--model {target}" for group in installed_groups() for target in group.targets)])})
+        f"--model {target}" for group in installed_groups() for target in group.targets)])},
+    compares_machines=True)
