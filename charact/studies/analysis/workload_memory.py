@@ -37,7 +37,7 @@ def peaks_by_size(runs: Sequence[Run]) -> pd.DataFrame:
 def composition_in_loss(runs: Sequence[Run]) -> pd.DataFrame:
     """Return the memory of training at the peak of the phase loss: after forward, before backward.
 
-    At this moment all activations are held at every input size, and nothing is freed yet. Columns: those of a point of
+    At this moment what is kept for backward is held at every input size. Columns: those of a point of
     `peaks_by_size`; category; bytes; share_frac of that moment. The method is measured if there is a measurement, else
     predicted. Cases that have no phase loss have no rows.
     """

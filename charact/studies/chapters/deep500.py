@@ -167,8 +167,9 @@ def _in_loss(runs: Sequence[Run]) -> list[Block]:
                share_column("share_frac", "Share", "of the memory at that moment"), Column("method", "Method")]
     return [Block(title=title, figures=figures, legend=legend_of(rows["category"], palette.CATEGORIES),
                   table=table(_worded(rows), title, columns),
-                  note="The moment is the peak of the phase loss, when every size holds all its activations. The peak "
-                       "of an iteration may be in another phase at each size.")]
+                  note="The moment is the peak of the phase loss, after forward and before backward: what is kept for "
+                       "backward is held at every size. The peak of an iteration may be in another phase at each "
+                       "size.")]
 
 
 def _counters(runs: Sequence[Run]) -> list[Block]:
