@@ -96,7 +96,7 @@ def latencies_by_machine(runs: Sequence[Run]) -> pd.DataFrame:
 
     Columns: workload, variant, input_size, batch_size, mode, precision and machine as in `latency_by_machine`;
     latency_s, the measured latency, or the constructed one of a model that did not run there; source, measured or
-    constructed; reason, why there is no latency.
+    constructed; reason, why there is no latency and no source.
     """
     first = constructions_by_g(runs).drop_duplicates("machine")
     columns = ["workload", "variant", "input_size", "batch_size", "mode", "precision", "machine", "latency_s",
@@ -105,8 +105,9 @@ def latencies_by_machine(runs: Sequence[Run]) -> pd.DataFrame:
         return pd.DataFrame(columns=columns)
     rows = latency_by_machine([runs[number] for number in first["run"]], list(first["machine"]))
     is_measured = rows["measured_s"].notna()
-    source = is_measured.map({True: "measured", False: "constructed"})
-    rows = rows.assign(source=source, latency_s=rows["measured_s"].fillna(rows["latency_s"]),
+    latency_s = rows["measured_s"].fillna(rows["latency_s"])
+    source = is_measured.map({True: "measured", False: "constructed"}).astype("object").where(latency_s.notna(), None)
+    rows = rows.assign(source=source, latency_s=latency_s,
                        reason=rows["reason"].astype("object").where(~is_measured, None))
     return rows[columns]
 

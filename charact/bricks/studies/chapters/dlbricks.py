@@ -39,7 +39,7 @@ from charact.views.tables import palette
 from charact.views.tables.model import Column, share_column, table
 
 _SUM, _PATH = "in sequence", "critical path"
-_PUBLISHED, _ALL = "published, ICPE 2020", "all models"
+_PUBLISHED, _ALL, _MEAN = "published, ICPE 2020", "all models", "geometric mean"
 _PUBLISHED_UNIQUE_FRAC, _PUBLISHED_SPEEDUP = 1529 / 10815, 4.4
 
 
@@ -123,23 +123,25 @@ def _machines(runs: Sequence[Run], colors: dict[str, str]) -> Block:
         table=table(rows, title, [
             Column("name", "Model", unbroken=True), Column("machine", "Machine"),
             Column("latency_s", "Latency", fmt.seconds, "median iteration", lambda row: row.reason),
-            Column("source", "Source")]))
+            Column("source", "Source", reason=lambda row: row.reason)]))
 
 
 def _normalized(runs: Sequence[Run]) -> list[Block]:
-    """Return constructed over measured latency by model and G, a heatmap per machine, with the geometric means."""
+    """Return constructed over measured latency by model and G with the geometric means, a block per machine."""
     rows = normalized_by_g(runs)
-    short = dict(zip(rows["case"].dropna().unique(), short_names(rows["case"].dropna().unique()), strict=True))
-    rows = rows.assign(name=rows["case"].map(short).fillna("geometric mean"))
-    charts = [normalized_heatmap(f"Normalized latency on {machine}", on_machine)
-              for machine, on_machine in rows.groupby("machine", sort=False) if on_machine["normalized"].notna().any()]
-    title = "Normalized latency by model and G"
-    return [Block(title=title, figures=charts, legend=list(DEVIATIONS.items()), note=_NORMALIZED_NOTE,
-                  table=table(rows, title, [
-                      Column("name", "Model", unbroken=True), Column("machine", "Machine"),
-                      Column("g", "G", fmt.number),
-                      Column("normalized", "Constructed / measured", fmt.ratio, "plain sum / median iteration",
-                             lambda row: row.reason)]))]
+    cases = rows["case"].dropna().unique()
+    rows = rows.assign(name=rows["case"].map(dict(zip(cases, short_names(cases), strict=True))).fillna(_MEAN))
+    blocks = []
+    for machine, on_machine in rows.groupby("machine", sort=False):
+        title = "Normalized latency by model and G" + (f": {machine}" if rows["machine"].nunique() > 1 else "")
+        charts = [normalized_heatmap(title, on_machine)] if on_machine["normalized"].notna().any() else []
+        blocks.append(Block(
+            title=title, figures=charts, legend=list(DEVIATIONS.items()), note=_NORMALIZED_NOTE,
+            table=table(on_machine, title, [
+                Column("name", "Model", unbroken=True), Column("g", "G", fmt.number),
+                Column("normalized", "Constructed / measured", fmt.ratio, "plain sum / median iteration",
+                       lambda row: row.reason)])))
+    return blocks
 
 
 def _speedups(by_g: pd.DataFrame, colors: dict[str, str]) -> Block:
@@ -177,7 +179,7 @@ def _against_g(by_g: pd.DataFrame) -> Block:
         Column("name", "Source"),
         Column("g", "G", fmt.number, "maximum number of layers of a brick"),
         Column("num_models", "Models", fmt.number),
-        share_column("unique_frac", "Unique", "different / all segments"),
+        share_column("unique_frac", "Unique", "unique bricks / all segments"),
         Column("geometric_mean", "Constructed / measured", fmt.ratio, "geometric mean over the models",
                lambda row: "no model was measured"),
         Column("mean_abs_error_frac", "Mean error", fmt.share, "mean of |constructed / measured − 1|",

@@ -123,7 +123,7 @@ def test_a_model_that_did_not_run_on_a_machine_has_its_constructed_latency(tmp_p
     rows = rows.assign(machine=rows["machine"].str.split().str[-1]).set_index(["workload", "machine"])
     assert rows["source"].to_dict() == {
         ("resnet18", "a"): "measured", ("vgg11", "a"): "measured", ("vgg11", "b"): "constructed",
-        ("hopeless", "a"): "constructed", ("hopeless", "b"): "constructed"}
+        ("hopeless", "a"): None, ("hopeless", "b"): None}
     known = rows["latency_s"].dropna().to_dict()
     assert known == pytest.approx({("resnet18", "a"): 0.011, ("vgg11", "a"): 0.005, ("vgg11", "b"): 0.004})
     assert rows["reason"].to_dict()["hopeless", "b"] == "lacks a brick"
