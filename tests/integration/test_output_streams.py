@@ -43,7 +43,7 @@ COMMANDS: dict[str, tuple[list[str], int]] = {
 """Commands that take under a second or two, their further arguments, and their exit status."""
 DRAWING = {"report", "figures", "compare", "recover", "import", "doctor"}
 ELSEWHERE = {"run", "watch", "tensorboard", "profile", "train", "infer", "memory", "ops", "bricks", "data",
-             "sweep"}
+             "sweep", "try"}
 """Commands that measure, which are tried below, or serve, and those whose parts stand above."""
 
 

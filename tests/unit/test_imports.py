@@ -35,7 +35,7 @@ MAY_IMPORT = {
                  "measure", "analysis", "views", "sweeps"},
 }  # fmt: skip
 """Layers that each layer may import besides itself. The files at the top may import all of them."""
-FEATURES: dict[str, set[str]] = {"bricks": {"studies"}, "studies": set()}
+FEATURES: dict[str, set[str]] = {"bricks": {"studies"}, "remedies": set(), "studies": set()}
 """Features in a folder of their own, with other features that each may import: bricks has a chapter of the studies."""
 FREE_OF_TORCH = {"core", "record", "traces", "analysis", "views", "sweeps", "bricks.suite", "bricks.analysis",
                  "bricks.views", "bricks.studies", "studies"}

@@ -47,7 +47,7 @@ class _Finder(MetaPathFinder):
         execute = loader.exec_module
 
         def execute_and_call(module: ModuleType) -> None:
-            del loader.exec_module  # the loader is unchanged afterwards
+            vars(loader).pop("exec_module", None)  # the loader is unchanged afterwards; another hook may have done it
             execute(module)
             if self in sys.meta_path:
                 sys.meta_path.remove(self)

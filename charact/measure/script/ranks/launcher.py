@@ -38,7 +38,9 @@ def launch(num_ranks: int, arguments: Sequence[str]) -> int:
     from torch.distributed.run import main
 
     called = Path(sys.argv[0])  # a rank's modules must not come before those of the script's directory
-    program = [str(called)] if called.name == "charact" else ["-m", "charact"]
+    spec = getattr(sys.modules["__main__"], "__spec__", None)
+    module = "charact" if spec is None else spec.name.removesuffix(".__main__")
+    program = [str(called)] if called.is_file() and called.name == "charact" else ["-m", module]
     command = [sys.executable, *program, *without_option(arguments)]
     try:
         main(["--standalone", "--nproc-per-node", str(num_ranks), "--no-python", *command])

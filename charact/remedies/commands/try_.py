@@ -1,0 +1,162 @@
+"""`charact try`."""
+
+import os
+import sys
+import time
+from contextlib import nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from charact.commands._shared.options import Command, Out
+from charact.core.errors import UserError
+from charact.core.output import show, warn
+
+if TYPE_CHECKING:
+    from charact.remedies.race import Result
+    from charact.remedies.remedy import Setting
+
+CONTEXT = {"allow_interspersed_args": False, "ignore_unknown_options": False}
+"""Arguments after the script belong to the script."""
+CLASS = Command
+_FIRST = ("--iterations", "20", "--stop", "--passes", "operators,memory,inspection")
+"""Options of `charact run` for the first run, from whose findings remedies are chosen."""
+_FIRST_LIMIT_FRAC = 0.5
+"""Share of the time that the first run may take."""
+
+
+def command(
+    program: Annotated[list[str] | None, typer.Argument(
+        metavar="SCRIPT", help="The script and its arguments; with --profile a workload and options of charact "
+                               "profile.")] = None,
+    module: Annotated[str | None, typer.Option(
+        "--module", "-m", metavar="MODULE", help="Run a module instead, as python -m does. Its arguments follow.")]
+    = None,
+    profile: Annotated[bool, typer.Option(
+        "--profile", help="Try remedies on a built-in workload or --model, as charact profile measures it.")] = False,
+    only: Annotated[str | None, typer.Option(
+        metavar="NAME,...", help="Remedies to try, such as workers,fused. Default: those that the findings and "
+                                 "operators of a first run suggest.")] = None,
+    max_minutes: Annotated[float, typer.Option(min=0.1, max=10_000, help="Limit of the time.")] = 10.0,
+    allow_numerics: Annotated[bool, typer.Option(
+        "--allow-numerics", help="Also recommend remedies that change results, such as bf16.")] = False,
+    scratch: Annotated[bool, typer.Option(
+        "--scratch", help="Run trials in a copy of the working directory, which is removed.")] = False,
+    write_patch: Annotated[bool, typer.Option(
+        "--write-patch", help="Print a unified diff of the lines to change, for what is proven.")] = False,
+    nproc: Annotated[int | None, typer.Option(min=1, metavar="N", help="Run the script on N ranks.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+    out: Out = Path("runs"),
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the result only.")] = False,
+) -> int:
+    """Try remedies on an unchanged script, and show which help.
+
+    A first run finds what takes the time. Remedies for it are then applied from outside, such as worker processes of
+    the DataLoader or a fused optimizer: each in fresh processes, for some iterations, by turns with the unchanged
+    script. Those that help are combined, and the combination is proven on fresh turns. Losses of the first iterations
+    are compared, with the same seed.
+
+    Trials run in the working directory, one at a time, each ended after its iterations. Files that they wrote are
+    listed. What a script writes to absolute paths or sends over a network is its own.
+
+    \b
+      charact try train.py --epochs 2
+      charact try --only workers,fused --max-minutes 5 train.py
+      charact try --profile resnet50 --input-sizes 224
+    """  # noqa: D301  (click wants the character itself)
+    from charact.remedies.process import Command as Words
+    from charact.remedies.remedy import find_remedies
+    from charact.remedies.written_files import changed, scratch_copy, snapshot
+
+    words = [*(["-m", module] if module is not None else []), *(program or [])]
+    if not words:
+        raise UserError("give a script: charact try train.py, or a workload: charact try --profile resnet18")
+    if profile and (module is not None or nproc is not None):
+        raise UserError("--profile is for built-in workloads: leave out --module and --nproc")
+    if nproc is not None:
+        words = ["--nproc", str(nproc), *words]
+    chosen = None if only is None else find_remedies([name.strip() for name in only.split(",") if name.strip()])
+    directory = out.absolute() / f"{time.strftime('%Y%m%d-%H%M%S')}-try-{os.urandom(3).hex()}"
+    here = Path.cwd()
+    with scratch_copy(here) if scratch else nullcontext(here) as place:
+        before = {} if scratch else snapshot(here, out)
+        stdin = b"" if sys.stdin is None or sys.stdin.isatty() else sys.stdin.buffer.read()
+        trials = Words("profile" if profile else "run", tuple(words), stdin, place)
+        result = _try(trials, directory, chosen, max_minutes, allow_numerics=allow_numerics,
+                      quiet=quiet or as_json)
+        written = [] if scratch else changed(before, snapshot(here, out))
+    _show(result, directory, written, as_json=as_json, write_patch=write_patch)
+    return 130 if result.ending == "interrupted" else 0
+
+
+def _try(trials: Any, directory: Path, chosen: Any, max_minutes: float, *, allow_numerics: bool, quiet: bool
+         ) -> "Result":
+    from charact.remedies.program import Program
+    from charact.remedies.race import Race
+
+    def report(line: str) -> None:
+        if not quiet:
+            warn(line)
+
+    begun = time.monotonic()
+    report("first run, from which remedies are chosen")
+    first = trials.measured([] if trials.kind == "profile" else _FIRST, (), directory / "000-first",
+                            60 * max_minutes * _FIRST_LIMIT_FRAC)
+    if first.run is None:
+        raise UserError(f"the program failed under charact {trials.kind}: {first.failure}")
+    if first.run.iterations.empty:
+        raise UserError(f"no iteration was found: charact {trials.kind} {' '.join(trials.words)} says why")
+    found = Program(first.run)
+    settings, untried = _chosen(found, chosen)
+    left_minutes = max_minutes - (time.monotonic() - begun) / 60
+    race = Race(trials, found, directory, max(left_minutes, 0.1), allow_numerics=allow_numerics, report=report)
+    race.result.untried = untried
+    return race.run(settings)
+
+
+def _chosen(program: Any, chosen: Any) -> "tuple[list[Setting], list[Any]]":
+    """Return the settings to try, and the remedies that are not tried with the reason."""
+    from charact.remedies.race import Untried
+    from charact.remedies.remedy import all_remedies
+
+    settings, untried = [], []
+    for remedy in chosen or all_remedies().values():
+        found = remedy.settings(program)
+        if isinstance(found, str):
+            untried.append(Untried(remedy, found))
+            continue
+        promising = [each for each in found if chosen or each.expected_frac >= _LEAST_EXPECTED_FRAC]
+        settings += promising
+        if not promising:
+            untried.append(Untried(remedy, f"it is expected to save little: --only {remedy.name} tries it"))
+    return settings, untried
+
+
+_LEAST_EXPECTED_FRAC = 0.02
+"""Smallest expected saving of a setting that is tried by default, as a share of the time."""
+
+
+def _show(result: "Result", directory: Path, written: list[str], *, as_json: bool, write_patch: bool) -> None:
+    import json
+
+    from charact.core.files import write_text
+    from charact.remedies.outcome_rows import outcome_rows
+    from charact.remedies.patch import unified_diff
+    from charact.remedies.views.tried import answer, items
+    from charact.views.terminal.renderer import print_items
+
+    rows = json.loads(outcome_rows(result).to_json(orient="records"))
+    facts = {"answer": answer(result), "baseline_s": result.baseline_s, "ending": result.ending,
+             "num_trials": result.num_trials, "own_losses_frac": result.own_losses_frac, "remedies": rows,
+             "written_files": written}
+    text = json.dumps(facts, indent=1)
+    write_text(directory / "try.json", text + "\n")
+    if as_json:
+        show(*text.split("\n"))
+        return
+    print_items(items(result, written))
+    if write_patch and result.proof is not None and result.proof.state == "faster":
+        diff, left_out = unified_diff(result.proof.settings, Path.cwd())
+        show(*diff.splitlines(), *(f"# by hand: {change}" for change in left_out))
+    show(f"Wrote {directory}")

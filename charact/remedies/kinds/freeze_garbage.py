@@ -1,0 +1,31 @@
+"""Exempt the objects that exist before the loop from garbage collections."""
+
+from charact.remedies.program import Program
+from charact.remedies.remedy import Remedy, Setting
+
+
+def _settings(program: Program) -> list[Setting] | str:
+    if not (expected := program.expected_frac("garbage_collection")):
+        return "garbage collections take little time"
+    return [Setting("freeze-garbage", {}, "gc.freeze()", "gc.collect(); gc.freeze()  # before the loop",
+                    expected_frac=expected)]
+
+
+def _apply() -> None:
+    import gc
+
+    import torch
+
+    step = torch.optim.Optimizer.zero_grad
+
+    def freeze_first(self: torch.optim.Optimizer, *arguments: bool, **named: bool) -> None:
+        if torch.optim.Optimizer.zero_grad is freeze_first:
+            torch.optim.Optimizer.zero_grad = step  # type: ignore[method-assign]
+            gc.collect()
+            gc.freeze()
+        step(self, *arguments, **named)
+
+    torch.optim.Optimizer.zero_grad = freeze_first  # type: ignore[method-assign]
+
+
+REMEDY = Remedy("freeze-garbage", "objects from before the loop are not collected", _settings, _apply)

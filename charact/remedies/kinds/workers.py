@@ -1,0 +1,47 @@
+"""Load batches in worker processes, or without them."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from charact.record.manifest_program import LoaderSettings
+from charact.remedies.patching import change_arguments, unavailable
+from charact.remedies.program import Place, Program
+from charact.remedies.remedy import Remedy, Setting
+
+_MOST_WAITING = 8
+"""Largest number of processes for loading that only waits, such as for a network."""
+
+
+def _settings(program: Program) -> list[Setting] | str:
+    loader = max(program.settings.loaders, key=lambda each: each.wait_s or 0.0, default=None)
+    if loader is None:
+        return "no DataLoader was used" if program.is_watched else "charact profile has --workers"
+    expected = program.expected_frac("data_loading", "loader_workers")
+    now, cores = loader.num_workers or 0, program.num_cores
+    numbers = {cores, max(cores // 2, 1)} if not now else {0, cores, 2 * now}
+    finding = program.finding("data_loading")
+    if finding is not None and "waits" in finding.cause:
+        numbers.add(_MOST_WAITING)
+    return [_setting(loader, number, expected) for number in sorted(numbers - {now})]
+
+
+def _setting(loader: LoaderSettings, number: int, expected_frac: float) -> Setting:
+    added = f"num_workers={number}" + (", persistent_workers=True" if number else "")
+    values: dict[str, Any] = {"num_workers": number, "file": loader.file, "line": loader.line}
+    return Setting("workers", values, added, f"DataLoader(…, {added})", Place.of(loader), added, expected_frac)
+
+
+def _apply(num_workers: int, file: str | None, line: int | None) -> None:
+    from torch.utils.data import DataLoader, IterableDataset
+
+    def check(arguments: Mapping[str, Any]) -> None:
+        if isinstance(arguments["dataset"], IterableDataset):
+            unavailable("each worker would read the whole IterableDataset again")
+
+    values: dict[str, Any] = {"num_workers": num_workers, "persistent_workers": num_workers > 0}
+    if not num_workers:
+        values |= {"prefetch_factor": None, "multiprocessing_context": None, "timeout": 0}
+    change_arguments(DataLoader, values, file, line, check)
+
+
+REMEDY = Remedy("workers", "more or fewer worker processes of the DataLoader", _settings, _apply)

@@ -1,0 +1,127 @@
+"""Trials: a program runs in a fresh process with some remedies applied, for some iterations."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from charact.commands._shared.publish import NO_VIEWS
+from charact.core.errors import UserError
+from charact.core.files import write_text, writing
+from charact.record.reader import Run, load_run
+from charact.remedies.remedy import Setting, all_remedies
+from charact.remedies.trial import TRIAL, Outcome, Plan
+
+_GRACE_S = 5.0
+"""Time that a process has to end after a signal (s)."""
+_LONGEST_REASON = 160
+_SEED = 0
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A trial that ended: its run and its first losses, or why there is no run."""
+
+    run: Run | None
+    losses: tuple[float | None, ...] = ()
+    failure: str | None = None
+
+
+@dataclass(frozen=True)
+class Command:
+    """A program to try remedies on.
+
+    `kind` is the command of charact that measures it: run or profile. `words` are the program and its arguments.
+    `stdin` is its whole input. `directory` is where it runs.
+    """
+
+    kind: str
+    words: tuple[str, ...]
+    stdin: bytes
+    directory: Path
+
+    def measured(self, options: Sequence[str], settings: Sequence[Setting], out: Path, limit_s: float) -> Trial:
+        """Run the program with options of the charact command and remedies applied; the run is in a directory of `out`.
+
+        A program that takes longer than `limit_s` is ended, and is a failure.
+
+        Raises:
+            UserError: `out` cannot be written.
+            KeyboardInterrupt: Ctrl-C; the program has been ended.
+        """
+        with writing(out):
+            out.mkdir(parents=True, exist_ok=True)
+        plan, outcome, before = out / "plan.json", out / "outcome.json", set(out.iterdir())
+        outcome.unlink(missing_ok=True)
+        write_text(plan, msgspec.json.encode(Plan(
+            [(setting.remedy, dict(setting.values)) for setting in settings], _SEED, str(outcome))).decode())
+        environment = os.environ | {TRIAL: str(plan), NO_VIEWS: "1"}
+        for setting in settings:
+            environment |= all_remedies()[setting.remedy].environment(setting.values)
+        command = [sys.executable, "-m", "charact.remedies.trial", self.kind, "--out", str(out), "--quiet", *options,
+                   *self.words]
+        status, error = _run(command, self.stdin, environment, self.directory, limit_s)
+        facts = _outcome(outcome)
+        runs = sorted(path for path in set(out.iterdir()) - before if (path / "run.json").is_file())
+        if facts.unavailable is not None:
+            return Trial(None, failure=facts.unavailable)
+        if status != 0:
+            return Trial(None, failure=_reason(status, error, limit_s))
+        if not runs:
+            return Trial(None, failure=_last_line(error) or "it wrote no run")
+        return Trial(load_run(runs[-1]), tuple(facts.losses))
+
+
+def _run(command: Sequence[str], stdin: bytes, environment: dict[str, str], directory: Path, limit_s: float
+         ) -> tuple[int | None, str]:
+    """Run a command; return its exit status, None if it was ended after `limit_s`, and its standard error."""
+    try:
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+                                   env=environment, cwd=directory, start_new_session=True)
+    except OSError as error:
+        raise UserError(f"cannot start {command[0]} ({os.strerror(error.errno or 0)})") from error
+    try:
+        _, error_text = process.communicate(stdin, timeout=limit_s)
+        return process.returncode, error_text.decode(errors="replace")
+    except subprocess.TimeoutExpired:
+        return None, ""
+    finally:
+        _end(process)
+
+
+def _end(process: "subprocess.Popen[bytes]") -> None:
+    """End a process and those that it started, if it still runs."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        if process.poll() is not None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_GRACE_S)
+
+
+def _outcome(path: Path) -> Outcome:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Outcome)
+    except (OSError, msgspec.DecodeError):
+        return Outcome()
+
+
+def _reason(status: int | None, error: str, limit_s: float) -> str:
+    if status is None:
+        return f"it took longer than {limit_s:.0f} s and was ended"
+    if status < 0:
+        name = signal.Signals(-status).name
+        return f"ended by {name}" + (": out of memory?" if name == "SIGKILL" else "")
+    return _last_line(error) or f"it ended with status {status}"
+
+
+def _last_line(error: str) -> str:
+    lines = [line.strip() for line in error.splitlines() if line.strip()]
+    return lines[-1][:_LONGEST_REASON] if lines else ""

@@ -1,0 +1,105 @@
+"""What the first run of a program says about it, from which remedies choose their settings."""
+
+import shutil
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import pandas as pd
+
+from charact.analysis.common.script_attribution import is_watched
+from charact.analysis.findings import findings
+from charact.analysis.findings._finding import Place
+from charact.analysis.profile.breakdown import case_operator_types, phase_breakdown
+from charact.record.manifest import CaseEntry
+from charact.record.manifest_program import ProgramFacts, ProgramSettings
+from charact.record.reader import Run
+
+__all__ = ["Place", "Program"]
+
+_CONFIDENCE = {"high": 1.0, "medium": 0.8, "low": 0.3}
+
+
+@dataclass(frozen=True)
+class Program:
+    """A program, or a built-in workload, that ran once under charact."""
+
+    run: Run
+
+    @cached_property
+    def entry(self) -> CaseEntry:
+        """The case with the most time: that of the loop that trials measure."""
+        rows = self.run.iterations.groupby("case")["host_s"].sum()
+        return self.run.entry(str(rows.idxmax()))
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether it is a program of the user's, not a built-in workload."""
+        return is_watched(self.run)
+
+    @cached_property
+    def settings(self) -> ProgramSettings:
+        """Settings read from the live program; empty for a built-in workload."""
+        programs = (entry.passes.timing.program for entry in self.run.entries)
+        return next(filter(None, programs), ProgramFacts()).settings or ProgramSettings()
+
+    @property
+    def on_cpu(self) -> bool:
+        """Whether it computes on the CPU."""
+        return self.entry.device == "cpu"
+
+    @property
+    def num_cores(self) -> int:
+        """Cores that the process may use."""
+        threads = self.settings.threads
+        cpu = self.run.manifest.get("machine", {}).get("cpu") or {}
+        return int((threads and threads.num_usable_cores) or cpu.get("num_usable_cores") or 1)
+
+    @property
+    def num_threads(self) -> int | None:
+        """PyTorch's threads inside an operator; None if not recorded."""
+        threads = self.settings.threads
+        return threads.intra_op if threads else self.run.options.threads
+
+    @cached_property
+    def cpu_flags(self) -> set[str]:
+        """Instruction sets of this machine's processor, as Linux names them."""
+        try:
+            with open("/proc/cpuinfo", encoding="ascii", errors="replace") as file:
+                lines = (line for line in file if line.startswith(("flags", "Features")))
+                return set(next(lines, "").partition(":")[2].split())
+        except OSError:
+            return set()
+
+    @property
+    def has_compiler(self) -> bool:
+        """Whether a C++ compiler is installed, which `torch.compile` needs on a CPU."""
+        return any(shutil.which(name) for name in ("c++", "g++", "clang++"))
+
+    def share(self, phase: str) -> float:
+        """Return the share of a phase in the case's iteration."""
+        rows = phase_breakdown(self.run)
+        return float(rows.loc[(rows["case"] == self.entry.case) & (rows["phase"] == phase), "share_frac"].sum())
+
+    def operator_share(self, *kinds: str) -> float:
+        """Return the share of operator types in the case's iteration, under the profiler; 0 if not measured."""
+        rows = case_operator_types(self.run)
+        return float(rows.loc[(rows["case"] == self.entry.case) & rows["operator_type"].isin(kinds),
+                              "share_frac"].sum()) if len(rows) else 0.0
+
+    def finding(self, *names: str) -> Any:
+        """Return the first of the findings with these IDs, as a row of `findings`; None without one."""
+        rows = self.findings[self.findings["finding"].isin(names)]
+        return next(rows.itertuples(), None)
+
+    def expected_frac(self, *names: str) -> float:
+        """Return the middle of what a finding with one of these IDs may save, times a factor for its confidence."""
+        row = self.finding(*names)
+        if row is None or row.recoverable_frac is None:
+            return 0.0
+        return float(sum(row.recoverable_frac) / 2 * _CONFIDENCE[row.confidence])
+
+    @cached_property
+    def findings(self) -> pd.DataFrame:
+        """Findings about the program, see `charact.analysis.findings`."""
+        return findings(self.run)

@@ -1,0 +1,294 @@
+"""Which remedies help: by turns with the baseline, combined greedily, and proven once more on fresh turns."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import fmean, median
+from typing import NamedTuple
+
+from charact.analysis.common.significance import MIN_TURNS, Judgement, Pool, Sample, judged_by_turns
+from charact.analysis.compare.turns import decision
+from charact.analysis.profile.case_summary import iteration_times
+from charact.core.errors import UserError
+from charact.record.manifest_program import ProgramFacts
+from charact.record.reader import Run
+from charact.remedies.losses import difference_frac
+from charact.remedies.process import Command, Trial
+from charact.remedies.program import Program
+from charact.remedies.remedy import Remedy, Setting, all_remedies
+
+TRIAL_S = 3.0
+"""Time of the iterations of a trial (s), as far as the limits of their number allow."""
+MOST_ITERATIONS, LEAST_ITERATIONS = 200, 12
+MOST_SETTINGS = 8
+"""Largest number of settings that are tried, those with the largest expected saving first."""
+_TRIED_TURNS = 2
+"""Number of turns after which the best setting of each remedy is kept, and remedies that do not help are dropped."""
+_NO_HELP = 1.02
+"""Ratio after `_TRIED_TURNS` from which a remedy is dropped."""
+_ADDED = 0.99
+"""Largest ratio to the combination so far at which a further remedy joins it."""
+_RACE_FRAC = 0.65
+"""Share of the time after which no turn of the race begins, so that the proof has time."""
+ROUNDED_FRAC = 1e-3
+"""Largest relative difference of losses that counts as rounding."""
+
+
+class Numbers(NamedTuple):
+    """Means of a trial: iteration time (s), and peak memory of the process in bytes, None if not recorded."""
+
+    iteration_s: float
+    peak_bytes: float | None
+
+
+@dataclass
+class Candidate:
+    """Settings that are applied together, what was measured of them, and what was decided.
+
+    `state`: 'trying'; 'dropped' (it did not help in the first turns, or another setting of its remedy did more);
+    'faster', 'slower', 'same' or 'undecided' (by turns with the baseline); 'failed'.
+    """
+
+    settings: tuple[Setting, ...]
+    state: str = "trying"
+    failure: str | None = None
+    base: Pool = field(default_factory=Pool)
+    new: Pool = field(default_factory=Pool)
+    times_s: list[float] = field(default_factory=list)
+    added_bytes: list[float] = field(default_factory=list)
+    losses_frac: float | None = None
+    """Largest relative difference of its losses from the baseline's; None if they cannot be compared."""
+
+    @property
+    def judgement(self) -> Judgement:
+        """Ratio of its iteration time to the baseline's."""
+        return judged_by_turns(self.base.sample(), self.new.sample())
+
+    @property
+    def num_turns(self) -> int:
+        """Number of turns with the baseline."""
+        return len(self.times_s)
+
+    def add(self, base: Numbers, new: Numbers) -> None:
+        """Add a turn."""
+        self.base.add(Sample(base.iteration_s))
+        self.new.add(Sample(new.iteration_s))
+        self.times_s.append(new.iteration_s)
+        if base.peak_bytes is not None and new.peak_bytes is not None:
+            self.added_bytes.append(new.peak_bytes - base.peak_bytes)
+
+
+@dataclass
+class Untried:
+    """A remedy that was not tried, and the reason."""
+
+    remedy: Remedy
+    reason: str
+
+
+@dataclass
+class Result:
+    """What a race found: candidates in the order of their ratios, the final one with its proof, and the baseline.
+
+    `proof` has the ratio of `final` on fresh turns; None if nothing helped. `own_losses_frac`: largest relative
+    difference of losses between trials of the unchanged program.
+    """
+
+    baseline_s: float | None = None
+    candidates: list[Candidate] = field(default_factory=list)
+    untried: list[Untried] = field(default_factory=list)
+    proof: Candidate | None = None
+    own_losses_frac: float | None = None
+    ending: str = "decided"
+    """'decided', 'time' or 'interrupted'."""
+    num_trials: int = 0
+
+
+class Race:
+    """Trials of a program with settings of remedies."""
+
+    def __init__(self, command: Command, program: Program, directory: Path, max_minutes: float, *,
+                 allow_numerics: bool, report: Callable[[str], None]) -> None:
+        self._command, self._program, self._directory = command, program, directory
+        self._allow_numerics, self._report = allow_numerics, report
+        self._limit_s, self._begun = 60 * max_minutes, time.monotonic()
+        self._case = program.entry.case
+        self._options = _options(program)
+        self._base_losses: list[tuple[float | None, ...]] = []
+        self._longest_s = 0.0
+        self.result = Result()
+
+    def run(self, settings: Sequence[Setting]) -> Result:
+        """Try settings, the most promising first; Ctrl-C keeps what is decided."""
+        ranked = sorted(settings, key=lambda each: -each.expected_frac)[:MOST_SETTINGS]
+        self.result.candidates = [Candidate((setting,)) for setting in ranked]
+        try:
+            self._race(self.result.candidates)
+            helping = [each for each in self.result.candidates if each.state == "faster" and self._may_combine(each)]
+            helping.sort(key=lambda each: each.judgement.ratio or 1.0)
+            if helping:
+                self._prove(self._combined(helping))
+        except KeyboardInterrupt:
+            self.result.ending = "interrupted"
+        for candidate in self.result.candidates:
+            if candidate.state == "trying":
+                candidate.state = "undecided"
+        self.result.own_losses_frac = self._own_losses_frac()
+        return self.result
+
+    def _race(self, candidates: list[Candidate]) -> None:
+        """Measure candidates by turns with the baseline until each is decided or dropped, or most of the time is up."""
+        num_turns = 0
+        while active := [each for each in candidates if each.state == "trying"]:
+            if num_turns and self._is_late(len(active) + 1, _RACE_FRAC):
+                self.result.ending = "time"
+                return
+            self._turn(None, active, num_turns)
+            num_turns += 1
+            if num_turns == _TRIED_TURNS:
+                _drop(active)
+            for candidate in active:
+                if candidate.state == "trying" and candidate.num_turns >= MIN_TURNS:
+                    decided = decision(candidate.judgement)
+                    candidate.state = "trying" if decided == "undecided" else decided
+
+    def _turn(self, base: Candidate | None, others: Sequence[Candidate], number: int) -> None:
+        """Measure a baseline and candidates once each, forwards or backwards in every second turn."""
+        order: list[Candidate | None] = [base, *others]
+        trials: dict[int, Numbers] = {}
+        for place in range(len(order)) if number % 2 == 0 else reversed(range(len(order))):
+            candidate = order[place]
+            trial = self._trial(candidate)
+            numbers = None if trial.run is None else self._numbers(trial.run)
+            if numbers is not None:
+                trials[place] = numbers
+            elif candidate is not None:
+                candidate.state, candidate.failure = "failed", trial.failure or "no iteration was timed"
+            if candidate is not None:
+                self._compare_losses(candidate, trial.losses)
+            elif numbers is None and base is None and self.result.baseline_s is None:
+                raise UserError(f"the unchanged program failed: {trial.failure or 'no iteration was timed'}")
+        if 0 not in trials:
+            return
+        for place, candidate in enumerate(others, start=1):
+            if place in trials:
+                candidate.add(trials[0], trials[place])
+
+    def _trial(self, candidate: Candidate | None) -> Trial:
+        settings = () if candidate is None else candidate.settings
+        name = "+".join(setting.remedy for setting in settings) or "baseline"
+        number = 1 + self.result.num_trials
+        self.result.num_trials = number
+        left_s = self._limit_s - (time.monotonic() - self._begun)
+        self._report(f"trial {number}: {label_of(settings) or 'unchanged'}, at most {max(left_s, 0) / 60:.1f} min left")
+        begun = time.monotonic()
+        trial = self._command.measured(self._options, settings, self._directory / f"{number:03d}-{name}",
+                                       max(60.0, 5 * self._longest_s))
+        took_s = time.monotonic() - begun
+        if candidate is None:
+            self._longest_s = max(self._longest_s, took_s)
+            if trial.losses:
+                self._base_losses.append(trial.losses)
+            if trial.run is not None and (numbers := self._numbers(trial.run)) is not None:
+                known = self.result.baseline_s
+                self.result.baseline_s = numbers.iteration_s if known is None else fmean([known, numbers.iteration_s])
+        return trial
+
+    def _numbers(self, run: Run) -> Numbers | None:
+        walls = iteration_times(run)
+        walls = walls[walls["case"] == self._case] if (walls["case"] == self._case).any() else walls
+        if walls.empty:
+            return None
+        programs = (entry.passes.timing.program for entry in run.entries)
+        peak = next(filter(None, programs), ProgramFacts()).process_peak_bytes
+        return Numbers(float(walls["wall_s"].mean()), peak)
+
+    def _compare_losses(self, candidate: Candidate, losses: tuple[float | None, ...]) -> None:
+        if not self._base_losses or not losses:
+            return
+        apart = difference_frac(_floats(self._base_losses[0]), _floats(losses))
+        if apart is not None:
+            candidate.losses_frac = max(apart, candidate.losses_frac or 0.0)
+
+    def _own_losses_frac(self) -> float | None:
+        first, *others = self._base_losses or [()]
+        differences = [difference_frac(_floats(first), _floats(other)) for other in others]
+        return max((each for each in differences if each is not None), default=None)
+
+    def _may_combine(self, candidate: Candidate) -> bool:
+        """Return whether a candidate may be recommended: its results are the unchanged program's, or rounded."""
+        if self._allow_numerics:
+            return True
+        changes = any(all_remedies()[setting.remedy].numerics == "changed" for setting in candidate.settings)
+        own = self._own_losses_frac() or 0.0
+        return not changes and (candidate.losses_frac or 0.0) <= max(ROUNDED_FRAC, own)
+
+    def _combined(self, helping: list[Candidate]) -> Candidate:
+        """Return the best candidate with those of the others that make it faster still, one remedy each."""
+        combination = Candidate(helping[0].settings)
+        for candidate in helping[1:]:
+            if {each.remedy for each in candidate.settings} & {each.remedy for each in combination.settings}:
+                continue
+            if self._is_late(2 * _TRIED_TURNS + 2 * MIN_TURNS, 1.0):
+                break
+            longer = Candidate((*combination.settings, *candidate.settings))
+            for number in range(_TRIED_TURNS):
+                self._turn(combination, [longer], number)
+            if longer.state != "failed" and self._may_combine(longer) and (longer.judgement.ratio or 1.0) <= _ADDED:
+                combination = Candidate(longer.settings)
+        return combination
+
+    def _prove(self, combination: Candidate) -> None:
+        """Measure a combination against the baseline on fresh turns, until it is decided or the time is up."""
+        proof = Candidate(combination.settings)
+        self.result.proof = proof
+        while proof.state == "trying":
+            if proof.num_turns >= MIN_TURNS and self._is_late(2, 1.0):
+                proof.state, self.result.ending = "undecided", "time"
+                return
+            before = proof.num_turns
+            self._turn(None, [proof], before)
+            if proof.state == "trying" and proof.num_turns >= MIN_TURNS:
+                decided = decision(proof.judgement)
+                proof.state = "trying" if decided == "undecided" else decided
+
+    def _is_late(self, num_trials: int, frac: float) -> bool:
+        """Return whether so many more trials would end after a share of the time."""
+        passed_s = time.monotonic() - self._begun
+        return passed_s + num_trials * passed_s / max(self.result.num_trials, 1) > frac * self._limit_s
+
+
+def label_of(settings: Sequence[Setting]) -> str:
+    """Return settings as text: `num_workers=2, persistent_workers=True + fused=True`."""
+    return " + ".join(setting.label for setting in settings)
+
+
+def _drop(active: Sequence[Candidate]) -> None:
+    """Drop candidates that do not help after the first turns, and all but the best setting of each remedy."""
+    best: dict[str, Candidate] = {}
+    for candidate in active:
+        if candidate.state != "trying" or not candidate.num_turns:
+            continue
+        ratio = candidate.judgement.ratio or 1.0
+        known = best.get(candidate.settings[0].remedy)
+        if ratio > _NO_HELP or (known is not None and (known.judgement.ratio or 1.0) <= ratio):
+            candidate.state = "dropped"
+            continue
+        if known is not None:
+            known.state = "dropped"
+        best[candidate.settings[0].remedy] = candidate
+
+
+def _options(program: Program) -> list[str]:
+    """Return the options of charact's command for a trial: enough iterations for `TRIAL_S`, and no passes."""
+    if not program.is_watched:
+        return ["--max-seconds", f"{TRIAL_S:g}"]
+    walls = iteration_times(program.run)
+    usual_s = median(walls.loc[walls["case"] == program.entry.case, "wall_s"])
+    number = min(max(round(TRIAL_S / usual_s), LEAST_ITERATIONS), MOST_ITERATIONS)
+    return ["--iterations", str(number), "--stop"]
+
+
+def _floats(losses: Sequence[float | None]) -> list[float]:
+    return [float("nan") if loss is None else loss for loss in losses]

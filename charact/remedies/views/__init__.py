@@ -1,0 +1,1 @@
+"""The result of `charact try` as items of the document."""
