@@ -53,7 +53,7 @@ def _html(run: Run) -> Body:
     if peaks.empty:
         return Body(blocks=[*ran_out, Block(note=why_nothing(run, "memory"))])
     is_memory_run = composition_analysis.is_memory_run(run)
-    curves, drawn = against_input(run, 2 if is_memory_run else MIN_SIZES)  # bars at the peak show two sizes, too
+    curves, drawn = _against_input(run, 2 if is_memory_run else MIN_SIZES)  # bars at the peak show two sizes, too
     at_peak = peaks[~peaks["case"].isin(drawn)] if is_memory_run else peaks
     blocks = [Block(
         title="At the peak of an iteration", figures=[figures.at_peak(at_peak)], legend=_legend(at_peak),
@@ -64,7 +64,7 @@ def _html(run: Run) -> Body:
         too_few = fmt.missing("one input size only: give --input-sizes two")
         blocks.append(Block(title="Against input size", note=too_few))
     fits = tables.fits(run)
-    blocks += [*training_over_inference(run), *_timelines(run),
+    blocks += [*_training_over_inference(run), *_timelines(run),
                *([Block(title="What fits", table=fits)] if fits is not None else []),
                *ran_out, *_tables(run, is_memory_run=is_memory_run)]
     shown = [case for block in ran_out for case, _ in block.missing]
@@ -75,7 +75,7 @@ def _legend(rows: pd.DataFrame) -> Legend:
     return legend_of(rows.loc[rows["bytes"] > 0, "category"], palette.CATEGORIES)
 
 
-def against_input(run: Run, least_sizes: int = 2) -> tuple[list[Block], set[str]]:
+def _against_input(run: Run, least_sizes: int = 2) -> tuple[list[Block], set[str]]:
     """Return a block per workload, batch size and precision with a figure per mode, and the cases that these show."""
     rows = memory_by_size(run).merge(
         memory_peaks(run)[["case", "low_bytes", "high_bytes"]], on="case", how="left"
@@ -109,7 +109,7 @@ def _limit_note(rows: pd.DataFrame, limits: pd.DataFrame) -> str:
     return f"The dashed line is the {fmt.num_bytes(row.device_memory_bytes)} of {row.target}."
 
 
-def training_over_inference(run: Run) -> list[Block]:
+def _training_over_inference(run: Run) -> list[Block]:
     """Return the training-to-inference ratios, a figure per kind of input."""
     rows = training_to_inference(run)
     if rows.empty:
