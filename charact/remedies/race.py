@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean, median
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from charact.analysis.common.significance import MIN_TURNS, Judgement, Pool, Sample, judged_by_turns
 from charact.analysis.compare.turns import decision
@@ -100,8 +100,7 @@ class Result:
     untried: list[Untried] = field(default_factory=list)
     proof: Candidate | None = None
     own_losses_frac: float | None = None
-    ending: str = "decided"
-    """'decided', 'time' or 'interrupted'."""
+    ending: Literal["decided", "time", "interrupted"] = "decided"
     num_trials: int = 0
 
 
@@ -110,7 +109,8 @@ class Race:
 
     def __init__(self, command: Command, program: Program, directory: Path, max_minutes: float, *,
                  allow_numerics: bool, report: Callable[[str], None]) -> None:
-        self._command, self._program, self._directory = command, program, directory
+        self.program = program
+        self._command, self._directory = command, directory / "trials"
         self._allow_numerics, self._report = allow_numerics, report
         self._limit_s, self._begun = 60 * max_minutes, time.monotonic()
         self._case = program.entry.case

@@ -14,8 +14,9 @@ from charact.core.errors import UserError
 from charact.core.output import show, warn
 
 if TYPE_CHECKING:
-    from charact.remedies.race import Result
+    from charact.remedies.race import Race
     from charact.remedies.remedy import Setting
+    from charact.remedies.tried import Tried
 
 CONTEXT = {"allow_interspersed_args": False, "ignore_unknown_options": False}
 """Arguments after the script belong to the script."""
@@ -67,6 +68,7 @@ def command(
     """  # noqa: D301  (click wants the character itself)
     from charact.remedies.process import Command as Words
     from charact.remedies.remedy import find_remedies
+    from charact.remedies.tried import tried
     from charact.remedies.written_files import changed, scratch_copy, snapshot
 
     words = [*(["-m", module] if module is not None else []), *(program or [])]
@@ -83,15 +85,14 @@ def command(
         before = {} if scratch else snapshot(here, out)
         stdin = b"" if sys.stdin is None or sys.stdin.isatty() else sys.stdin.buffer.read()
         trials = Words("profile" if profile else "run", tuple(words), stdin, place)
-        result = _try(trials, directory, chosen, max_minutes, allow_numerics=allow_numerics,
-                      quiet=quiet or as_json)
-        written = [] if scratch else changed(before, snapshot(here, out))
-    _show(result, directory, written, as_json=as_json, write_patch=write_patch)
-    return 130 if result.ending == "interrupted" else 0
+        race = _try(trials, directory, chosen, max_minutes, allow_numerics=allow_numerics, quiet=quiet or as_json)
+        facts = tried(race.result, [] if scratch else changed(before, snapshot(here, out)))
+    _show(facts, race, directory, as_json=as_json, write_patch=write_patch)
+    return 130 if facts.ending == "interrupted" else 0
 
 
 def _try(trials: Any, directory: Path, chosen: Any, max_minutes: float, *, allow_numerics: bool, quiet: bool
-         ) -> "Result":
+         ) -> "Race":
     from charact.remedies.program import Program
     from charact.remedies.race import Race
 
@@ -101,7 +102,7 @@ def _try(trials: Any, directory: Path, chosen: Any, max_minutes: float, *, allow
 
     begun = time.monotonic()
     report("first run, from which remedies are chosen")
-    first = trials.measured([] if trials.kind == "profile" else _FIRST, (), directory / "000-first",
+    first = trials.measured([] if trials.kind == "profile" else _FIRST, (), directory / "first",
                             60 * max_minutes * _FIRST_LIMIT_FRAC)
     if first.run is None:
         raise UserError(f"the program failed under charact {trials.kind}: {first.failure}")
@@ -112,7 +113,8 @@ def _try(trials: Any, directory: Path, chosen: Any, max_minutes: float, *, allow
     left_minutes = max_minutes - (time.monotonic() - begun) / 60
     race = Race(trials, found, directory, max(left_minutes, 0.1), allow_numerics=allow_numerics, report=report)
     race.result.untried = untried
-    return race.run(settings)
+    race.run(settings)
+    return race
 
 
 def _chosen(program: Any, chosen: Any) -> "tuple[list[Setting], list[Any]]":
@@ -137,26 +139,27 @@ _LEAST_EXPECTED_FRAC = 0.02
 """Smallest expected saving of a setting that is tried by default, as a share of the time."""
 
 
-def _show(result: "Result", directory: Path, written: list[str], *, as_json: bool, write_patch: bool) -> None:
-    import json
+def _show(facts: "Tried", race: "Race", directory: Path, *, as_json: bool, write_patch: bool) -> None:
+    import msgspec
 
+    from charact.commands._shared.publish import REPORT
     from charact.core.files import write_text
-    from charact.remedies.outcome_rows import outcome_rows
     from charact.remedies.patch import unified_diff
-    from charact.remedies.views.tried import answer, items
+    from charact.remedies.tried import write_tried
+    from charact.remedies.views.answer import answer, items
+    from charact.views.html.report import report
     from charact.views.terminal.renderer import print_items
 
-    rows = json.loads(outcome_rows(result).to_json(orient="records"))
-    facts = {"answer": answer(result), "baseline_s": result.baseline_s, "ending": result.ending,
-             "num_trials": result.num_trials, "own_losses_frac": result.own_losses_frac, "remedies": rows,
-             "written_files": written}
-    text = json.dumps(facts, indent=1)
-    write_text(directory / "try.json", text + "\n")
+    first = race.program.run
+    write_tried(facts, first.path)
+    write_text(directory / REPORT, report([first]))
     if as_json:
-        show(*text.split("\n"))
+        found = {"answer": answer(facts), **msgspec.to_builtins(facts), "report": str(directory / REPORT)}
+        show(*msgspec.json.format(msgspec.json.encode(found), indent=1).decode().split("\n"))
         return
-    print_items(items(result, written))
-    if write_patch and result.proof is not None and result.proof.state == "faster":
-        diff, left_out = unified_diff(result.proof.settings, Path.cwd())
+    print_items(items(facts))
+    proof = race.result.proof
+    if write_patch and proof is not None and facts.proven is not None:
+        diff, left_out = unified_diff(proof.settings, Path.cwd())
         show(*diff.splitlines(), *(f"# by hand: {change}" for change in left_out))
-    show(f"Wrote {directory}")
+    show(f"Wrote {directory / REPORT}")
