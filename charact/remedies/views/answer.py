@@ -66,7 +66,7 @@ def items(facts: Tried) -> list[Item]:
 
 def _saving(remedy: TriedRemedy) -> str:
     if remedy.low_frac is None or remedy.high_frac is None:
-        return fmt.share(remedy.saves_frac) or ""
+        return fmt.share(remedy.saves_frac)
     return f"{fmt.share(remedy.saves_frac)} ({100 * remedy.low_frac:.1f} to {100 * remedy.high_frac:.1f})"
 
 
@@ -74,10 +74,11 @@ def _result(remedy: TriedRemedy) -> str:
     if remedy.state in ("not tried", "failed"):
         return f"{remedy.state}: {remedy.reason}"
     if remedy.saves_frac is None:
-        return remedy.state
+        return str(remedy.state)
     if remedy.state == "slower":
         return f"slower by {fmt.share(-remedy.saves_frac)}"
-    return _saving(remedy) if remedy.state in ("proven", "helps") else f"{remedy.state}: {_saving(remedy)}"
+    saving = _saving(remedy)
+    return saving if remedy.state in ("proven", "helps") else f"{remedy.state}: {saving}"
 
 
 def _memory(remedy: TriedRemedy) -> str:
