@@ -2,57 +2,69 @@
 
 import ast
 import difflib
+import io
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from charact.remedies.program import Place
 from charact.remedies.remedy import Setting
+
+_MOST_POSITIONAL = 5
+"""Number of arguments by position from which one may be what a setting adds: the sixth of DataLoader is num_workers."""
 
 
 def unified_diff(settings: Sequence[Setting], directory: Path) -> tuple[str, list[str]]:
     """Return a diff that adds the settings' arguments to the calls at their places, and the changes it leaves out.
 
-    A call is plain if it is written out, with arguments by name or position alone. Paths are relative to `directory`.
+    A call is plain if it is written out, with arguments by name or position alone, and changes in single lines. Places
+    are relative to `directory`, that of the script; paths of the diff are relative to the working directory.
     """
-    left_out = [setting.change for setting in settings if not setting.added]
-    by_file: dict[str, list[Setting]] = {}
+    left_out = [setting.change for setting in settings if not (setting.added and setting.place)]
+    by_file: dict[Path, list[tuple[Setting, Place]]] = {}
     for setting in settings:
-        if setting.added and setting.place is not None:
-            by_file.setdefault(setting.place.file, []).append(setting)
-        elif setting.added:
-            left_out.append(setting.change)
+        if setting.added and setting.place:
+            by_file.setdefault(directory / setting.place.file, []).append((setting, setting.place))
     parts: list[str] = []
-    for name, of_file in by_file.items():
+    for path, of_file in by_file.items():
         try:
-            text = (directory / name).read_text(encoding="utf-8")
+            text: str | None = path.read_bytes().decode()
         except (OSError, UnicodeDecodeError):
-            left_out += [f"{setting.place}: {setting.change}" for setting in of_file]
-            continue
+            text = None
         new = text
-        for setting in sorted(of_file, key=lambda each: -(each.place.line if each.place else 0)):
-            assert setting.place is not None
-            edited = _with_arguments(new, setting.place.line, setting.change.partition("(")[0], setting.added)
-            if edited is None:
-                left_out.append(f"{setting.place}: {setting.change}")
-            else:
+        for setting, place in of_file:
+            edited = new and _with_arguments(new, place.line, setting.change.partition("(")[0], setting.added)
+            if edited:
                 new = edited
-        parts += difflib.unified_diff(text.splitlines(keepends=True), new.splitlines(keepends=True),
-                                      f"a/{name}", f"b/{name}")
-    return "".join(parts), left_out
+            else:
+                left_out.append(f"{place}: {setting.change}")
+        name = Path(os.path.relpath(path)).as_posix()
+        parts += difflib.unified_diff(_lines(text or ""), _lines(new or ""), f"a/{name}", f"b/{name}")
+    ends = ("" if part.endswith("\n") else "\n\\ No newline at end of file\n" for part in parts)
+    return "".join(f"{part}{end}" for part, end in zip(parts, ends, strict=True)), left_out
+
+
+def _lines(text: str) -> list[str]:
+    """Return lines as Python counts them, with their ends: a form feed ends none."""
+    return list(io.StringIO(text, newline=""))
 
 
 def _with_arguments(text: str, line: int, name: str, added: str) -> str | None:
     """Return a source text with arguments added to the only call of a name at a line; None if it is not plain."""
     try:
-        calls = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call) and node.lineno == line
-                 and _called(node) == name]
-    except SyntaxError:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError):
         return None
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and node.lineno == line
+             and _called(node) == name]
     if len(calls) != 1 or any(keyword.arg is None for keyword in calls[0].keywords) or any(
             isinstance(argument, ast.Starred) for argument in calls[0].args):
         return None
     call = calls[0]
+    if len(call.args) > _MOST_POSITIONAL:
+        return None
     wanted = {part.partition("=")[0].strip(): part.strip() for part in added.split(",")}
-    lines = text.splitlines(keepends=True)
+    lines = _lines(text)
     edits = []
     for keyword in call.keywords:
         if keyword.arg in wanted:
@@ -70,7 +82,27 @@ def _with_arguments(text: str, line: int, name: str, added: str) -> str | None:
         # Offsets of the syntax tree count bytes.
         encoded = lines[first - 1].encode()
         lines[first - 1] = (encoded[:start] + new.encode() + encoded[end:]).decode()
-    return "".join(lines)
+    edited = "".join(lines)
+    return edited if _differs_in_call_alone(edited, tree, call, added) else None
+
+
+def _differs_in_call_alone(edited: str, tree: ast.Module, call: ast.Call, added: str) -> bool:
+    """Return whether a text is a program with arguments added to a call, which is changed in its syntax tree.
+
+    It is not where parentheses are around the last argument, or where a generator expression shares the call's.
+    """
+    new = {keyword.arg: keyword for keyword in _keywords(added)}
+    call.keywords = [new.pop(keyword.arg, keyword) for keyword in call.keywords] + list(new.values())
+    try:
+        return ast.dump(ast.parse(edited)) == ast.dump(tree)
+    except SyntaxError:
+        return False
+
+
+def _keywords(added: str) -> list[ast.keyword]:
+    call = ast.parse(f"call({added})", mode="eval").body
+    assert isinstance(call, ast.Call)
+    return call.keywords
 
 
 def _after_last(arguments: Sequence[ast.expr | ast.keyword]) -> tuple[int, int] | None:

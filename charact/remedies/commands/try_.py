@@ -11,7 +11,8 @@ import typer
 
 from charact.commands._shared.options import Command, Out
 from charact.core.errors import UserError
-from charact.core.output import show, warn
+from charact.core.output import OUT, show, warn
+from charact.core.text import printable
 
 if TYPE_CHECKING:
     from charact.remedies.race import Race
@@ -87,7 +88,8 @@ def command(
         trials = Words("profile" if profile else "run", tuple(words), stdin, place)
         race = _try(trials, directory, chosen, max_minutes, allow_numerics=allow_numerics, quiet=quiet or as_json)
         facts = tried(race.result, [] if scratch else changed(before, snapshot(here, out)))
-    _show(facts, race, directory, as_json=as_json, write_patch=write_patch)
+    script = Path(program[0]).resolve().parent if program and module is None else here
+    _show(facts, race, directory, as_json=as_json, patch_below=script if write_patch else None)
     return 130 if facts.ending == "interrupted" else 0
 
 
@@ -139,7 +141,7 @@ _LEAST_EXPECTED_FRAC = 0.02
 """Smallest expected saving of a setting that is tried by default, as a share of the time."""
 
 
-def _show(facts: "Tried", race: "Race", directory: Path, *, as_json: bool, write_patch: bool) -> None:
+def _show(facts: "Tried", race: "Race", directory: Path, *, as_json: bool, patch_below: Path | None) -> None:
     import msgspec
 
     from charact.commands._shared.publish import REPORT
@@ -159,7 +161,8 @@ def _show(facts: "Tried", race: "Race", directory: Path, *, as_json: bool, write
         return
     print_items(items(facts))
     proof = race.result.proof
-    if write_patch and proof is not None and facts.proven is not None:
-        diff, left_out = unified_diff(proof.settings, Path.cwd())
-        show(*diff.splitlines(), *(f"# by hand: {change}" for change in left_out))
+    if patch_below is not None and proof is not None and facts.proven is not None:
+        diff, left_out = unified_diff(proof.settings, patch_below)
+        OUT.write(printable(diff))
+        show(*(f"# by hand: {change}" for change in left_out))
     show(f"Wrote {directory / REPORT}")
