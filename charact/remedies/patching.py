@@ -5,13 +5,13 @@
 
 import functools
 import inspect
-import os
 import sys
+import weakref
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, ExitStack
 from typing import Any, NoReturn
 
-_OWN = os.path.join(os.path.dirname(__file__), "")
+from charact.measure.script.program.frames import location_of
 
 
 class Unavailable(Exception):
@@ -49,16 +49,11 @@ def change_arguments(kind: type, values: Mapping[str, Any], file: str | None, li
 
 
 def _is_called_at(file: str | None, line: int | None) -> bool:
-    """Return whether the innermost line outside of charact and PyTorch is a given one."""
+    """Return whether the innermost line of the program's own code is a given one, as records name it."""
     if file is None:
         return True
-    frame = sys._getframe(2)
-    while frame is not None:
-        name = frame.f_globals.get("__name__", "")
-        if not frame.f_code.co_filename.startswith(_OWN) and name.partition(".")[0] not in ("torch", "charact"):
-            return frame.f_lineno == line and os.path.basename(frame.f_code.co_filename) == os.path.basename(file)
-        frame = frame.f_back  # type: ignore[assignment]
-    return False
+    location = location_of(sys._getframe(2))
+    return location is not None and location[0] == f"{file}:{line}"
 
 
 class OutermostCalls:
@@ -74,7 +69,7 @@ class OutermostCalls:
         import torch
 
         self._on_first, self._around, self._inputs = on_first, around, inputs
-        self._known: set[int] = set()
+        self._known: dict[int, weakref.ref[Any]] = {}  # by id, since a program's modules may have no hash
         self._depth = 0
         original = torch.nn.Module.__call__
         is_compiling = torch.compiler.is_compiling
@@ -83,8 +78,9 @@ class OutermostCalls:
         def call(module: Any, *arguments: Any, **named: Any) -> Any:
             if is_compiling() or self._depth or next(module.parameters(), None) is None:
                 return original(module, *arguments, **named)
-            if id(module) not in self._known:
-                self._known.add(id(module))
+            known = self._known.get(id(module))
+            if known is None or known() is not module:
+                self._known[id(module)] = weakref.ref(module)
                 self._on_first(module)
             self._depth += 1
             try:

@@ -38,7 +38,7 @@ def patched(here: Path, text: str, *settings: Setting) -> str:
     ("o = torch.optim.Adam(p)\n", "o = torch.optim.Adam(p, fused=True)\n"),
     ("o = Adam()\n", "o = Adam(fused=True)\n"),
     ("o = Adam(p, lr=1,)\n", "o = Adam(p, lr=1, fused=True,)\n"),
-    ("o = Adam(\n    p,\n    lr=1,  # rate, of (all)\n)\n", "o = Adam(\n    p,\n    lr=1, fused=True,  # rate, of (all)\n)\n"),
+    ("o = Adam(\n    p,\n    lr=1,  # rate (all)\n)\n", "o = Adam(\n    p,\n    lr=1, fused=True,  # rate (all)\n)\n"),
     ("o = Adam(p, fused=False, lr=1)\n", "o = Adam(p, fused=True, lr=1)\n"),
     ("o = Adam(p, fused = None)\n", "o = Adam(p, fused=True)\n"),
     ("o = f('grün', '日本', Adam(p))\n", "o = f('grün', '日本', Adam(p, fused=True))\n"),
