@@ -25,6 +25,7 @@ one HTML file or in TensorBoard.
 
 \b
   charact run train.py                          where the time of your own script goes
+  charact try train.py                          which remedies help it
   charact compare --ab COMMAND COMMAND          whether a change helps
   charact profile resnet --input-sizes 32,224   measure ResNet-50 at 2 sizes
   charact report runs/*                         one HTML file of all runs

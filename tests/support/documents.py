@@ -70,8 +70,8 @@ def unknown_option(root: Any, arguments: list[str]) -> str | None:
     while words:
         word = words.pop(0).partition("=")[0]
         if not word.startswith("-"):
-            if command.name == "run" and root.commands["run"] is command:  # the script; what follows is its own
-                return None
+            if command.name in ("run", "try") and root.commands.get(command.name) is command:
+                return None  # the script; what follows is its own
         elif word in ("-h", "--help"):
             continue
         elif word not in options:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from charact.commands._shared.options import Command, Out
+from charact.commands import run
+from charact.commands._shared.options import Out
 from charact.core.errors import UserError
 from charact.core.output import OUT, show, warn
 from charact.core.text import printable
@@ -19,9 +20,8 @@ if TYPE_CHECKING:
     from charact.remedies.remedy import Setting
     from charact.remedies.tried import Tried
 
-CONTEXT = {"allow_interspersed_args": False, "ignore_unknown_options": False}
-"""Arguments after the script belong to the script."""
-CLASS = Command
+CLASS, CONTEXT = run.CLASS, run.CONTEXT
+"""Arguments after the script, or after the module, belong to it."""
 _FIRST = ("--iterations", "20", "--stop", "--passes", "operators,memory,inspection")
 """Options of `charact run` for the first run, from whose findings remedies are chosen."""
 _FIRST_LIMIT_FRAC = 0.5
