@@ -115,6 +115,7 @@ class Race:
         self._limit_s, self._begun = 60 * max_minutes, time.monotonic()
         self._case = program.entry.case
         self._options = _options(program)
+        self._base_times_s: list[float] = []
         self._base_losses: list[tuple[float | None, ...]] = []
         self._longest_s = 0.0
         self.result = Result()
@@ -191,8 +192,8 @@ class Race:
             if trial.losses:
                 self._base_losses.append(trial.losses)
             if trial.run is not None and (numbers := self._numbers(trial.run)) is not None:
-                known = self.result.baseline_s
-                self.result.baseline_s = numbers.iteration_s if known is None else fmean([known, numbers.iteration_s])
+                self._base_times_s.append(numbers.iteration_s)
+                self.result.baseline_s = fmean(self._base_times_s)
         return trial
 
     def _numbers(self, run: Run) -> Numbers | None:
@@ -235,23 +236,25 @@ class Race:
             longer = Candidate((*combination.settings, *candidate.settings))
             for number in range(_TRIED_TURNS):
                 self._turn(combination, [longer], number)
-            if longer.state != "failed" and self._may_combine(longer) and (longer.judgement.ratio or 1.0) <= _ADDED:
+            helps = longer.num_turns == _TRIED_TURNS and (longer.judgement.ratio or 1.0) <= _ADDED
+            if helps and self._may_combine(longer):
                 combination = Candidate(longer.settings)
         return combination
 
     def _prove(self, combination: Candidate) -> None:
         """Measure a combination against the baseline on fresh turns, until it is decided or the time is up."""
         proof = Candidate(combination.settings)
-        self.result.proof = proof
+        number = 0
         while proof.state == "trying":
-            if proof.num_turns >= MIN_TURNS and self._is_late(2, 1.0):
-                proof.state, self.result.ending = "undecided", "time"
-                return
-            before = proof.num_turns
-            self._turn(None, [proof], before)
+            self._turn(None, [proof], number)
+            number += 1
+            if proof.state == "failed" or proof.num_turns >= MIN_TURNS:
+                self.result.proof = proof  # before, it shows less than the turns in which the settings helped
             if proof.state == "trying" and proof.num_turns >= MIN_TURNS:
                 decided = decision(proof.judgement)
                 proof.state = "trying" if decided == "undecided" else decided
+            if proof.state == "trying" and number >= MIN_TURNS and self._is_late(2, 1.0):
+                proof.state, self.result.ending = "undecided", "time"
 
     def _is_late(self, num_trials: int, frac: float) -> bool:
         """Return whether so many more trials would end after a share of the time."""

@@ -1,0 +1,436 @@
+"""Races of remedies whose effects are known, on a scripted clock."""
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from statistics import fmean
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from support.records import OPTIONS, watched_entry
+
+from charact.analysis.common.significance import MIN_TURNS
+from charact.core.errors import UserError
+from charact.record.reader import Run
+from charact.remedies import race as race_file
+from charact.remedies.process import Trial
+from charact.remedies.program import Program
+from charact.remedies.race import Candidate, Race, Result
+from charact.remedies.remedy import Setting
+
+WATCHED = {"script": "train.py", "arguments": [], "skip": None, "iterations": None, "passes": []}
+TURN = 2
+"""Trials of a turn of one candidate."""
+
+
+@cache
+def run_of(times_s: tuple[float, ...], peak_bytes: float | None = None, case: str = "train.py-train") -> Run:
+    """Return a watched program's run in memory, with these iteration times."""
+    entry = watched_entry("train.py", case=case)
+    entry["passes"]["timing"]["program"] = {"process_peak_bytes": peak_bytes}
+    iterations = pd.DataFrame({"case": case, "iteration": range(len(times_s)), "phase": "forward", "part": None,
+                               "host_s": times_s, "device_s": np.nan})
+    return Run(Path("none"), {"cases": [entry], "options": WATCHED}, _tables={"iterations": iterations})
+
+
+def setting(label: str, *, remedy: str = "workers", expected_frac: float = 0.1) -> Setting:
+    return Setting(remedy, {}, label, label, expected_frac=expected_frac)
+
+
+class Scripted:
+    """Command whose trials take scripted times, as does the clock that the race sees.
+
+    `ratios`: iteration time by settings' labels, such as "a" or "a+b", of the unchanged program's 1 s; the product of
+    those of the single settings where a combination has none. `special`: what a trial does instead, by its number.
+    """
+
+    def __init__(self, ratios: Mapping[str, float], *, noise: float = 0.0, seed: int = 0,
+                 losses: Mapping[str, Sequence[float]] | None = None, peaks: Mapping[str, float] | None = None,
+                 special: Callable[[int, str], Trial | None] = lambda number, label: None,
+                 trial_s: Callable[[int], float] = lambda number: 5.0) -> None:
+        self._ratios, self._noise, self._random = ratios, noise, np.random.default_rng(seed)
+        self._losses, self._peaks, self._special, self._trial_s = losses or {}, peaks or {}, special, trial_s
+        self.now_s = 100.0
+        self.labels: list[str] = []
+        self.limits_s: list[float] = []
+        self.options: list[list[str]] = []
+        self.places: list[str] = []
+        self.times_s: dict[str, list[float]] = {}
+
+    def measured(self, options: Sequence[str], settings: Sequence[Setting], out: Path, limit_s: float) -> Trial:
+        """Return a trial with two iterations of the scripted mean."""
+        label = "+".join(each.label for each in settings)
+        self.labels.append(label)
+        self.limits_s.append(limit_s)
+        self.options.append(list(options))
+        self.places.append(out.name)
+        number = len(self.labels)
+        self.now_s += self._trial_s(number)
+        if (special := self._special(number, label)) is not None:
+            return special
+        product = float(np.prod([self._ratios[each.label] for each in settings]))
+        time_s = self._ratios.get(label, product)
+        if self._noise:
+            time_s = round(time_s * float(np.exp(self._random.normal(0, self._noise))), 3)
+        self.times_s.setdefault(label, []).append(time_s)
+        run = run_of((0.75 * time_s, 1.25 * time_s), self._peaks.get(label))
+        return Trial(run, tuple(self._losses.get(label, ())))
+
+
+@pytest.fixture
+def raced(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Result]:
+    """Run a race of settings of a scripted command."""
+    def race(command: Scripted, *settings: Setting, max_minutes: float = 60.0, allow_numerics: bool = False) -> Result:
+        monkeypatch.setattr(race_file, "time", SimpleNamespace(monotonic=lambda: command.now_s))
+        lines: list[str] = []
+        race = Race(command, Program(run_of((1.0,) * 5)), tmp_path, max_minutes,  # type: ignore[arg-type]
+                    allow_numerics=allow_numerics, report=lines.append)
+        result = race.run(settings)
+        assert len(lines) == result.num_trials == len(command.labels)
+        return result
+
+    return race
+
+
+Raced = Callable[..., Result]
+
+
+def proven(result: Result) -> list[str]:
+    """Return the labels of the proven combination."""
+    proof = result.proof
+    return [each.label for each in proof.settings] if proof is not None and proof.state == "faster" else []
+
+
+def states(result: Result) -> dict[str, str]:
+    return {each.settings[0].label: each.state for each in result.candidates}
+
+
+def test_a_remedy_without_noise_is_proven_in_the_fewest_turns(raced: Raced) -> None:
+    command = Scripted({"a": 0.7}, peaks={"": 1000.0, "a": 1500.0})
+    result = raced(command, setting("a"))
+    assert proven(result) == ["a"]
+    assert states(result) == {"a": "faster"}
+    assert result.ending == "decided"
+    for candidate in (result.candidates[0], result.proof):
+        assert isinstance(candidate, Candidate)
+        assert candidate.num_turns == MIN_TURNS
+        assert candidate.judgement.ratio == pytest.approx(0.7)
+        assert candidate.new.sample().value == pytest.approx(0.7)
+        assert candidate.added_bytes == [500.0] * MIN_TURNS
+    assert result.baseline_s == pytest.approx(1.0)
+    assert command.labels == ["", "a", "a", ""] * 4  # every second turn is reversed; the proof begins anew
+    assert command.places[:3] == ["001-baseline", "002-workers", "003-workers"]
+
+
+def test_the_interval_of_a_proof_holds_the_saving(raced: Raced) -> None:
+    results = [raced(Scripted({"a": 0.7}, noise=0.03, seed=seed), setting("a")) for seed in range(40)]
+    assert all(proven(result) == ["a"] for result in results)
+    judgements = [result.proof.judgement for result in results if result.proof is not None]
+    assert sum(each.low <= 0.7 <= each.high for each in judgements if each.low and each.high) >= 36
+    assert all(each.high is not None and each.high < 1 for each in judgements)
+
+
+@pytest.mark.slow_variants
+@pytest.mark.parametrize("num_races", [50, 200])
+def test_a_remedy_that_does_nothing_is_not_recommended(raced: Raced, num_races: int) -> None:
+    results = [raced(Scripted({"a": 1.0}, noise=0.03, seed=seed), setting("a")) for seed in range(num_races)]
+    assert sum(proven(result) == [] for result in results) >= 0.98 * num_races
+
+
+def test_a_small_difference_is_none(raced: Raced) -> None:
+    result = raced(Scripted({"a": 0.98}, noise=0.002), setting("a", expected_frac=0.3))
+    assert states(result) == {"a": "faster"}  # 2 % is shown to be a difference where noise is 0.2 %
+    result = raced(Scripted({"a": 0.999}, noise=0.004), setting("a"))
+    assert states(result) == {"a": "same"}
+    assert result.proof is None
+
+
+@pytest.mark.parametrize(("ratio", "state"), [(1.3, "dropped"), (1.021, "dropped"), (1.019, "slower")])
+def test_a_slower_remedy(raced: Raced, ratio: float, state: str) -> None:
+    result = raced(command := Scripted({"a": ratio}), setting("a"))
+    assert states(result) == {"a": state}
+    assert result.proof is None
+    assert len(command.labels) == TURN * (2 if state == "dropped" else MIN_TURNS)
+
+
+@pytest.mark.parametrize("ratios", [{"a": 0.9, "b": 0.8}, {"a": 0.8, "b": 0.9}, {"a": 0.9, "b": 0.9}])
+def test_of_two_settings_of_a_remedy_the_better_is_kept(raced: Raced, ratios: dict[str, float]) -> None:
+    better = min(ratios, key=lambda label: ratios[label])
+    (worse,) = ratios.keys() - {better}
+    result = raced(command := Scripted(ratios), setting("a"), setting("b"))
+    assert states(result) == {better: "faster", worse: "dropped"}
+    assert proven(result) == [better]
+    assert command.labels.count(worse) == 2
+    assert "a+b" not in command.labels
+    assert "b+a" not in command.labels
+
+
+def test_of_settings_the_most_promising_are_tried_first(raced: Raced) -> None:
+    labels = "abcdefghij"
+    command = Scripted(dict.fromkeys(labels, 1.5))
+    raced(command, *(setting(label, remedy=label, expected_frac=number / 100)
+                     for number, label in enumerate(labels)))
+    assert command.labels == ["", *"jihgfedc", *"cdefghij", ""]
+
+
+TWO = setting("a", remedy="workers"), setting("b", remedy="fused")
+
+
+@pytest.mark.parametrize(("together", "expected"), [
+    (0.72, ["a", "b"]), (0.792, ["a", "b"]), (0.793, ["a"]), (0.8, ["a"]), (0.85, ["a"])])
+def test_remedies_are_combined_if_the_second_adds_to_the_first(raced: Raced, together: float, expected: list[str]
+                                                               ) -> None:
+    result = raced(command := Scripted({"a": 0.8, "b": 0.9, "a+b": together}), *reversed(TWO))
+    assert proven(result) == expected
+    proof = result.proof
+    assert proof is not None
+    assert proof.judgement.ratio == pytest.approx(together if len(expected) == 2 else 0.8)
+    race, rest = command.labels[:12], command.labels[12:]
+    assert sorted(race) == sorted(["", "a", "b"] * 4)
+    assert rest[:4] == ["a", "a+b", "a+b", "a"]  # against the best one, not against the unchanged program
+    assert set(rest[4:]) == {"", "+".join(expected)}
+
+
+def test_a_third_remedy_joins_a_combination(raced: Raced) -> None:
+    settings = [setting("a", remedy="workers"), setting("b", remedy="fused"), setting("c", remedy="compile")]
+    result = raced(Scripted({"a": 0.8, "b": 0.9, "c": 0.95, "a+b": 0.85}), *settings)
+    assert proven(result) == ["a", "c"]
+
+
+SAME = (2.0, 1.0)
+ROUNDED = (2.0, 1.0009)
+OTHER = (2.0, 1.0011)
+
+
+@pytest.mark.parametrize(("losses", "expected"), [
+    ({"": SAME, "a": SAME, "b": SAME, "a+b": SAME}, ["a", "b"]),
+    ({"": SAME, "a": ROUNDED, "b": ROUNDED, "a+b": ROUNDED}, ["a", "b"]),
+    ({"": SAME, "a": SAME, "b": SAME, "a+b": OTHER}, ["a"]),
+    ({"": SAME, "a": OTHER, "b": SAME, "a+b": OTHER}, ["b"]),
+    ({"": SAME, "a": OTHER, "b": OTHER}, []),
+    ({"a": OTHER, "b": SAME}, ["a", "b"]),  # there is nothing to compare with
+    ({"": SAME, "a": SAME[:1], "b": ()}, ["a", "b"]),
+])
+def test_what_changes_the_losses_is_not_recommended(raced: Raced, losses: dict[str, Sequence[float]],
+                                                    expected: list[str]) -> None:
+    ratios = {"a": 0.8, "b": 0.9}
+    assert proven(raced(Scripted(ratios, losses=losses), *TWO)) == expected
+    assert proven(raced(Scripted(ratios, losses=losses), *TWO, allow_numerics=True)) == ["a", "b"]
+
+
+def test_losses_may_differ_as_those_of_the_unchanged_program_do(raced: Raced) -> None:
+    own = itertools.cycle([(1.0,), (1.01,)])
+
+    class Random(Scripted):
+        def measured(self, options: Any, settings: Any, out: Path, limit_s: float) -> Trial:
+            trial = super().measured(options, settings, out, limit_s)
+            return trial if settings else Trial(trial.run, next(own))
+
+    def result(loss: float) -> Result:
+        return raced(Random({"a": 0.8}, losses={"a": (loss,)}), setting("a"))
+
+    like = result(1.009)
+    assert proven(like) == ["a"]
+    assert like.own_losses_frac == pytest.approx(0.01 / 1.01)
+    assert like.candidates[0].losses_frac == pytest.approx(0.009 / 1.009)
+    assert proven(result(1.02)) == []
+
+
+def test_precision_is_lowered_on_demand_alone(raced: Raced) -> None:
+    bf16 = setting("a", remedy="bf16-autocast")
+    refused = raced(Scripted({"a": 0.5}, losses={"": SAME, "a": SAME}), bf16)
+    assert (states(refused), refused.proof) == ({"a": "faster"}, None)
+    assert proven(raced(Scripted({"a": 0.5}), bf16, allow_numerics=True)) == ["a"]
+
+
+def test_a_trial_that_fails_is_the_end_of_its_setting(raced: Raced) -> None:
+    def special(number: int, label: str) -> Trial | None:
+        return Trial(None, failure="out of memory") if label == "a" else None
+
+    result = raced(command := Scripted({"a": 0.5, "b": 0.9}, special=special), *TWO)
+    assert states(result) == {"a": "failed", "b": "faster"}
+    assert (result.candidates[0].failure, result.candidates[0].num_turns) == ("out of memory", 0)
+    assert proven(result) == ["b"]
+    assert command.labels.count("a") == 1
+
+
+@pytest.mark.parametrize("run", [None, run_of(())])
+def test_a_trial_without_iterations_fails(raced: Raced, run: Run | None) -> None:
+    result = raced(Scripted({"a": 0.5}, special=lambda number, label: Trial(run) if label == "a" else None),
+                   setting("a"))
+    assert states(result) == {"a": "failed"}
+    assert result.candidates[0].failure == "no iteration was timed"
+
+
+def test_a_case_under_another_name_counts(raced: Raced) -> None:
+    other = run_of((0.5, 0.7), case="train.py-infer")
+    result = raced(Scripted({"a": 0.5}, special=lambda number, label: Trial(other) if label == "a" else None),
+                   setting("a"))
+    assert result.candidates[0].new.sample().value == pytest.approx(0.6)
+
+
+def test_iterations_of_other_cases_do_not_count(raced: Raced) -> None:
+    def both() -> Run:
+        train, infer = run_of((0.5, 0.5)), run_of((9.0,) * 3, case="train.py-infer")
+        rows = pd.concat([train.iterations, infer.iterations], ignore_index=True)
+        return Run(Path("none"), {"cases": [*infer.manifest["cases"], *train.manifest["cases"]], "options": WATCHED},
+                   _tables={"iterations": rows})
+
+    result = raced(Scripted({"a": 0.5}, special=lambda number, label: Trial(both()) if label == "a" else None),
+                   setting("a"))
+    assert result.candidates[0].new.sample().value == pytest.approx(0.5)
+
+
+def test_an_unchanged_program_that_fails_at_once_ends_the_race(raced: Raced) -> None:
+    with pytest.raises(UserError, match="out of memory"):
+        raced(Scripted({"a": 0.5}, special=lambda number, label: Trial(None, failure="out of memory")), setting("a"))
+
+
+@pytest.mark.parametrize("failing", [4, 8, 9])
+def test_a_turn_in_which_the_unchanged_program_fails_does_not_count(raced: Raced, failing: int) -> None:
+    command = Scripted({"a": 0.7}, special=lambda number, label: Trial(None, failure="killed")
+                       if number == failing else None)
+    result = raced(command, setting("a"))
+    assert command.labels[failing - 1] == ""
+    assert proven(result) == ["a"]
+    assert result.baseline_s == 1.0
+    assert len(command.labels) == TURN * (2 * MIN_TURNS + 1)
+    assert [each.num_turns for each in (result.candidates[0], result.proof) if each] == [MIN_TURNS, MIN_TURNS]
+
+
+def test_a_program_that_fails_in_all_turns_of_the_proof_does_not_hang(raced: Raced) -> None:
+    command = Scripted({"a": 0.7}, special=lambda number, label: Trial(None, failure="killed")
+                       if number > TURN * MIN_TURNS and not label else None)
+    result = raced(command, setting("a"), max_minutes=5)
+    assert (states(result), result.proof, result.ending) == ({"a": "faster"}, None, "time")
+    assert command.now_s <= 100 + 5 * 60
+
+
+def test_a_combination_that_fails_or_has_no_turn_is_not_recommended(raced: Raced) -> None:
+    for failing in ("a+b", "a"):  # in its turns against the best remedy, which are trials 13 to 16
+        def special(number: int, label: str, failing: str = failing) -> Trial | None:
+            return Trial(None, failure="no") if 13 <= number <= 16 and label == failing else None
+
+        assert proven(raced(Scripted({"a": 0.8, "b": 0.9}, special=special), *TWO)) == ["a"]
+
+
+def test_a_setting_that_fails_in_its_proof_is_not_proven(raced: Raced) -> None:
+    command = Scripted({"a": 0.7}, special=lambda number, label: Trial(None, failure="killed")
+                       if number > 10 and label else None)
+    result = raced(command, setting("a"))
+    assert result.proof is not None
+    assert (result.proof.state, result.proof.failure, result.proof.num_turns) == ("failed", "killed", 1)
+
+
+@pytest.mark.parametrize(("at", "state", "num_turns"), [(1, "undecided", 0), (7, "undecided", 3), (8, "undecided", 3)])
+def test_an_interrupted_race_keeps_what_is_decided(raced: Raced, at: int, state: str, num_turns: int) -> None:
+    def special(number: int, label: str) -> Trial | None:
+        if number == at:
+            raise KeyboardInterrupt
+        return None
+
+    result = raced(Scripted({"a": 0.7}, special=special), setting("a"))
+    assert (result.ending, states(result), result.proof) == ("interrupted", {"a": state}, None)
+    assert result.candidates[0].num_turns == num_turns
+
+
+@pytest.mark.parametrize("at", [TURN * MIN_TURNS + 1, TURN * 2 * MIN_TURNS])
+def test_a_proof_that_is_interrupted_leaves_the_race_as_decided(raced: Raced, at: int) -> None:
+    def special(number: int, label: str) -> Trial | None:
+        if number == at:
+            raise KeyboardInterrupt
+        return None
+
+    result = raced(Scripted({"a": 0.7}, special=special), setting("a"))
+    assert (result.ending, states(result), result.proof) == ("interrupted", {"a": "faster"}, None)
+
+
+def test_a_race_ends_in_its_share_of_the_time(raced: Raced) -> None:
+    """Ratios of 0.8 and 1.2 by turns are never decided."""
+    times = itertools.cycle([0.8, 1.2])
+    command = Scripted({}, special=lambda number, label: Trial(run_of((next(times) if label else 1.0,))))
+    result = raced(command, setting("a"), max_minutes=20)
+    assert (result.ending, states(result), result.proof) == ("time", {"a": "undecided"}, None)
+    assert 0.65 * 1200 - 10 <= command.now_s - 100 <= 0.65 * 1200
+
+
+def test_a_proof_ends_with_the_time(raced: Raced) -> None:
+    """The proof gets another, noisy machine, on which nothing is decided."""
+    random = np.random.default_rng(1)
+
+    def special(number: int, label: str) -> Trial | None:
+        if number <= TURN * MIN_TURNS:
+            return None
+        time_s = float(np.exp(random.normal(0, 0.5)))
+        return Trial(run_of((time_s,)))
+
+    result = raced(command := Scripted({"a": 0.7}, special=special), setting("a"), max_minutes=10)
+    assert result.proof is not None
+    assert (result.proof.state, result.ending) == ("undecided", "time")
+    assert 600 - 10 <= command.now_s - 100 <= 600
+
+
+def test_a_short_time_leaves_a_turn_for_each_setting(raced: Raced) -> None:
+    result = raced(command := Scripted({"a": 0.7, "b": 0.8}), *TWO, max_minutes=0.1)
+    assert command.labels == ["", "a", "b"]
+    assert (states(result), result.ending) == ({"a": "undecided", "b": "undecided"}, "time")
+
+
+def test_no_combination_is_tried_without_time_for_it_and_the_proof(raced: Raced) -> None:
+    ratios = {"a": 0.8, "b": 0.9}
+    needed_s = 5.0 * (12 + 2 * 2 + 2 * MIN_TURNS)
+    assert proven(raced(Scripted(ratios), *TWO, max_minutes=needed_s / 60)) == ["a", "b"]
+    assert proven(raced(Scripted(ratios), *TWO, max_minutes=(needed_s - 1) / 60)) == ["a"]
+
+
+def test_the_baseline_is_the_mean_of_all_its_trials(raced: Raced) -> None:
+    times = itertools.chain([1.0, 1.0, 4.0], itertools.repeat(1.0))
+    seen: list[float] = []
+
+    def special(number: int, label: str) -> Trial | None:
+        if label:
+            return None
+        seen.append(next(times))
+        return Trial(run_of((seen[-1],)))
+
+    result = raced(Scripted({"a": 1.5}, special=special), setting("a"))
+    result_of_more = raced(Scripted({"a": 0.9}, special=special), setting("a"))
+    assert result.baseline_s == 1.0
+    assert result_of_more.baseline_s == pytest.approx(fmean(seen[2:]))
+
+
+def test_a_trial_may_take_five_times_as_long_as_the_unchanged_program(raced: Raced) -> None:
+    command = Scripted({"a": 1.5}, trial_s=lambda number: {1: 11.0, 2: 100.0}.get(number, 20.0))
+    raced(command, setting("a"))
+    assert command.limits_s == [60, 60, 60, 60]  # the unchanged program took 11 s, the remedy's 100 s do not count
+    command = Scripted({"a": 1.5}, trial_s=lambda number: 30.0)
+    raced(command, setting("a"))
+    assert command.limits_s == [60, 150, 150, 150]
+
+
+@pytest.mark.parametrize(("iteration_s", "number"), [
+    (0.1, 30), (0.0301, 100), (0.015, 200), (0.001, 200), (0.25, 12), (0.2, 15), (7.0, 12)])
+def test_a_trial_has_iterations_for_three_seconds(tmp_path: Path, iteration_s: float, number: int) -> None:
+    program = Program(run_of((iteration_s, 100.0, iteration_s)))
+    command = Scripted({"a": 1.5})
+    Race(command, program, tmp_path, 60, allow_numerics=False,  # type: ignore[arg-type]
+         report=lambda line: None).run([setting("a")])
+    assert command.options[0] == ["--iterations", str(number), "--stop"]
+
+
+def test_a_trial_of_a_built_in_workload_is_limited_by_time(tmp_path: Path) -> None:
+    run = run_of((1.0, 1.0))
+    built_in = Run(run.path, run.manifest | {"options": OPTIONS}, _tables={"iterations": run.iterations})
+    command = Scripted({"a": 1.5})
+    Race(command, Program(built_in), tmp_path, 60, allow_numerics=False,  # type: ignore[arg-type]
+         report=lambda line: None).run([setting("a")])
+    assert command.options[0] == ["--max-seconds", "3"]
+
+
+def test_without_settings_nothing_runs(raced: Raced) -> None:
+    result = raced(Scripted({}))
+    assert (result.num_trials, result.baseline_s, result.proof, result.ending) == (0, None, None, "decided")
