@@ -62,7 +62,7 @@ def test_tabs_and_lines_after_a_form_feed_are_found(here: Path) -> None:
 
 
 def test_several_arguments_some_of_which_exist(here: Path) -> None:
-    text = "d = DataLoader(x, 8, True, num_workers=0, pin_memory=True)\n"
+    text = "d = DataLoader(x, 8, True, num_workers=16, pin_memory=True)\n"
     more = setting(1, name="DataLoader", added="num_workers=2, persistent_workers=True")
     assert patched(here, text, more) == ("d = DataLoader(x, 8, True, num_workers=2, pin_memory=True, "
                                          "persistent_workers=True)\n")
