@@ -1,5 +1,7 @@
 """Compile the outermost models by `torch.compile`."""
 
+from typing import Any
+
 from charact.remedies.patching import OutermostCalls
 from charact.remedies.program import Program
 from charact.remedies.remedy import Remedy, Setting
@@ -20,7 +22,19 @@ def _settings(program: Program) -> list[Setting] | str:
 
 
 def _apply() -> None:
-    OutermostCalls(on_first=lambda module: module.compile())
+    import torch
+
+    def compile_whole(module: Any) -> None:
+        call = module._call_impl
+
+        def own_frame(*arguments: Any, **named: Any) -> Any:
+            return call(*arguments, **named)
+
+        # module.compile() would compile nothing, or each layer, of a module whose forward is PyTorch's own, such as
+        # Sequential: the compiler starts at no frame of PyTorch.
+        module._compiled_call_impl = torch.compile(own_frame)
+
+    OutermostCalls(on_first=compile_whole)
 
 
 REMEDY = Remedy("compile", "torch.compile of the outermost models", _settings, _apply, numerics="rounded")
