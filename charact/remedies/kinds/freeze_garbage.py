@@ -16,14 +16,15 @@ def _apply() -> None:
 
     import torch
 
-    step = torch.optim.Optimizer.zero_grad
+    original, is_frozen = torch.optim.Optimizer.zero_grad, False
 
     def freeze_first(self: torch.optim.Optimizer, *arguments: bool, **named: bool) -> None:
-        if torch.optim.Optimizer.zero_grad is freeze_first:
-            torch.optim.Optimizer.zero_grad = step  # type: ignore[method-assign]
+        nonlocal is_frozen
+        if not is_frozen:
+            is_frozen = True
             gc.collect()
             gc.freeze()
-        step(self, *arguments, **named)
+        original(self, *arguments, **named)
 
     torch.optim.Optimizer.zero_grad = freeze_first  # type: ignore[method-assign]
 

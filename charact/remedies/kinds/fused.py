@@ -19,8 +19,9 @@ def _settings(program: Program) -> list[Setting] | str:
     largest = max(optimizers, key=lambda each: each.num_parameters or 0)
     expected = program.expected_frac("optimizer_loop") or _WITHOUT_FINDING * program.share("update")
     values = {"name": largest.class_, "file": largest.file, "line": largest.line}
-    return [Setting("fused", values, "fused=True", f"{largest.class_}(…, fused=True)", Place.of(largest), "fused=True",
-                    expected)]
+    # PyTorch refuses both. On a CPU, only the program itself chooses foreach.
+    added = "foreach=None, fused=True" if program.on_cpu and largest.implementation == "foreach" else "fused=True"
+    return [Setting("fused", values, "fused=True", f"{largest.class_}(…, {added})", Place.of(largest), added, expected)]
 
 
 def _apply(name: str, file: str | None, line: int | None) -> None:

@@ -22,10 +22,18 @@ def _settings(program: Program) -> list[Setting] | str:
 
 
 def _apply(num_threads: int) -> None:
+    import os
+
     import torch
 
-    torch.set_num_threads(num_threads)
-    torch.set_num_threads = lambda nthreads: None
+    original, process = torch.set_num_threads, os.getpid()
+
+    def in_other_processes(nthreads: int) -> None:
+        if os.getpid() != process:  # a worker of a DataLoader, which computes in one thread
+            original(nthreads)
+
+    original(num_threads)
+    torch.set_num_threads = in_other_processes
 
 
 REMEDY = Remedy("threads", "fewer threads of PyTorch", _settings, _apply, numerics="rounded")

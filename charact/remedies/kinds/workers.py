@@ -10,6 +10,8 @@ from charact.remedies.remedy import Remedy, Setting
 
 _MOST_WAITING = 8
 """Largest number of processes for loading that only waits, such as for a network."""
+_PREFETCH_FACTOR = 2
+"""PyTorch's default with workers, which a record has, too, where the program sets none."""
 
 
 def _settings(program: Program) -> list[Setting] | str:
@@ -26,7 +28,11 @@ def _settings(program: Program) -> list[Setting] | str:
 
 
 def _setting(loader: LoaderSettings, number: int, expected_frac: float) -> Setting:
-    added = f"num_workers={number}" + (", persistent_workers=True" if number else "")
+    added = f"num_workers={number}"
+    if number or loader.persistent_workers:  # which a loader without workers refuses
+        added += f", persistent_workers={number > 0}"
+    if not number and loader.prefetch_factor not in (None, _PREFETCH_FACTOR):
+        added += ", prefetch_factor=None"
     values: dict[str, Any] = {"num_workers": number, "file": loader.file, "line": loader.line}
     return Setting("workers", values, added, f"DataLoader(…, {added})", Place.of(loader), added, expected_frac)
 
@@ -35,7 +41,7 @@ def _apply(num_workers: int, file: str | None, line: int | None) -> None:
     from torch.utils.data import DataLoader, IterableDataset
 
     def check(arguments: Mapping[str, Any]) -> None:
-        if isinstance(arguments["dataset"], IterableDataset):
+        if num_workers and isinstance(arguments["dataset"], IterableDataset):
             unavailable("each worker would read the whole IterableDataset again")
 
     values: dict[str, Any] = {"num_workers": num_workers, "persistent_workers": num_workers > 0}
