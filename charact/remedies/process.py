@@ -124,4 +124,4 @@ def _reason(status: int | None, error: str, limit_s: float) -> str:
 
 def _last_line(error: str) -> str:
     lines = [line.strip() for line in error.splitlines() if line.strip()]
-    return lines[-1][:_LONGEST_REASON] if lines else ""
+    return lines[-1].removeprefix("error: ")[:_LONGEST_REASON] if lines else ""

@@ -20,13 +20,15 @@ from charact.remedies.remedy import Remedy, Setting, all_remedies
 
 TRIAL_S = 3.0
 """Time of the iterations of a trial (s), as far as the limits of their number allow."""
-MOST_ITERATIONS, LEAST_ITERATIONS = 200, 12
+LEAST_ITERATIONS, MOST_ITERATIONS = 12, 1000
 MOST_SETTINGS = 8
 """Largest number of settings that are tried, those with the largest expected saving first."""
 _TRIED_TURNS = 2
 """Number of turns after which the best setting of each remedy is kept, and remedies that do not help are dropped."""
-_NO_HELP = 1.02
-"""Ratio after `_TRIED_TURNS` from which a remedy is dropped."""
+_NO_HELP = (1.2, 0.99)
+"""Ratio after the first turn, and after `_TRIED_TURNS`, from which a setting is dropped."""
+_PROMISING = 0.97
+"""Largest ratio of an undecided candidate that is worth a proof once the time of the race is up."""
 _ADDED = 0.99
 """Largest ratio to the combination so far at which a further remedy joins it."""
 _RACE_FRAC = 0.65
@@ -114,19 +116,20 @@ class Race:
         self._allow_numerics, self._report = allow_numerics, report
         self._limit_s, self._begun = 60 * max_minutes, time.monotonic()
         self._case = program.entry.case
-        self._options = _options(program)
         self._base_times_s: list[float] = []
         self._base_losses: list[tuple[float | None, ...]] = []
         self._longest_s = 0.0
+        self._options: list[str] = []
         self.result = Result()
 
     def run(self, settings: Sequence[Setting]) -> Result:
         """Try settings, the most promising first; Ctrl-C keeps what is decided."""
         ranked = sorted(settings, key=lambda each: -each.expected_frac)[:MOST_SETTINGS]
+        self._options = trial_options(self.program, TRIAL_S, max((each.least_iterations for each in ranked), default=0))
         self.result.candidates = [Candidate((setting,)) for setting in ranked]
         try:
             self._race(self.result.candidates)
-            helping = [each for each in self.result.candidates if each.state == "faster" and self._may_combine(each)]
+            helping = [each for each in self.result.candidates if _is_promising(each) and self._may_combine(each)]
             helping.sort(key=lambda each: each.judgement.ratio or 1.0)
             if helping:
                 self._prove(self._combined(helping))
@@ -147,8 +150,8 @@ class Race:
                 return
             self._turn(None, active, num_turns)
             num_turns += 1
-            if num_turns == _TRIED_TURNS:
-                _drop(active)
+            if num_turns <= _TRIED_TURNS:
+                _drop(active, is_last=num_turns == _TRIED_TURNS)
             for candidate in active:
                 if candidate.state == "trying" and candidate.num_turns >= MIN_TURNS:
                     decided = decision(candidate.judgement)
@@ -267,15 +270,25 @@ def label_of(settings: Sequence[Setting]) -> str:
     return " + ".join(setting.label for setting in settings)
 
 
-def _drop(active: Sequence[Candidate]) -> None:
-    """Drop candidates that do not help after the first turns, and all but the best setting of each remedy."""
+def _is_promising(candidate: Candidate) -> bool:
+    """Return whether a proof is worth its time: the candidate is faster, or seems to be, and the race ended early."""
+    if candidate.state in ("trying", "undecided"):
+        return candidate.num_turns >= _TRIED_TURNS and (candidate.judgement.ratio or 1.0) <= _PROMISING
+    return candidate.state == "faster"
+
+
+def _drop(active: Sequence[Candidate], *, is_last: bool) -> None:
+    """Drop candidates that do not help in the first turns; after the last of them, worse settings of a remedy, too."""
     best: dict[str, Candidate] = {}
     for candidate in active:
         if candidate.state != "trying" or not candidate.num_turns:
             continue
         ratio = candidate.judgement.ratio or 1.0
+        if not is_last:
+            candidate.state = "dropped" if ratio > _NO_HELP[0] else "trying"
+            continue
         known = best.get(candidate.settings[0].remedy)
-        if ratio > _NO_HELP or (known is not None and (known.judgement.ratio or 1.0) <= ratio):
+        if ratio > _NO_HELP[1] or (known is not None and (known.judgement.ratio or 1.0) <= ratio):
             candidate.state = "dropped"
             continue
         if known is not None:
@@ -283,13 +296,13 @@ def _drop(active: Sequence[Candidate]) -> None:
         best[candidate.settings[0].remedy] = candidate
 
 
-def _options(program: Program) -> list[str]:
-    """Return the options of charact's command for a trial: enough iterations for `TRIAL_S`, and no passes."""
+def trial_options(program: Program, time_s: float, least_iterations: int = 0) -> list[str]:
+    """Return the options of charact's command that measures iterations for a time (s), within limits, and no passes."""
     if not program.is_watched:
-        return ["--max-seconds", f"{TRIAL_S:g}"]
+        return ["--max-seconds", f"{time_s:g}"]
     walls = iteration_times(program.run)
     usual_s = median(walls.loc[walls["case"] == program.entry.case, "wall_s"])
-    number = min(max(round(TRIAL_S / usual_s), LEAST_ITERATIONS), MOST_ITERATIONS)
+    number = min(max(round(time_s / usual_s), LEAST_ITERATIONS, least_iterations), MOST_ITERATIONS)
     return ["--iterations", str(number), "--stop"]
 
 

@@ -32,6 +32,8 @@ class Setting:
     """Arguments to add to the call at `place`, as code; empty if `change` is a new line."""
     expected_frac: float = 0.0
     """Share of the program's time that it may save, by which settings are chosen."""
+    least_iterations: int = 0
+    """Number of iterations of a trial below which it has no effect."""
 
 
 @dataclass(frozen=True)

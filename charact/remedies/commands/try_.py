@@ -22,10 +22,13 @@ if TYPE_CHECKING:
 
 CLASS, CONTEXT = run.CLASS, run.CONTEXT
 """Arguments after the script, or after the module, belong to it."""
-_FIRST = ("--iterations", "20", "--stop", "--passes", "operators,memory,inspection")
-"""Options of `charact run` for the first run, from whose findings remedies are chosen."""
+_PROBE = ("--iterations", "8", "--stop")
+"""Options of `charact run` for a run that shows how long an iteration is."""
+_FIRST_S = 8.0
+"""Time of the iterations of the first run (s), from whose findings remedies are chosen."""
+_PASSES = ("--passes", "operators,memory,inspection")
 _FIRST_LIMIT_FRAC = 0.5
-"""Share of the time that the first run may take."""
+"""Share of the time that each of these runs may take."""
 
 
 def command(
@@ -96,21 +99,26 @@ def command(
 def _try(trials: Any, directory: Path, chosen: Any, max_minutes: float, *, allow_numerics: bool, quiet: bool
          ) -> "Race":
     from charact.remedies.program import Program
-    from charact.remedies.race import Race
+    from charact.remedies.race import Race, trial_options
 
     def report(line: str) -> None:
         if not quiet:
             warn(line)
 
     begun = time.monotonic()
+    def measured(options: list[str], name: str) -> Program:
+        trial = trials.measured(options, (), directory / name, 60 * max_minutes * _FIRST_LIMIT_FRAC)
+        if trial.run is None:
+            raise UserError(f"the program failed under charact {trials.kind}: {trial.failure}")
+        if trial.run.iterations.empty:
+            raise UserError(f"no iteration was found: charact {trials.kind} {' '.join(trials.words)} says why")
+        return Program(trial.run)
+
     report("first run, from which remedies are chosen")
-    first = trials.measured([] if trials.kind == "profile" else _FIRST, (), directory / "first",
-                            60 * max_minutes * _FIRST_LIMIT_FRAC)
-    if first.run is None:
-        raise UserError(f"the program failed under charact {trials.kind}: {first.failure}")
-    if first.run.iterations.empty:
-        raise UserError(f"no iteration was found: charact {trials.kind} {' '.join(trials.words)} says why")
-    found = Program(first.run)
+    if trials.kind == "profile":
+        found = measured([], "first")
+    else:
+        found = measured([*trial_options(measured(list(_PROBE), "probe"), _FIRST_S), *_PASSES], "first")
     settings, untried = _chosen(found, chosen)
     left_minutes = max_minutes - (time.monotonic() - begun) / 60
     race = Race(trials, found, directory, max(left_minutes, 0.1), allow_numerics=allow_numerics, report=report)
@@ -133,7 +141,7 @@ def _chosen(program: Any, chosen: Any) -> "tuple[list[Setting], list[Any]]":
         promising = [each for each in found if chosen or each.expected_frac >= _LEAST_EXPECTED_FRAC]
         settings += promising
         if not promising:
-            untried.append(Untried(remedy, f"it is expected to save little: --only {remedy.name} tries it"))
+            untried.append(Untried(remedy, "it is expected to save little"))
     return settings, untried
 
 

@@ -8,6 +8,8 @@ from charact.remedies.patching import change_arguments, unavailable
 from charact.remedies.program import Place, Program
 from charact.remedies.remedy import Remedy, Setting
 
+_EPOCHS = 4
+"""Number of epochs of a trial in which workers are started once instead of in each epoch."""
 _MOST_WAITING = 8
 """Largest number of processes for loading that only waits, such as for a network."""
 _PREFETCH_FACTOR = 2
@@ -24,7 +26,19 @@ def _settings(program: Program) -> list[Setting] | str:
     finding = program.finding("data_loading")
     if finding is not None and "waits" in finding.cause:
         numbers.add(_MOST_WAITING)
-    return [_setting(loader, number, expected) for number in sorted(numbers - {now})]
+    settings = [_setting(loader, number, expected) for number in sorted(numbers - {now})]
+    if now and not loader.persistent_workers:
+        settings.append(_persistent(loader, program.expected_frac("epoch_start")))
+    return settings
+
+
+def _persistent(loader: LoaderSettings, expected_frac: float) -> Setting:
+    """Return the setting that starts the same workers only once, in a trial of several epochs."""
+    per_epoch = (loader.num_batches or 0) // max(loader.num_iterators or 1, 1)
+    added = "persistent_workers=True"
+    values = {"num_workers": loader.num_workers, "file": loader.file, "line": loader.line}
+    return Setting("workers", values, added, f"DataLoader(…, {added})", Place.of(loader), added, expected_frac,
+                   _EPOCHS * per_epoch)
 
 
 def _setting(loader: LoaderSettings, number: int, expected_frac: float) -> Setting:

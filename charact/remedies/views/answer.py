@@ -34,8 +34,10 @@ def answer(facts: Tried) -> str:
 
 
 def notes(facts: Tried) -> list[str]:
-    """Return sentences about what is not decided, and which files trials wrote."""
+    """Return sentences about what is not decided, what was not tried, and which files trials wrote."""
     found = [_ENDINGS[facts.ending]]
+    if untried := [f"{each.remedy} ({each.reason})" for each in facts.remedies if each.state == "not tried"]:
+        found.append(f"Not tried: {'; '.join(untried)}.")
     if names := facts.written_files:
         more = f" and {len(names) - _MOST_FILES} more" if len(names) > _MOST_FILES else ""
         found.append(f"Trials wrote or changed {', '.join(names[:_MOST_FILES])}{more}: --scratch runs them in a copy "
@@ -44,10 +46,11 @@ def notes(facts: Tried) -> list[str]:
 
 
 def tried_table(facts: Tried) -> Table:
-    """Return the table of all remedies, with the unchanged program last."""
+    """Return the table of the remedies that were tried, with the unchanged program last."""
     rows = [{"remedy": each.remedy, "time": "" if each.iteration_s is None else fmt.seconds(each.iteration_s),
              "saves": _result(each), "memory": _memory(each), "losses": _losses(each),
-             "code": " ".join(filter(None, [each.place, each.change]))} for each in facts.remedies]
+             "code": " ".join(filter(None, [each.place, each.change]))}
+            for each in facts.remedies if each.state != "not tried"]
     own = facts.own_losses_frac
     rows.append({"remedy": "unchanged", "time": fmt.seconds(facts.baseline_s, "no trial ended"), "saves": "",
                  "code": "", "memory": "", "losses": f"differ by {own:.1g} from trial to trial" if own else ""})
@@ -61,7 +64,8 @@ def tried_table(facts: Tried) -> Table:
 
 def items(facts: Tried) -> list[Item]:
     """Return what the terminal prints."""
-    return [Line((answer(facts), "strong")), Line(), tried_table(facts), *(Line(note) for note in notes(facts))]
+    lines = [Line((note, "dim")) for note in notes(facts)]
+    return [Line((answer(facts), "strong")), Line(), tried_table(facts), *lines]
 
 
 def _saving(remedy: TriedRemedy) -> str:
@@ -71,13 +75,15 @@ def _saving(remedy: TriedRemedy) -> str:
 
 
 def _result(remedy: TriedRemedy) -> str:
-    if remedy.state in ("not tried", "failed"):
-        return f"{remedy.state}: {remedy.reason}"
+    if remedy.state == "failed":
+        return f"failed: {remedy.reason}"
     if remedy.saves_frac is None:
         return str(remedy.state)
     if remedy.state == "slower":
         return f"slower by {fmt.share(-remedy.saves_frac)}"
     saving = _saving(remedy)
+    if remedy.state == "not decided" and remedy.low_frac is None:
+        return f"{saving} after {remedy.num_turns} turn{'' if remedy.num_turns == 1 else 's'}, not decided"
     return saving if remedy.state in ("proven", "helps") else f"{remedy.state}: {saving}"
 
 
