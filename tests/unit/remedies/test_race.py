@@ -141,20 +141,17 @@ def test_a_remedy_that_does_nothing_is_not_recommended(raced: Raced, num_races: 
     assert sum(proven(result) == [] for result in results) >= 0.98 * num_races
 
 
-def test_a_small_difference_is_none(raced: Raced) -> None:
+def test_a_small_difference_is_shown_where_noise_is_smaller(raced: Raced) -> None:
     result = raced(Scripted({"a": 0.98}, noise=0.002), setting("a", expected_frac=0.3))
     assert states(result) == {"a": "faster"}  # 2 % is shown to be a difference where noise is 0.2 %
-    result = raced(Scripted({"a": 0.999}, noise=0.004), setting("a"))
-    assert states(result) == {"a": "same"}
-    assert result.proof is None
 
 
-@pytest.mark.parametrize(("ratio", "state"), [(1.3, "dropped"), (1.021, "dropped"), (1.019, "slower")])
-def test_a_slower_remedy(raced: Raced, ratio: float, state: str) -> None:
+@pytest.mark.parametrize(("ratio", "num_turns"), [(1.3, 1), (1.201, 1), (1.199, 2), (0.991, 2)])
+def test_a_remedy_that_does_not_help_is_dropped(raced: Raced, ratio: float, num_turns: int) -> None:
     result = raced(command := Scripted({"a": ratio}), setting("a"))
-    assert states(result) == {"a": state}
+    assert states(result) == {"a": "dropped"}
     assert result.proof is None
-    assert len(command.labels) == TURN * (2 if state == "dropped" else MIN_TURNS)
+    assert len(command.labels) == TURN * num_turns
 
 
 @pytest.mark.parametrize("ratios", [{"a": 0.9, "b": 0.8}, {"a": 0.8, "b": 0.9}, {"a": 0.9, "b": 0.9}])
@@ -171,7 +168,7 @@ def test_of_two_settings_of_a_remedy_the_better_is_kept(raced: Raced, ratios: di
 
 def test_of_settings_the_most_promising_are_tried_first(raced: Raced) -> None:
     labels = "abcdefghij"
-    command = Scripted(dict.fromkeys(labels, 1.5))
+    command = Scripted(dict.fromkeys(labels, 1.1))
     raced(command, *(setting(label, remedy=label, expected_frac=number / 100)
                      for number, label in enumerate(labels)))
     assert command.labels == ["", *"jihgfedc", *"cdefghij", ""]
@@ -397,23 +394,23 @@ def test_the_baseline_is_the_mean_of_all_its_trials(raced: Raced) -> None:
         seen.append(next(times))
         return Trial(run_of((seen[-1],)))
 
-    result = raced(Scripted({"a": 1.5}, special=special), setting("a"))
+    result = raced(Scripted({"a": 1.1}, special=special), setting("a"))
     result_of_more = raced(Scripted({"a": 0.9}, special=special), setting("a"))
     assert result.baseline_s == 1.0
     assert result_of_more.baseline_s == pytest.approx(fmean(seen[2:]))
 
 
 def test_a_trial_may_take_five_times_as_long_as_the_unchanged_program(raced: Raced) -> None:
-    command = Scripted({"a": 1.5}, trial_s=lambda number: {1: 11.0, 2: 100.0}.get(number, 20.0))
+    command = Scripted({"a": 1.1}, trial_s=lambda number: {1: 11.0, 2: 100.0}.get(number, 20.0))
     raced(command, setting("a"))
     assert command.limits_s == [60, 60, 60, 60]  # the unchanged program took 11 s, the remedy's 100 s do not count
-    command = Scripted({"a": 1.5}, trial_s=lambda number: 30.0)
+    command = Scripted({"a": 1.1}, trial_s=lambda number: 30.0)
     raced(command, setting("a"))
     assert command.limits_s == [60, 150, 150, 150]
 
 
 @pytest.mark.parametrize(("iteration_s", "number"), [
-    (0.1, 30), (0.0301, 100), (0.015, 200), (0.001, 200), (0.25, 12), (0.2, 15), (7.0, 12)])
+    (0.1, 30), (0.0301, 100), (0.003, 1000), (0.001, 1000), (0.25, 12), (0.2, 15), (7.0, 12)])
 def test_a_trial_has_iterations_for_three_seconds(tmp_path: Path, iteration_s: float, number: int) -> None:
     program = Program(run_of((iteration_s, 100.0, iteration_s)))
     command = Scripted({"a": 1.5})
