@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +21,10 @@ from charact.remedies.trial import TRIAL, Outcome, Plan
 
 _GRACE_S = 5.0
 """Time that a process has to end after a signal (s)."""
-_LONGEST_REASON = 160
+_LONGEST_REASON = 240
+"""Largest number of characters of a failure's reason."""
+_OWN = ("charact: ", "Wrote ")
+"""How lines of charact begin that are printed after the program's."""
 _SEED = 0
 
 
@@ -81,29 +85,38 @@ class Command:
 def _run(command: Sequence[str], stdin: bytes, environment: dict[str, str], directory: Path, limit_s: float
          ) -> tuple[int | None, str]:
     """Run a command; return its exit status, None if it was ended after `limit_s`, and its standard error."""
-    try:
-        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-                                   env=environment, cwd=directory, start_new_session=True)
-    except OSError as error:
-        raise UserError(f"cannot start {command[0]} ({os.strerror(error.errno or 0)})") from error
-    try:
-        _, error_text = process.communicate(stdin, timeout=limit_s)
-        return process.returncode, error_text.decode(errors="replace")
-    except subprocess.TimeoutExpired:
-        return None, ""
-    finally:
-        _end(process)
+    # Files, since a process that the program left running would keep a pipe open.
+    with tempfile.TemporaryFile() as source, tempfile.TemporaryFile() as errors:
+        source.write(stdin)
+        source.seek(0)
+        try:
+            process = subprocess.Popen(command, stdin=source, stdout=subprocess.DEVNULL, stderr=errors,
+                                       env=environment, cwd=directory, start_new_session=True)
+        except OSError as error:
+            raise UserError(f"cannot start {command[0]} ({os.strerror(error.errno or 0)})") from error
+        try:
+            status: int | None = process.wait(limit_s)
+        except subprocess.TimeoutExpired:
+            status = None
+        finally:
+            _end(process)
+        errors.seek(0)
+        return status, errors.read().decode(errors="replace")
 
 
 def _end(process: "subprocess.Popen[bytes]") -> None:
-    """End a process and those that it started, if it still runs."""
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        if process.poll() is not None:
-            return
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, number)
+    """End a process if it still runs, and then those that it started and left running."""
+    if process.poll() is None:
+        _signal(process, signal.SIGTERM)
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(_GRACE_S)
+    _signal(process, signal.SIGKILL)
+    process.wait()
+
+
+def _signal(process: "subprocess.Popen[bytes]", number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, number)
 
 
 def _outcome(path: Path) -> Outcome:
@@ -123,5 +136,8 @@ def _reason(status: int | None, error: str, limit_s: float) -> str:
 
 
 def _last_line(error: str) -> str:
+    """Return the last line of a program, such as its exception; without any, of charact."""
     lines = [line.strip() for line in error.splitlines() if line.strip()]
-    return lines[-1].removeprefix("error: ")[:_LONGEST_REASON] if lines else ""
+    last = next((line for line in reversed(lines) if not line.startswith(_OWN)), lines[-1] if lines else "")
+    last = last.removeprefix("error: ")
+    return last if len(last) <= _LONGEST_REASON else f"{last[: _LONGEST_REASON - 1]}…"

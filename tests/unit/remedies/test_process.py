@@ -1,0 +1,118 @@
+"""Processes of trials: their input, time limit and end, and the reasons of failures."""
+
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from charact.core.errors import UserError
+from charact.remedies import process
+from charact.remedies.process import _reason, _run
+
+LEAVES_A_PROCESS = """
+import subprocess, sys
+code = "import time; print('ready', flush=True); time.sleep(1000)"
+child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
+child.stdout.readline()
+print(child.pid, file=sys.stderr, flush=True)
+"""
+
+
+def ran(code: str, directory: Path, *, stdin: bytes = b"", limit_s: float = 100.0,
+        environment: dict[str, str] | None = None) -> tuple[int | None, str]:
+    return _run([sys.executable, "-c", code], stdin, {**os.environ, **(environment or {})}, directory, limit_s)
+
+
+def has_ended(number: int) -> bool:
+    """Return whether a process ends within a second, or is a zombie."""
+    for _ in range(100):
+        try:
+            if Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
+                return True
+        except FileNotFoundError:
+            return True
+        time.sleep(0.01)
+    return False
+
+
+def test_a_program_gets_its_input_directory_and_environment(tmp_path: Path) -> None:
+    code = "import os, sys; sys.exit(f'{sys.stdin.read()} {os.getcwd()} {os.environ[\"OWN\"]}')"
+    status, error = ran(code, tmp_path, stdin="käse\n".encode() * 50_000, environment={"OWN": "1"})
+    assert status == 1
+    assert error == "käse\n" * 50_000 + f" {tmp_path.resolve()} 1\n"
+
+
+def test_the_input_of_two_runs_is_the_same(tmp_path: Path) -> None:
+    for _ in range(2):
+        assert ran("import sys; sys.stderr.write(input() + '!')", tmp_path, stdin=b"x\ny\n") == (0, "x!")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks at /proc")
+def test_processes_that_a_program_leaves_are_ended_and_not_waited_for(tmp_path: Path) -> None:
+    begun_s = time.monotonic()
+    status, error = ran(LEAVES_A_PROCESS, tmp_path, limit_s=60)
+    assert status == 0
+    assert time.monotonic() - begun_s < 60
+    assert has_ended(int(error))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks at /proc")
+def test_a_program_that_takes_too_long_is_ended_with_its_processes(tmp_path: Path) -> None:
+    status, error = ran(LEAVES_A_PROCESS + "import time; time.sleep(1000)", tmp_path, limit_s=3)
+    assert status is None
+    assert has_ended(int(error))
+
+
+def test_a_program_that_ignores_the_request_to_end_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "_GRACE_S", 0.2)
+    code = "import os, signal, sys, time; signal.signal(15, lambda *_: print('asked', file=sys.stderr, flush=True))"
+    status, error = ran(f"{code}\nwhile True: time.sleep(1)", tmp_path, limit_s=2)
+    assert (status, error) == (None, "asked\n")
+
+
+def test_a_program_may_end_itself_when_its_time_is_up(tmp_path: Path) -> None:
+    code = "import signal, sys, time; signal.signal(15, lambda *_: sys.exit('cleaned up')); time.sleep(1000)"
+    assert ran(code, tmp_path, limit_s=2) == (None, "cleaned up\n")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks at /proc")
+def test_ctrl_c_ends_the_program(tmp_path: Path) -> None:
+    place = tmp_path / "pid"
+    code = f"import os, time; open({str(place)!r}, 'w').write(str(os.getpid())); time.sleep(1000)"
+
+    def interrupt() -> None:
+        while not place.exists() or not place.read_text():
+            time.sleep(0.01)
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    with pytest.raises(KeyboardInterrupt):
+        ran(code, tmp_path)
+    thread.join()
+    assert has_ended(int(place.read_text()))
+
+
+def test_a_program_that_cannot_be_started(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="cannot start"):
+        _run([str(tmp_path / "nothing")], b"", dict(os.environ), tmp_path, 1.0)
+
+
+@pytest.mark.parametrize(("status", "error", "reason"), [
+    (1, "Traceback:\n  in f\nValueError: no data\n\n", "ValueError: no data"),
+    (1, "ValueError: no data\ncharact: train did not import PyTorch\nWrote runs/x\n", "ValueError: no data"),
+    (2, "charact: nothing was measured\n", "charact: nothing was measured"),
+    (2, "error: --x is unknown\n", "--x is unknown"),
+    (3, " \n", "it ended with status 3"),
+    (-signal.SIGKILL, "x", "ended by SIGKILL: out of memory?"),
+    (-signal.SIGSEGV, "x", "ended by SIGSEGV"),
+    (None, "x", "it took longer than 60 s and was ended"),
+    (1, "x" * 240, "x" * 240),
+    (1, "x" * 241, "x" * 239 + "…"),
+])
+def test_reasons_of_failures(status: int | None, error: str, reason: str) -> None:
+    assert _reason(status, error, 60.0) == reason
