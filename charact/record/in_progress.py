@@ -34,8 +34,11 @@ RANDOM_WEIGHTS = "random.pt"
 """File of the random weights that an inference loads without a given file."""
 LEFTOVERS = (PARTS, CHECKPOINTS, SLICES, NOTES, PANEL, RANDOM_WEIGHTS)
 """Files of an unfinished run, in addition to its lock and hidden files; removed when it is finished."""
-TRACE = "trace/program.pt.trace.json.gz"
-"""Path of a script's trace in the run's directory, until it is renamed after its case."""
+TRACES = {"train": "trace/program.pt.trace.json.gz", "infer": "trace/evaluation.pt.trace.json.gz"}
+"""Paths of a script's traces in the run's directory, until they are renamed after their cases.
+
+The second one is of the evaluations inside of a training.
+"""
 CHECKSUM = "checksum"
 """Key of run.json: the checksum of everything else in it. Checksums detect damage and prove no origin."""
 TABLE_CHECKSUMS = "table_checksums"

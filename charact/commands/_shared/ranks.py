@@ -54,7 +54,7 @@ def add_cases_of_program(writer: RunWriter, options: ScriptOptions, nothing: str
     from charact.measure.script.spans.blind_spots import unwatched
     from charact.measure.script.spans.event_log_reader import read_event_log
     from charact.measure.script.spans.event_log_to_record import script_cases
-    from charact.record.in_progress import TRACE
+    from charact.record.in_progress import TRACES
 
     watched = read_event_log(writer.directory)
     ending = watched.ending or stopped(writer.directory) or "killed"
@@ -81,8 +81,14 @@ def add_cases_of_program(writer: RunWriter, options: ScriptOptions, nothing: str
             writer.manifest["counters"] = described()
         for entry, tables in cases:
             writer.add_case(entry, tables)
-        if (trace := writer.directory / TRACE).exists():
-            trace.rename(writer.trace_path(cases[0][0].case))
+        evaluated = [entry.case for entry, _ in cases[1:]
+                     if entry.mode == "infer" and entry.passes.operators.status == "ok"]
+        for case, path in zip([cases[0][0].case, next(iter(evaluated), None)], TRACES.values(), strict=True):
+            trace = writer.directory / path
+            if case is None:
+                trace.unlink(missing_ok=True)
+            elif trace.exists():
+                trace.rename(writer.trace_path(case))
     if watched.ending is None:
         return "interrupted", nothing
     if watched.iterations:

@@ -26,7 +26,6 @@ from charact.measure.script.hooks.patch_context import Replacements, subclasses
 from charact.measure.script.inspection.instrument import InspectionInstrument
 from charact.measure.script.program_state import Instrument, PhaseMarks, ProgramState, compiles, compute_device
 from charact.measure.script.spans.recorder import SpanRecorder
-from charact.record.in_progress import TRACE
 from charact.record.schema import Rows
 
 _ERROR = 2
@@ -71,12 +70,12 @@ class _Operators(Instrument):
     num_iterations = NUM_ITERATIONS
     may_end_early = True
 
-    def __init__(self, state: ProgramState, recorder: SpanRecorder, directory: Path) -> None:
+    def __init__(self, state: ProgramState, recorder: SpanRecorder, trace: Path) -> None:
         self._models = state.models()
         self._marks = PhaseMarks(recorder)
         self._layers = contextlib.ExitStack()
-        self._probe = OperatorProbe(directory / TRACE, compute_device(), replays_work=not compiles())
-        self._folder = (directory / TRACE).parent
+        self._probe = OperatorProbe(trace, compute_device(), replays_work=not compiles())
+        self._folder = trace.parent
 
     def prepare(self) -> None:
         """Add layer annotations, but not to compiled models: a hook would break the graph."""

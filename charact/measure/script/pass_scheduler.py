@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from charact.core.errors import UserError
 from charact.measure.passes.resident_memory import resident_peak_bytes
 from charact.measure.script.spans.recorder import Kind, SpanRecorder
+from charact.record.in_progress import TRACES
 
 if TYPE_CHECKING:
     from charact.measure.script.program_state import Instrument
@@ -219,7 +220,7 @@ class PassScheduler:
 
             self._name, self._windows, self._num_discarded = self._waiting.pop(0), [], 0
             seen = ProgramState(self._objects, self._names)
-            self._instrument = INSTRUMENTS[self._name](seen, self._recorder, self._directory)
+            self._instrument = INSTRUMENTS[self._name](seen, self._recorder, self._directory / TRACES[self._mode])
             self._instrument.prepare()
             if not self._instrument.warms_up and self._mode == "train":
                 self._since_ns = perf_counter_ns()

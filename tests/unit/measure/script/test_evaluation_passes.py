@@ -10,7 +10,9 @@ from support.watched import cases, watched
 from torch.utils.data import DataLoader, TensorDataset
 
 from charact.measure.script.spans.event_log_reader import EventLog
+from charact.record.in_progress import TRACES
 from charact.record.schema import Rows
+from charact.traces.files import read_trace
 
 Cases = dict[str, tuple[Any, dict[str, Rows]]]
 
@@ -44,9 +46,14 @@ def training(*, num_epochs: int, num_batches: int, with_target: bool = False) ->
 
 
 @pytest.fixture(scope="module")
-def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[EventLog, Cases]:
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("log")
+
+
+@pytest.fixture(scope="module")
+def measured(place: Path) -> tuple[EventLog, Cases]:
     # An evaluation has 6 batches, of which the first three warm up: the passes need several evaluations.
-    return recorded(tmp_path_factory.mktemp("log"), training(num_epochs=9, num_batches=6), *PASSES)
+    return recorded(place, training(num_epochs=9, num_batches=6), *PASSES)
 
 
 def test_an_evaluation_has_operators_and_memory_of_its_own(measured: tuple[EventLog, Cases]) -> None:
@@ -64,6 +71,12 @@ def test_the_training_keeps_its_own_passes(measured: tuple[EventLog, Cases]) -> 
     entry, tables = measured[1]["train"]
     assert {entry.passes[name].status for name in ("operators", "memory")} == {"ok"}
     assert {"backward", "update"} <= {row["phase"] for row in tables["operators"]}
+
+
+def test_training_and_evaluation_have_a_trace_each(place: Path, measured: tuple[EventLog, Cases]) -> None:
+    has_backward = {mode: any("Backward" in event.name for event in read_trace(place / path).events.operators)
+                    for mode, path in TRACES.items()}
+    assert has_backward == {"train": True, "infer": False}
 
 
 def test_iterations_that_passes_measured_are_not_timed(measured: tuple[EventLog, Cases]) -> None:

@@ -21,7 +21,7 @@ from charact.measure.script.program_state import PhaseMarks, ProgramState
 from charact.measure.script.spans.event_log_reader import EventLog
 from charact.measure.script.spans.event_log_to_record import add_passes
 from charact.measure.script.spans.recorder import Kind, SpanRecorder
-from charact.record.in_progress import TRACE
+from charact.record.in_progress import TRACES
 from charact.record.manifest import CaseEntry
 from charact.record.manifest_passes import (
     CountersPass,
@@ -409,13 +409,14 @@ def test_layers_are_marked_meanwhile_unless_a_hook_would_break_a_graph(compiles:
                                                                        monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pass_instruments, "compiles", lambda: compiles)
     model = nn.Sequential(nn.Linear(4, 4))
-    instrument = INSTRUMENTS["operators"](ProgramState({1: model}, dict), SpanRecorder(), tmp_path)
+    instrument = INSTRUMENTS["operators"](ProgramState({1: model}, dict), SpanRecorder(),
+                                           tmp_path / TRACES["train"])
     instrument.prepare()
     assert bool(model[0]._forward_pre_hooks) is not compiles
     instrument.clean()
     assert not model[0]._forward_pre_hooks
     assert not model[0]._forward_hooks
-    assert (tmp_path / TRACE).parent.is_dir()
+    assert (tmp_path / TRACES["train"]).parent.is_dir()
 
 
 @pytest.mark.parametrize(("times_s", "in_step", "num_iterations"), [
