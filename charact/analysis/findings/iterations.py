@@ -100,7 +100,9 @@ def evaluation(case: WatchedCase) -> Iterator[Finding]:
     is_before_training = (rows["case"].shift() == case.name)[rows["case"].isin(case.trainings)]
     if case.trains or not case.trainings or is_before_training.mean() > _OFTEN_FRAC:
         return
-    spent_s = float(rows.loc[rows["case"] == case.name, "wall_s"].sum())
+    own = rows[rows["case"] == case.name]
+    times_s = own.loc[own["kind"] != "pass", "wall_s"]
+    spent_s = float(times_s.sum() + (len(own) - len(times_s)) * times_s.median()) if len(times_s) else 0.0
     if spent_s < _EVALUATION_FRAC * case.loop_s:
         return
     saving = case.saving_in_all(0.4 * spent_s, 0.9 * spent_s, "bound")
@@ -318,7 +320,7 @@ def _trend_finding(case: WatchedCase, phase: str, saving: Saving | None, evidenc
     if phase in ("forward", "backward", "update") and (grown := _grown(case, "modules", evidence)) is not None:
         return Finding(f"{phase} gets longer with every iteration: {grown} gets more and more modules",
                        "add modules once, before the loop; replace those of earlier iterations instead of wrapping "
-                       "them again", saving, tuple(evidence), place=place, phase=phase, layer=grown)
+                       "them again", saving, tuple(evidence), place=place, phase=phase, layer=grown, setting="modules")
     causes = {
         "backward": ("it goes through the autograd graph of earlier iterations again",
                      "detach tensors that are carried over to the next iteration: hidden.detach(), loss.item()"),

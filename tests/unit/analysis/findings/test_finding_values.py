@@ -107,7 +107,9 @@ GROWING = [f"[[1,{10 + number}]]" if number <= 14 else "[[1,5]]" for number in r
 GROWING_ROWS = {"index": range(20), "position": range(20), "wall_s": [1.0] + [0.5, 1.5] * 7 + [9.0] * 5,
                 "input_shapes": GROWING}
 GENERATING = {"iterations": case_of().iterations.iloc[:20].assign(**GROWING_ROWS)}
-TRAINS = {"case": ["t"] * 2 + ["train.py-train"] * 5 + ["t"] * 3, "index": range(10), "wall_s": [1.0, 1] + [2.0] * 8}
+TRAINS = {"case": ["t"] * 2 + ["train.py-train"] * 5 + ["t"] * 3, "index": range(10),
+          "wall_s": [1.0, 1, 2, 2, 2, 50, 2, 2, 2, 2],  # the iteration of a pass counts as the median one
+          "kind": ["timed"] * 5 + ["pass"] + ["timed"] * 4}
 EVALUATED = {"tables": {"program_iterations": pd.DataFrame(TRAINS)}, "facts": {"trainings": {"t"}}, "mode": "infer"}
 PARTS = pd.DataFrame({"case": "train.py-train", "iteration": [0, 1, 0, 1, 0], "phase": ["forward"] * 4 + ["backward"],
                       "part": ["vae.encode", "vae", "vae2", None, "vae"], "host_s": [0.25, 0.25, 9.0, 9.0, 9.0]})
@@ -441,6 +443,7 @@ def test_no_finding_below_a_threshold_or_without_a_cause(name: str, facts: Row) 
     ("m = torch.tril(y)", "creates", "register_buffer"), ("y = deepcopy(x)", "deep copies", "copy_"),
     ("y = x.item()", "single values", "every 50"), ("y.get()", "waits", "background"),
     ("print(y)", "a log", "less often"), ("np.load(path)", "reads files", "workers"),
+    ("Image.open(io.BytesIO(data)).convert(mode)", "decodes images", "keep the arrays"),
     ("gc.collect()", "free memory", "remove the call"),
     ("for x in y:", "a Python loop", "whole tensors"), ("shuffle(x)", "shuffles", "randperm"),
     ("x.sort()", "sorts", "once")])
