@@ -13,6 +13,10 @@ _STOP_RULE = [
 ]  # fmt: skip
 
 
+_ASKED_FOR = ("operators", "memory", "inspection", "counters")
+"""Passes of a watched program that can be asked for."""
+
+
 def pass_reason(run: Run, case: str, name: str) -> str | None:
     """Return why a case has no data from a pass; None if the pass ended well.
 
@@ -26,6 +30,8 @@ def pass_reason(run: Run, case: str, name: str) -> str | None:
         return pass_reason(run, measured[0].case, name) or f"taken over {measured[0].case} only"
     if is_watched(run) and run.options.iterations is not None and not run.options.passes:
         return "--iterations alone measures times: add --passes operators,memory"
+    if is_watched(run) and name in _ASKED_FOR:
+        return f"not asked for: charact run --passes {name}"
     return entry.reason or "not measured"
 
 

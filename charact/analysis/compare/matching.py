@@ -73,7 +73,7 @@ Key = tuple[Any, ...]
 
 
 def ignoring_differences(sides: Sequence[Group]) -> list[Group]:
-    """Return the groups, with fields ignored in which all cases differ, if no other group shares a case with the first.
+    """Return the groups, if none shares a case with the first, with those fields ignored of which they share no value.
 
     Fields are ignored only if each case then has one counterpart at most: otherwise the groups are returned as they
     are. So two runs with batches of 32 and of 64 can be compared, and two runs with two batch sizes each cannot.
@@ -81,8 +81,10 @@ def ignoring_differences(sides: Sequence[Group]) -> list[Group]:
     if len(matched_cases(sides)):
         return list(sides)
     keys = _keys(sides)
+    base, *others = ({name: set(rows[name]) for name in IDENTITY} for rows in (
+        keys[keys["side"] == side.label] for side in sides))
     differing = frozenset(name for name in IDENTITY if name not in _NEVER_IGNORED
-                          and keys.groupby("side")[name].agg(frozenset).nunique() > 1)
+                          and all(base[name].isdisjoint(other[name]) for other in others))
     relaxed = [replace(side, ignored=differing, found={}) for side in sides]
     is_unique = not _cases(relaxed)["key"].map(lambda key: key[-1] > 0).any()
     return relaxed if is_unique and len(matched_cases(relaxed)) else list(sides)

@@ -185,6 +185,7 @@ def _why_other(case: Situation) -> str:
     if parts["operator_type"].isna().all():
         remedy = "charact run --passes operators" if is_watched(run) else "charact profile"
         reason = pass_reason(run, name, "operators") or "none were recorded"
-        return f"operators: {reason}" + ("" if is_imported(run) else f" ({remedy} measures them)")
+        has_remedy = is_imported(run) or remedy in reason
+        return f"operators: {reason}" + ("" if has_remedy else f" ({remedy} measures them)")
     known = case.over["reason"] or "neither FLOP nor bytes of these operators are available"
     return work_reason(run, name) or str(known)

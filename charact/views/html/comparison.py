@@ -76,8 +76,12 @@ def _card(row: Any, sides: Sequence[Group]) -> Card:
     answer = sentence(row, sides).removeprefix(f"{row.verdict}: ")
     times = f"{fmt.seconds(row.time_s)} in {row.side}, {fmt.seconds(row.base_s)} in {base}"
     rate = throughput(row, sides)
-    headline = (Number(f"than {base}", speed_text(row)) if rate is None else
-                Number(f"the samples/s of {base}", f"{factor(rate.ratio)}×"))
+    if rate is not None:
+        headline = Number(f"the samples/s of {base}", f"{factor(rate.ratio)}×")
+    elif row.verdict in ("faster", "slower", tables.DIFFERS):
+        headline = Number(f"than {base}", speed_text(row))
+    else:
+        headline = Number(f"against {base}", "no difference shown")
     return Card(row.case, headline=headline, details=[interval, times] if rate is None else [times],
                 verdict=row.verdict, advice=[answer], several=True)  # fmt: skip
 

@@ -166,7 +166,7 @@ def _summary(run: Run) -> list[Item]:
     fits: list[Item] = []
     for _, room in memory_room(run).groupby(["target", "limit_bytes"], sort=False):
         largest = next(fmt.rows(room.sort_values("needed_bytes").tail(1)))
-        others = f"; so do {len(room) - 1} smaller cases" if len(room) > 1 else ""
+        others = {1: "", 2: "; so does the smaller case"}.get(len(room), f"; so do {len(room) - 1} smaller cases")
         fits.append(Line((largest.case, "strong"), f"  {words.room(largest)}{others}"))
     fits += [Line((f"{words.model(row.workload, row.variant)}, {row.mode}", "strong"), f"  {words.fit(row)}")
              for row in fmt.rows(memory_fits(run))]

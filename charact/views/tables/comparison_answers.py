@@ -90,10 +90,11 @@ def sentence(row: Any, sides: Sequence[Group]) -> str:
     """Return a sentence about a row of `judged_cases`: how much more or less time its group takes than the baseline.
 
     It has the 95 % interval, both times and the phases with most of the difference, or says that no difference is
-    shown, and whether the times of both groups' runs overlap. It does not name the case. If the batch sizes differ,
-    it begins with the samples per second.
+    shown. If one is, it says whether the times of both groups' runs overlap. It does not name the case. If the batch
+    sizes differ, it begins with the samples per second.
     """
-    return _throughput(row, sides) + _compared(row, sides) + _separated(row, sides)
+    is_decided = row.verdict in ("faster", "slower", DIFFERS)
+    return _throughput(row, sides) + _compared(row, sides) + (_separated(row, sides) if is_decided else "")
 
 
 def throughput(row: Any, sides: Sequence[Group]) -> Any:

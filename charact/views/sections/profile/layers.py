@@ -19,7 +19,7 @@ def _html(run: Run) -> Body:
         return pass_reason(run, row.case, "operators") or without_operators
 
     rows, note = top(top_layers(run), NUM_TOP)
-    rows = rows.sort_values("share_frac", ascending=False, kind="stable")
+    rows = rows.sort_values("time_s", ascending=False, kind="stable")
     columns = [
         Column("layer", "Layer"),
         share_column("share_frac", "Share", "part of the operator time of the case's iteration"), CASE,

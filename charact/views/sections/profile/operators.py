@@ -12,7 +12,7 @@ from charact.views.tables.model import Column, share_column, table, top
 
 def _html(run: Run) -> Body:
     rows, note = top(top_operators(run), NUM_TOP)
-    rows = rows.sort_values("share_frac", ascending=False, kind="stable")
+    rows = rows.sort_values("time_s", ascending=False, kind="stable")
     columns = [
         Column("operator", "Operator"),
         share_column("share_frac", "Share", "part of the operator time of the case's iteration"), CASE,

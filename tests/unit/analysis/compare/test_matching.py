@@ -108,9 +108,17 @@ def test_cases_that_differ_alike_are_matched_where_none_is_equal(tmp_path: Path)
     assert ignored_differences(sides).empty
 
 
+def test_a_case_without_a_counterpart_stays_without_one(tmp_path: Path) -> None:
+    relaxed = ignoring_differences([side("small", record(tmp_path, SMALLER, INFERENCE[0])),
+                                    side("large", record(tmp_path, ENTRY))])
+    assert relaxed[0].ignored == {"batch_size"}
+    assert matched_cases(relaxed)["case"].unique().tolist() == ["vgg16-32-train-fp32-cpu"]
+    assert unmatched_cases(relaxed)["why"].to_list() == ["mode infer here, train there"]
+
+
 @pytest.mark.parametrize(("base", "other"), [
     ([ENTRY], [ENTRY, SMALLER]),  # one is equal
-    ([SMALLER], [ENTRY, OTHER]),  # which of the two would it be?
+    ([SMALLER], [ENTRY, case_entry("vgg16", 32, "train", batch_size=16)]),  # which of the two would it be?
     ([ENTRY], [case_entry("alexnet", 32, "train")]),
     ([ENTRY], []),
 ])

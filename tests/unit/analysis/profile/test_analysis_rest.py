@@ -70,7 +70,10 @@ def test_reasons_and_stop_rules_come_from_the_manifest(tmp_path: Path) -> None:
     ({"passes": {"memory": {"status": "ok"}}}, {}, {}, None),
     ({"passes": {"memory": {"status": "failed", "reason": "busy"}}}, {}, {}, "busy"),
     ({"passes": {"memory": {"status": "skipped"}}}, {}, {}, "pass skipped"),
-    ({}, {"passes": {"memory": {"status": "ok"}}}, {}, "not measured"), ({}, {}, {"script": "a.py"}, "not measured"),
+    ({}, {"passes": {"memory": {"status": "ok"}}}, {}, "not measured"),
+    ({}, {}, {"script": "a.py"}, "not asked for: charact run --passes memory"),
+    ({}, {}, {"script": "a.py", "iterations": 9}, "--iterations alone measures times: add --passes operators,memory"),
+    ({}, {}, {"script": "a.py", "iterations": 9, "passes": ["counters"]}, "not asked for: charact run --passes memory"),
     ({}, {"passes": {"memory": {"status": "ok"}}}, {"script": "a.py"}, "taken over second only"),
     ({}, {"passes": {"memory": {"status": "failed", "reason": "busy"}}}, {"script": "a.py"}, "busy"),
 ])

@@ -61,7 +61,7 @@ def test_the_lines_are_json_without_nan(summarized: tuple[str, dict[str, Any], s
 def test_what_no_case_measured_is_one_line_of_the_page(tmp_path: Path) -> None:
     text = summary_markdown(load_run(records.write_watched(tmp_path)))
     (missing,) = (line for line in text.splitlines() if line.startswith("- not measured"))
-    assert "operators pass (not measured); memory pass (not measured)" in missing
+    assert "operators pass (not asked for: charact run --passes operators); memory pass (not asked for" in missing
 
 
 def test_tables_are_cut_and_the_number_of_other_rows_is_there(tmp_path: Path) -> None:
@@ -91,8 +91,8 @@ def test_what_is_missing_has_its_reason(tmp_path: Path) -> None:
     assert case["headline"]["low_s"] is None
     assert case["headline"]["reasons"]["low_s"] == "fewer than 6 iterations"
     assert case["verdict"]["verdict"] is None
-    assert "operators: not measured" in case["verdict"]["reason"]
-    assert {"what": "memory pass", "reason": "not measured"} in case["not_measured"]
+    assert "operators: not asked for: charact run --passes operators" in case["verdict"]["reason"]
+    assert {"what": "flop pass", "reason": "not measured"} in case["not_measured"]
 
 
 def test_a_verdict_has_its_evidence_and_the_potential_saving(tmp_path: Path) -> None:
