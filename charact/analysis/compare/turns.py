@@ -10,7 +10,7 @@ from charact.analysis.common.script_attribution import is_watched
 from charact.analysis.common.significance import Judgement, Pool, Sample, judged_by_turns
 from charact.analysis.compare.matching import Group, ignoring_differences, matched_cases
 from charact.analysis.compare.pairs import pairs
-from charact.analysis.compare.ratios import TIMES, ratios, run_times
+from charact.analysis.compare.ratios import MEASURED, TIMES, ratios, run_times
 from charact.analysis.compare.samples import CASE
 from charact.record.reader import Run
 
@@ -51,11 +51,14 @@ class TurnTimes:
             if is_watched(run):
                 iterations = run.iterations
                 self._total_s[row.case] += float(iterations.loc[iterations["case"] == row.run_case, "host_s"].sum())
-        for pair in pairs(sides, TIMES[CASE]):
-            if pair.judged(CASE).ratio is not None:
+        # With two batch sizes the time of a sample decides: that of an iteration differs anyway.
+        fact, name = (MEASURED, "throughput") if "batch_size" in sides[0].ignored else (TIMES[CASE], CASE)
+        for pair in pairs(sides, fact):
+            if pair.judged(name).ratio is not None:
                 pools = self._pools.setdefault(pair.case, (Pool(), Pool()))
                 for pool, of_side in zip(pools, (pair.base, pair.new), strict=True):
-                    pool.add(Sample(of_side[CASE].value))
+                    value = of_side[name].value
+                    pool.add(Sample(value if name == CASE else 1 / value))
 
     @property
     def is_timed(self) -> bool:

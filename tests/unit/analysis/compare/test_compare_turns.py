@@ -6,7 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.compared import CASE, scattered
-from support.records import manifest, run_of, watched_entry
+from support.pairs import slowed
+from support.records import case_entry, case_tables, manifest, publish, run_of, watched_entry
 
 from charact.analysis.common.significance import (
     MIN_TURNS,
@@ -19,7 +20,7 @@ from charact.analysis.common.significance import (
 )
 from charact.analysis.compare import Group, Turns, ratios
 from charact.analysis.compare.turns import TurnTimes, decision, separation, turn_decisions
-from charact.record.reader import Run
+from charact.record.reader import Run, load_run
 
 NUM_SIMULATED, MOST_TURNS = 300, 30
 
@@ -162,3 +163,15 @@ def test_separation_needs_two_runs_each(tmp_path: Path, num_base: int, num_new: 
     assert separation([base, new], CASE, "b") == expected
     if num_base == num_new == 1:
         assert ratios([base, new], "case")["reason"].to_list() == [ONE_RUN_EACH]
+
+
+def test_two_batch_sizes_are_judged_by_the_time_of_a_sample(tmp_path: Path) -> None:
+    base, new = (load_run(publish(tmp_path / str(size), "vgg16", manifest("profile", "vgg16"), (
+        case_entry("vgg16", 32, "train", batch_size=size), case_tables("train", 32)))) for size in (8, 32))
+    new = slowed(new, 3)
+    times = TurnTimes()
+    for _ in range(MIN_TURNS):
+        times.add([base], [new])
+    (judgement,) = times.judgements().values()
+    assert judgement.ratio == pytest.approx(3 / 4)
+    assert times.is_decided()
