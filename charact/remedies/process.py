@@ -6,9 +6,12 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
+from typing import NoReturn
 
 import msgspec
 
@@ -21,10 +24,10 @@ from charact.remedies.trial import TRIAL, Outcome, Plan
 
 _GRACE_S = 5.0
 """Time that a process has to end after a signal (s)."""
-_LONGEST_REASON = 240
-"""Largest number of characters of a failure's reason."""
-_OWN = ("charact: ", "Wrote ")
-"""How lines of charact begin that are printed after the program's."""
+_LONGEST_LINE = 160
+"""Largest number of characters of a line in a failure's reason."""
+_OWN = ("charact: ", "error: ", "Wrote ")
+"""How lines of charact begin, which follow the program's."""
 _SEED = 0
 
 
@@ -82,6 +85,22 @@ class Command:
         return Trial(load_run(runs[-1]), tuple(facts.losses))
 
 
+@contextmanager
+def cleaned_up_on_signals() -> Iterator[None]:
+    """End as after an error when a signal asks to end, so that processes and copies of trials are removed."""
+    def leave(number: int, _: FrameType | None) -> NoReturn:
+        raise SystemExit(128 + number)
+
+    numbers = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) is signal.SIG_DFL]
+    for number in numbers:
+        signal.signal(number, leave)
+    try:
+        yield
+    finally:
+        for number in numbers:
+            signal.signal(number, signal.SIG_DFL)
+
+
 def _run(command: Sequence[str], stdin: bytes, environment: dict[str, str], directory: Path, limit_s: float
          ) -> tuple[int | None, str]:
     """Run a command; return its exit status, None if it was ended after `limit_s`, and its standard error."""
@@ -136,8 +155,14 @@ def _reason(status: int | None, error: str, limit_s: float) -> str:
 
 
 def _last_line(error: str) -> str:
-    """Return the last line of a program, such as its exception; without any, of charact."""
+    """Return the program's exception; without one, its last line and the error of charact, if there are any."""
     lines = [line.strip() for line in error.splitlines() if line.strip()]
-    last = next((line for line in reversed(lines) if not line.startswith(_OWN)), lines[-1] if lines else "")
-    last = last.removeprefix("error: ")
-    return last if len(last) <= _LONGEST_REASON else f"{last[: _LONGEST_REASON - 1]}…"
+    program = next((line for line in reversed(lines) if not line.startswith(_OWN)), "")
+    own = next((line.removeprefix("error: ") for line in reversed(lines) if line.startswith("error: ")), "")
+    if "Traceback (most recent call last):" in lines:
+        own = ""
+    return "; ".join(_shortened(each) for each in (program, own) if each) or "".join(lines[-1:])
+
+
+def _shortened(line: str) -> str:
+    return line if len(line) <= _LONGEST_LINE else f"{line[: _LONGEST_LINE - 1]}…"

@@ -71,6 +71,7 @@ def command(
       charact try --profile resnet50 --input-sizes 224
     """  # noqa: D301  (click wants the character itself)
     from charact.remedies.process import Command as Words
+    from charact.remedies.process import cleaned_up_on_signals
     from charact.remedies.remedy import find_remedies
     from charact.remedies.tried import tried
     from charact.remedies.written_files import changed, scratch_copy, snapshot
@@ -85,7 +86,7 @@ def command(
     chosen = None if only is None else find_remedies([name.strip() for name in only.split(",") if name.strip()])
     directory = out.absolute() / f"{time.strftime('%Y%m%d-%H%M%S')}-try-{os.urandom(3).hex()}"
     here = Path.cwd()
-    with scratch_copy(here) if scratch else nullcontext(here) as place:
+    with cleaned_up_on_signals(), scratch_copy(here) if scratch else nullcontext(here) as place:
         before = {} if scratch else snapshot(here, out)
         stdin = b"" if sys.stdin is None or sys.stdin.isatty() else sys.stdin.buffer.read()
         trials = Words("profile" if profile else "run", tuple(words), stdin, place)

@@ -107,12 +107,14 @@ def test_a_program_that_cannot_be_started(tmp_path: Path) -> None:
     (1, "ValueError: no data\ncharact: train did not import PyTorch\nWrote runs/x\n", "ValueError: no data"),
     (2, "charact: nothing was measured\n", "charact: nothing was measured"),
     (2, "error: --x is unknown\n", "--x is unknown"),
+    (2, "30/30\nerror: no model was called\nerror: it is empty\nWrote x", "30/30; it is empty"),
+    (1, "Traceback (most recent call last):\nKeyError: 1\nerror: no model was called", "KeyError: 1"),
     (3, " \n", "it ended with status 3"),
     (-signal.SIGKILL, "x", "ended by SIGKILL: out of memory?"),
     (-signal.SIGSEGV, "x", "ended by SIGSEGV"),
     (None, "x", "it took longer than 60 s and was ended"),
-    (1, "x" * 240, "x" * 240),
-    (1, "x" * 241, "x" * 239 + "…"),
+    (1, "x" * 160, "x" * 160),
+    (1, "x" * 161, "x" * 159 + "…"),
 ])
 def test_reasons_of_failures(status: int | None, error: str, reason: str) -> None:
     assert _reason(status, error, 60.0) == reason
