@@ -225,12 +225,13 @@ class FrameSampler:
     def _look(self, due_s: float) -> int | None:
         """Take a sample at a time; return the number of its location, or None if the program is in none."""
         frame, changed_ns = self._frame_at(due_s), self._recorder.changed_ns
+        instruction = None if frame is None else frame.f_lasti
         location = None if frame is None or self._recorder.top not in _SAMPLED_KINDS else location_of(frame)
         if self._at_sample is None and self._clock is not None:
             self._at_sample = self._clock.read()
-        if location is None or self._recorder.changed_ns != changed_ns:
-            return None  # the program ran on while its stack was read
-        assert frame is not None
+        if location is None or frame is None or self._frame is None or self._recorder.changed_ns != changed_ns or (
+                frame is not self._frame() or frame.f_lasti != instruction):
+            return None  # the program ran on while its stack was read: outer frames may be at later lines
         now_ns = time.perf_counter_ns()
         self._at_sample_frac = waiting_frac = self._waiting_frac(self._before, self._at_sample)
         if location not in self._numbers:

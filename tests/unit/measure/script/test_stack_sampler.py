@@ -22,6 +22,7 @@ import charact
 from charact.core.timeline import Iteration
 from charact.measure.script.program.events import ProgramEvents
 from charact.measure.script.program.frames import _LIBRARIES, line_of, location_of
+from charact.measure.script.spans import stack_sampler
 from charact.measure.script.spans.event_log import EventLogWriter
 from charact.measure.script.spans.event_log_reader import EventLogReader
 from charact.measure.script.spans.frame_samples import Samples
@@ -340,3 +341,28 @@ class TestLoops:
         inside = [offset for offset in range(1, 8) if loops.is_inside(code, first + offset)]
         assert set(offsets) <= set(inside)
         assert (6 in inside) is (num_before == 3)
+
+
+@pytest.mark.parametrize(("num_lines", "is_sampled"), [(0, True), (1, False)])
+def test_a_program_that_runs_on_while_its_stack_is_read_gives_no_sample(
+        num_lines: int, is_sampled: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of such a stack, inner functions have ended, and outer ones are at later lines."""
+    def program() -> Iterator[None]:
+        yield
+        yield
+
+    running: Any = program()
+    next(running)
+
+    def location(frame: Any) -> tuple[str, str, None]:
+        for _ in range(num_lines):
+            next(running)
+        return "net.py:1", "program", None
+
+    recorder = SpanRecorder()
+    watching = FrameSampler(recorder, EventLogWriter(tmp_path))
+    monkeypatch.setattr(stack_sampler, "location_of", location)
+    monkeypatch.setattr(watching, "_frame_at", lambda due_s: running.gi_frame)
+    monkeypatch.setattr(watching, "_frame", lambda: running.gi_frame)
+    recorder.enter(Kind.FORWARD)
+    assert (watching._look(0.0) is not None) == is_sampled
