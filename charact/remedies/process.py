@@ -67,7 +67,7 @@ class Command:
         plan, outcome, before = out / "plan.json", out / "outcome.json", set(out.iterdir())
         outcome.unlink(missing_ok=True)
         write_text(plan, msgspec.json.encode(Plan(
-            [(setting.remedy, dict(setting.values)) for setting in settings], _SEED, str(outcome))).decode())
+            [(setting.remedy, dict(setting.values)) for setting in settings], _SEED, outcome.name)).decode())
         environment = os.environ | {TRIAL: str(plan), NO_VIEWS: "1"}
         for setting in settings:
             environment |= all_remedies()[setting.remedy].environment(setting.values)

@@ -24,7 +24,8 @@ TRIAL = "CHARACT_TRIAL"
 class Plan(msgspec.Struct):
     """What a trial applies.
 
-    `settings`: names of remedies and the arguments of `Remedy.apply`. `outcome`: file for an `Outcome`.
+    `settings`: names of remedies and the arguments of `Remedy.apply`. `outcome`: name of the file for an `Outcome`,
+    next to the plan's.
     """
 
     settings: list[tuple[str, dict[str, Any]]]
@@ -51,7 +52,8 @@ def main() -> None:
 
 
 def _apply(plan: Plan) -> None:
-    """Seed PyTorch, apply the remedies and record losses; PyTorch has just been imported."""
+    """Seed PyTorch and NumPy, apply the remedies and record losses; PyTorch has just been imported."""
+    import numpy as np
     import torch
 
     from charact.remedies.losses import LossRecorder
@@ -59,14 +61,16 @@ def _apply(plan: Plan) -> None:
     from charact.remedies.remedy import all_remedies
 
     torch.manual_seed(plan.seed)
+    np.random.seed(plan.seed)
     process, rank = os.getpid(), int(os.environ.get("RANK", "0"))
+    place = Path(os.environ[TRIAL]).with_name(plan.outcome)
     outcome = Outcome()
 
     def write() -> None:
         if os.getpid() == process and rank == 0:
             with contextlib.suppress(Exception):
                 outcome.losses = list(losses.values())
-            write_text(Path(plan.outcome), msgspec.json.encode(outcome).decode(), force=True)
+            write_text(place, msgspec.json.encode(outcome).decode(), force=True)
 
     losses = LossRecorder()
     atexit.register(write)

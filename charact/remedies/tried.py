@@ -8,6 +8,7 @@ import msgspec
 
 from charact.core.errors import UserError
 from charact.core.files import reading, write_text
+from charact.core.text import label
 from charact.record.manifest_program import Count, Number
 from charact.remedies.race import ROUNDED_FRAC, Candidate, Result, label_of
 from charact.remedies.remedy import all_remedies
@@ -16,6 +17,8 @@ FILE = "try.json"
 STATES = ("proven", "helps", "seems to help", "no difference", "slower", "not decided", "dropped", "failed",
           "not tried")
 """States of a remedy, the best first; see `TriedRemedy`."""
+NOT_FINITE = 1e30
+"""`losses_frac` where only one of the losses is finite: JSON has no infinity."""
 State = Literal[STATES]  # type: ignore[valid-type]
 _OF_CANDIDATE: dict[str, str] = {
     "faster": "helps", "same": "no difference", "slower": "slower", "undecided": "not decided", "dropped": "dropped",
@@ -75,7 +78,7 @@ def tried(result: Result, written_files: Sequence[str]) -> Tried:
     remedies = list(_remedies(result))
     remedies.sort(key=lambda each: (STATES.index(each.state), -(each.saves_frac or 0.0)))
     return Tried(remedies, result.baseline_s, result.ending, result.num_trials, result.own_losses_frac,
-                 list(written_files))
+                 [label(path) for path in written_files])
 
 
 def write_tried(facts: Tried, directory: Path) -> None:
@@ -118,7 +121,9 @@ def _remedy(candidate: Candidate, result: Result) -> TriedRemedy:
     remedy = TriedRemedy(
         label_of(candidate.settings), _OF_CANDIDATE[candidate.state], num_turns=candidate.num_turns,
         change="; ".join(setting.change for setting in candidate.settings), place=", ".join(places) or None,
-        reason=candidate.failure, losses_frac=candidate.losses_frac)
+        reason=candidate.failure)
+    if candidate.losses_frac is not None:
+        remedy.losses_frac = min(candidate.losses_frac, NOT_FINITE)
     if any(all_remedies()[setting.remedy].numerics == "changed" for setting in candidate.settings):
         remedy.changes_results = True
     elif candidate.losses_frac is not None:

@@ -2,7 +2,7 @@
 
 import pandas as pd
 
-from charact.remedies.tried import Tried, TriedRemedy
+from charact.remedies.tried import NOT_FINITE, Tried, TriedRemedy
 from charact.views.document import Item, Line
 from charact.views.tables import format as fmt
 from charact.views.tables.model import Column, Table, table
@@ -100,5 +100,7 @@ def _losses(remedy: TriedRemedy) -> str:
         return ""
     if remedy.losses_frac is None:
         return fmt.missing("no losses to compare")
+    if remedy.losses_frac >= NOT_FINITE:
+        return "differ: one is not finite"
     apart = f"{remedy.losses_frac:.1g}"
     return "the same" if remedy.losses_frac == 0 else f"differ by {apart}" if remedy.changes_results else f"≤ {apart}"

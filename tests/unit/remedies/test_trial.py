@@ -1,0 +1,65 @@
+"""Trials in processes of their own: seeds, losses, and remedies that cannot be applied."""
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+from support.remedied import tried
+
+PROGRAM = """
+import random
+import numpy as np
+import torch
+net = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(net.parameters(), lr=.1)
+facts = {"losses": []}
+for step in range(12):
+    images = torch.rand(8, 4) * random.random() + float(np.random.rand())
+    loss = net(images).square().mean()
+    facts["losses"].append(loss.item())
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+
+def test_trials_draw_the_same_random_numbers_and_record_the_first_losses(tmp_path: Path) -> None:
+    first, facts = tried(tmp_path, PROGRAM)
+    second, others = tried(tmp_path, PROGRAM, ("threads", {"num_threads": 1}))
+    assert (first.failure, second.failure) == (None, None)
+    assert len(set(facts["losses"])) == 12
+    assert first.losses == tuple(facts["losses"][:10])
+    assert second.losses == pytest.approx(first.losses, rel=1e-6)
+    assert others["losses"] == pytest.approx(facts["losses"], rel=1e-5)
+    assert first.run is not None
+    assert second.run is not None
+    assert first.run.path != second.run.path
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems refuse the name")
+def test_a_trial_in_a_directory_whose_name_is_no_text(tmp_path: Path) -> None:
+    directory = Path(os.fsdecode(os.fsencode(tmp_path) + b"/d\xff"))
+    directory.mkdir()
+    trial, facts = tried(directory, PROGRAM.replace("range(12)", "range(6)").replace(
+        "loss.item()", "loss.item() if step else float('nan')").replace("loss.backward()", "(loss / 0).backward()"))
+    assert trial.failure is None
+    assert facts["losses"][1:]
+    assert trial.losses == (None,) * 6  # JSON has no infinity
+
+
+def test_a_remedy_that_cannot_be_applied_is_the_reason_of_the_failure(tmp_path: Path) -> None:
+    program = "\n".join([
+        "from torch.utils.data import DataLoader, IterableDataset",
+        "class Items(IterableDataset):",
+        "    def __iter__(self): return iter(range(4))",
+        "try:",
+        "    loader = DataLoader(Items())",
+        "finally:",
+        "    print('the last line')",
+        PROGRAM])
+    trial, facts = tried(tmp_path, program, ("workers", {"num_workers": 1, "file": None, "line": None}))
+    assert (trial.run, facts) == (None, {})
+    assert trial.failure is not None
+    assert "IterableDataset" in trial.failure
+    assert "Traceback" not in trial.failure
