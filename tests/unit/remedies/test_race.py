@@ -355,6 +355,19 @@ def test_a_race_ends_in_its_share_of_the_time(raced: Raced) -> None:
     assert 0.65 * 1200 - 10 <= command.now_s - 100 <= 0.65 * 1200
 
 
+@pytest.mark.parametrize(("ratio", "expected"), [(0.969, ["a"]), (0.971, [])])
+def test_what_seems_to_help_when_the_time_is_up_gets_a_proof(raced: Raced, ratio: float, expected: list[str]) -> None:
+    result = raced(command := Scripted({"a": ratio}), setting("a"), max_minutes=50 / 60)
+    assert (states(result), result.candidates[0].num_turns) == ({"a": "undecided"}, 3)
+    assert proven(result) == expected
+    assert len(command.labels) == TURN * (3 + (MIN_TURNS if expected else 0))
+
+
+def test_one_turn_is_not_enough_for_a_proof(raced: Raced) -> None:
+    result = raced(Scripted({"a": 0.5}), setting("a"), max_minutes=20 / 60)
+    assert (states(result), result.candidates[0].num_turns, result.proof) == ({"a": "undecided"}, 1, None)
+
+
 def test_a_proof_ends_with_the_time(raced: Raced) -> None:
     """The proof gets another, noisy machine, on which nothing is decided."""
     random = np.random.default_rng(1)
@@ -417,6 +430,15 @@ def test_a_trial_has_iterations_for_three_seconds(tmp_path: Path, iteration_s: f
     Race(command, program, tmp_path, 60, allow_numerics=False,  # type: ignore[arg-type]
          report=lambda line: None).run([setting("a")])
     assert command.options[0] == ["--iterations", str(number), "--stop"]
+
+
+@pytest.mark.parametrize(("least", "number"), [(29, 30), (31, 31), (50, 50), (5000, 1000)])
+def test_a_setting_may_need_more_iterations(tmp_path: Path, least: int, number: int) -> None:
+    command = Scripted({"a": 1.5, "b": 1.5})
+    more = Setting("compile", {}, "b", "b", least_iterations=least)
+    Race(command, Program(run_of((0.1,) * 3)), tmp_path, 60, allow_numerics=False,  # type: ignore[arg-type]
+         report=lambda line: None).run([setting("a"), more])
+    assert {options[1] for options in command.options} == {str(number)}
 
 
 def test_a_trial_of_a_built_in_workload_is_limited_by_time(tmp_path: Path) -> None:
