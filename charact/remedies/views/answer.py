@@ -9,6 +9,8 @@ from charact.views.tables.model import Column, Table, table
 
 _ENDINGS = {"decided": "", "time": "The time was up before all were decided: --max-minutes allows more.",
             "interrupted": "Interrupted: this is what was decided so far."}
+_HELPS_FRAC = 0.01
+"""Saving from which a setting was dropped because another of its remedy saves more."""
 _MOST_FILES = 10
 """Largest number of written files that are named."""
 
@@ -34,15 +36,18 @@ def answer(facts: Tried) -> str:
 
 
 def notes(facts: Tried) -> list[str]:
-    """Return sentences about what is not decided, what was not tried, and which files trials wrote."""
+    """Return sentences about what is not decided, and which files trials wrote."""
     found = [_ENDINGS[facts.ending]]
-    if untried := [f"{each.remedy} ({each.reason})" for each in facts.remedies if each.state == "not tried"]:
-        found.append(f"Not tried: {'; '.join(untried)}.")
     if names := facts.written_files:
         more = f" and {len(names) - _MOST_FILES} more" if len(names) > _MOST_FILES else ""
         found.append(f"Trials wrote or changed {', '.join(names[:_MOST_FILES])}{more}: --scratch runs them in a copy "
                      "of the directory.")
     return list(filter(None, found))
+
+
+def untried(facts: Tried) -> list[tuple[str, str]]:
+    """Return the remedies that were not tried, each with the reason."""
+    return [(each.remedy, str(each.reason)) for each in facts.remedies if each.state == "not tried"]
 
 
 def tried_table(facts: Tried) -> Table:
@@ -65,6 +70,8 @@ def tried_table(facts: Tried) -> Table:
 def items(facts: Tried) -> list[Item]:
     """Return what the terminal prints."""
     lines = [Line((note, "dim")) for note in notes(facts)]
+    if left := [f"{name} ({reason})" for name, reason in untried(facts)]:
+        lines.append(Line((f"Not tried: {'; '.join(left)}.", "dim")))
     return [Line((answer(facts), "strong")), Line(), tried_table(facts), *lines]
 
 
@@ -82,8 +89,11 @@ def _result(remedy: TriedRemedy) -> str:
     if remedy.state == "slower":
         return f"slower by {fmt.share(-remedy.saves_frac)}"
     saving = _saving(remedy)
+    turns = f"{remedy.num_turns} turn{'' if remedy.num_turns == 1 else 's'}"
+    if remedy.state == "dropped":
+        return f"{saving}: another setting saves more" if remedy.saves_frac > _HELPS_FRAC else f"no help in {turns}"
     if remedy.state == "not decided" and remedy.low_frac is None:
-        return f"{saving} after {remedy.num_turns} turn{'' if remedy.num_turns == 1 else 's'}, not decided"
+        return f"{saving} after {turns}, not decided"
     return saving if remedy.state in ("proven", "helps") else f"{remedy.state}: {saving}"
 
 

@@ -8,7 +8,7 @@ from support.records import write_watched
 
 from charact import load_run
 from charact.remedies.tried import NOT_FINITE, Tried, TriedRemedy, write_tried
-from charact.remedies.views.answer import answer, items, notes, tried_table
+from charact.remedies.views.answer import answer, items, notes, tried_table, untried
 from charact.views.html.report import report
 from charact.views.tables.model import Row
 
@@ -77,7 +77,8 @@ def test_differences_of_losses(losses_frac: float | None, changes: bool | None, 
 
 @pytest.mark.parametrize(("state", "saves", "shown"), [
     ("failed", None, "failed: out of memory"), ("not decided", None, "not decided"), ("slower", -0.25, "25.0 %"),
-    ("helps", 0.25, "25.0 %"), ("dropped", -0.25, "dropped: -25.0 %"), ("no difference", 0.25, "no difference: 25.0 %"),
+    ("helps", 0.25, "25.0 %"), ("dropped", 0.009, "no help in 2 turns"),
+    ("dropped", 0.25, "25.0 %: another setting saves more"), ("no difference", 0.25, "no difference: 25.0 %"),
     ("not decided", 0.25, "after 2 turns")])
 def test_what_a_remedy_saves(state: Any, saves: float | None, shown: str) -> None:
     text = cells(TriedRemedy("a", state, saves_frac=saves, num_turns=2, reason="out of memory"))["Saves"]
@@ -99,8 +100,9 @@ def test_notes_name_what_is_not_decided_not_tried_and_written() -> None:
     assert notes(facts(PROVEN)) == []
     assert "--max-minutes" in notes(facts(ending="time"))[0]
     assert "Interrupted" in notes(facts(ending="interrupted"))[0]
-    (untried,) = notes(facts(TriedRemedy("compile", "not tried", reason="no compiler"), PROVEN))
-    assert "compile (no compiler)" in untried
+    left = facts(TriedRemedy("compile", "not tried", reason="no compiler"), PROVEN)
+    assert untried(left) == [("compile", "no compiler")]
+    assert "compile (no compiler)" in items(left)[-1].text
     names = [f"{number}.pt" for number in range(10)]
     (written,) = notes(facts(written_files=names))
     assert ", ".join(names) in written
