@@ -65,9 +65,11 @@ def find_remedies(names: list[str]) -> list[Remedy]:
     """Return the remedies with these names.
 
     Raises:
-        UserError: a name is unknown.
+        UserError: a name is unknown, or there is none.
     """
     known = all_remedies()
+    if not names:
+        raise UserError(f"--only: give some of {', '.join(known)}")
     for name in names:
         if name not in known:
             hint = did_you_mean(name, list(known), f"choose from {', '.join(known)}")

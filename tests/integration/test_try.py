@@ -222,6 +222,7 @@ def test_a_first_run_that_hangs_is_ended_after_half_of_the_time(tmp_path: Path) 
 
 @pytest.mark.parametrize(("arguments", "reason"), [
     (["--only", "worker", "job.py"], "workers"),
+    (["--only", ",", "job.py"], "--only"),
     (["gone.py"], "gone.py"),
     ([], "charact try train.py"),
     (["--profile", "-m", "job"], "--module"),

@@ -126,6 +126,13 @@ def test_a_remedy_without_noise_is_proven_in_the_fewest_turns(raced: Raced) -> N
     assert command.places[:3] == ["001-baseline", "002-workers", "003-workers"]
 
 
+@pytest.mark.parametrize("label", ["", "a"])
+def test_memory_that_one_trial_does_not_record_is_not_compared(raced: Raced, label: str) -> None:
+    result = raced(Scripted({"a": 0.7}, peaks={label: 1000.0}), setting("a"))
+    assert result.candidates[0].added_bytes == []
+    assert result.candidates[0].num_turns == MIN_TURNS
+
+
 def test_the_interval_of_a_proof_holds_the_saving(raced: Raced) -> None:
     results = [raced(Scripted({"a": 0.7}, noise=0.03, seed=seed), setting("a")) for seed in range(40)]
     assert all(proven(result) == ["a"] for result in results)
