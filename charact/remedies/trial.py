@@ -56,6 +56,7 @@ def _apply(plan: Plan) -> None:
     import numpy as np
     import torch
 
+    from charact.measure.script.ranks.launcher import AGENT
     from charact.remedies.losses import LossRecorder
     from charact.remedies.patching import Unavailable
     from charact.remedies.remedy import all_remedies
@@ -67,7 +68,8 @@ def _apply(plan: Plan) -> None:
     outcome = Outcome()
 
     def write() -> None:
-        if os.getpid() == process and rank == 0:
+        # The process that starts the ranks of --nproc ends last, and has no losses.
+        if os.getpid() == process and rank == 0 and os.environ.get(AGENT) != str(process):
             with contextlib.suppress(Exception):
                 outcome.losses = list(losses.values())
             write_text(place, msgspec.json.encode(outcome).decode(), force=True)

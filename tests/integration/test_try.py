@@ -145,7 +145,8 @@ def test_workers_save_what_the_patched_script_saves(tmp_path: Path) -> None:
     subprocess.run(["patch", "-p1"], input=diff, text=True, cwd=tmp_path, check=True, capture_output=True)
     assert best["remedy"] in (folder / "train.py").read_text()
     ratio = iteration_s() / without_s
-    assert 0.85 * (1 - best["high_frac"]) - 0.03 <= ratio <= 1.15 * (1 - best["low_frac"]) + 0.03
+    # The machine may be busy with other tests.
+    assert 0.85 * (1 - best["high_frac"]) - 0.05 <= ratio <= 1.15 * (1 - best["low_frac"]) + 0.05
     assert facts["baseline_s"] == pytest.approx(without_s, rel=0.15)
 
 

@@ -129,12 +129,15 @@ def refused(remedy: str, program: Program) -> str:
     return reason
 
 
-def tried(directory: Path, text: str, *settings: tuple[str, Row]) -> tuple[Trial, Row]:
-    """Run a program as a trial with remedies and their values; return the trial and the program's `facts`."""
+def tried(directory: Path, text: str, *settings: tuple[str, Row], options: tuple[str, ...] = ()) -> tuple[Trial, Row]:
+    """Run a program as a trial with remedies and their values; return the trial and the program's `facts`.
+
+    `options` are those of `charact run`.
+    """
     (directory / "train.py").write_text(f"{text}\nimport json\nwith open('facts.json', 'w') as file:\n"
                                         "    json.dump(facts, file)\n")
     (directory / "facts.json").unlink(missing_ok=True)
     given: Sequence[Setting] = [Setting(name, values, name, name) for name, values in settings]
-    trial = Command("run", ("train.py",), b"", directory).measured([], given, directory / "runs", 100.0)
+    trial = Command("run", (*options, "train.py"), b"", directory).measured([], given, directory / "runs", 100.0)
     path = directory / "facts.json"
     return trial, json.loads(path.read_text()) if path.exists() else {}

@@ -63,3 +63,33 @@ def test_a_remedy_that_cannot_be_applied_is_the_reason_of_the_failure(tmp_path: 
     assert trial.failure is not None
     assert "IterableDataset" in trial.failure
     assert "Traceback" not in trial.failure
+
+
+RANKS = """
+import os
+import torch
+import torch.distributed as dist
+dist.init_process_group("gloo")
+net = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 1))
+optimizer = torch.optim.SGD(net.parameters(), lr=.1)
+facts = {"fused": bool(optimizer.param_groups[0]["fused"]), "losses": []}
+for step in range(4):
+    loss = net(torch.ones(8, 4)).square().mean() * (1 + dist.get_rank())
+    facts["losses"].append(loss.item())
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+dist.barrier()
+dist.destroy_process_group()
+if int(os.environ["RANK"]):
+    raise SystemExit
+"""
+
+
+@pytest.mark.slow
+def test_ranks_have_the_remedies_and_the_losses_are_those_of_the_first(tmp_path: Path) -> None:
+    trial, facts = tried(tmp_path, RANKS, ("fused", {"name": "SGD", "file": None, "line": None}),
+                         options=("--nproc", "2"))
+    assert trial.failure is None
+    assert facts["fused"] is True
+    assert trial.losses == tuple(facts["losses"])
