@@ -295,7 +295,7 @@ def test_a_timeline_zooms_by_buttons_and_wheel(page: Page, tmp_path: Path) -> No
 
     whole = width()
     chart.get_by_role("button", name="Zoom in").click()
-    assert width() == pytest.approx(2 * whole, rel=0.1)
+    assert width() == pytest.approx(2 * whole, rel=0.1, abs=1)  # narrow boxes are drawn with a minimum
     chart.get_by_role("button", name="Zoom out").click()
     assert width() == pytest.approx(whole)
     box.hover()

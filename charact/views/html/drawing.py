@@ -74,7 +74,8 @@ def svg(chart: Chart) -> Markup:
     hidden figure defines is lost.
     """
     text = StringIO()
-    with _RC_LOCK, mpl.rc_context({**_RC, "svg.hashsalt": chart.title}), warnings.catch_warnings():
+    salt = f"{chart.title} {chart.width_px}"  # of which the ids are made that remain
+    with _RC_LOCK, mpl.rc_context({**_RC, "svg.hashsalt": salt}), warnings.catch_warnings():
         # The browser has fonts for all scripts; the font here only measures text.
         warnings.filterwarnings("ignore", "Glyph .* missing from font")
         warnings.filterwarnings("ignore", "constrained_layout not applied")  # names of 100 characters
