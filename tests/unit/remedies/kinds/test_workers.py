@@ -21,7 +21,22 @@ def numbers(loader: dict[str, Any], num_cores: int = 4, cause: str | None = None
     (0, 4, [2, 4]), (0, 1, [1]), (0, 2, [1, 2]), (None, 4, [2, 4]), (1, 4, [0, 2, 4]), (2, 4, [0, 4]),
     (4, 4, [0, 8]), (6, 4, [0, 4, 12])])
 def test_numbers_of_workers(now: int | None, num_cores: int, expected: list[int]) -> None:
-    assert numbers({"num_workers": now}, num_cores) == expected
+    assert numbers({"num_workers": now, "persistent_workers": bool(now)}, num_cores) == expected
+
+
+@pytest.mark.parametrize(("num_batches", "num_iterators", "least"), [
+    (100, 5, 80), (100, 1, 400), (104, 5, 80), (None, None, 0), (7, 0, 28)])
+def test_workers_may_stay_from_epoch_to_epoch(num_batches: int | None, num_iterators: int | None, least: int) -> None:
+    loader = LOADER | {"num_workers": 2, "persistent_workers": False, "num_batches": num_batches,
+                       "num_iterators": num_iterators}
+    *others, stay = chosen("workers", program({"loaders": [loader]}, findings={
+        "data_loading": (0.1, 0.3, "high"), "epoch_start": (0.4, 0.6, "high")}))
+    assert (stay.values, stay.added) == ({"num_workers": 2, "file": "data/train.py", "line": 5},
+                                         "persistent_workers=True")
+    assert stay.expected_frac == pytest.approx(0.5)
+    assert stay.least_iterations == least  # those of four epochs
+    assert {each.least_iterations for each in others} == {0}
+    assert [each.expected_frac for each in others] == pytest.approx([0.2] * len(others))
 
 
 def test_more_workers_than_cores_where_loading_waits() -> None:
