@@ -23,4 +23,4 @@ def _html(run: Run) -> Body:
     return Body(lead=answer(facts), blocks=blocks)
 
 
-SECTION = Section("remedies", "Remedies tried", 6, _html, shows=lambda run: read_tried(run.path) is not None)
+SECTION = Section("remedies", "Remedies tried", 4, _html, shows=lambda run: read_tried(run.path) is not None)
