@@ -10,7 +10,6 @@ import os
 import random
 import runpy
 import sys
-import traceback
 from pathlib import Path
 from typing import Any
 
@@ -77,11 +76,13 @@ def _apply(plan: Plan) -> None:
     losses = LossRecorder()
     atexit.register(write)
 
+    print_error = sys.excepthook
+
     def end_if_unavailable(kind: type[BaseException], error: BaseException, trace: Any) -> None:
         if isinstance(error, Unavailable):
             outcome.unavailable = str(error)
         else:
-            traceback.print_exception(kind, error, trace)
+            print_error(kind, error, trace)
 
     sys.excepthook = end_if_unavailable
     for name, values in plan.settings:
