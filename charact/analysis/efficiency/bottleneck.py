@@ -135,11 +135,11 @@ def _bound_by(case: Situation, limit: str, threshold_frac: float) -> dict[str, A
         if case.reached_frac(limit) > 1:  # the ceiling is no limit, so the distance to it is no saving
             prize_s = math.nan
     return _verdict(case, VERDICTS[limit], limit, threshold_frac, prize_s, words.SAVINGS[limit],
-                    words.EVIDENCE[limit](case), words.ADVICE[limit](case), more)
+                    words.EVIDENCE[limit](case), words.ADVICE[limit](case), more, words.ceiling_origin(case, limit))
 
 
 def _verdict(case: Situation, verdict: str, limit: str, threshold_frac: float, prize_s: float, saving: str,
-             evidence: str, advice: str, more: str = "") -> dict[str, Any]:
+             evidence: str, advice: str, more: str = "", origin: str = "") -> dict[str, Any]:
     prize_frac = prize_s / case.median_s
     return {
         "verdict": verdict, "share_frac": case.share(limit), "threshold_frac": threshold_frac,
@@ -147,7 +147,7 @@ def _verdict(case: Situation, verdict: str, limit: str, threshold_frac: float, p
         "prize": None if math.isnan(prize_s) else f"{saving} could save at most {share(prize_frac)} of the iteration, "
                                                   f"{quantity(prize_s, 's')}{more}",
         "evidence": f"{words.shares(case)}; {limit} counts as a bottleneck if it takes {share(threshold_frac)} of the "
-                    f"iteration or more; {evidence}",
+                    f"iteration or more; {evidence}{origin}",
         "limit_evidence": evidence,
         "advice": advice,
     }  # fmt: skip

@@ -220,13 +220,19 @@ def _work_evidence(case: Situation, limit: str) -> str:
     if limit == "bandwidth":
         ceiling = f"the memory’s ceiling of {quantity(over['peak_bytes_per_s'], 'B/s')}{note} by the sizes of tensors"
     else:
-        note = note if over["peak_origin"] is None else f" (reached by {over['peak_origin']})"
+        note = note if over["peak_origin"] is None else ""  # `ceiling_origin` names it
         peak = quantity(over["peak_flop_per_s"], "FLOP/s")
         ceiling = f"the {product_precision(case.entry)} ceiling of {peak}{note}"
     above = f" ({_ABOVE[limit]})" if reached_frac > 1 else ""
     return (f"it runs at {share(reached_frac)} of {ceiling}{above}, by type most in "
             f"{case.most(limit, 'operator_type')}, by phase in {case.most(limit, 'phase')}"
             f"{_FAR if reached_frac < _FAR_FRAC else ''}")
+
+
+def ceiling_origin(case: Situation, limit: str) -> str:
+    """Return what reached the ceiling of products, as the end of a sentence; empty if a probe of the machine did."""
+    origin = case.over["peak_origin"] if limit == "compute" else None
+    return "" if origin is None else f"; that ceiling was reached by {origin}"
 
 
 def _load_in_parallel(case: Situation) -> str:

@@ -97,7 +97,7 @@ def test_evidence_has_numbers_and_the_threshold(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("operators", "forward_s", "prize_s", "evidence"), [
     ([operator("forward", "GEMM", 0.06, flop=12e10, num_calls=0),
       operator("forward", "GEMM", 0.04, flop=1e10, num_calls=0, layer="slow")], 0.1, 0.04 - 1e10 / 2e12,
-     "at 65.0 % of the fp32 ceiling of 2.00 TFLOP/s (reached by GEMM "),  # the faster layer is the ceiling
+     "at 65.0 % of the fp32 ceiling of 2.00 TFLOP/s, by type "),  # the faster layer is the ceiling
     ([operator("forward", "GEMM", 0.1, flop=1e11, num_calls=0)], 0.08, None,  # faster without the profiler
      "at 125.0 % of the fp32 ceiling of 1.00 TFLOP/s (above 100 %: the ceiling is too"),
     ([operator("forward", "GEMM", 0.1, flop=2.4e10, num_calls=0)], 0.1, 0.076, "far below the ceiling"),
@@ -107,6 +107,8 @@ def test_work_above_and_far_below_its_ceiling(tmp_path: Path, operators: list[di
     row = judge(judged(tmp_path, {"forward": forward_s}, operators))
     assert row["verdict"] == "compute-bound"
     assert evidence in row["evidence"]
+    assert row["limit_evidence"] in row["evidence"]
+    assert ("; that ceiling was reached by GEMM" in row["evidence"]) == (evidence.startswith("at 65.0 %"))
     assert ("far below" in row["evidence"]) == (evidence == "far below the ceiling")
     assert row["prize_s"] == pytest.approx(float("nan") if prize_s is None else prize_s, nan_ok=True)
     assert (row["prize"] is None) == (prize_s is None)
