@@ -29,6 +29,8 @@ _NO_HELP = (1.2, 0.99)
 """Ratio after the first turn, and after `_TRIED_TURNS`, from which a setting is dropped."""
 _PROMISING = 0.97
 """Largest ratio of an undecided candidate that is worth a proof once the time of the race is up."""
+_EXPENSIVE = 2.0
+"""Duration of a trial over that of the unchanged program from which it is given up first when the time is short."""
 _ADDED = 0.99
 """Largest ratio to the combination so far at which a further remedy joins it."""
 _RACE_FRAC = 0.65
@@ -119,6 +121,8 @@ class Race:
         self._base_times_s: list[float] = []
         self._base_losses: list[tuple[float | None, ...]] = []
         self._longest_s = 0.0
+        self._took_s: dict[str, float] = {}
+        """Time of the last trial (s) with a setting, by its label, which is empty for the unchanged program."""
         self._options: list[str] = []
         self.result = Result()
 
@@ -145,9 +149,14 @@ class Race:
         """Measure candidates by turns with the baseline until each is decided or dropped, or most of the time is up."""
         num_turns = 0
         while active := [each for each in candidates if each.state == "trying"]:
-            if num_turns and self._is_late(len(active) + 1, _RACE_FRAC):
+            if num_turns and self._is_late(self._cost_s(()) + sum(self._cost_s(each.settings) for each in active),
+                                           _RACE_FRAC):
                 self.result.ending = "time"
-                return
+                slowest = max(active, key=lambda each: self._cost_s(each.settings))
+                if self._cost_s(slowest.settings) <= _EXPENSIVE * self._cost_s(()):
+                    return
+                slowest.state = "undecided"  # the others may still be decided
+                continue
             self._turn(None, active, num_turns)
             num_turns += 1
             if num_turns <= _TRIED_TURNS:
@@ -190,6 +199,7 @@ class Race:
         trial = self._command.measured(self._options, settings, self._directory / f"{number:03d}-{name}",
                                        max(60.0, 5 * self._longest_s))
         took_s = time.monotonic() - begun
+        self._took_s |= dict.fromkeys(_labels(settings), took_s)
         if candidate is None:
             self._longest_s = max(self._longest_s, took_s)
             if trial.losses:
@@ -234,8 +244,9 @@ class Race:
         for candidate in helping[1:]:
             if {each.remedy for each in candidate.settings} & {each.remedy for each in combination.settings}:
                 continue
-            if self._is_late(2 * _TRIED_TURNS + 2 * MIN_TURNS, 1.0):
-                break
+            longer_s = max(self._cost_s(combination.settings), self._cost_s(candidate.settings))
+            if self._is_late((2 * _TRIED_TURNS + 2 * MIN_TURNS) * longer_s, 1.0):
+                continue
             longer = Candidate((*combination.settings, *candidate.settings))
             for number in range(_TRIED_TURNS):
                 self._turn(combination, [longer], number)
@@ -256,13 +267,21 @@ class Race:
             if proof.state == "trying" and proof.num_turns >= MIN_TURNS:
                 decided = decision(proof.judgement)
                 proof.state = "trying" if decided == "undecided" else decided
-            if proof.state == "trying" and number >= MIN_TURNS and self._is_late(2, 1.0):
+            next_s = self._cost_s(()) + self._cost_s(proof.settings)
+            if proof.state == "trying" and number >= MIN_TURNS and self._is_late(next_s, 1.0):
                 proof.state, self.result.ending = "undecided", "time"
 
-    def _is_late(self, num_trials: int, frac: float) -> bool:
-        """Return whether so many more trials would end after a share of the time."""
-        passed_s = time.monotonic() - self._begun
-        return passed_s + num_trials * passed_s / max(self.result.num_trials, 1) > frac * self._limit_s
+    def _cost_s(self, settings: Sequence[Setting]) -> float:
+        """Return the time (s) of the last trial with each of some settings, the longest one; without any, unchanged."""
+        return max(self._took_s.get(label, 0.0) for label in _labels(settings))
+
+    def _is_late(self, more_s: float, frac: float) -> bool:
+        """Return whether trials that take so long (s) would end after a share of the time."""
+        return time.monotonic() - self._begun + more_s > frac * self._limit_s
+
+
+def _labels(settings: Sequence[Setting]) -> list[str]:
+    return [setting.label for setting in settings] or [""]
 
 
 def label_of(settings: Sequence[Setting]) -> str:

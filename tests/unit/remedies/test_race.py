@@ -460,3 +460,15 @@ def test_a_trial_of_a_built_in_workload_is_limited_by_time(tmp_path: Path) -> No
 def test_without_settings_nothing_runs(raced: Raced) -> None:
     result = raced(Scripted({}))
     assert (result.num_trials, result.baseline_s, result.proof, result.ending) == (0, None, None, "decided")
+
+
+@pytest.mark.parametrize(("slow_s", "expected"), [(60.0, ["a"]), (9.0, [])])
+def test_a_setting_with_long_trials_is_given_up_for_the_others(raced: Raced, slow_s: float, expected: list[str]
+                                                               ) -> None:
+    """Trials of "b", such as those that compile, take longer than 2 of the program's 5 s, or not."""
+    command = Scripted({"a": 0.8, "b": 0.8}, trial_s=lambda number: slow_s if number % 3 == 0 else 5.0)
+    result = raced(command, setting("a", expected_frac=0.2), setting("b", remedy="compile"),
+                   max_minutes=(130.0 if slow_s > 10 else 28.0) / 60)
+    assert proven(result) == expected
+    assert result.ending == "time"
+    assert states(result)["b"] == "undecided"
