@@ -35,7 +35,7 @@ def main() -> None:
 
 def take_profile(page: Page, out: Path) -> None:
     """Take the top of the report of the demonstration, a flame graph and a timeline."""
-    charact("profile", "resnet", "--input-sizes", "32,224", "--out", str(out / "profile"))
+    charact("profile", "resnet", "--input-sizes", "32,224", "--out", "profile", place=out)
     page.goto((the_run(out / "profile") / "report.html").as_uri())
     save(page.screenshot(), "report")
     for name in ("flame-graph", "timeline"):
@@ -44,7 +44,7 @@ def take_profile(page: Page, out: Path) -> None:
 
 def take_memory(page: Page, out: Path) -> None:
     """Take the figure of memory against image area."""
-    charact("memory", "resnet18", "--input-sizes", "32:224:32", "--out", str(out / "memory"))
+    charact("memory", "resnet18", "--input-sizes", "32:224:32", "--out", "memory", place=out)
     page.goto((the_run(out / "memory") / "report.html").as_uri())
     save(page.locator("#r1-memory .ch-block:has(figure)").first.screenshot(), "memory")
 
@@ -52,7 +52,7 @@ def take_memory(page: Page, out: Path) -> None:
 def take_comparison(page: Page, out: Path) -> None:
     """Take the top of a comparison: the same case with one and with two threads."""
     one, two = (f"charact profile resnet18 --input-sizes 64 --mode train --threads {number}" for number in (1, 2))
-    charact("compare", "--ab", one, two, "--repeat", "5", "--out", str(out / "comparisons"))
+    charact("compare", "--ab", one, two, "--repeat", "5", "--out", "comparisons", place=out)
     (measured,) = (out / "comparisons").iterdir()
     page_file = out / "comparison.html"
     charact("compare", f"1 thread={measured / 'a'}", f"2 threads={measured / 'b'}", "--to", str(page_file))
@@ -81,9 +81,9 @@ def tensorboard(runs: Path) -> Iterator[str]:
             server.terminate()
 
 
-def charact(*arguments: str) -> None:
-    """Run a command of charact; its progress goes to the terminal."""
-    subprocess.run([*CHARACT, *arguments], check=True, stdout=subprocess.DEVNULL)
+def charact(*arguments: str, place: Path = HERE) -> None:
+    """Run a command of charact in a directory; its progress goes to the terminal."""
+    subprocess.run([*CHARACT, *arguments], check=True, stdout=subprocess.DEVNULL, cwd=place)
 
 
 def the_run(folder: Path) -> Path:

@@ -1,6 +1,7 @@
 """`charact try`."""
 
 import os
+import select
 import sys
 import time
 from contextlib import nullcontext
@@ -27,6 +28,8 @@ _PROBE = ("--iterations", "8", "--stop")
 _FIRST_S = 8.0
 """Time of the iterations of the first run (s), from whose findings remedies are chosen."""
 _PASSES = ("--passes", "operators,memory,inspection")
+_STDIN_S = 1.0
+"""Time in which a standard input that is no terminal has to begin (s): a pipe may stay open and empty."""
 _FIRST_LIMIT_FRAC = 0.5
 """Share of the time that each of these runs may take."""
 
@@ -88,13 +91,24 @@ def command(
     here = Path.cwd()
     with cleaned_up_on_signals(), scratch_copy(here) if scratch else nullcontext(here) as place:
         before = {} if scratch else snapshot(here, out)
-        stdin = b"" if sys.stdin is None or sys.stdin.isatty() else sys.stdin.buffer.read()
+        stdin = _stdin()
         trials = Words("profile" if profile else "run", tuple(words), stdin, place)
         race = _try(trials, directory, chosen, max_minutes, allow_numerics=allow_numerics, quiet=quiet or as_json)
         facts = tried(race.result, [] if scratch else changed(before, snapshot(here, out)))
     script = Path(program[0]).resolve().parent if program and module is None else here
     _show(facts, race, directory, as_json=as_json, patch_below=script if write_patch else None)
     return 130 if facts.ending == "interrupted" else 0
+
+
+def _stdin() -> bytes:
+    """Return the whole standard input for each trial; empty for a terminal, or if nothing arrives within a second."""
+    if sys.stdin is None or sys.stdin.isatty():
+        return b""
+    try:
+        arrived, _, _ = select.select([sys.stdin], [], [], _STDIN_S)
+    except (OSError, ValueError):  # it is closed, or no file
+        return b""
+    return sys.stdin.buffer.read() if arrived else b""
 
 
 def _try(trials: Any, directory: Path, chosen: Any, max_minutes: float, *, allow_numerics: bool, quiet: bool
