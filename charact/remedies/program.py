@@ -9,15 +9,13 @@ import pandas as pd
 
 from charact.analysis.common.script_attribution import is_watched
 from charact.analysis.findings import findings
-from charact.analysis.findings._finding import Place
+from charact.analysis.findings._finding import WEIGHTS, Place
 from charact.analysis.profile.breakdown import case_operator_types, phase_breakdown
 from charact.record.manifest import CaseEntry
 from charact.record.manifest_program import ProgramFacts, ProgramSettings
 from charact.record.reader import Run
 
 __all__ = ["Place", "Program"]
-
-_CONFIDENCE = {"high": 1.0, "medium": 0.8, "low": 0.3}
 
 
 @dataclass(frozen=True)
@@ -97,7 +95,7 @@ class Program:
         row = self.finding(*names)
         if row is None or row.recoverable_frac is None:
             return 0.0
-        return float(sum(row.recoverable_frac) / 2 * _CONFIDENCE[row.confidence])
+        return float(sum(row.recoverable_frac) / 2 * WEIGHTS[row.confidence])
 
     @cached_property
     def findings(self) -> pd.DataFrame:

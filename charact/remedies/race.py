@@ -59,7 +59,8 @@ class Candidate:
     failure: str | None = None
     base: Pool = field(default_factory=Pool)
     new: Pool = field(default_factory=Pool)
-    times_s: list[float] = field(default_factory=list)
+    num_turns: int = 0
+    """Number of turns with the baseline."""
     added_bytes: list[float] = field(default_factory=list)
     losses_frac: float | None = None
     """Largest relative difference of its losses from the baseline's; None if they cannot be compared."""
@@ -69,16 +70,11 @@ class Candidate:
         """Ratio of its iteration time to the baseline's."""
         return judged_by_turns(self.base.sample(), self.new.sample())
 
-    @property
-    def num_turns(self) -> int:
-        """Number of turns with the baseline."""
-        return len(self.times_s)
-
     def add(self, base: Numbers, new: Numbers) -> None:
         """Add a turn."""
         self.base.add(Sample(base.iteration_s))
         self.new.add(Sample(new.iteration_s))
-        self.times_s.append(new.iteration_s)
+        self.num_turns += 1
         if base.peak_bytes is not None and new.peak_bytes is not None:
             self.added_bytes.append(new.peak_bytes - base.peak_bytes)
 
@@ -93,10 +89,10 @@ class Untried:
 
 @dataclass
 class Result:
-    """What a race found: candidates in the order of their ratios, the final one with its proof, and the baseline.
+    """What a race found: the candidates, the most promising first, and the unchanged program's mean iteration (s).
 
-    `proof` has the ratio of `final` on fresh turns; None if nothing helped. `own_losses_frac`: largest relative
-    difference of losses between trials of the unchanged program.
+    `proof` is the final combination with its ratio on fresh turns; None if nothing helped. `own_losses_frac`: largest
+    relative difference of losses between trials of the unchanged program.
     """
 
     baseline_s: float | None = None

@@ -41,8 +41,7 @@ class Remedy:
     """A remedy; `settings` returns what to try on a program, or the reason why it cannot be tried.
 
     `apply` changes PyTorch in the process of a trial, right after its import, before charact watches it. `environment`
-    returns variables of that process. A remedy without a finding in `findings` is tried if the program's operators
-    suggest it, or if the user names it.
+    returns variables of that process. Without `--only`, settings that are expected to save little are not tried.
     """
 
     name: str

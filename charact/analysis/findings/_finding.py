@@ -5,7 +5,7 @@ from typing import Any, Literal, NamedTuple
 
 Basis = Literal["measured share", "modelled", "bound"]
 Confidence = Literal["high", "medium", "low"]
-_WEIGHTS: dict[Confidence, float] = {"high": 1.0, "medium": 0.8, "low": 0.3}
+WEIGHTS: dict[Confidence, float] = {"high": 1.0, "medium": 0.8, "low": 0.3}
 """Factor of the recoverable share in the ranking, by confidence."""
 
 
@@ -76,7 +76,7 @@ class Finding:
     def weight(self, program_s: float) -> float:
         """Return the weight of the finding in the ranking: the finding with the largest weight comes first."""
         recovered_frac = 0.0 if self.saving is None else (self.saving.low_s + self.saving.high_s) / 2 / program_s
-        return max(recovered_frac, self.memory_frac / 2) * _WEIGHTS[self.confidence]
+        return max(recovered_frac, self.memory_frac / 2) * WEIGHTS[self.confidence]
 
     def facts(self, name: str, case: str, program_s: float) -> dict[str, Any]:
         """Return the finding as a row for tables and JSON."""

@@ -32,6 +32,8 @@ _STDIN_S = 1.0
 """Time in which a standard input that is no terminal has to begin (s): a pipe may stay open and empty."""
 _FIRST_LIMIT_FRAC = 0.5
 """Share of the time that each of these runs may take."""
+_LEAST_EXPECTED_FRAC = 0.02
+"""Smallest expected saving of a setting that is tried by default, as a share of the time."""
 
 
 def command(
@@ -121,6 +123,7 @@ def _try(trials: Any, directory: Path, chosen: Any, max_minutes: float, *, allow
             warn(line)
 
     begun = time.monotonic()
+
     def measured(options: list[str], name: str) -> Program:
         trial = trials.measured(options, (), directory / name, 60 * max_minutes * _FIRST_LIMIT_FRAC)
         if trial.run is None:
@@ -158,10 +161,6 @@ def _chosen(program: Any, chosen: Any) -> "tuple[list[Setting], list[Any]]":
         if not promising:
             untried.append(Untried(remedy, "it is expected to save little"))
     return settings, untried
-
-
-_LEAST_EXPECTED_FRAC = 0.02
-"""Smallest expected saving of a setting that is tried by default, as a share of the time."""
 
 
 def _show(facts: "Tried", race: "Race", directory: Path, *, as_json: bool, patch_below: Path | None) -> None:
