@@ -45,8 +45,6 @@ class Remedy:
     """
 
     name: str
-    help: str
-    """What it does, in a few words."""
     settings: Callable[[Program], "list[Setting] | str"]
     apply: Callable[..., None] = field(default=lambda **values: None)
     environment: Callable[[Mapping[str, Any]], dict[str, str]] = field(default=lambda values: {})

@@ -28,5 +28,4 @@ def _environment(values: Mapping[str, Any]) -> dict[str, str]:
     return {"LD_PRELOAD": str(values["library"])}
 
 
-REMEDY = Remedy("allocator", "jemalloc or tcmalloc in place of the system's allocator", _settings,
-                environment=_environment)
+REMEDY = Remedy("allocator", _settings, environment=_environment)

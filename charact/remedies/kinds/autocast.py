@@ -28,4 +28,4 @@ def _apply(device: str) -> None:
     OutermostCalls(around=lambda module: torch.autocast(device, torch.bfloat16))
 
 
-REMEDY = Remedy("bf16-autocast", "products in bfloat16 by autocast", _settings, _apply, numerics="changed")
+REMEDY = Remedy("bf16-autocast", _settings, _apply, numerics="changed")

@@ -37,4 +37,4 @@ def _apply() -> None:
     OutermostCalls(on_first=lambda module: module.to(memory_format=torch.channels_last), inputs=converted)
 
 
-REMEDY = Remedy("channels-last", "images and weights as NHWC", _settings, _apply, numerics="rounded")
+REMEDY = Remedy("channels-last", _settings, _apply, numerics="rounded")

@@ -37,4 +37,4 @@ def _apply() -> None:
     OutermostCalls(on_first=compile_whole)
 
 
-REMEDY = Remedy("compile", "torch.compile of the outermost models", _settings, _apply, numerics="rounded")
+REMEDY = Remedy("compile", _settings, _apply, numerics="rounded")

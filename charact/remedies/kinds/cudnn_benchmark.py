@@ -23,5 +23,4 @@ def _apply() -> None:
     torch.backends.cudnn.benchmark = True
 
 
-REMEDY = Remedy("cudnn-benchmark", "fastest algorithm for each convolution's shape", _settings, _apply,
-                numerics="rounded")
+REMEDY = Remedy("cudnn-benchmark", _settings, _apply, numerics="rounded")

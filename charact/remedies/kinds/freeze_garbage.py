@@ -29,4 +29,4 @@ def _apply() -> None:
     torch.optim.Optimizer.zero_grad = freeze_first  # type: ignore[method-assign]
 
 
-REMEDY = Remedy("freeze-garbage", "objects from before the loop are not collected", _settings, _apply)
+REMEDY = Remedy("freeze-garbage", _settings, _apply)

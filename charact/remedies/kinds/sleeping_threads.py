@@ -16,5 +16,4 @@ def _settings(program: Program) -> list[Setting] | str:
                     expected_frac=expected)]
 
 
-REMEDY = Remedy("sleeping-threads", "OpenMP's threads sleep while they wait", _settings,
-                environment=lambda values: {"OMP_WAIT_POLICY": "PASSIVE"})
+REMEDY = Remedy("sleeping-threads", _settings, environment=lambda values: {"OMP_WAIT_POLICY": "PASSIVE"})

@@ -23,4 +23,4 @@ def _apply() -> None:
     torch.backends.cudnn.allow_tf32 = True
 
 
-REMEDY = Remedy("tf32", "products in TF32", _settings, _apply, numerics="changed")
+REMEDY = Remedy("tf32", _settings, _apply, numerics="changed")
