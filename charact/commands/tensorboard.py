@@ -54,7 +54,7 @@ def _start(logdir: Path, port: int) -> str:
     from charact.views.tensorboard.plugin import CharactPlugin, allowed_hosts, guarded
 
     class Plugin(CharactPlugin):
-        """The plugin, which also reads event logs of watched programs."""
+        """The plugin, which also reads event logs of watched programs that have not ended."""
 
         read_run = staticmethod(functools.partial(runs.read_run, partial=True))
 

@@ -59,9 +59,13 @@ def limited_to(num_bytes: int | None) -> Iterator[None]:
 
 
 def check_declared(num_bytes: int, path: object, default: int, verb: str = "unpacks to") -> None:
-    """Check the size that a file declares for its unpacked content.
+    """Refuse a file that declares more unpacked bytes than the limit.
 
-    `path` and `verb`, what the file does with these bytes, are for the message; `default` is the reader's own limit.
+    `default` is the limit unless `--max-bytes` or CHARACT_MAX_BYTES gives another. `path` and `verb`, what the file
+    does with these bytes, are for the message.
+
+    Raises:
+        UserError: it is larger; the message says how to raise the limit.
     """
     limit = limit_bytes(default)
     if num_bytes > limit:

@@ -24,7 +24,11 @@ _PREFIXES: dict[Split, str] = {"train": "train", "test": "t10k"}
 
 
 def parse_idx(content: bytes, num_dimensions: int, path: Path) -> Pictures:
-    """Return the array of unsigned bytes in the content of an IDX file; `path` is for messages."""
+    """Return the array of unsigned bytes in the content of an IDX file; `path` is for messages.
+
+    Raises:
+        UserError: it is no such file, or has another size than it declares.
+    """
     header_bytes = 4 + 4 * num_dimensions
     if len(content) < header_bytes or content[:4] != bytes((0, 0, _UNSIGNED_BYTE, num_dimensions)):
         raise UserError(f"{path} is not an IDX file of bytes in {num_dimensions} dimensions: fetch it again")

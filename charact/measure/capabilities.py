@@ -89,7 +89,10 @@ def _names(source: CounterSource) -> str:
 
 
 def ceiling_checks(measured: Mapping[str, CachedCeilings]) -> list[Check]:
-    """Return whether each device's ceilings are known, for PyTorch's current number of threads."""
+    """Return a check of each device: whether its ceilings are in the cache, for PyTorch's current number of threads.
+
+    `measured` are ceilings that were measured just now, by device; those that the cache lacks could not be saved.
+    """
     import torch
 
     machine = machine_facts()

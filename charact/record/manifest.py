@@ -46,7 +46,12 @@ class OutOfMemory(Facts, omit_defaults=False):
 
 
 class CaseEntry(Facts):
-    """A case of the run: its parameters, status and passes."""
+    """A case of the run: its parameters, status and passes.
+
+    `reason`: why it is not ok. `source`: the publication of its model or suite, or else the trace or the program that
+    it comes from. `requested_bytes`: size of the allocation that failed. `rank`, `local_rank`, `world_size` and
+    `hostname`: only in a case of one rank. `facts`: what only this kind of case has, see its writer.
+    """
 
     case: str
     status: Literal[CASE_STATUSES]  # type: ignore[valid-type]

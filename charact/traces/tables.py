@@ -20,7 +20,10 @@ _Place = tuple[str, str, str, str | None, str, str | None]
 
 
 def iteration_rows(trace: AttributedTrace) -> Rows:
-    """Return rows of the table `iterations`; on a device, exposed communication is a phase of its own."""
+    """Return rows of the table `iterations`, one for each phase of each iteration.
+
+    Times are of the host, and of the device if it has any; then `communication` is what no computation there hides.
+    """
     return sorted(timeline.iteration_rows(timed_iterations(trace)),
                   key=lambda row: (row["iteration"], PHASES.index(row["phase"])))
 

@@ -135,7 +135,7 @@ def garbage_collection(case: WatchedCase) -> Iterator[Finding]:
 
 
 def long_inputs(case: WatchedCase) -> Iterator[Finding]:
-    """Yield a finding if iterations with larger inputs are slower than the others."""
+    """Yield a finding if iterations with inputs of more than 1.5 times the median size are slower than the others."""
     group = case.slow_groups.get("long_inputs")
     if group is None:
         return

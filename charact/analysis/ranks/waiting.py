@@ -21,7 +21,8 @@ def rank_phase_times(run: Run) -> pd.DataFrame:
     """Return the time of each phase of each rank in each matched iteration.
 
     Columns: program; iteration; rank; phase; time_s on the device if available, else on the host. `communication` is
-    the time in which the host only waited; other phases exclude it.
+    the time in which the host only waited, or on a device the communication that no computation there hides; other
+    phases exclude it.
     """
     times = phase_times(run).rename(columns={"iteration": "own_iteration"})
     rows = matched_iterations(run).merge(times[["case", "own_iteration", "phase", "time_s"]],

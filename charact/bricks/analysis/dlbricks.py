@@ -23,9 +23,9 @@ _STRATEGIES = {"sequential": "sum", "critical_path": "path"}
 def path_latencies(run: Run) -> pd.DataFrame:
     """Return each model's layers in sequence and along the critical path, over its measured latency.
 
-    Columns: case; measured_s, the median iteration of the model; sum_s, the times of all segments added up; path_s,
-    the longest path through the model's graph, as if parallel branches ran at the same time; sum_ratio and path_ratio,
-    these over measured_s; reason, why a ratio is missing.
+    Columns: case; measured_s, the median over iterations of forward, loss, backward and update together; sum_s, the
+    times of all segments added up; path_s, the longest path through the model's graph, as if parallel branches ran at
+    the same time; sum_ratio and path_ratio, these over measured_s; reason, why a ratio is missing.
     """
     rows = normalized_latency(run).query("phase == 'all' and strategy in @_STRATEGIES")
     wide = rows.pivot(index="case", columns="strategy", values=["latency_s", "normalized"])
@@ -56,7 +56,9 @@ def repeated_layers(run: Run) -> pd.DataFrame:
 
 
 def constructions_by_g(runs: Sequence[Run]) -> pd.DataFrame:
-    """Return one row for each machine and G, in the order of the machines: that of its first record.
+    """Return one row for each machine and G, from the first of its records that has constructed models.
+
+    Machines are in the order of their first record in `runs`, and rows of a machine in that of G.
 
     Columns: run, index of the record in `runs`; machine; g; num_models; unique_frac, distinct bricks / segments;
     geometric_mean of the plain sum over the measured latency; mean_abs_error_frac, the mean of |this ratio - 1|;

@@ -111,7 +111,10 @@ def runs_as(precision: str) -> str:
 
 
 def leaves_bytes(captured: CapturedModel, *kinds: str) -> int:
-    """Return the total bytes of a model's leaves of the given kinds."""
+    """Return the total bytes of a model's leaves, the values that no layer computes, of some kinds.
+
+    `kinds`: 'input', 'weight', 'buffer' or 'constant'.
+    """
     held = (value for value, kind in captured.leaves.items() if kind in kinds)
     return sum(captured.types[value].num_bytes for value in held)
 

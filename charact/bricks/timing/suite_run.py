@@ -74,7 +74,11 @@ def brick_settings(precision: str) -> Iterator[None]:
 
 
 def set_recorded_threads(number: object) -> None:
-    """Set PyTorch's number of threads to that of a record, which may be untrusted."""
+    """Set PyTorch's number of threads to that of a record, which may be untrusted.
+
+    Raises:
+        UserError: it is no whole number from 1 to the most that a machine could have.
+    """
     if type(number) is not int or not 1 <= number <= _MOST_THREADS:
         raise UserError(f"the run was made with {ascii(number)[:40]} threads, which no machine has: run the "
                         "suite again")

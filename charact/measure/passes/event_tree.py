@@ -57,7 +57,7 @@ class Allocation:
 
 @dataclass
 class EventTree:
-    """Contents of a profile."""
+    """Phases, operators, and allocated and released blocks of a profile; all times in ns."""
 
     marks: list[tuple[int, int, str]] = field(default_factory=list)
     """Start, end and name of each phase annotation, in order of time."""
@@ -66,7 +66,7 @@ class EventTree:
     operators: list[Operator] = field(default_factory=list)
     allocations: list[Allocation] = field(default_factory=list)
     releases: list[tuple[int, int]] = field(default_factory=list)
-    """Time and index of each mark of a release."""
+    """Time of each release of a block older than the iteration, and the block's index in `BlockOwners.before`."""
     out_of_memory_ns: int | None = None
     """Time of the last failed allocation, or None. Some libraries retry with less."""
 

@@ -205,7 +205,7 @@ class MemoryProbe:
         return tree, curve_of(tree, self._owners, rest, failed=failed)
 
     def found(self) -> tuple[list[dict[str, Any]], MemoryPass]:
-        """Return rows of the table `memory` of the iteration, and facts."""
+        """Return rows of the table `memory` of the iteration, and facts; only after it ended."""
         _, curve = self.read()
         return curve.rows("measured"), MemoryPass(
             "ok", peak_bytes=curve.peak.total_bytes,

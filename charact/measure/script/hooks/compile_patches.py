@@ -29,7 +29,7 @@ class CompilePatches:
             self._register_compile_callbacks()
 
     def remove(self) -> None:
-        """Remove the callbacks."""
+        """Remove the callbacks; the context's replacements undo the patch of `torch.compile`."""
         if self._on_compile is not None:
             handler = sys.modules["torch._dynamo.callback"].callback_handler
             handler.remove_start_callback(self._on_compile[0])

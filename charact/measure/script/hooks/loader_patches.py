@@ -15,10 +15,10 @@ _WORD_BYTES = 8
 
 
 class LoaderPatches:
-    """Patches of data loaders and their iterators.
+    """Patches of data loaders that record each fetch of a batch, and each start of an iterator, as a span.
 
-    Forked workers add the times of their fetches to shared memory; workers that are started in another way have no
-    patches, and add nothing.
+    Forked workers of the first loaders add the times of their fetches to shared memory, see `notes`; workers that are
+    started in another way have no patches, and add nothing. The context's replacements are what undoes the patches.
     """
 
     def __init__(self, context: PatchContext) -> None:

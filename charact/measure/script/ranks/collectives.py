@@ -50,8 +50,8 @@ def enable_flight_recorder(environment: MutableMapping[str, str], num_entries: i
 class FlightRecorder:
     """Reader of the flight recorder: a ring buffer in which PyTorch keeps the latest collectives of this process.
 
-    It reads again before the buffer can have overwritten what is new, judged by the most collectives that an iteration
-    has had. Overwritten entries are counted.
+    `note_if_due` is called after each iteration, and reads once a third of the buffer may be new, judged by the most
+    collectives that an iteration has had. Overwritten entries are counted.
     """
 
     def __init__(self) -> None:
