@@ -16,11 +16,13 @@ from charact.record.reader import Run
 from charact.remedies.losses import difference_frac
 from charact.remedies.process import Command, Trial
 from charact.remedies.program import Program
-from charact.remedies.remedy import Remedy, Setting, all_remedies
+from charact.remedies.remedy import Setting, all_remedies
 
 TRIAL_S = 3.0
 """Time of the iterations of a trial (s), as far as the limits of their number allow."""
 LEAST_ITERATIONS, MOST_ITERATIONS = 12, 1000
+LONGEST_TRIAL_S = 20.0
+"""Largest time of the iterations of a trial (s) whose settings need many iterations."""
 MOST_SETTINGS = 8
 """Largest number of settings that are tried, those with the largest expected saving first."""
 _TRIED_TURNS = 2
@@ -33,8 +35,10 @@ _EXPENSIVE = 2.0
 """Duration of a trial over that of the unchanged program from which it is given up first when the time is short."""
 _ADDED = 0.99
 """Largest ratio to the combination so far at which a further remedy joins it."""
-_RACE_FRAC = 0.65
-"""Share of the time after which no turn of the race begins, so that the proof has time."""
+_PROOF_FRAC = 0.35
+"""Share of the time that the race leaves to the proof; more if the proof's fewest turns take longer."""
+_OVERTIME = 1.1
+"""Share of the time up to which a proof may go on to its fewest turns."""
 ROUNDED_FRAC = 1e-3
 """Largest relative difference of losses that counts as rounding."""
 
@@ -81,9 +85,9 @@ class Candidate:
 
 @dataclass
 class Untried:
-    """A remedy that was not tried, and the reason."""
+    """Name of a remedy that was not tried, and the reason."""
 
-    remedy: Remedy
+    remedy: str
     reason: str
 
 
@@ -105,9 +109,12 @@ class Result:
 
 
 class Race:
-    """Trials of a program with settings of remedies."""
+    """Trials of a program with settings of remedies.
 
-    def __init__(self, command: Command, program: Program, directory: Path, max_minutes: float, *,
+    `trial_s` is about how long a trial takes, by which the number of settings is limited.
+    """
+
+    def __init__(self, command: Command, program: Program, directory: Path, max_minutes: float, *, trial_s: float,
                  allow_numerics: bool, report: Callable[[str], None]) -> None:
         self.program = program
         self._command, self._directory = command, directory / "trials"
@@ -117,14 +124,14 @@ class Race:
         self._base_times_s: list[float] = []
         self._base_losses: list[tuple[float | None, ...]] = []
         self._longest_s = 0.0
-        self._took_s: dict[str, float] = {}
+        self._took_s: dict[str, float] = {"": trial_s}
         """Time of the last trial (s) with a setting, by its label, which is empty for the unchanged program."""
         self._options: list[str] = []
         self.result = Result()
 
     def run(self, settings: Sequence[Setting]) -> Result:
         """Try settings, the most promising first; Ctrl-C keeps what is decided."""
-        ranked = sorted(settings, key=lambda each: -each.expected_frac)[:MOST_SETTINGS]
+        ranked = self._affordable(sorted(settings, key=lambda each: -each.expected_frac))
         self._options = trial_options(self.program, TRIAL_S, max((each.least_iterations for each in ranked), default=0))
         self.result.candidates = [Candidate((setting,)) for setting in ranked]
         try:
@@ -141,12 +148,28 @@ class Race:
         self.result.own_losses_frac = self._own_losses_frac()
         return self.result
 
+    def _affordable(self, ranked: list[Setting]) -> list[Setting]:
+        """Return the first of some settings: as many as the time allows; remedies of others are not tried."""
+        race_s = self._limit_s - self._reserve_s()
+        number = max(min(int(race_s / (_TRIED_TURNS * self._cost_s(()))) - 1, MOST_SETTINGS), 1)
+        chosen = ranked[:number]
+        names = {setting.remedy for setting in chosen}
+        for name in dict.fromkeys(setting.remedy for setting in ranked[number:]):
+            if name not in names:
+                self.result.untried.append(Untried(
+                    name, f"there was no time: try --only {name}, or more --max-minutes"))
+        return chosen
+
+    def _reserve_s(self) -> float:
+        """Return the time (s) that the race leaves to the proof."""
+        return max(_PROOF_FRAC * self._limit_s, 2 * MIN_TURNS * self._cost_s(()))
+
     def _race(self, candidates: list[Candidate]) -> None:
         """Measure candidates by turns with the baseline until each is decided or dropped, or most of the time is up."""
         num_turns = 0
         while active := [each for each in candidates if each.state == "trying"]:
-            if num_turns and self._is_late(self._cost_s(()) + sum(self._cost_s(each.settings) for each in active),
-                                           _RACE_FRAC):
+            turn_s = self._cost_s(()) + sum(self._cost_s(each.settings) for each in active)
+            if num_turns and self._is_late(turn_s + self._reserve_s()):
                 self.result.ending = "time"
                 slowest = max(active, key=lambda each: self._cost_s(each.settings))
                 if self._cost_s(slowest.settings) <= _EXPENSIVE * self._cost_s(()):
@@ -241,7 +264,7 @@ class Race:
             if {each.remedy for each in candidate.settings} & {each.remedy for each in combination.settings}:
                 continue
             longer_s = max(self._cost_s(combination.settings), self._cost_s(candidate.settings))
-            if self._is_late((2 * _TRIED_TURNS + 2 * MIN_TURNS) * longer_s, 1.0):
+            if self._is_late((2 * _TRIED_TURNS + 2 * MIN_TURNS) * longer_s):
                 continue
             longer = Candidate((*combination.settings, *candidate.settings))
             for number in range(_TRIED_TURNS):
@@ -264,14 +287,14 @@ class Race:
                 decided = decision(proof.judgement)
                 proof.state = "trying" if decided == "undecided" else decided
             next_s = self._cost_s(()) + self._cost_s(proof.settings)
-            if proof.state == "trying" and number >= MIN_TURNS and self._is_late(next_s, 1.0):
+            if proof.state == "trying" and self._is_late(next_s, 1.0 if number >= MIN_TURNS else _OVERTIME):
                 proof.state, self.result.ending = "undecided", "time"
 
     def _cost_s(self, settings: Sequence[Setting]) -> float:
         """Return the time (s) of the last trial with each of some settings, the longest one; without any, unchanged."""
         return max(self._took_s.get(label, 0.0) for label in _labels(settings))
 
-    def _is_late(self, more_s: float, frac: float) -> bool:
+    def _is_late(self, more_s: float, frac: float = 1.0) -> bool:
         """Return whether trials that take so long (s) would end after a share of the time."""
         return time.monotonic() - self._begun + more_s > frac * self._limit_s
 
@@ -317,7 +340,8 @@ def trial_options(program: Program, time_s: float, least_iterations: int = 0) ->
         return ["--max-seconds", f"{time_s:g}"]
     walls = iteration_times(program.run)
     usual_s = median(walls.loc[walls["case"] == program.entry.case, "wall_s"])
-    number = min(max(round(time_s / usual_s), LEAST_ITERATIONS, least_iterations), MOST_ITERATIONS)
+    number = min(max(round(time_s / usual_s), LEAST_ITERATIONS), MOST_ITERATIONS)
+    number = max(number, min(least_iterations, round(LONGEST_TRIAL_S / usual_s)))
     return ["--iterations", str(number), "--stop"]
 
 

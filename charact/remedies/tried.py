@@ -113,7 +113,7 @@ def _remedies(result: Result) -> Iterator[TriedRemedy]:
         if proof is None or candidate.settings != proof.settings:
             yield _remedy(candidate, result)
     for untried in result.untried:
-        yield TriedRemedy(untried.remedy.name, "not tried", reason=untried.reason)
+        yield TriedRemedy(untried.remedy, "not tried", reason=untried.reason)
 
 
 def _remedy(candidate: Candidate, result: Result) -> TriedRemedy:

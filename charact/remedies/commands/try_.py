@@ -94,12 +94,17 @@ def command(
     with cleaned_up_on_signals(), scratch_copy(here) if scratch else nullcontext(here) as place:
         before = {} if scratch else snapshot(here, out)
         stdin = _stdin()
-        trials = Words("profile" if profile else "run", tuple(words), stdin, place)
+        trials = Words("profile" if profile else "run", tuple(_below(words, here, place)), stdin, place)
         race = _try(trials, directory, chosen, max_minutes, allow_numerics=allow_numerics, quiet=quiet or as_json)
         facts = tried(race.result, [] if scratch else changed(before, snapshot(here, out)))
     script = Path(program[0]).resolve().parent if program and module is None else here
     _show(facts, race, directory, as_json=as_json, patch_below=script if write_patch else None)
     return 130 if facts.ending == "interrupted" else 0
+
+
+def _below(words: list[str], here: Path, place: Path) -> list[str]:
+    """Return words with absolute paths below a directory as those of its copy."""
+    return [str(place / Path(word).relative_to(here)) if Path(word).is_relative_to(here) else word for word in words]
 
 
 def _stdin() -> bytes:
@@ -116,16 +121,19 @@ def _stdin() -> bytes:
 def _try(trials: Any, directory: Path, chosen: Any, max_minutes: float, *, allow_numerics: bool, quiet: bool
          ) -> "Race":
     from charact.remedies.program import Program
-    from charact.remedies.race import Race, trial_options
+    from charact.remedies.race import TRIAL_S, Race, trial_options
 
     def report(line: str) -> None:
         if not quiet:
             warn(line)
 
     begun = time.monotonic()
+    lasted_s: dict[str, float] = {}
 
     def measured(options: list[str], name: str) -> Program:
+        run_begun = time.monotonic()
         trial = trials.measured(options, (), directory / name, 60 * max_minutes * _FIRST_LIMIT_FRAC)
+        lasted_s[name] = time.monotonic() - run_begun
         if trial.run is None:
             raise UserError(f"the program failed under charact {trials.kind}: {trial.failure}")
         if trial.run.iterations.empty:
@@ -139,7 +147,9 @@ def _try(trials: Any, directory: Path, chosen: Any, max_minutes: float, *, allow
         found = measured([*trial_options(measured(list(_PROBE), "probe"), _FIRST_S), *_PASSES], "first")
     settings, untried = _chosen(found, chosen)
     left_minutes = max_minutes - (time.monotonic() - begun) / 60
-    race = Race(trials, found, directory, max(left_minutes, 0.1), allow_numerics=allow_numerics, report=report)
+    trial_s = lasted_s["probe"] + TRIAL_S if "probe" in lasted_s else lasted_s["first"]
+    race = Race(trials, found, directory, max(left_minutes, 0.1), trial_s=trial_s, allow_numerics=allow_numerics,
+                report=report)
     race.result.untried = untried
     race.run(settings)
     return race
@@ -154,12 +164,12 @@ def _chosen(program: Any, chosen: Any) -> "tuple[list[Setting], list[Any]]":
     for remedy in chosen or all_remedies().values():
         found = remedy.settings(program)
         if isinstance(found, str):
-            untried.append(Untried(remedy, found))
+            untried.append(Untried(remedy.name, found))
             continue
         promising = [each for each in found if chosen or each.expected_frac >= _LEAST_EXPECTED_FRAC]
         settings += promising
         if not promising:
-            untried.append(Untried(remedy, "it is expected to save little"))
+            untried.append(Untried(remedy.name, "it is expected to save little"))
     return settings, untried
 
 

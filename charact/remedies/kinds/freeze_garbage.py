@@ -1,5 +1,8 @@
 """Exempt the objects that exist before the loop from garbage collections."""
 
+from typing import Any
+
+from charact.remedies.patching import OutermostCalls
 from charact.remedies.program import Program
 from charact.remedies.remedy import Remedy, Setting
 
@@ -14,19 +17,16 @@ def _settings(program: Program) -> list[Setting] | str:
 def _apply() -> None:
     import gc
 
-    import torch
+    is_frozen = False
 
-    original, is_frozen = torch.optim.Optimizer.zero_grad, False
-
-    def freeze_first(self: torch.optim.Optimizer, *arguments: bool, **named: bool) -> None:
+    def freeze(module: Any) -> None:
         nonlocal is_frozen
         if not is_frozen:
             is_frozen = True
             gc.collect()
             gc.freeze()
-        original(self, *arguments, **named)
 
-    torch.optim.Optimizer.zero_grad = freeze_first  # type: ignore[method-assign]
+    OutermostCalls(on_first=freeze)
 
 
 REMEDY = Remedy("freeze-garbage", _settings, _apply)

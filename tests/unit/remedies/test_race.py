@@ -84,11 +84,12 @@ class Scripted:
 @pytest.fixture
 def raced(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Result]:
     """Run a race of settings of a scripted command."""
-    def race(command: Scripted, *settings: Setting, max_minutes: float = 60.0, allow_numerics: bool = False) -> Result:
+    def race(command: Scripted, *settings: Setting, max_minutes: float = 60.0, trial_s: float = 1.0,
+             allow_numerics: bool = False) -> Result:
         monkeypatch.setattr(race_file, "time", SimpleNamespace(monotonic=lambda: command.now_s))
         lines: list[str] = []
         race = Race(command, Program(run_of((1.0,) * 5)), tmp_path, max_minutes,  # type: ignore[arg-type]
-                    allow_numerics=allow_numerics, report=lines.append)
+                    trial_s=trial_s, allow_numerics=allow_numerics, report=lines.append)
         result = race.run(settings)
         assert len(lines) == result.num_trials == len(command.labels)
         return result
@@ -364,7 +365,7 @@ def test_a_race_ends_in_its_share_of_the_time(raced: Raced) -> None:
 
 @pytest.mark.parametrize(("ratio", "expected"), [(0.969, ["a"]), (0.971, [])])
 def test_what_seems_to_help_when_the_time_is_up_gets_a_proof(raced: Raced, ratio: float, expected: list[str]) -> None:
-    result = raced(command := Scripted({"a": ratio}), setting("a"), max_minutes=50 / 60)
+    result = raced(command := Scripted({"a": ratio}), setting("a"), max_minutes=70 / 60)
     assert (states(result), result.candidates[0].num_turns) == ({"a": "undecided"}, 3)
     assert proven(result) == expected
     assert len(command.labels) == TURN * (3 + (MIN_TURNS if expected else 0))
@@ -391,10 +392,33 @@ def test_a_proof_ends_with_the_time(raced: Raced) -> None:
     assert 600 - 10 <= command.now_s - 100 <= 600
 
 
-def test_a_short_time_leaves_a_turn_for_each_setting(raced: Raced) -> None:
-    result = raced(command := Scripted({"a": 0.7, "b": 0.8}), *TWO, max_minutes=0.1)
-    assert command.labels == ["", "a", "b"]
-    assert (states(result), result.ending) == ({"a": "undecided", "b": "undecided"}, "time")
+def test_a_short_time_leaves_a_turn_for_one_setting(raced: Raced) -> None:
+    result = raced(command := Scripted({"a": 0.7, "b": 0.8}), setting("a", expected_frac=0.2),
+                   setting("b", remedy="fused"), max_minutes=0.1)
+    assert command.labels == ["", "a"]
+    assert (states(result), result.ending) == ({"a": "undecided"}, "time")
+    (untried,) = result.untried
+    assert (untried.remedy, "--only fused" in untried.reason) == ("fused", True)
+
+
+@pytest.mark.parametrize(("max_minutes", "number"), [(10, 2), (15, 6), (20, 8), (100, 8)])
+def test_settings_are_as_many_as_the_time_allows(raced: Raced, max_minutes: float, number: int) -> None:
+    """Trials of 40 s: the proof takes 320 s or 35 %, and two turns of n settings 80 (n + 1) s."""
+    labels = list("abcdefghij")
+    result = raced(Scripted({label: 1.01 for label in labels}, trial_s=lambda number: 40.0),
+                   *(setting(label) for label in labels), max_minutes=max_minutes, trial_s=40.0)
+    assert len(result.candidates) == number
+
+
+@pytest.mark.parametrize(("proof_trial_s", "num_turns"), [(10.0, 4), (11.4, 4), (14.0, 0), (60.0, 0)])
+def test_a_proof_without_enough_turns_in_the_time_is_none(raced: Raced, proof_trial_s: float, num_turns: int) -> None:
+    """The machine becomes slow after a race of 40 s, and 80 s are left, and 12 s more for the last turns."""
+    command = Scripted({"a": 0.7}, trial_s=lambda number: 5.0 if number <= TURN * MIN_TURNS else proof_trial_s)
+    result = raced(command, setting("a"), max_minutes=2)
+    assert result.candidates[0].state == "faster"
+    assert (result.proof.num_turns if result.proof else 0) == num_turns
+    assert result.ending == ("decided" if num_turns else "time")
+    assert command.now_s - 100 <= max(1.1 * 120, 40 + 2 * proof_trial_s)
 
 
 def test_no_combination_is_tried_without_time_for_it_and_the_proof(raced: Raced) -> None:
@@ -434,16 +458,16 @@ def test_a_trial_may_take_five_times_as_long_as_the_unchanged_program(raced: Rac
 def test_a_trial_has_iterations_for_three_seconds(tmp_path: Path, iteration_s: float, number: int) -> None:
     program = Program(run_of((iteration_s, 100.0, iteration_s)))
     command = Scripted({"a": 1.5})
-    Race(command, program, tmp_path, 60, allow_numerics=False,  # type: ignore[arg-type]
+    Race(command, program, tmp_path, 60, trial_s=4.0, allow_numerics=False,  # type: ignore[arg-type]
          report=lambda line: None).run([setting("a")])
     assert command.options[0] == ["--iterations", str(number), "--stop"]
 
 
-@pytest.mark.parametrize(("least", "number"), [(29, 30), (31, 31), (50, 50), (5000, 1000)])
+@pytest.mark.parametrize(("least", "number"), [(29, 30), (31, 31), (50, 50), (5000, 200)])
 def test_a_setting_may_need_more_iterations(tmp_path: Path, least: int, number: int) -> None:
     command = Scripted({"a": 1.5, "b": 1.5})
     more = Setting("compile", {}, "b", "b", least_iterations=least)
-    Race(command, Program(run_of((0.1,) * 3)), tmp_path, 60, allow_numerics=False,  # type: ignore[arg-type]
+    Race(command, Program(run_of((0.1,) * 3)), tmp_path, 60, trial_s=4.0, allow_numerics=False,  # type: ignore[arg-type]
          report=lambda line: None).run([setting("a"), more])
     assert {options[1] for options in command.options} == {str(number)}
 
@@ -452,7 +476,7 @@ def test_a_trial_of_a_built_in_workload_is_limited_by_time(tmp_path: Path) -> No
     run = run_of((1.0, 1.0))
     built_in = Run(run.path, run.manifest | {"options": OPTIONS}, _tables={"iterations": run.iterations})
     command = Scripted({"a": 1.5})
-    Race(command, Program(built_in), tmp_path, 60, allow_numerics=False,  # type: ignore[arg-type]
+    Race(command, Program(built_in), tmp_path, 60, trial_s=4.0, allow_numerics=False,  # type: ignore[arg-type]
          report=lambda line: None).run([setting("a")])
     assert command.options[0] == ["--max-seconds", "3"]
 
@@ -466,7 +490,7 @@ def test_without_settings_nothing_runs(raced: Raced) -> None:
 def test_a_setting_with_long_trials_is_given_up_for_the_others(raced: Raced, slow_s: float, expected: list[str]
                                                                ) -> None:
     """Trials of "b", such as those that compile, take longer than 2 of the program's 5 s, or not."""
-    command = Scripted({"a": 0.8, "b": 0.8}, trial_s=lambda number: slow_s if number % 3 == 0 else 5.0)
+    command = Scripted({"a": 0.8, "b": 0.8}, trial_s=lambda number: slow_s if command.labels[-1] == "b" else 5.0)
     result = raced(command, setting("a", expected_frac=0.2), setting("b", remedy="compile"),
                    max_minutes=(130.0 if slow_s > 10 else 28.0) / 60)
     assert proven(result) == expected

@@ -22,8 +22,8 @@ FINDINGS = {name: (0.1, 0.3, "high") for name in (
     "data_loading", "denormals", "garbage_collection", "anomaly_detection", "inference_graph", "contention")}
 PROGRAMS = [
     program(), program(is_watched=False), program(device="cuda:0"),
-    program(SETTINGS, findings=FINDINGS, operators={"convolution": 0.1}),
-    program(SETTINGS, findings=FINDINGS, operators={"convolution": 0.1}, device="cuda:0")]
+    program(SETTINGS, findings=FINDINGS, operators={"convolution": 0.1, "attention": 0.1}),
+    program(SETTINGS, findings=FINDINGS, operators={"convolution": 0.1, "attention": 0.1}, device="cuda:0")]
 
 
 def test_each_file_is_a_remedy() -> None:

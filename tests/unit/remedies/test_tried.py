@@ -9,7 +9,7 @@ import pytest
 from charact.core.errors import UserError
 from charact.remedies.program import Place
 from charact.remedies.race import Candidate, Numbers, Result, Untried
-from charact.remedies.remedy import Setting, all_remedies
+from charact.remedies.remedy import Setting
 from charact.remedies.tried import FILE, NOT_FINITE, Tried, TriedRemedy, read_tried, tried, write_tried
 
 
@@ -84,7 +84,7 @@ def test_a_combination_is_a_row_of_its_own() -> None:
 
 def test_the_best_come_first_and_those_not_tried_last() -> None:
     result = Result(
-        untried=[Untried(all_remedies()["fused"], "no optimizer")],
+        untried=[Untried("fused", "no optimizer")],
         candidates=[candidate("failed", "failed", ()), candidate("slower", "slower", (1.3,) * 4),
                     candidate("less", "faster", (0.9,) * 4), candidate("more", "faster", (0.6,) * 4),
                     candidate("none", "undecided", ())],

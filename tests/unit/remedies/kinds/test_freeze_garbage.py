@@ -10,9 +10,8 @@ def test_programs_with_and_without_costly_collections() -> None:
     assert "collections" in refused("freeze-garbage", program())
 
 
-def test_objects_are_frozen_once_at_the_first_zero_grad(trials: Trials) -> None:
-    before, after, *later = trials.remedied["frozen"]
-    assert before == trials.without["frozen"][0]
-    assert after > before + 10_000  # PyTorch alone has more objects
+def test_objects_are_frozen_once_at_the_first_call_of_a_model(trials: Trials) -> None:
+    after, *later = trials.remedied["frozen"]
+    assert after > trials.without["frozen"][0] + 10_000  # PyTorch alone has more objects
     assert all(after - 1000 < number <= after for number in later)  # each step makes 1000 objects
     assert len(set(trials.without["frozen"])) == 1
