@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import zip_longest
 from typing import Any
 
 from charact.analysis.compare import Group, matched_cases, ratios
@@ -162,15 +163,19 @@ _LEAD = (
 
 def explanations(sides: Sequence[Group]) -> Body:
     """Build the section: steps that account for the difference of each matched case."""
-    blocks = []
+    columns = []
     places, num_left = most_different(sides, MAX_PLACES)
     for side in sides[1:]:
         cases = in_pair(sides, side, {case for case, label in places if label == side.label})
         for each in difference_tables.explanations(sides[0], side, cases) if cases else []:
             title = f"{each.case}: {side.label}" if len(sides) > 2 else each.case
-            blocks += _blocks(each, title, (sides[0].label, side.label)) if each.tables else []
-    if not blocks:
+            columns += [_blocks(each, title, (sides[0].label, side.label))] if each.tables else []
+    if not columns:
         return Body(blocks=[Block(note="No case was timed in both groups.")])
+    # The page draws two cases side by side: first what is drawn of each, then its tables.
+    blocks = [block for row in zip_longest(*columns) for block in row if block is not None]
+    if len(columns) == 1:
+        blocks = [replace(block, case=None) for block in blocks]
     return Body(lead=f"{_LEAD} {left_out_places(num_left)}".strip(), blocks=blocks)
 
 

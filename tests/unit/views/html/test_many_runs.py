@@ -10,6 +10,7 @@ from many_runs import write_copies
 from matplotlib.figure import Figure
 from support import records
 from support.known_times import HELD, write_known
+from support.pairs import pair
 
 from charact import cli
 from charact.analysis.compare import Group
@@ -183,6 +184,17 @@ def test_a_comparison_draws_the_cases_that_differ_most(
     times = next(block.table for block in compared.blocks if block.title == "Times")
     assert times is not None
     assert len(times.rows) == 5
+
+
+@pytest.mark.parametrize("modes", [("train",), ("train", "infer")])
+def test_what_explains_each_case_is_drawn_before_any_table(tmp_path: Path, modes: tuple[str, ...]) -> None:
+    """A single case has the page's whole width: it belongs to no column."""
+    before, after = pair(tmp_path, 0.7, modes=modes, sizes=(32,))
+    body = sections.explanations([Group("before", (before,)), Group("after", (after,))])
+    assert [bool(block.figures) for block in body.blocks[:len(modes)]] == [True] * len(modes)
+    assert len(body.blocks) > len(modes)
+    assert all(block.folded for block in body.blocks[len(modes):])
+    assert len({block.case for block in body.blocks} - {None}) == (len(modes) if len(modes) > 1 else 0)
 
 
 @pytest.mark.slow
