@@ -13,6 +13,8 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 
 from charact.core.errors import UserError
+from charact.core.text import label
+from charact.traces.foreign_files import HEAD_BYTES, foreign_kind, wrong_type
 
 Event = TypeVar("Event")
 
@@ -66,6 +68,8 @@ class JsonStream:
     def events(self, decode: Callable[[bytes], list[Event]]) -> Iterator[list[Event]]:
         """Yield lists of events, in the order of the file."""
         first = self._next()
+        if (kind := foreign_kind(self._text[:HEAD_BYTES])) is not None:
+            raise UserError(f"{self._path} {kind}")
         found = first == b"["
         if found:  # the other form of traces: events only
             self._at += 1
@@ -102,7 +106,9 @@ class JsonStream:
         """Skip a value outside the events, and store it if it is wanted."""
         self._next()
         while (end := self._end_of_value()) is None:
+            self._check_size(key, len(self._text) - self._at)
             self._more_or_cut_off()
+        self._check_size(key, end - self._at)
         self._num_metadata += 1
         self._metadata_bytes += end - self._at
         if self._num_metadata > MOST_VALUES or self._metadata_bytes > LARGEST_VALUE_BYTES:
@@ -113,6 +119,11 @@ class JsonStream:
             except _NO_EVENTS as error:
                 raise self._damaged(f"is not JSON at '{key}': {error}") from error
         self._at = end
+
+    def _check_size(self, key: str, num_bytes: int) -> None:
+        if num_bytes > LARGEST_VALUE_BYTES:
+            raise UserError(f"{self._path} has a value '{label(key)}' of more than {LARGEST_VALUE_BYTES >> 20} MB "
+                            "outside of events: name a trace of torch.profiler")
 
     def _end_of_value(self) -> int | None:
         """Return the end of the value at the current position; None if it is not in memory yet."""
@@ -179,7 +190,9 @@ class JsonStream:
         try:
             events = decode(mended(text))
         except _NO_EVENTS as error:
-            raise self._damaged(f"is not a trace of torch.profiler: {error}") from error
+            if isinstance(error, msgspec.ValidationError):
+                raise UserError(f"{self._path} is not a trace of torch.profiler: {wrong_type(error)}") from error
+            raise self._damaged(f"is not a trace of torch.profiler: {wrong_type(error)}") from error
         self._at = end
         return events
 
