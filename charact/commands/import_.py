@@ -132,4 +132,6 @@ def _describe(writer: "RunWriter", trace: "Trace") -> None:
             kinds.append(kind)
     if kinds:
         writer.manifest["machine"] = {"num_gpus": len(trace.devices), "gpus": kinds}
+    elif trace.events.device:
+        writer.manifest["machine"] = {"no_gpu_reason": "the trace’s deviceProperties do not name the device"}
     writer.manifest["software"] |= trace.versions

@@ -9,7 +9,8 @@ from functools import cache
 
 _RULES: tuple[tuple[str, str, str], ...] = (
     # type, meaning, pattern; the first match decides
-    ("communication", "collectives and point-to-point between ranks", r"c10d|nccl|gloo|allreduce|allgather"),
+    ("communication", "collectives and point-to-point between ranks", r"c10d|nccl|gloo|allreduce|allgather|"
+                      r"reducescatter|alltoall|multimem"),
     ("compiled", "code that torch.compile generated, and its checks",
      r"^compiledf|^torch-compiledregion|^torchdynamo|^triton(poi|red|per|tem)|cppfused|^aotautograd"),
     ("optimizer", "multi-tensor and fused parameter updates",

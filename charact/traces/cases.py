@@ -22,6 +22,7 @@ from charact.record.manifest_passes import (
 from charact.record.schema import Rows
 from charact.traces.collectives import collective_rows
 from charact.traces.counters import NO_KERNELS, SOURCE, counter_rows, outcome
+from charact.traces.devices import not_recorded, recorded_device
 from charact.traces.events import OPTIMIZER, Dropped, TraceEvents, readable
 from charact.traces.files import Trace
 from charact.traces.phases import AttributedTrace, attribute
@@ -50,22 +51,20 @@ def trace_case(trace: Trace, name: str, *, by_rank: bool = False) -> tuple[CaseE
     tables = {
         "iterations": iteration_rows(attributed), "operators": operator_rows(attributed),
         "kernels": kernel_rows([attributed]), "layers": layer_rows(events),
-        "counters": counter_rows([events], trace.rank), "memory": memory_rows(attributed),
+        "counters": counter_rows([events], trace.rank, [attributed.marked]), "memory": memory_rows(attributed),
         "collectives": collective_rows(attributed),
     }  # fmt: skip
     trains = bool(attributed.outlined.nodes or events.backwards
                   or any(mark.name.startswith(OPTIMIZER) for mark in events.marks))
     mode = "train" if trains else "infer"
-    devices = Counter(event.device for event in events.device)
-    most_used = max(devices, key=lambda device: devices[device], default=None)
+    device, device_name = recorded_device(trace)
     entry = CaseEntry(
         f"{name}-{mode}" + (f"-rank{trace.rank}" if by_rank else ""), "ok", name, mode=mode, precision="as written",
-        device="cuda" if events.device else "cpu",
-        device_name=next((device["name"] for device in trace.devices if str(device["index"]) == most_used), None),
-        data="as written", source=readable(trace.path), rank=trace.rank, world_size=trace.world_size)
+        device=device, device_name=device_name, data="as written", source=readable(trace.path), rank=trace.rank,
+        world_size=trace.world_size)
     entry.passes["timing"] = _timing(trace, attributed, tables["iterations"])
     entry.passes.update(_passes(events, iterations, tables))
-    for dropped, number in (events.dropped + _outside(attributed)).items():
+    for dropped, number in (events.dropped + _outside(attributed) + _unread(events)).items():
         facts = entry.passes.get(dropped.of_pass, entry.passes.timing)
         facts.dropped = [*facts.dropped, DroppedItems(dropped.what, dropped.reason, number)]
     return entry, tables
@@ -78,6 +77,11 @@ def _outside(trace: AttributedTrace) -> Counter[Dropped]:
         Dropped("operators", "operators", "outside of all iterations"): operators,
         Dropped("kernels", "kernels", "launched before the trace began"): launches.count(None),
         Dropped("kernels", "kernels", "launched outside of all iterations"): len(launches) - launches.count(None)})
+
+
+def _unread(events: TraceEvents) -> Counter[Dropped]:
+    return Counter({Dropped("timing", f"events of category {category}", "not read"): number
+                    for category, number in events.unread.items()})
 
 
 def _timing(trace: Trace, attributed: AttributedTrace, rows: Rows) -> TimingPass:
@@ -97,6 +101,7 @@ def _timing(trace: Trace, attributed: AttributedTrace, rows: Rows) -> TimingPass
             evidence[each.phase].append(each.evidence)
     blind = [_NO_HOST] if not trace.events.operators else [] if intervals else [_NO_PHASES]
     blind += [] if trace.events.steps else [_NO_STEPS]
+    blind += not_recorded(trace)
     blind += [_NO_DEVICE_TIMES] if trace.events.device and clock == "host_s" else []
     return TimingPass(
         "ok", num_warmup_iterations=0, warmup_ended_by="number", num_iterations=len(iterations), ended_by="trace",

@@ -1,6 +1,7 @@
 """Collectives in traces and in dumps of the flight recorder: their names and sizes."""
 
 import re
+from functools import cache
 
 import msgspec
 
@@ -14,6 +15,23 @@ TYPE_BYTES = {
 _SPLIT = (("allreduce", "all_reduce"), ("allgather", "all_gather"), ("alltoall", "all_to_all"),
           ("reducescatter", "reduce_scatter"))
 _KERNEL = re.compile(r"(?:nccl|rccl)(?:Dev)?Kernel_?([A-Za-z]+)", re.IGNORECASE)
+_COMMUNICATION: tuple[tuple[str, str], ...] = (
+    # pattern of a kernel's function without underscores, origin of such names
+    (r"nccl|rccl", "NCCL, RCCL"),
+    (r"crossdevicereduce", "custom all-reduce of vLLM, SGLang and AITER"),
+    (r"quickreduce|allreduceprototype", "quick all-reduce of vLLM on AMD’s devices"),
+    (r"(?<!block)(?<!warp)(allreduce|allgather|reducescatter|alltoall)",
+     "TensorRT-LLM (oneShotAllReduceKernel), FlashInfer, PyTorch’s symmetric memory (one_shot_all_reduce_kernel)"),
+    (r"multimem", "PyTorch’s symmetric memory over NVLink multicast"),
+    (r"deepep::(?!layout)|ep(dispatch|combine)(intra|inter)", "DeepEP, MORI: dispatch and combine of experts"),
+    (r"nvshmem|rocshmem|mscclpp|userbuffers", "NVSHMEM, rocSHMEM, MSCCL++, Transformer Engine"),
+)
+_EXCHANGES = re.compile("|".join(f"(?:{pattern})" for pattern, _ in _COMMUNICATION))
+_COMPUTES = re.compile(r"gemm|matmul")
+"""A product that is fused with a collective counts as computation."""
+_OPERATIONS = (("allreduce", "all_reduce"), ("allgather", "all_gather"), ("reducescatter", "reduce_scatter"),
+               ("alltoall", "all_to_all"), ("crossdevicereduce", "all_reduce"), ("quickreduce", "all_reduce"),
+               ("dispatch", "dispatch"), ("combine", "combine"), ("barrier", "barrier"))
 _UNKNOWN = ("", "generic")
 """Names of kernels of which RCCL has one for all collectives."""
 
@@ -26,11 +44,25 @@ def operation_name(name: str) -> str:
     return plain or name
 
 
+@cache
+def is_collective(kernel: str) -> bool:
+    """Return whether a kernel, by the name of its function, exchanges data between ranks."""
+    function = _function(kernel)
+    return bool(_EXCHANGES.search(function)) and ("nccl" in function or not _COMPUTES.search(function))
+
+
 def kernel_operation(name: str) -> str:
     """Return the collective of a kernel's name: `all_reduce` for ncclDevKernel_AllReduce_Sum_f32_RING_LL."""
-    match = _KERNEL.search(name)
-    operation = "" if match is None else match[1].lower()
-    return "unknown" if operation in _UNKNOWN else operation_name(operation)
+    if match := _KERNEL.search(name):
+        return "unknown" if match[1].lower() in _UNKNOWN else operation_name(match[1])
+    function = _function(name)
+    return next((operation for pattern, operation in _OPERATIONS if pattern in function), "unknown")
+
+
+def _function(kernel: str) -> str:
+    """Return a kernel's qualified function in lower case, without underscores, template arguments and parameters."""
+    name = kernel.replace("(anonymous namespace)", "").replace("<unnamed>", "")
+    return re.split(r"[<(]", name, maxsplit=1)[0].replace("_", "").lower()
 
 
 class RecordedCollective(msgspec.Struct):

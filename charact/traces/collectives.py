@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from charact.record.schema import Rows
 from charact.traces.collective_names import kernel_operation, operation_name
-from charact.traces.device import is_communication, is_copy, length_ns, union, without
+from charact.traces.device import covered_ns, is_communication, is_copy, union
 from charact.traces.events import BEFORE_ALL_NS, DeviceEvent, Exchange, Mark, Operator, TraceEvents
 from charact.traces.phases import AttributedTrace
 
@@ -98,6 +98,6 @@ def _exposed(spans: Sequence[DeviceEvent | Mark | Operator], computing: Sequence
     covered, reached_ns, exposed = union(computing), BEFORE_ALL_NS, []
     for span in spans:
         begin_ns = max(span.start_ns, reached_ns)
-        exposed.append(length_ns(without([(begin_ns, span.end_ns)], covered)) if begin_ns < span.end_ns else 0)
+        exposed.append(max(0, span.end_ns - begin_ns - covered_ns(covered, begin_ns, span.end_ns)))
         reached_ns = max(span.end_ns, reached_ns)
     return exposed

@@ -9,7 +9,7 @@ from statistics import median
 from typing import Any, Literal
 
 from charact.record.schema import Rows
-from charact.traces.device import is_communication, is_copy, length_ns, union, without
+from charact.traces.device import covered_ns, is_communication, is_copy, length_ns, union, without
 from charact.traces.events import DeviceEvent, TraceEvents
 
 SOURCE = "kineto"
@@ -19,7 +19,9 @@ DEFINITIONS: dict[str, tuple[str, Literal["measured", "estimated"]]] = {
     "span_s": ("time from the device's first event in the trace to its last; of several traces the sum", "measured"),
     "busy_s": ("time in which a kernel or a copy ran, however many at once", "measured"),
     "idle_s": ("time in which neither ran", "measured"),
-    "utilization_frac": ("share of the time in which a kernel or a copy ran", "measured"),
+    "utilization_frac": ("share of the time in which a kernel or a copy ran: over the marked iterations, from the "
+                         "first one's start to the end of the last one and of the work launched in them; without "
+                         "marked iterations, of span_s", "measured"),
     "computation_s": ("time in which a kernel other than communication ran, or a fill", "measured"),
     "communication_s": ("time in which a kernel that exchanges data between ranks ran", "measured"),
     "exposed_communication_s": ("the part of communication_s in which nothing was computed", "measured"),
@@ -50,27 +52,34 @@ def described() -> dict[str, dict[str, dict[str, str]]]:
                      for name, (definition, method) in DEFINITIONS.items()}}
 
 
-def counter_rows(traces: Sequence[TraceEvents], rank: int | None) -> Rows:
+def counter_rows(traces: Sequence[TraceEvents], rank: int | None,
+                 marked: Sequence[tuple[int, int] | None] | None = None) -> Rows:
     """Return rows of the table `counters`: use of each device, over consecutive traces of one program.
 
-    Counters without events are left out.
+    Counters without events are left out. `marked` has, for each trace, the start of its first marked iteration and the
+    end of its last one; None without marked iterations.
     """
     by_device: dict[str, list[list[DeviceEvent]]] = defaultdict(list)
     delays_ns: dict[str, list[int]] = defaultdict(list)
-    for trace in traces:
+    windows: dict[str, list[tuple[int, int]]] = defaultdict(list)
+    tolerance_ns = max((trace.resolution_ns for trace in traces), default=0)
+    for trace, iterations in zip(traces, marked or [None] * len(traces), strict=True):
         of_trace: dict[str, list[DeviceEvent]] = defaultdict(list)
         for event in trace.device:
             of_trace[event.device].append(event)
         for device, events in of_trace.items():
             by_device[device].append(events)
+            windows[device].append(_window(events, iterations))
             delays_ns[device] += [event.start_ns - trace.launches[event.correlation].start_ns
                                   for event in _kernels(events)
                                   if event.correlation is not None and event.correlation in trace.launches]
     rows: Rows = []
     for device, of_device in sorted(by_device.items()):
-        gaps_ns = [after - before for events in of_device for (_, before), (after, _) in pairwise(union(
-            (event.start_ns, event.end_ns) for event in _kernels(events)))]
-        values = _times(of_device) | {"num_gaps": len(gaps_ns), "gap_s": sum(gaps_ns) / 1e9} | _shares(of_device)
+        running = [union(((event.start_ns, event.end_ns) for event in _kernels(events)), tolerance_ns)
+                   for events in of_device]
+        gaps_ns = [after - before for each in running for (_, before), (after, _) in pairwise(each)]
+        gaps = {"num_gaps": len(gaps_ns), "gap_s": sum(gaps_ns) / 1e9}
+        values = _times(of_device, windows[device], tolerance_ns) | gaps | _shares(of_device)
         if delays_ns[device]:
             values["launch_delay_s"] = median(delays_ns[device]) / 1e9
         rows += [{"phase": None, "time_s": None, "rank": rank, "device": f"cuda:{device}", "source": SOURCE,
@@ -94,26 +103,48 @@ def outcome(rows: Rows, reason: str | None = None, remedy: str | None = None) ->
     return {"status": "ok", "reason": None, "remedy": None, "missing": missing}
 
 
-def _times(traces: Sequence[Sequence[DeviceEvent]]) -> dict[str, float]:
+def _window(events: Sequence[DeviceEvent], iterations: tuple[int, int] | None) -> tuple[int, int]:
+    """Return the start and end of marked iterations on a device; without any, those of its events.
+
+    The device starts when the work launched before the iterations ends, and ends with the work launched in them.
+    """
+    if iterations is not None:
+        start_ns, end_ns = iterations
+        begin_ns = max((event.end_ns for event in events if event.launched_ns is None or event.launched_ns < start_ns),
+                       default=start_ns)
+        until_ns = max((event.end_ns for event in events if event.launched_ns is not None
+                        and event.launched_ns <= end_ns), default=end_ns)
+        window = max(begin_ns, start_ns), max(until_ns, end_ns)
+        if window[0] < window[1]:
+            return window
+    return min(event.start_ns for event in events), max(event.end_ns for event in events)
+
+
+def _times(traces: Sequence[Sequence[DeviceEvent]], windows: Sequence[tuple[int, int]],
+           tolerance_ns: int) -> dict[str, float]:
     """Return the use of a device from its first event in each trace to its last; fills count as computation."""
     spent_ns: dict[str, int] = defaultdict(int)
-    for events in traces:
+    used_ns = 0
+    for events, window in zip(traces, windows, strict=True):
         kinds: dict[str, list[tuple[int, int]]] = {"computation": [], "communication": [], "copy": []}
         for event in events:
             kind = "communication" if is_communication(event) else "copy" if is_copy(event) else "computation"
             kinds[kind].append((event.start_ns, event.end_ns))
         computation, communication, copies = map(union, kinds.values())
         working = union([*computation, *communication])
+        busy = union([*working, *copies], tolerance_ns)
+        used_ns += covered_ns(busy, *window)
         spent_ns["span_s"] += max(event.end_ns for event in events) - min(event.start_ns for event in events)
         for counter, intervals in {
-            "busy_s": union([*working, *copies]), "computation_s": computation, "communication_s": communication,
+            "busy_s": busy, "computation_s": computation, "communication_s": communication,
             "exposed_communication_s": without(communication, computation), "copy_s": copies,
             "exposed_copy_s": without(copies, working),
         }.items():  # fmt: skip
             spent_ns[counter] += length_ns(intervals)
     spent_ns["idle_s"] = spent_ns["span_s"] - spent_ns["busy_s"]
     spent_ns["overlapped_communication_s"] = spent_ns["communication_s"] - spent_ns["exposed_communication_s"]
-    utilization_frac = spent_ns["busy_s"] / spent_ns["span_s"] if spent_ns["span_s"] else 1.0
+    whole_ns = sum(end_ns - start_ns for start_ns, end_ns in windows)
+    utilization_frac = used_ns / whole_ns if whole_ns else 1.0
     return {counter: time_ns / 1e9 for counter, time_ns in spent_ns.items()} | {"utilization_frac": utilization_frac}
 
 

@@ -1,21 +1,22 @@
 """Device events: their launches, the device's busy time, and device times for times on the host."""
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterable
 from itertools import accumulate
 
+from charact.traces.collective_names import is_collective
 from charact.traces.events import BEFORE_ALL_NS, DeviceEvent, Operator, Thread, TraceEvents
 
 Intervals = list[tuple[int, int]]
 """Disjoint starts and ends, by time."""
 
 
-def union(intervals: Iterable[tuple[int, int]]) -> Intervals:
-    """Return the union of intervals."""
+def union(intervals: Iterable[tuple[int, int]], tolerance_ns: int = 0) -> Intervals:
+    """Return the union of intervals; those at most the tolerance apart are joined."""
     joined: Intervals = []
     for start, end in sorted(intervals):
-        if joined and start <= joined[-1][1]:
+        if joined and start <= joined[-1][1] + tolerance_ns:
             joined[-1] = joined[-1][0], max(joined[-1][1], end)
         else:
             joined.append((start, end))
@@ -45,10 +46,16 @@ def length_ns(intervals: Intervals) -> int:
     return sum(end - start for start, end in intervals)
 
 
+def covered_ns(intervals: Intervals, start_ns: int, end_ns: int) -> int:
+    """Return how much of the time from a start to an end others cover."""
+    first = bisect_right(intervals, start_ns, key=lambda each: each[1])
+    last = bisect_left(intervals, end_ns, key=lambda each: each[0])
+    return sum(min(end, end_ns) - max(start, start_ns) for start, end in intervals[first:last])
+
+
 def is_communication(event: DeviceEvent) -> bool:
     """Return whether a kernel exchanges data between ranks."""
-    name = event.name[:40].lower()
-    return event.kind == "kernel" and ("nccl" in name or "rccl" in name)
+    return event.kind == "kernel" and is_collective(event.name)
 
 
 def is_copy(event: DeviceEvent) -> bool:

@@ -60,6 +60,14 @@ _GROUP_SIZES = range(1, 1 << 24)
 _IMPOSSIBLE = "values that no device can have"
 _NO_TIME = Dropped("timing", "events", "no end, an end before the start, or an impossible time")
 _MODULE = "nn.Module: "
+_NOT_WORK = frozenset({
+    "", "None", "Trace", "Traces", "__metadata", "ac2g", "async_cpu_to_gpu", "async_gpu", "cpu_instant_event",
+    "cuda_sync", "external_correlation", "forward_backward", "fwdbwd", "gpu_user_annotation", "overhead",
+    "python_function", "xpu_sync",
+})  # fmt: skip
+"""Categories of events that are no work of a device and that no table needs; all others are counted."""
+_MAX_CATEGORIES = 20
+_OTHER_CATEGORIES = "others"
 _MARKS = (STEP, OPTIMIZER, LOADER, PHASE_PREFIX, LAYER_PREFIX)
 _BACKWARD = ": backward"
 _BACKWARD_CALL = re.compile(r"torch/(_tensor|autograd/__init__)\.py\(\d+\): backward$")
@@ -82,7 +90,8 @@ class EventFilter:
             "gpu_memcpy": self._on_device, "gpu_memset": self._on_device, "cpu_instant_event": self._instant,
             # names in older profilers and for other devices
             "Operator": self._operator, "Runtime": self._launch, "hip_runtime": self._launch,
-            "xpu_runtime": self._launch, "xpu_driver": self._launch, "Kernel": self._on_device,
+            "xpu_runtime": self._launch, "xpu_driver": self._launch, "privateuse1_runtime": self._launch,
+            "privateuse1_driver": self._launch, "Kernel": self._on_device,
             "Memcpy": self._on_device, "Memset": self._on_device,
         }  # fmt: skip
 
@@ -95,6 +104,8 @@ class EventFilter:
                                 and not event.name.endswith(_BACKWARD)):  # the majority in a trace with stacks
                 if event.ts is None or not event.name:
                     self._num_empty += 1
+                elif take is None and event.cat not in _NOT_WORK and event.dur is not None:
+                    self._count_unread(event.cat)
                 continue
             start_us, length_us = event.ts, event.dur
             if length_us is None and event.name == "[memory]":
@@ -112,6 +123,11 @@ class EventFilter:
         if self._num_empty > max(MAX_EMPTY_EVENTS, self._num_read / 2):
             raise UserError(f"{self._num_empty:,} of the trace’s first {self._num_read:,} events have no name or no "
                             "time: name a trace of torch.profiler")
+
+    def _count_unread(self, category: str) -> None:
+        unread = self.events.unread
+        known = category in unread or len(unread) < _MAX_CATEGORIES
+        unread[self._name(category) if known else _OTHER_CATEGORIES] += 1
 
     def _operator(self, event: Event, start_ns: int, end_ns: int, args: Arguments) -> None:
         if event.name.startswith(_MARKS):
@@ -152,7 +168,7 @@ class EventFilter:
     def _launch(self, event: Event, start_ns: int, _: int, args: Arguments) -> None:
         if args.correlation is not None:
             self.events.launches[args.correlation] = Launch(self._thread(event), start_ns, _external_id(args),
-                                                          self._geometry(args))
+                                                          self._geometry(args), self._name(event.name))
             self._num_stored += 1
 
     def _on_device(self, event: Event, start_ns: int, end_ns: int, args: Arguments) -> None:

@@ -3,6 +3,7 @@
 import os
 from collections import Counter
 from dataclasses import dataclass, field
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -87,9 +88,19 @@ class Event(msgspec.Struct, gc=False):
     cat: str = ""
     pid: int | str = 0
     tid: int | str = 0
-    ts: float | None = None
+    ts: int | float | None = None
     dur: float | None = None
     args: Arguments | None = None
+
+
+class ExactEvent(Event, gc=False):
+    """An event whose time has all digits of the file, which a float would round."""
+
+    ts: Decimal | None = None  # type: ignore[assignment]
+
+    def __post_init__(self) -> None:
+        if self.ts is not None and not self.ts.is_finite():  # such as "NaN", which compares with nothing
+            self.ts = None
 
 
 class Operator(msgspec.Struct, gc=False):
@@ -143,6 +154,8 @@ class Launch(msgspec.Struct, gc=False):
     start_ns: int
     external_id: int | None
     geometry: Geometry
+    name: str = ""
+    """Function that was called."""
 
 
 class Allocated(msgspec.Struct, gc=False):
@@ -182,6 +195,10 @@ class TraceEvents:
     allocated: list[Allocated] = field(default_factory=list)
     exchanges: dict[int, Exchange] = field(default_factory=dict)
     """Collectives that the host called, by the external id of the operator."""
+    resolution_ns: int = 0
+    """Distance between times that the file can tell apart, if that is more than 1 ns and no whole microseconds."""
+    unread: Counter[str] = field(default_factory=Counter)
+    """Numbers of events with a duration, by their category, that charact does not read."""
     dropped: Counter[Dropped] = field(default_factory=Counter)
     """Numbers of dropped items."""
 

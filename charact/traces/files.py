@@ -10,13 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, cast
 
-import msgspec
-
 from charact.core.bounded_reading import BoundedStream, check_declared
 from charact.core.errors import UserError
 from charact.core.files import reading
+from charact.traces.decoding import EventDecoder
 from charact.traces.event_filter import EventFilter
-from charact.traces.events import Event, TraceEvents, clean, readable
+from charact.traces.events import TraceEvents, clean, readable
 from charact.traces.json_stream import JsonStream, Readable
 
 _ENDINGS = (".json", ".json.gz")
@@ -33,6 +32,9 @@ _MAX_VERSION_LENGTH = 100
 _DISTRIBUTED, _DEVICES = "distributedInfo", "deviceProperties"
 _VERSIONS = ("cuda_runtime_version", "cuda_driver_version", "cupti_version", "hip_runtime_version",
              "hip_driver_version", "roctracer_version")  # fmt: skip
+_INDEX_KEYS = ("id", "index", "deviceId", "device")
+_NAME_KEYS = ("name", "gpuName", "deviceName", "device_name", "gpu_name")
+"""Keys of a device's properties in traces of several profilers; those of PyTorch come first."""
 _METADATA_KEYS = frozenset({_DISTRIBUTED, _DEVICES, *_VERSIONS})
 
 
@@ -105,16 +107,18 @@ def read_trace(path: Path, progress: Progress | None = None) -> Trace:
         path: the file. A compressed one may unpack to 4 GiB, or the limit of `charact.core.bounded_reading`.
         progress: called about once per MiB.
     """
-    event_filter = EventFilter()
+    event_filter, decode = EventFilter(), EventDecoder()
     with open_trace(path, _METADATA_KEYS, progress) as stream:
-        for events in stream.events(msgspec.json.Decoder(list[Event]).decode):
+        for events in stream.events(decode):
             event_filter.add(events)
+    event_filter.events.resolution_ns = decode.resolution_ns
     metadata = stream.metadata
     distributed, listed = metadata.get(_DISTRIBUTED), metadata.get(_DEVICES)
     distributed = distributed if isinstance(distributed, dict) else {}
     devices = [{
-        "index": _number(device.get("id")),
-        "name": clean(device["name"]) if isinstance(device.get("name"), str) else None,
+        "index": next((index for key in _INDEX_KEYS if (index := _number(device.get(key))) is not None), None),
+        "name": next((clean(name).strip() for key in _NAME_KEYS if isinstance(name := device.get(key), str)
+                      and name.strip()), None),
         "memory_bytes": _number(device.get("totalGlobalMem")), "num_multiprocessors": _number(device.get("numSms")),
     } for device in (listed if isinstance(listed, list) else []) if isinstance(device, dict)]  # fmt: skip
     if len(devices) > MAX_DEVICES:

@@ -283,6 +283,12 @@ class AttributedTrace:
     events: TraceEvents
     outlined: Outline
     iterations: list[Iteration]
+
+    @property
+    def marked(self) -> tuple[int, int] | None:
+        """Start of the first marked iteration and end of the last one; None if the trace marks none."""
+        return (self.iterations[0].start_ns, self.iterations[-1].end_ns) if self.events.steps else None
+
     def phase_at(self, moment_ns: int | None) -> str | None:
         """Return the phase at a time on the host, `other` between phases; None outside all iterations."""
         if moment_ns is None:

@@ -1,6 +1,5 @@
 """Rows of the record's tables from a trace."""
 
-from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -11,7 +10,7 @@ from charact.core.memory_curve import MemoryCurve, Place, Snapshot
 from charact.core.timeline import Interval, Iteration
 from charact.core.trace_marks import LAYER_PREFIX
 from charact.record.schema import PHASES, Rows
-from charact.traces.device import EventTimes, Intervals, is_communication, union, without
+from charact.traces.device import EventTimes, covered_ns, is_communication, union, without
 from charact.traces.events import TraceEvents
 from charact.traces.phases import AttributedTrace
 
@@ -48,7 +47,7 @@ def timed_iterations(trace: AttributedTrace) -> list[Iteration]:
         for interval in [*iteration.intervals, Interval("other", iteration.end_ns, iteration.end_ns)]:
             for each in (Interval("other", reached_ns, interval.start_ns), interval):
                 begin_ns, end_ns = clock.at(each.start_ns), clock.at(each.end_ns)
-                alone_ns = _covered_ns(exposed, begin_ns, end_ns)
+                alone_ns = covered_ns(exposed, begin_ns, end_ns)
                 intervals.append(replace(each, start_device_ns=begin_ns, end_device_ns=end_ns - alone_ns))
                 if exchanging:  # the host only launches it, within another phase
                     intervals.append(Interval("communication", each.end_ns, each.end_ns,
@@ -57,13 +56,6 @@ def timed_iterations(trace: AttributedTrace) -> list[Iteration]:
         timed.append(replace(iteration, intervals=intervals, start_device_ns=clock.at(iteration.start_ns),
                              end_device_ns=clock.at(iteration.end_ns)))
     return timed
-
-
-def _covered_ns(intervals: Intervals, start_ns: int, end_ns: int) -> int:
-    """Return how much of an interval others cover."""
-    first = bisect_right(intervals, start_ns, key=lambda each: each[1])
-    last = bisect_left(intervals, end_ns, key=lambda each: each[0])
-    return sum(min(end, end_ns) - max(start, start_ns) for start, end in intervals[first:last])
 
 
 def operator_rows(trace: AttributedTrace) -> Rows:

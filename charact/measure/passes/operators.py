@@ -146,7 +146,7 @@ class OperatorProbe:
             flop_facts = flop_facts | attribute_flop(rows, flop_rows)
         return OperatorPass(
             operator_rows=rows, flop_rows=flop_rows, flop_facts=flop_facts, kernel_rows=kernel_rows(traces),
-            counter_rows=counter_rows([trace.events for trace in traces], rank=0),
+            counter_rows=counter_rows([trace.events for trace in traces], 0, [trace.marked for trace in traces]),
             facts=OperatorsPass("ok", num_iterations=len(self._profiled), num_counted_iterations=len(profiled),
                                 iteration_s=median(self._wall_s), phase_s=with_rest(phase_s, wall_s)),
         )

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from charact.traces.counters import counter_rows
 from charact.traces.device import (
     EventTimes,
+    covered_ns,
     device_ns_by_operator,
     find_launches,
     is_communication,
@@ -18,7 +19,6 @@ from charact.traces.device import (
     without,
 )
 from charact.traces.events import DeviceEvent, Launch, Operator, TraceEvents
-from charact.traces.tables import _covered_ns
 
 SPANS = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 12)).map(lambda one: (one[0], one[0] + one[1])),
                  max_size=12)
@@ -79,12 +79,12 @@ class TestClock:
 
 @given(SPANS, st.integers(0, 60), st.integers(0, 60))
 def test_how_much_of_an_interval_is_covered(spans: list[tuple[int, int]], start: int, length: int) -> None:
-    assert _covered_ns(union(spans), start, start + length) == len(covered(spans) & set(range(start, start + length)))
+    assert covered_ns(union(spans), start, start + length) == len(covered(spans) & set(range(start, start + length)))
 
 
 @pytest.mark.parametrize(("name", "kind", "communicates", "copies"), [
-    ("ncclDevKernel_AllReduce", "kernel", True, False), ("x" * 36 + "RCCL", "kernel", True, False),
-    ("x" * 37 + "RCCL", "kernel", False, False), ("nccl", "gpu_memset", False, False),
+    ("ncclDevKernel_AllReduce", "kernel", True, False), ("x" * 50 + "RCCL", "kernel", True, False),
+    ("void f<ncclType>(ncclComm*)", "kernel", False, False), ("nccl", "gpu_memset", False, False),
     ("nccl", "gpu_memcpy", False, True), ("k", "memcpy", False, True), ("k", "memset", False, False)])
 def test_kinds_of_events(name: str, kind: str, communicates: bool, copies: bool) -> None:
     one = event(0, 1, name, kind)

@@ -55,8 +55,9 @@ class TestTraining:
         assert timing.blind_spots == []
         assert (case[0].case, case[0].mode, case[0].device) == ("made-train", "train", "cuda")
         used = case[1]["counters"].set_index("counter")["value"]
-        per_trace = {"span_s": 3600e-6, "busy_s": 3600e-6, "idle_s": 0, "utilization_frac": 1, "computation_s": 3000e-6,
-                     "communication_s": 900e-6, "exposed_communication_s": 600e-6, "copy_s": 0, "exposed_copy_s": 0,
+        per_trace = {"span_s": 3600e-6, "busy_s": 3600e-6, "idle_s": 0, "utilization_frac": 3600 / 4100,
+                     "computation_s": 3000e-6, "communication_s": 900e-6,
+                     "exposed_communication_s": 600e-6, "copy_s": 0, "exposed_copy_s": 0,
                      "overlapped_communication_s": 300e-6, "num_gaps": 0, "gap_s": 0, "launch_delay_s": 648e-6,
                      "tensor_core_frac": 0, "warp_occupancy_frac": 0.5}
         assert used.to_dict() == pytest.approx(per_trace)
