@@ -66,8 +66,8 @@ class Command:
             out.mkdir(parents=True, exist_ok=True)
         plan, outcome, before = out / "plan.json", out / "outcome.json", set(out.iterdir())
         outcome.unlink(missing_ok=True)
-        write_text(plan, msgspec.json.encode(Plan(
-            [(setting.remedy, dict(setting.values)) for setting in settings], _SEED, outcome.name)).decode())
+        what = Plan([(setting.remedy, dict(setting.values)) for setting in settings], _SEED, outcome.name, os.getpid())
+        write_text(plan, msgspec.json.encode(what).decode())
         environment = os.environ | {TRIAL: str(plan), NO_VIEWS: "1"}
         for setting in settings:
             environment |= all_remedies()[setting.remedy].environment(setting.values)

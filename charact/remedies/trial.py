@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from charact.core.files import write_text
+from charact.core.parent import die_with_parent
 
 TRIAL = "CHARACT_TRIAL"
 
@@ -24,12 +25,13 @@ class Plan(msgspec.Struct):
     """What a trial applies.
 
     `settings`: names of remedies and the arguments of `Remedy.apply`. `outcome`: name of the file for an `Outcome`,
-    next to the plan's.
+    next to the plan's. `parent`: ID of the process that starts the trial, and with which the trial ends.
     """
 
     settings: list[tuple[str, dict[str, Any]]]
     seed: int
     outcome: str
+    parent: int
 
 
 class Outcome(msgspec.Struct):
@@ -42,8 +44,11 @@ class Outcome(msgspec.Struct):
 def main() -> None:
     """Run charact with the remedies of the plan."""
     from charact.measure.script.hooks.import_hook import when_imported
+    from charact.measure.script.ranks.launcher import AGENT
 
     plan = msgspec.json.decode(Path(os.environ[TRIAL]).read_bytes(), type=Plan)
+    if AGENT not in os.environ:  # a rank ends with its agent
+        die_with_parent(plan.parent)
     random.seed(plan.seed)
     when_imported("torch", lambda: _apply(plan))
     sys.argv[0] = "charact"

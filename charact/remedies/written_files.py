@@ -8,9 +8,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import psutil
+
 from charact.core.errors import UserError
 
 _LEFT_OUT = {".git", "__pycache__", ".venv", "node_modules"}
+_PREFIX = "charact-scratch-"
+"""Before the ID of the process that a copy belongs to."""
 _MOST_FILES = 200_000
 """Largest number of files that are looked at."""
 
@@ -46,10 +50,16 @@ def changed(before: dict[str, tuple[int, int]], after: dict[str, tuple[int, int]
 def scratch_copy(directory: Path) -> Iterator[Path]:
     """Yield a temporary copy of a directory, which shares blocks with it where the file system can.
 
+    Copies of processes that were killed are removed.
+
     Raises:
         UserError: it cannot be copied.
     """
-    place = Path(tempfile.mkdtemp(prefix="charact-scratch-"))
+    for left in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*-*"):
+        number = left.name.removeprefix(_PREFIX).partition("-")[0]
+        if number.isdigit() and not psutil.pid_exists(int(number)):
+            shutil.rmtree(left, ignore_errors=True)  # another user's stays
+    place = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-"))
     try:
         copied = place / directory.resolve().name
         done = subprocess.run(["cp", "-a", "--reflink=auto", str(directory), str(copied)], capture_output=True,

@@ -5,7 +5,6 @@ supervisor runs no brick itself, so that each worker starts clean: without threa
 """
 
 import contextlib
-import ctypes
 import gc
 import json
 import mmap
@@ -23,10 +22,9 @@ from typing import Any
 from charact.core.errors import UserError
 from charact.core.observer import Observer
 from charact.core.output import warn
+from charact.core.parent import die_with_parent
 from charact.execution.interrupt import SIGNALS, Interrupt
 from charact.record.writer import RunWriter
-
-_PR_SET_PDEATHSIG = 1
 
 TIMING, DESCRIBING = "timing", "describing"
 """Activities. A brick that crashes in `DESCRIBING` (counting its work) keeps its times."""
@@ -205,14 +203,6 @@ class Report(Observer):
     def case_ended(self, status: str, reason: str | None) -> None:
         """Report that a case has ended and is in the record."""
         self.send("ended", status, reason if reason is None else reason[:1000])
-
-
-def die_with_parent(parent: int) -> None:
-    """Request that the kernel kills this process when its parent ends (Linux); exit if it has ended already."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # the parent ended before the request
-        os._exit(1)
 
 
 Work = Callable[[Path, int, Report, Interrupt, Crashes], None]

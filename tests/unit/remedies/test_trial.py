@@ -1,9 +1,13 @@
 """Trials in processes of their own: seeds, losses, and remedies that cannot be applied."""
 
+import contextlib
 import os
+import subprocess
 import sys
+import time
 from pathlib import Path
 
+import psutil
 import pytest
 from support.remedied import tried
 
@@ -93,3 +97,22 @@ def test_ranks_have_the_remedies_and_the_losses_are_those_of_the_first(tmp_path:
     assert trial.failure is None
     assert facts["fused"] is True
     assert trial.losses == tuple(facts["losses"])
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process that its parent was killed")
+def test_a_trial_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
+    """The program would go on for a minute, without iterations."""
+    (tmp_path / "train.py").write_text("import os, time, torch\nopen('pid', 'w').write(str(os.getpid()))\n"
+                                       "time.sleep(60)\n")
+    starter = ("from pathlib import Path; from charact.remedies.process import Command; import sys;"
+               "Command('run', ('train.py',), b'', Path.cwd()).measured([], (), Path('runs'), 100.0)")
+    process = subprocess.Popen([sys.executable, "-c", starter], cwd=tmp_path)
+    try:
+        while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text():
+            assert process.poll() is None
+            time.sleep(0.05)
+    finally:
+        process.kill()
+        process.wait()
+    with contextlib.suppress(psutil.NoSuchProcess):
+        psutil.Process(int((tmp_path / "pid").read_text())).wait(10)

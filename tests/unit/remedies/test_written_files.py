@@ -1,6 +1,8 @@
 """Files that trials wrote, and copies in which they write."""
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -82,3 +84,16 @@ def test_a_directory_that_cannot_be_copied(tmp_path: Path, monkeypatch: pytest.M
     with pytest.raises(UserError, match="TMPDIR"), scratch_copy(tmp_path / "nowhere"):
         raise AssertionError("an empty copy")
     assert list(place.iterdir()) == []
+
+
+def test_copies_of_processes_that_were_killed_are_removed(directory: Path, tmp_path: Path,
+                                                          monkeypatch: pytest.MonkeyPatch) -> None:
+    place = tmp_path / "temporary"
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    left, own, other = (place / f"charact-scratch-{each}-x" for each in (ended.pid, os.getpid(), "of"))
+    for each in (left, own, other):
+        write(each / "code" / "train.py")
+    monkeypatch.setattr(written_files.tempfile, "tempdir", str(place))
+    with scratch_copy(directory) as copied:
+        assert set(place.iterdir()) == {own, other, copied.parent}
