@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from charact.core.files import write_text
-from charact.core.parent import die_with_parent
+from charact.execution.parent import die_with_parent
 
 TRIAL = "CHARACT_TRIAL"
 

@@ -22,8 +22,8 @@ from typing import Any
 from charact.core.errors import UserError
 from charact.core.observer import Observer
 from charact.core.output import warn
-from charact.core.parent import die_with_parent
 from charact.execution.interrupt import SIGNALS, Interrupt
+from charact.execution.parent import die_with_parent
 from charact.record.writer import RunWriter
 
 TIMING, DESCRIBING = "timing", "describing"
