@@ -30,6 +30,9 @@ from charact.traces.tables import iteration_rows, kernel_rows, layer_rows, memor
 
 _NO_STEPS = ("the trace marks no iterations, so that all of it is one: profile with a schedule and call the profiler’s "
              "step() after each")
+_STEPS_OF_OPTIMIZER = ("the trace marks no iterations, so that each is inferred to end with a step of the optimizer: "
+                       "profile with a schedule and call the profiler’s step() after each")
+_PARTIAL = Dropped("timing", "partial iterations", "at an edge of the trace, with hardly any work")
 _NO_HOST = "the trace has no operators: profile with ProfilerActivity.CPU, too"
 _NO_OPERATORS_INSIDE = "all operators of the trace lie outside of its iterations: call the profiler’s step() after each"
 _NO_KERNELS_INSIDE = "all kernels of the trace were launched outside of its iterations: profile whole iterations"
@@ -64,7 +67,7 @@ def trace_case(trace: Trace, name: str, *, by_rank: bool = False) -> tuple[CaseE
         world_size=trace.world_size)
     entry.passes["timing"] = _timing(trace, attributed, tables["iterations"])
     entry.passes.update(_passes(events, iterations, tables))
-    for dropped, number in (events.dropped + _outside(attributed) + _unread(events)).items():
+    for dropped, number in (events.dropped + _outside(attributed) + _unread(attributed)).items():
         facts = entry.passes.get(dropped.of_pass, entry.passes.timing)
         facts.dropped = [*facts.dropped, DroppedItems(dropped.what, dropped.reason, number)]
     return entry, tables
@@ -79,9 +82,11 @@ def _outside(trace: AttributedTrace) -> Counter[Dropped]:
         Dropped("kernels", "kernels", "launched outside of all iterations"): len(launches) - launches.count(None)})
 
 
-def _unread(events: TraceEvents) -> Counter[Dropped]:
-    return Counter({Dropped("timing", f"events of category {category}", "not read"): number
-                    for category, number in events.unread.items()})
+def _unread(trace: AttributedTrace) -> Counter[Dropped]:
+    return +Counter({
+        **{Dropped("timing", f"events of category {category}", "not read"): number
+           for category, number in trace.events.unread.items()},
+        _PARTIAL: trace.found.num_partial})
 
 
 def _timing(trace: Trace, attributed: AttributedTrace, rows: Rows) -> TimingPass:
@@ -100,7 +105,8 @@ def _timing(trace: Trace, attributed: AttributedTrace, rows: Rows) -> TimingPass
         if each.evidence not in evidence[each.phase]:
             evidence[each.phase].append(each.evidence)
     blind = [_NO_HOST] if not trace.events.operators else [] if intervals else [_NO_PHASES]
-    blind += [] if trace.events.steps else [_NO_STEPS]
+    marks = attributed.found.marks
+    blind += [_NO_STEPS] if marks is None else [_STEPS_OF_OPTIMIZER] if marks == "optimizer" else []
     blind += not_recorded(trace)
     blind += [_NO_DEVICE_TIMES] if trace.events.device and clock == "host_s" else []
     return TimingPass(

@@ -34,6 +34,7 @@ from charact.traces.events import (
     TraceEvents,
     clean,
 )
+from charact.traces.named_phases import phase_of_name
 
 MAX_STORED_EVENTS = 10_000_000
 MAX_EMPTY_EVENTS = 1_000_000
@@ -130,7 +131,7 @@ class EventFilter:
         unread[self._name(category) if known else _OTHER_CATEGORIES] += 1
 
     def _operator(self, event: Event, start_ns: int, end_ns: int, args: Arguments) -> None:
-        if event.name.startswith(_MARKS):
+        if event.name.startswith(_MARKS) or ("::" not in event.name and phase_of_name(event.name) is not None):
             self._annotation(event, start_ns, end_ns, args)
             return
         external_id = _external_id(args)
@@ -153,6 +154,8 @@ class EventFilter:
         elif event.name.startswith((*_MARKS, *FORWARDS)):
             self._mark(self.events.forwards if event.name.startswith(FORWARDS) else self.events.marks, event,
                        start_ns, end_ns)
+        elif phase_of_name(event.name) is not None:
+            self._mark(self.events.named, event, start_ns, end_ns)
 
     def _call(self, event: Event, start_ns: int, end_ns: int, _: Arguments) -> None:
         if event.name.startswith(_MODULE):

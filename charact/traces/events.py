@@ -187,6 +187,9 @@ class TraceEvents:
     modules: list[Mark] = field(default_factory=list)
     """Calls of modules, by their own names."""
     forwards: list[Mark] = field(default_factory=list)
+    """Calls of wrappers, such as DistributedDataParallel, which may hold a part of the model."""
+    named: list[Mark] = field(default_factory=list)
+    """The program's own annotations of phases."""
     backwards: list[Mark] = field(default_factory=list)
     """Calls of `backward`."""
     device: list[DeviceEvent] = field(default_factory=list)

@@ -1,139 +1,48 @@
-"""Iterations and phases of a trace, from charact's annotations, else from PyTorch's own; nesting of its operators.
+"""Phases of a trace's iterations, from charact's annotations, else from the program's own and PyTorch's.
 
-Traces of other programs mark iterations (`ProfilerStep`), data loading (`DataLoader`) and updates (`Optimizer`). The
-backward pass is recognized by calls of `backward` or autograd nodes, the forward pass by calls of modules or by the
-operators before the backward pass. All of these phases are inferred.
+Programs name phases in annotations, and PyTorch marks data loading (`DataLoader`) and updates (`Optimizer`). Where
+neither does, the backward pass is recognized by calls of `backward` or autograd nodes, the forward pass by calls of
+modules or by the operators before the backward pass. Those phases are inferred.
 """
 
 import re
 from bisect import bisect_left, bisect_right
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from charact.core.gap_phases import with_gaps
-from charact.core.operator_types import operator_type, own_operator_type
+from charact.core.operator_types import own_operator_type
 from charact.core.timeline import Interval, Iteration, phase_at
-from charact.core.trace_marks import LAYER_PREFIX, PHASE_PREFIX
+from charact.core.trace_marks import PHASE_PREFIX
 from charact.traces.device import find_launches, union
-from charact.traces.events import BEFORE_ALL_NS, FORWARDS, LOADER, OPTIMIZER, Mark, Operator, Thread, TraceEvents
+from charact.traces.events import BEFORE_ALL_NS, FORWARDS, LOADER, OPTIMIZER, Mark, Operator, TraceEvents
+from charact.traces.iterations import FoundIterations, find_iterations
+from charact.traces.named_phases import phase_of_name
+from charact.traces.outline import Outline, outline
 
 Spanned = TypeVar("Spanned", Mark, Operator)
 Spans = Sequence[Mark] | Sequence[Operator]
 
 _LOSS_MODULE = re.compile(r"(Loss|Criterion)(_\d+)?$")
+_LOADERS_MARK = "DataLoader’s mark"
+_OF_MODELS = frozenset(["GEMM", "attention", "convolution", "embedding", "normalization", "recurrent"])
+"""Operator types that belong to a model and not to a loss."""
+_LAUNCH_NS = 50_000
+"""A copy to an idle device starts within this time."""
 _ZERO_GRAD = f"{OPTIMIZER}zero_grad"
-_NODE = re.compile(r"^autograd::engine::evaluate_function|Backward\d*$")
 
 
-@dataclass
-class Outline:
-    """The outermost spans of a trace's threads, by time."""
+def find_phases(events: TraceEvents, outlined: Outline, iterations: Sequence[Iteration], *,
+                has_iterations: bool = True) -> list[Iteration]:
+    """Return the iterations with their phases: from charact's own annotations, else from the program's and PyTorch's.
 
-    main: Thread | None = None
-    """The thread of the program's loop; None if no operators were recorded."""
-    nodes: list[Operator] = field(default_factory=list)
-    """Outermost autograd nodes of every thread."""
-    operators: list[Operator] = field(default_factory=list)
-    """Outermost operators of the main thread that are not autograd nodes."""
-    modules: list[Mark] = field(default_factory=list)
-    """Outermost calls of modules in the main thread."""
-
-
-@dataclass(slots=True)
-class _Open:
-    """A span that has not ended."""
-
-    end_ns: int
-    operator: Operator | None
-    """The innermost running operator."""
-    layer: str | None
-    in_backward: bool
-    in_module: bool
-
-
-def outline(events: TraceEvents) -> Outline:
-    """Set every operator's self time, type and layer, and return the outermost spans.
-
-    The layer of a backward operator is that of the forward operator with the same sequence number. A call of a module
-    (recorded if the profiler had stacks enabled) is a layer with its own name, such as Conv2d_3.
+    `has_iterations`: whether the trace marks them.
     """
-    outlined = Outline(_main_thread(events))
-    layer_of_sequence: dict[int, str | None] = {}
-    threads: defaultdict[Thread, list[Operator | Mark]] = defaultdict(list)
-    for operator in events.operators:
-        threads[operator.thread].append(operator)
-    layers = [mark for mark in events.marks if mark.name.startswith(LAYER_PREFIX)]
-    for mark in (*(layers or events.modules), *events.forwards):
-        threads[mark.thread].append(mark)
-    # Forward operators first: backward ones in other threads use their layers.
-    for thread in sorted(threads, key=lambda thread: thread != outlined.main):
-        is_main, stack = thread == outlined.main, [_Open(BEFORE_ALL_NS, None, None, False, False)]
-        for span in sorted(threads[thread], key=lambda span: (span.start_ns, -span.end_ns)):
-            while len(stack) > 1 and stack[-1].end_ns <= span.start_ns:
-                stack.pop()
-            around = stack[-1]
-            if isinstance(span, Mark):
-                if is_main and not around.in_module and not around.in_backward:
-                    outlined.modules.append(span)
-                name = around.layer if span.name.startswith(FORWARDS) else span.name.removeprefix(LAYER_PREFIX)
-                stack.append(_Open(span.end_ns, around.operator, name, around.in_backward, True))
-                continue
-            caller, is_node = around.operator, bool(_NODE.search(span.name))
-            in_backward = around.in_backward or is_node
-            span.self_ns = span.end_ns - span.start_ns
-            if caller is not None:
-                caller.self_ns = max(0, caller.self_ns - span.self_ns)
-            elif is_node:
-                outlined.nodes.append(span)
-            elif is_main:
-                outlined.operators.append(span)
-            span.operator_type = operator_type(span.name, caller.operator_type if caller else None)
-            span.layer = around.layer
-            if span.sequence is not None:
-                if not in_backward:
-                    # Nested operators share the number; the last to start created the autograd node.
-                    layer_of_sequence[span.sequence] = span.layer
-                elif span.layer is None:
-                    span.layer = layer_of_sequence.get(span.sequence)
-            stack.append(_Open(span.end_ns, span, span.layer, in_backward, around.in_module))
-    outlined.nodes.sort(key=lambda node: node.start_ns)
-    return outlined
-
-
-def _main_thread(events: TraceEvents) -> Thread | None:
-    """Return the thread of the iterations' annotations, else of most module calls, else of most forward operators."""
-    forward = [operator for operator in events.operators if not _NODE.search(operator.name)]
-    ranked: list[Sequence[Mark | Operator]] = [events.steps, events.modules, forward, events.operators]
-    for spans in ranked:
-        total: defaultdict[Thread, int] = defaultdict(int)
-        for span in spans:
-            total[span.thread] += span.end_ns - span.start_ns
-        if total:
-            return max(total, key=lambda thread: total[thread])
-    return None
-
-
-def find_iterations(events: TraceEvents) -> list[Iteration]:
-    """Return iterations by time, without phases yet: those that the trace marks; without marks, all of it is one."""
-    iterations: list[Iteration] = []
-    for step in sorted(events.steps, key=lambda step: (step.start_ns, step.end_ns)):
-        if step.start_ns < step.end_ns and (not iterations or step.start_ns >= iterations[-1].end_ns):
-            iterations.append(Iteration(step.start_ns, step.end_ns))
-    if events.steps:
-        return iterations
-    ends = [(span.start_ns, span.end_ns)
-            for spans in (events.operators, events.marks, events.modules, events.device) for span in spans]
-    ends += [(launch.start_ns, launch.start_ns) for launch in events.launches.values()]
-    return [Iteration(min(start for start, _ in ends), max(end for _, end in ends))] if ends else []
-
-
-def find_phases(events: TraceEvents, outlined: Outline, iterations: Sequence[Iteration]) -> list[Iteration]:
-    """Return the iterations with their phases: from charact's own annotations, else from PyTorch's."""
     marks = [(mark.start_ns, mark.end_ns, mark.name.removeprefix(PHASE_PREFIX)) for mark in events.phase_marks]
     if not marks:
-        finder = _Finder(events, outlined)
+        finder = _Finder(events, outlined, has_iterations=has_iterations)
         return [replace(each, intervals=finder.intervals(each.start_ns, each.end_ns)) for each in iterations]
     marked = set(marks)
     intervals = [Interval(span[2], span[0], span[1], inferred=span not in marked,
@@ -166,48 +75,69 @@ def _inferred(phase: str, start_ns: int, end_ns: int, evidence: str) -> Interval
     return Interval(phase, start_ns, end_ns, inferred=True, evidence=evidence)
 
 
-class _Finder:
-    """Infers phases of iterations without charact's annotations."""
+@dataclass(frozen=True)
+class _Upload:
+    """A copy from the host to the device."""
 
-    def __init__(self, events: TraceEvents, outlined: Outline) -> None:
+    launched_ns: int
+    start_ns: int
+    free_ns: int
+    """When the device had finished what was launched before."""
+
+
+class _Finder:
+    """Finds phases of iterations without charact's annotations: those that the program names, and by rules."""
+
+    def __init__(self, events: TraceEvents, outlined: Outline, *, has_iterations: bool) -> None:
         main = outlined.main
+        self._named = sorted((mark for mark in events.named if mark.thread == main), key=lambda mark: mark.start_ns)
         self._marks = sorted((mark for mark in events.marks if mark.thread == main
                               and mark.name.startswith((LOADER, OPTIMIZER))), key=lambda mark: mark.start_ns)
         self._backwards = sorted((call for call in events.backwards if call.thread == main),
                                  key=lambda call: call.start_ns)
-        # Operators of the loader and the optimizer are covered by their annotations.
-        self._operators = _outside(outlined.operators, [*self._marks, *self._backwards])
-        self._modules = _outside(outlined.modules, self._backwards)
-        self._nodes = outlined.nodes
+        # Operators of the loader, the optimizer and named phases are covered by their annotations.
+        self._operators = _outside(outlined.operators, [*self._named, *self._marks, *self._backwards])
+        self._modules = _outside(outlined.modules, [*self._named, *self._backwards])
+        self._nodes = _outside(outlined.nodes, self._named)
         kinds: tuple[Spans, ...] = (self._operators, self._modules, self._marks)
         self._starts = sorted(span.start_ns for spans in kinds for span in spans)
-        self._uploads = sorted(event.launched_ns for event in events.device
-                               if event.launched_ns is not None and "HtoD" in event.name)
+        self._uploads = _uploads(events)
         self._trains = bool(outlined.nodes or any(mark.name.startswith(OPTIMIZER) for mark in self._marks))
+        fetches = self._trains and has_iterations
+        self._launches = sorted(launch.start_ns for launch in events.launches.values()
+                                if launch.thread == main) if fetches else []
+        self._fetches = fetches
 
     def intervals(self, start_ns: int, end_ns: int) -> list[Interval]:
         """Return the intervals of the iteration with that start and end."""
-        marks = _of(self._marks, start_ns, end_ns)
-        marked = [_inferred("data", mark.start_ns, mark.end_ns, "DataLoader’s mark") if mark.name.startswith(LOADER)
+        marks, named = _of(self._marks, start_ns, end_ns), _of(self._named, start_ns, end_ns)
+        marked = [_inferred("data", mark.start_ns, mark.end_ns, _LOADERS_MARK) if mark.name.startswith(LOADER)
                   else _inferred("update", mark.start_ns, mark.end_ns, "optimizer’s mark") for mark in marks]
+        marked += [Interval(phase_of_name(mark.name) or "other", mark.start_ns, mark.end_ns,
+                            evidence="the program’s annotation") for mark in named]
+        phases = {phase_of_name(mark.name) for mark in named}
         zeroing = {mark.start_ns for mark in marks if mark.name.startswith(_ZERO_GRAD)}
-        fixed = within([*marked, *self._backward(start_ns, end_ns)], start_ns, end_ns)
+        backward = [] if "backward" in phases else self._backward(start_ns, end_ns)
+        fixed = within([*_innermost(marked), *backward], start_ns, end_ns)
         between: list[Interval] = []
         reached_ns, after = end_ns, None
         for interval in reversed([Interval("other", start_ns, start_ns), *fixed]):
-            between += self._between(interval.end_ns, reached_ns, after)
+            if "forward" in phases:
+                between += self._between_named(interval, reached_ns, after, phases)
+            else:
+                between += self._between(interval.end_ns, reached_ns, after)
             reached_ns = interval.start_ns
             if interval.start_ns not in zeroing:  # zero_grad may be between a forward and its backward
                 after = interval.phase
         intervals = within([*fixed, *between], start_ns, end_ns)
-        if not intervals or any(each.evidence == "DataLoader’s mark" for each in intervals):
+        if not self._fetches or phases or any(each.evidence == _LOADERS_MARK for each in intervals):
             return intervals
-        # Without a marked loader, the time before anything else is data loading.
-        first = next((each for each in intervals if each.phase != "data"), intervals[-1])
-        until_ns = max((each.end_ns for each in intervals if each.phase == "data" and each.end_ns <= first.start_ns),
-                       default=first.start_ns)
-        fetch = _inferred("data", start_ns, until_ns, "before the first operator or mark")
-        return within([fetch, *intervals], start_ns, intervals[-1].end_ns)
+        # Without a marked loader, a training's host fetches the batch before it does anything else.
+        first_ns = min((each.start_ns for each in intervals), default=end_ns)
+        for starts in (self._starts, self._launches):
+            first_ns = min([first_ns, *starts[bisect_left(starts, start_ns):][:1]])
+        return within([_inferred("data", start_ns, first_ns, "before the first operator or mark"), *intervals],
+                      start_ns, end_ns)
 
     def _backward(self, start_ns: int, end_ns: int) -> list[Interval]:
         """Return backward passes: calls of `backward`, else uninterrupted runs of autograd nodes."""
@@ -222,46 +152,120 @@ class _Finder:
             runs.append(_inferred("backward", begin_ns, max(node.end_ns, begin_ns), "autograd’s nodes"))
         return runs
 
+    def _between_named(self, before: Interval, end_ns: int, after: str | None,
+                       phases: AbstractSet[str | None]) -> list[Interval]:
+        """Return the loss in a gap of an iteration whose forward pass is named, and copies to the device in it."""
+        operators = _of(self._operators, before.end_ns, end_ns)
+        copies = [] if "data" in phases else self._leading_uploads(operators, end_ns)
+        if "loss" in phases:
+            return copies
+        if (before.phase, after) == ("forward", "backward") and operators:
+            return [_inferred("loss", before.end_ns, end_ns, "between forward and backward")]
+        modules = [span for span in _of(self._modules, before.end_ns, end_ns) if _LOSS_MODULE.search(span.name)]
+        losses = modules or [span for span in operators if own_operator_type(span.name) == "loss"][:1]
+        return copies + [_inferred("loss", span.start_ns, span.end_ns, "calls of losses") for span in losses]
+
     def _between(self, start_ns: int, end_ns: int, after: str | None) -> list[Interval]:
         """Return forward and loss in a gap, and copies of a batch to the device before them."""
         modules = _of(self._modules, start_ns, end_ns)
         operators = _of(self._operators, start_ns, end_ns)
-        intervals: list[Interval] = []
-        uploads = self._leading_uploads(operators, modules)
-        if uploads:
-            intervals.append(_inferred("data", uploads[0].start_ns, uploads[-1].end_ns, "copy to the device"))
-            operators = operators[operators.index(uploads[-1]) + 1:]
-        if not modules and self._trains and after != "backward":
+        intervals = self._leading_uploads(operators, modules[0].start_ns if modules else None)
+        if intervals and not modules:
+            operators = [span for span in operators if span.start_ns >= intervals[-1].end_ns]
+        if not modules and self._trains and after not in ("backward", "loss"):
             return intervals
         models = [span for span in modules if not _LOSS_MODULE.search(span.name)]
         losses: list[Mark] | list[Operator] = [span for span in modules if _LOSS_MODULE.search(span.name)]
-        if not modules:
+        wrapped = bool(models) and all(span.name.startswith(FORWARDS) for span in models)
+        if not modules or (wrapped and not losses):
             losses = [span for span in operators if own_operator_type(span.name) == "loss"][:1]
         loss_ns = losses[0].start_ns if losses else end_ns
         inner: list[Mark] | list[Operator] = models or [span for span in operators if span.start_ns < loss_ns]
         reached_ns = None
         if inner:
-            reached_ns = max(span.end_ns for span in inner)
-            intervals.append(_inferred("forward", inner[0].start_ns, reached_ns,
-                                       "calls of modules" if models else "operators"))
+            begin_ns, reached_ns = inner[0].start_ns, max(span.end_ns for span in inner)
+            if wrapped:  # perhaps around a part of the model
+                rest = [span for span in operators if span.start_ns < loss_ns and span.operator_type in _OF_MODELS]
+                begin_ns = min([begin_ns, *(span.start_ns for span in rest)])
+                reached_ns = max([reached_ns, *(span.end_ns for span in rest)])
+            intervals.append(_inferred("forward", begin_ns, reached_ns, "calls of modules" if models else "operators"))
         elif losses:
             reached_ns = losses[0].start_ns
         if reached_ns is not None and after == "backward":
             intervals.append(_inferred("loss", reached_ns, end_ns, "between forward and backward"))
-        else:
+        elif after != "loss":
             intervals += [_inferred("loss", span.start_ns, span.end_ns, "calls of losses") for span in losses]
         return intervals
 
-    def _leading_uploads(self, operators: Sequence[Operator], modules: Sequence[Mark]) -> list[Operator]:
-        """Return operators before the forward pass that copy to the device, in order."""
-        before: list[Operator] = []
+    def _leading_uploads(self, operators: Sequence[Operator], forward_ns: int | None) -> list[Interval]:
+        """Return operators that copy to the device before the forward pass; in a training, consecutive ones are joined.
+
+        A copy that waits for most of its operator's time is not data loading while it waits.
+        """
+        intervals: list[Interval] = []
+        follows = False
         for operator in operators:
-            uploads = (bisect_left(self._uploads, operator.start_ns) < bisect_left(self._uploads, operator.end_ns))
-            if uploads and (not modules or operator.start_ns < modules[0].start_ns):
-                before.append(operator)
-            elif not modules:
+            place = bisect_left(self._uploads, operator.start_ns, key=lambda upload: upload.launched_ns)
+            upload = self._uploads[place] if place < len(self._uploads) else None
+            is_upload = upload is not None and upload.launched_ns < operator.end_ns
+            if upload is not None and is_upload and (forward_ns is None or operator.start_ns < forward_ns):
+                length_ns, begin_ns = operator.end_ns - operator.start_ns, operator.start_ns
+                if upload.start_ns < operator.end_ns and upload.start_ns - upload.launched_ns > length_ns / 2:
+                    begin_ns = upload.start_ns
+                elif upload.start_ns - max(upload.launched_ns, upload.free_ns) > max(length_ns, _LAUNCH_NS):
+                    continue  # queued behind work that the trace lacks
+                if follows and self._trains and begin_ns == operator.start_ns:
+                    begin_ns = intervals.pop().start_ns
+                intervals.append(_inferred("data", begin_ns, operator.end_ns, "copy to the device"))
+                follows = True
+            elif forward_ns is None:
                 break
-        return before
+            else:
+                follows = False
+        return intervals
+
+
+def _uploads(events: TraceEvents) -> list[_Upload]:
+    """Return the copies from the host to the device, by their launches."""
+    launched = sorted((event for event in events.device if event.launched_ns is not None),
+                      key=lambda event: event.launched_ns or 0) if any(
+                          "HtoD" in event.name for event in events.device) else []
+    uploads, free_ns = [], BEFORE_ALL_NS
+    for event in launched:
+        if "HtoD" in event.name and event.launched_ns is not None:
+            uploads.append(_Upload(event.launched_ns, event.start_ns, free_ns))
+        free_ns = max(free_ns, event.end_ns)
+    return uploads
+
+
+def _innermost(intervals: Iterable[Interval]) -> list[Interval]:
+    """Return nested intervals without overlap: at each time the innermost one counts.
+
+    What a backward pass calls again, as checkpointing does, remains backward.
+    """
+    apart: list[Interval] = []
+    open_: list[Interval] = []
+    reached_ns = BEFORE_ALL_NS
+
+    def emit(until_ns: int) -> None:
+        if open_ and reached_ns < until_ns:
+            apart.append(replace(open_[-1], start_ns=reached_ns, end_ns=until_ns))
+
+    for each in sorted(intervals, key=lambda each: (each.start_ns, -each.end_ns)):
+        while open_ and open_[-1].end_ns <= each.start_ns:
+            emit(open_[-1].end_ns)
+            reached_ns = max(reached_ns, open_.pop().end_ns)
+        emit(each.start_ns)
+        reached_ns = max(reached_ns, each.start_ns)
+        if open_:
+            repeated = open_[-1].phase == "backward" and each.phase in ("forward", "loss")
+            each = replace(each, end_ns=min(each.end_ns, open_[-1].end_ns),
+                           phase="backward" if repeated else each.phase)
+        open_.append(each)
+    while open_:
+        emit(open_[-1].end_ns)
+        reached_ns = max(reached_ns, open_.pop().end_ns)
+    return apart
 
 
 def _of(spans: Sequence[Spanned], start_ns: int, end_ns: int) -> list[Spanned]:
@@ -283,11 +287,14 @@ class AttributedTrace:
     events: TraceEvents
     outlined: Outline
     iterations: list[Iteration]
+    found: FoundIterations
 
     @property
     def marked(self) -> tuple[int, int] | None:
         """Start of the first marked iteration and end of the last one; None if the trace marks none."""
-        return (self.iterations[0].start_ns, self.iterations[-1].end_ns) if self.events.steps else None
+        if self.found.marks is None or not self.iterations:
+            return None
+        return self.iterations[0].start_ns, self.iterations[-1].end_ns
 
     def phase_at(self, moment_ns: int | None) -> str | None:
         """Return the phase at a time on the host, `other` between phases; None outside all iterations."""
@@ -303,4 +310,6 @@ def attribute(events: TraceEvents) -> AttributedTrace:
     """Find iterations and phases of a trace; layers, callers and launches are set in its events."""
     outlined = outline(events)
     find_launches(events)
-    return AttributedTrace(events, outlined, find_phases(events, outlined, find_iterations(events)))
+    found = find_iterations(events, outlined)
+    return AttributedTrace(events, outlined, find_phases(
+        events, outlined, found.iterations, has_iterations=found.marks is not None), found)

@@ -20,7 +20,9 @@ from charact.traces.cases import trace_case
 from charact.traces.event_filter import EventFilter
 from charact.traces.events import DeviceEvent, Event, Launch, Mark, Operator, TraceEvents
 from charact.traces.files import Trace, read_trace
-from charact.traces.phases import AttributedTrace, Outline, find_iterations, outline
+from charact.traces.iterations import FoundIterations, find_iterations
+from charact.traces.outline import Outline, outline
+from charact.traces.phases import AttributedTrace, attribute
 
 Case = tuple[CaseEntry, dict[str, pd.DataFrame]]
 
@@ -266,7 +268,7 @@ def test_whatever_a_trace_holds_phases_sum_to_the_iteration(soup: list[tuple[str
         return
     rows = pd.DataFrame(tables["iterations"])
     assert rows["phase"].isin(PHASES).all()
-    walls_s = [iteration.wall_s for iteration in find_iterations(event_filter.events)]
+    walls_s = [iteration.wall_s for iteration in attribute(event_filter.events).found.iterations]
     assert rows.groupby("iteration")["host_s"].sum().tolist() == pytest.approx(walls_s)
     assert (rows["host_s"] >= 0).all()
     assert not (rows["device_s"].dropna() < 0).any()
@@ -307,14 +309,16 @@ def test_iterations_are_the_steps_without_overlap_else_all_of_the_trace(
         marks=[Mark((1, 1), *step, "ProfilerStep#1") for step in steps],
         operators=[Operator((1, 1), 0, 50, "aten::mm", None, "[]")], launches={1: Launch((1, 1), -4, None, geometry)},
         device=[DeviceEvent(60, 90, "k", "kernel", "0", "7", None, None, geometry)])
-    assert [(each.start_ns, each.end_ns) for each in find_iterations(events)] == expected
+    found = find_iterations(events, Outline())
+    assert [(each.start_ns, each.end_ns) for each in found.iterations] == expected
+    assert (found.marks, found.num_partial) == ("steps" if steps else None, 0)
     if not steps:
-        assert find_iterations(TraceEvents()) == []
+        assert find_iterations(TraceEvents(), Outline()).iterations == []
 
 
 def test_the_phase_at_the_edges_of_iterations() -> None:
     iterations = [Iteration(10, 20, [Interval("forward", 12, 15)]), Iteration(30, 40, [Interval("loss", 30, 40)])]
-    trace = AttributedTrace(TraceEvents(), Outline(), iterations)
+    trace = AttributedTrace(TraceEvents(), Outline(), iterations, FoundIterations(iterations, "steps"))
     assert [trace.phase_at(moment) for moment in (None, 9, 10, 12, 14, 15, 20, 21, 29, 30, 39, 40, 41)] == [
         None, None, "other", "forward", "forward", "other", "other", None, None, "loss", "loss", "other", None]
 
