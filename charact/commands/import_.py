@@ -36,8 +36,9 @@ def command(
     """Import traces of torch.profiler as a run.
 
     The traces may be from anywhere, with or without charact; each becomes a case. Iterations and phases come from
-    marks of charact if a trace has them. Otherwise they are inferred from ProfilerStep, marks of loaders and
-    optimizers, module calls and autograd's nodes.
+    marks of charact if a trace has them. Otherwise iterations come from ProfilerStep, else from steps of the
+    optimizer, and phases from the program's annotations, such as forward, or they are inferred from marks of loaders
+    and optimizers, module calls and autograd's nodes.
 
     \b
       charact import trace.json.gz

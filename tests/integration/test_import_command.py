@@ -116,6 +116,28 @@ def test_dumps_of_the_flight_recorder_are_ranks(here: Here, tmp_path: Path) -> N
     assert "the ranks called different collectives" in page
 
 
+def test_a_server_is_not_bound_by_data_and_an_unread_device_not_by_its_host(here: Here, tmp_path: Path) -> None:
+    serving = TraceMaker(deviceProperties=[{"id": 0, "name": "GPU"}])
+    serving.kernel("Memcpy HtoD (Host -> Device)", 505, 530, 3, by=serving.operator("aten::copy_", 500, 20),
+                   cat="gpu_memcpy")
+    serving.event("cuda_runtime", "cudaGraphLaunch", 1500, 300, correlation=9000)
+    for place in range(40):
+        serving.event("kernel", "decode", 1900 + 490 * place, 480, 7, device=0, stream=7, correlation=9000)
+    serving.module("Sampler_0", 21_500, 200)
+    serving.operator("aten::argmax", 21_510, 50)
+    other = TraceMaker(deviceProperties=[{"id": 0, "name": "OTHER"}])
+    other.operator("aten::mm", 100, 50)
+    other.event("mtia_ccp_events", "<b>mm</b>", 200, 9000)
+    other.operator("aten::relu", 9300, 20)
+    for name, made, said in (("serving", serving, "Verdict: n/a (most of it is in no phase)"),
+                             ("other", other, "Verdict: n/a (the trace lacks the device’s work")):
+        made.write(tmp_path / f"{name}.json")
+        done = here("import", f"{name}.json", "--out", name, cwd=tmp_path)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert said in done.stdout
+        assert "bound" not in done.stdout
+
+
 def test_a_pickle_is_not_read(refused: Here, tmp_path: Path) -> None:
     (tmp_path / "nccl_trace_rank_0").write_bytes(pickle.dumps({"entries": []}, protocol=2))
     (tmp_path / "runs").mkdir()

@@ -60,7 +60,7 @@ def bottlenecks(run: Run) -> pd.DataFrame:
     4. The limit is host or none, and the peak is `MEMORY_FRAC` of the memory or more: memory-capacity-bound, because a
        larger batch would help.
     5. The limit is communication, and at least half of it is waiting for a later rank: straggler-bound.
-    6. There is a limit: bound by it.
+    6. There is a limit: bound by it; but not by the host, if a trace lacks the device's work.
     7. `BOUND_FRAC` or more of the time has an unknown limit: no verdict.
     8. Otherwise: no verdict, but advice.
 
@@ -118,6 +118,8 @@ def _judged(case: Situation) -> dict[str, Any]:
                 "advice": words.less_memory(case.entry)}
     if limit == "communication" and (waiting := _waiting(case, threshold_frac)) is not None:
         return waiting
+    if limit == "host" and _lacks_device(case):
+        return {"reason": "the trace lacks the device’s work, so that what the host waits for is not known"}
     if limit is not None:
         return _bound_by(case, limit, threshold_frac)
     if case.share("other") >= BOUND_FRAC:
@@ -125,6 +127,13 @@ def _judged(case: Situation) -> dict[str, Any]:
     evidence = (f"a bottleneck is data, communication or host from {share(BOUND_FRAC)} of the iteration, compute or "
                 f"bandwidth from {share(WORK_FRAC)}")
     return {"reason": f"no limit takes most {words.shares(case)}", "evidence": evidence, "advice": words.largest(case)}
+
+
+def _lacks_device(case: Situation) -> bool:
+    """Return whether a case is of a trace without the device that ran the program."""
+    of_case = case.run.iterations["case"] == case.name
+    return (not case.on_cpu and case.entry.passes.timing.ended_by == "trace"
+            and bool(case.run.iterations.loc[of_case, "device_s"].isna().all()))
 
 
 def _bound_by(case: Situation, limit: str, threshold_frac: float) -> dict[str, Any]:
