@@ -53,8 +53,11 @@ _RULES: tuple[tuple[str, str, str], ...] = (
                                                      r"runbackward|evaluatefunction|graddsum|autograd"),
 )
 
+WITHOUT_OPERATOR = "kernels without an operator"
+"""Stands where an operator type does for kernels that no operator of a trace launched."""
 OPERATOR_TYPES: dict[str, str] = {name: meaning for name, meaning, _ in _RULES} | {
-    "other": "no rule matches the operator's name"
+    "other": "no rule matches the operator's name",
+    WITHOUT_OPERATOR: "kernels of a trace that no operator launched, such as those of replayed graphs",
 }
 OPERATOR_GROUPS: dict[str, tuple[str, ...]] = {
     "convolution": ("convolution",),

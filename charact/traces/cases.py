@@ -7,6 +7,7 @@ from statistics import median
 import msgspec
 
 from charact.core.errors import UserError
+from charact.core.operator_types import WITHOUT_OPERATOR
 from charact.core.timeline import Iteration, sums
 from charact.record.manifest import CaseEntry
 from charact.record.manifest_passes import (
@@ -27,11 +28,13 @@ from charact.traces.events import OPTIMIZER, Dropped, TraceEvents, readable
 from charact.traces.files import Trace
 from charact.traces.phases import AttributedTrace, attribute
 from charact.traces.tables import iteration_rows, kernel_rows, layer_rows, memory_rows, operator_rows
+from charact.traces.without_operator import operator_coverage_frac
 
 _NO_STEPS = ("the trace marks no iterations, so that all of it is one: profile with a schedule and call the profiler’s "
              "step() after each")
 _STEPS_OF_OPTIMIZER = ("the trace marks no iterations, so that each is inferred to end with a step of the optimizer: "
                        "profile with a schedule and call the profiler’s step() after each")
+_MOST_COVERED_FRAC = 0.99
 _PARTIAL = Dropped("timing", "partial iterations", "at an edge of the trace, with hardly any work")
 _NO_HOST = "the trace has no operators: profile with ProfilerActivity.CPU, too"
 _NO_OPERATORS_INSIDE = "all operators of the trace lie outside of its iterations: call the profiler’s step() after each"
@@ -108,6 +111,10 @@ def _timing(trace: Trace, attributed: AttributedTrace, rows: Rows) -> TimingPass
     marks = attributed.found.marks
     blind += [_NO_STEPS] if marks is None else [_STEPS_OF_OPTIMIZER] if marks == "optimizer" else []
     blind += not_recorded(trace)
+    covered_frac = operator_coverage_frac(attributed) if trace.events.operators else None
+    if covered_frac is not None and covered_frac < _MOST_COVERED_FRAC:
+        blind.append(f"operators launched {covered_frac:.1%} of the kernels’ time: the rest is in the rows of “"
+                     f"{WITHOUT_OPERATOR}”")
     blind += [_NO_DEVICE_TIMES] if trace.events.device and clock == "host_s" else []
     return TimingPass(
         "ok", num_warmup_iterations=0, warmup_ended_by="number", num_iterations=len(iterations), ended_by="trace",

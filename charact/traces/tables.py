@@ -13,6 +13,7 @@ from charact.record.schema import PHASES, Rows
 from charact.traces.device import EventTimes, covered_ns, is_communication, union, without
 from charact.traces.events import TraceEvents
 from charact.traces.phases import AttributedTrace
+from charact.traces.without_operator import work_without_operator
 
 _Place = tuple[str, str, str, str | None, str, str | None]
 """Phase, name, operator type, layer, input shapes and type of an operator."""
@@ -59,15 +60,21 @@ def timed_iterations(trace: AttributedTrace) -> list[Iteration]:
 
 
 def operator_rows(trace: AttributedTrace) -> Rows:
-    """Return rows of the table `operators`, per iteration; operators outside all iterations are left out."""
+    """Return rows of the table `operators`, per iteration; operators outside all iterations are left out.
+
+    In a trace with operators, the device's work that none of them launched has rows, too.
+    """
     on_device = bool(trace.events.device)
-    calls = []
+    calls: list[tuple[_Place, int, int, int]] = []
     for operator in trace.events.operators:
         phase = trace.phase_at(operator.start_ns)
         if phase is not None:
             phase = "communication" if on_device and operator.operator_type == "communication" else phase
             calls.append(((phase, operator.name, operator.operator_type, operator.layer, operator.shapes,
                            operator.dtype), 1, operator.self_ns, operator.device_ns))
+    if calls:
+        calls += [((work.phase, work.name, work.operator_type, None, "[]", None), 1, 0, work.device_ns)
+                  for work in work_without_operator(trace)]
     return rows_of_calls(calls, len(trace.iterations), on_device=on_device)
 
 

@@ -5,7 +5,7 @@ import pandas as pd
 from charact.analysis.common.cache import memoize
 from charact.analysis.common.row_order import in_order
 from charact.analysis.profile.case_summary import iteration_times, phase_times, typical_iterations
-from charact.core.operator_types import OPERATOR_GROUPS, OUTSIDE_OPERATORS, operator_group
+from charact.core.operator_types import OPERATOR_GROUPS, OUTSIDE_OPERATORS, WITHOUT_OPERATOR, operator_group
 from charact.record.reader import Run
 
 
@@ -131,10 +131,11 @@ def top_operators(run: Run) -> pd.DataFrame:
 def operator_coverage(run: Run) -> pd.DataFrame:
     """Return the share of each case's operator time whose type is known, that is not 'other'.
 
-    Columns: case; time_s, all operators of an iteration; other_s, those of type 'other'; coverage_frac.
+    Columns: case; time_s, all operators of an iteration; other_s, those of type 'other' and kernels
+    without an operator; coverage_frac.
     """
     rows = operator_times(run)
-    rows["other_s"] = rows["time_s"].where(rows["operator_type"] == "other", 0.0)
+    rows["other_s"] = rows["time_s"].where(rows["operator_type"].isin(["other", WITHOUT_OPERATOR]), 0.0)
     coverage = rows.groupby("case", sort=False, as_index=False)[["time_s", "other_s"]].sum()
     coverage["coverage_frac"] = 1 - coverage["other_s"] / coverage["time_s"]
     return in_order(coverage, run, "case")

@@ -2,7 +2,7 @@
 
 from itertools import combinations
 
-from charact.core.operator_types import OPERATOR_GROUPS, OPERATOR_TYPES
+from charact.core.operator_types import OPERATOR_GROUPS, OPERATOR_TYPES, WITHOUT_OPERATOR
 from charact.views.tables import palette
 
 
@@ -19,4 +19,4 @@ def test_at_most_eight_groups_and_other_hold_every_type_once() -> None:
     assert list(palette.GROUPS) == [*OPERATOR_GROUPS, "other"]
     kinds = [kind for group in OPERATOR_GROUPS.values() for kind in group]
     assert len(kinds) == len(set(kinds))
-    assert set(OPERATOR_TYPES) - set(kinds) == {"autograd", "other"}
+    assert set(OPERATOR_TYPES) - set(kinds) == {"autograd", "other", WITHOUT_OPERATOR}
