@@ -18,12 +18,13 @@ _KERNEL = re.compile(r"(?:nccl|rccl)(?:Dev)?Kernel_?([A-Za-z]+)", re.IGNORECASE)
 _COMMUNICATION: tuple[tuple[str, str], ...] = (
     # pattern of a kernel's function without underscores, origin of such names
     (r"nccl|rccl", "NCCL, RCCL"),
-    (r"crossdevicereduce", "custom all-reduce of vLLM, SGLang and AITER"),
+    (r"crossdevice(reduce|store)", "custom all-reduce of vLLM, SGLang and AITER"),
     (r"quickreduce|allreduceprototype", "quick all-reduce of vLLM on AMD’s devices"),
     (r"(?<!block)(?<!warp)(allreduce|allgather|reducescatter|alltoall)",
      "TensorRT-LLM (oneShotAllReduceKernel), FlashInfer, PyTorch’s symmetric memory (one_shot_all_reduce_kernel)"),
-    (r"multimem", "PyTorch’s symmetric memory over NVLink multicast"),
-    (r"deepep::(?!layout)|ep(dispatch|combine)(intra|inter)", "DeepEP, MORI: dispatch and combine of experts"),
+    (r"multimem|c10d::", "PyTorch’s symmetric memory, also over NVLink multicast"),
+    (r"deepep::(?!layout)|ep(dispatch|combine)(intra|inter)|moea2a|pplx",
+     "DeepEP, MORI, TensorRT-LLM, pplx: dispatch and combine of experts"),
     (r"nvshmem|rocshmem|mscclpp|userbuffers", "NVSHMEM, rocSHMEM, MSCCL++, Transformer Engine"),
 )
 _EXCHANGES = re.compile("|".join(f"(?:{pattern})" for pattern, _ in _COMMUNICATION))

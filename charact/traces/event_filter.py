@@ -93,7 +93,7 @@ class EventFilter:
             "Operator": self._operator, "Runtime": self._launch, "hip_runtime": self._launch,
             "xpu_runtime": self._launch, "xpu_driver": self._launch, "privateuse1_runtime": self._launch,
             "privateuse1_driver": self._launch, "Kernel": self._on_device,
-            "Memcpy": self._on_device, "Memset": self._on_device,
+            "Memcpy": self._on_device, "Memset": self._on_device, "nvtx": self._annotation, "NVTX": self._annotation,
         }  # fmt: skip
 
     def add(self, events: Sequence[Event]) -> None:

@@ -60,8 +60,9 @@ def merge_traces(rows: Sequence[Row], target: Path) -> int:
         encoder = msgspec.json.Encoder()
         for number, (row, outline) in enumerate(zip(rows, outlines, strict=True)):
             threads = {thread: place for place, thread in enumerate(outline.threads, start=1)}
-            shift_us = (outline.base_ns - first.base_ns) / 1e3 - first.first_us
-            for event in chain(_names(number, row.name, outline), _shifted(row, number, shift_us, threads)):
+            shift_us = (outline.base_ns - first.base_ns) / 1e3
+            for event in chain(_names(number, row.name, outline),
+                               _shifted(row, number, first.first_us, shift_us, threads)):
                 file.write((b",\n" if num_events else b"") + encoder.encode(event))
                 num_events += 1
         file.write(b"\n]}\n")
@@ -95,13 +96,14 @@ def _names(number: int, name: str, outline: _Outline) -> Iterator[Event]:
         yield row | {"name": "thread_name", "tid": place, "args": {"name": ": ".join(filter(None, words)) or "others"}}
 
 
-def _shifted(row: Row, number: int, shift_us: float, threads: dict[tuple[Any, Any], int]) -> Iterator[Event]:
+def _shifted(row: Row, number: int, origin_us: float, shift_us: float, threads: dict[tuple[Any, Any], int]
+             ) -> Iterator[Event]:
     with open_trace(row.path, _KEPT) as stream:
         for event in _events(stream):
             if event.get("ph") != "M":
                 links = {key: f"{number}.{event[key]}" for key in _LINKS if key in event}
                 place = threads[event.get("pid"), event.get("tid")]
-                yield event | links | {"pid": number, "tid": place, "ts": event["ts"] + shift_us}
+                yield event | links | {"pid": number, "tid": place, "ts": event["ts"] - origin_us + shift_us}
 
 
 def _events(stream: JsonStream) -> Iterator[Event]:

@@ -135,7 +135,8 @@ class _Finder:
         # Without a marked loader, a training's host fetches the batch before it does anything else.
         first_ns = min((each.start_ns for each in intervals), default=end_ns)
         for starts in (self._starts, self._launches):
-            first_ns = min([first_ns, *starts[bisect_left(starts, start_ns):][:1]])
+            place = bisect_left(starts, start_ns)
+            first_ns = min(first_ns, starts[place]) if place < len(starts) else first_ns
         return within([_inferred("data", start_ns, first_ns, "before the first operator or mark"), *intervals],
                       start_ns, end_ns)
 

@@ -1,11 +1,15 @@
 """Traces as other programs and profilers write them: what is in them, and what is not, is recorded right."""
 
+import tempfile
 from decimal import Decimal
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from support.trace_reader import ReadTrace, covered_us, num_gaps
 from support.traces import TraceMaker
 
@@ -160,6 +164,14 @@ class TestDevice:
         assert entry.device == "cuda"
         assert any("a GPU is listed and cudaDeviceSynchronize called, but no GPU activity is recorded" in spot
                    for spot in entry.passes.timing.blind_spots)
+        for sign in ({"Total Allocated": 1, "Device Type": 0}, None):
+            made.events[-1] = {"ph": "i", "cat": "cpu_instant_event", "name": "[memory]", "pid": 1, "tid": 100, "ts": 1,
+                               "args": sign} if sign else made.events[0] | {"name": "aten::mkldnn_convolution"}
+            entry, _ = case_of(made, tmp_path)
+            assert (entry.device, entry.device_name) == ("cpu", None)
+            assert not any("GPU" in spot for spot in entry.passes.timing.blind_spots)
+        made.events.pop()
+        made.operator("cudaDeviceSynchronize", 100, 50)
         made.beside = {}
         assert any("the program called cudaDeviceSynchronize, but no GPU activity" in spot
                    for spot in case_of(made, tmp_path)[0].passes.timing.blind_spots)
@@ -215,6 +227,7 @@ class TestDevice:
     ("void deep_ep::internode_ll::combine<true, 7168, 9>(void*)", "combine"),
     ("void deep_ep::intranode::notify_dispatch<8>(int const*)", "dispatch"),
     ("void mori::moe::EpDispatchIntraNodeKernel<hip_bfloat16>(EpArgs)", "dispatch"),
+    ("void c10d::symmetric_memory::barrier_kernel(unsigned int**)", "barrier"), ("moeA2ADispatchKernel", "dispatch"),
     ("moeAlltoAllKernel", "all_to_all"), ("userbuffers_fp16_sum_inplace_gpu_rr_rs_oop", "unknown"),
 ])
 def test_kernels_that_exchange(kernel: str, operation: str) -> None:
@@ -270,3 +283,45 @@ def test_the_work_for_collectives_is_proportional_to_their_number(tmp_path: Path
     assert len(rows) == 400
     assert rows["exposed_s"].sum() == pytest.approx(400 * 4e-6 + 4e-6, abs=9e-6)
     assert sum(looked_at) < 400 * 40
+
+
+KERNELS = st.lists(st.tuples(
+    st.integers(0, 3000), st.integers(0, 400), st.sampled_from(["gemm", "ncclDevKernel_AllReduce", "copy"]),
+    st.sampled_from([7, 20])), min_size=1, max_size=12)
+
+
+@given(KERNELS, st.none() | st.tuples(st.integers(0, 1500), st.integers(1, 1500)), st.booleans())
+@settings(deadline=None, max_examples=60)
+def test_counters_and_operators_are_those_of_an_independent_reader(
+        kernels: list[tuple[int, int, str, int]], step: tuple[int, int] | None, with_operators: bool) -> None:
+    """Times in ns as multiples of 3,000; each kernel is launched at a third of its start."""
+    made = TraceMaker()
+    if step is not None:
+        made.mark("ProfilerStep#0", 3 * step[0], 3 * step[1])
+    made.operator("aten::mm", 0, 1)
+    for start, length, name, stream in kernels:
+        by = made.operator("aten::mm", start, 0.25) if with_operators else None
+        made.kernel(name, start, 3 * start, 3 * length, by=by, stream=stream,
+                    cat="gpu_memcpy" if name == "copy" else "kernel")
+    with tempfile.TemporaryDirectory() as directory:
+        case = case_of(made, Path(directory))
+        read = ReadTrace(Path(directory) / "made.json")
+    used, running, exchanging = counters(case), read.kernels(), read.spans("kernel", names=["nccl"])
+    assert used["busy_s"] * 1e6 == pytest.approx(covered_us(read.device()))
+    assert used["communication_s"] * 1e6 == pytest.approx(covered_us(exchanging))
+    assert used["exposed_communication_s"] * 1e6 == pytest.approx(
+        covered_us(running) - covered_us(read.spans("kernel", names=["nccl"], without=True)))
+    assert used["num_gaps"] == num_gaps(running)
+    begin, end = min(span[0] for span in read.device()), max(span[1] for span in read.device())
+    inside = kernels
+    if step is not None:
+        first, last = 3 * step[0], 3 * (step[0] + step[1])
+        inside = [kernel for kernel in kernels if first <= kernel[0] <= last]
+        window = (max([first, *(3 * (start + length) for start, length, *_ in kernels if start < first)]),
+                  max([last, *(3 * (start + length) for start, length, *_ in kernels if start <= last)]))
+        begin, end = window if window[0] < window[1] else (begin, end)
+    share = covered_us(read.device(), Fraction(begin), Fraction(end)) / float(end - begin) if end > begin else 1
+    assert used["utilization_frac"] == pytest.approx(share)
+    if len(case[1]["operators"]):
+        spent_us = sum(3 * length for _, length, *_ in inside)
+        assert case[1]["operators"]["device_s"].sum() * 1e6 == pytest.approx(spent_us)

@@ -243,12 +243,14 @@ class TestMemory:
 
 MOMENTS = st.integers(-20, 200)
 SOUP = st.lists(st.tuples(
-    st.sampled_from(["cpu_op", "user_annotation", "python_function", "kernel", "gpu_memcpy", "cuda_runtime", "ac2g"]),
+    st.sampled_from(["cpu_op", "user_annotation", "python_function", "kernel", "gpu_memcpy", "cuda_runtime", "ac2g",
+                     "mtia_op"]),
     st.sampled_from(["ProfilerStep#1", "aten::mm", "AddmmBackward0", "aten::mse_loss", "Optimizer.step#SGD.step",
                      "Optimizer.zero_grad#A", "enumerate(DataLoader)#x.__next__", "nn.Module: Net_0", "nccl:all_reduce",
                      "nn.Module: MSELoss_0", "torch/_tensor.py(5): backward", "ncclDevKernel", "Memcpy HtoD (a -> b)",
                      "autograd::engine::evaluate_function: x", "charact.phase:forward", "charact.phase:strange",
-                     "charact.layer:a"]),
+                     "charact.layer:a", "## forward ##", "loss", "backward_pass", "optimizer", "copy_batch_to_gpu",
+                     "DistributedDataParallel.forward", "cudaGraphLaunch", "ProfilerStep#2"]),
     MOMENTS, st.integers(-5, 120), st.sampled_from([100, 200]), st.integers(1, 6)), max_size=25)
 
 
