@@ -210,9 +210,14 @@ class HeldTensors(Held):
 
 
 class HeldGraph(Held):
-    """A live tensor with a large graph."""
+    """A live tensor with a large graph.
+
+    `age_frac`: share of all nodes that the program's main thread had made so far that are younger than the graph's
+    oldest; None in older records.
+    """
 
     num_nodes: Count
+    age_frac: Number | None = None
 
 
 class HeldData(Held):

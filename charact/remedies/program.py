@@ -97,6 +97,12 @@ class Program:
             return 0.0
         return float(sum(row.recoverable_frac) / 2 * WEIGHTS[row.confidence])
 
+    @property
+    def advice(self) -> str | None:
+        """Cause and remedy of the largest finding as a sentence; None without findings."""
+        row = next(self.findings.itertuples(), None)
+        return None if row is None else f"{row.cause}: {row.remedy}."
+
     @cached_property
     def findings(self) -> pd.DataFrame:
         """Findings about the program, see `charact.analysis.findings`."""

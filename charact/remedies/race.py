@@ -131,7 +131,7 @@ class Race:
 
     def run(self, settings: Sequence[Setting]) -> Result:
         """Try settings, the most promising first; Ctrl-C keeps what is decided."""
-        ranked = self._affordable(sorted(settings, key=lambda each: -each.expected_frac))
+        ranked = self._affordable(settings)
         self._options = trial_options(self.program, TRIAL_S, max((each.least_iterations for each in ranked), default=0))
         self.result.candidates = [Candidate((setting,)) for setting in ranked]
         try:
@@ -148,10 +148,16 @@ class Race:
         self.result.own_losses_frac = self._own_losses_frac()
         return self.result
 
-    def _affordable(self, ranked: list[Setting]) -> list[Setting]:
-        """Return the first of some settings: as many as the time allows; remedies of others are not tried."""
+    def _affordable(self, settings: Sequence[Setting]) -> list[Setting]:
+        """Return as many settings as the time allows, the most promising first; other remedies are not tried.
+
+        If it does not allow all, those with long trials come last.
+        """
         race_s = self._limit_s - self._reserve_s()
         number = max(min(int(race_s / (_TRIED_TURNS * self._cost_s(()))) - 1, MOST_SETTINGS), 1)
+        is_short = number < len(settings)
+        ranked = sorted(settings, key=lambda each: (is_short and all_remedies()[each.remedy].is_slow,
+                                                    -each.expected_frac))
         chosen = ranked[:number]
         names = {setting.remedy for setting in chosen}
         for name in dict.fromkeys(setting.remedy for setting in ranked[number:]):
@@ -215,8 +221,10 @@ class Race:
         left_s = self._limit_s - (time.monotonic() - self._begun)
         self._report(f"trial {number}: {label_of(settings) or 'unchanged'}, at most {max(left_s, 0) / 60:.1f} min left")
         begun = time.monotonic()
-        trial = self._command.measured(self._options, settings, self._directory / f"{number:03d}-{name}",
-                                       max(60.0, 5 * self._longest_s))
+        limit_s = max(60.0, 5 * self._longest_s)
+        if candidate is not None:  # without the unchanged program there is nothing to compare with
+            limit_s = min(limit_s, max(left_s, self._longest_s))
+        trial = self._command.measured(self._options, settings, self._directory / f"{number:03d}-{name}", limit_s)
         took_s = time.monotonic() - begun
         self._took_s |= dict.fromkeys(_labels(settings), took_s)
         if candidate is None:

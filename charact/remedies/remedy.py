@@ -49,6 +49,8 @@ class Remedy:
     apply: Callable[..., None] = field(default=lambda **values: None)
     environment: Callable[[Mapping[str, Any]], dict[str, str]] = field(default=lambda values: {})
     numerics: Numerics = "same"
+    is_slow: bool = False
+    """Whether its trials take much longer than the unchanged program's."""
 
 
 @cache

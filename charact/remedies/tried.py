@@ -58,6 +58,7 @@ class Tried(msgspec.Struct):
 
     `ending`: 'decided', 'time' or 'interrupted'. `own_losses_frac`: largest relative difference of losses between
     trials of the unchanged program. `written_files`: files below the working directory that trials wrote or changed.
+    `advice`: cause and remedy of the first run's largest finding, which may be none that can be tried.
     """
 
     remedies: list[TriedRemedy]
@@ -66,6 +67,7 @@ class Tried(msgspec.Struct):
     num_trials: Count
     own_losses_frac: Number | None = None
     written_files: list[str] = []
+    advice: str | None = None
 
     @property
     def proven(self) -> TriedRemedy | None:
@@ -73,12 +75,12 @@ class Tried(msgspec.Struct):
         return next((each for each in self.remedies if each.state == "proven"), None)
 
 
-def tried(result: Result, written_files: Sequence[str]) -> Tried:
+def tried(result: Result, written_files: Sequence[str], advice: str | None = None) -> Tried:
     """Return what a race found, the proven combination first, and remedies that were not tried last."""
     remedies = list(_remedies(result))
     remedies.sort(key=lambda each: (STATES.index(each.state), -(each.saves_frac or 0.0)))
     return Tried(remedies, result.baseline_s, result.ending, result.num_trials, result.own_losses_frac,
-                 [label(path) for path in written_files])
+                 [label(path) for path in written_files], None if advice is None else label(advice))
 
 
 def write_tried(facts: Tried, directory: Path) -> None:

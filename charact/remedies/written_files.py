@@ -1,5 +1,6 @@
 """Files that trials wrote or changed below the program's directory, and a copy of it in which they cannot."""
 
+import contextlib
 import os
 import shutil
 import subprocess
@@ -22,8 +23,13 @@ _MOST_FILES = 200_000
 def snapshot(directory: Path, left_out: Path) -> dict[str, tuple[int, int]]:
     """Return size in bytes and time of change (ns) of each file below a directory, by relative path.
 
-    `left_out` is a directory of charact's own files.
+    `left_out` is a directory of charact's own files. Those that this process prints to are left out, too.
     """
+    printed = set()
+    for descriptor in (1, 2):
+        with contextlib.suppress(OSError):  # it is closed
+            facts = os.fstat(descriptor)
+            printed.add((facts.st_dev, facts.st_ino))
     files: dict[str, tuple[int, int]] = {}
     own = os.path.abspath(left_out)
     for parent, folders, names in os.walk(directory):
@@ -35,7 +41,8 @@ def snapshot(directory: Path, left_out: Path) -> dict[str, tuple[int, int]]:
                 facts = os.stat(path, follow_symlinks=False)
             except OSError:  # it was removed in the meantime
                 continue
-            files[os.path.relpath(path, directory)] = facts.st_size, facts.st_mtime_ns
+            if (facts.st_dev, facts.st_ino) not in printed:
+                files[os.path.relpath(path, directory)] = facts.st_size, facts.st_mtime_ns
             if len(files) >= _MOST_FILES:
                 return files
     return files

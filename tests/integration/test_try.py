@@ -126,7 +126,7 @@ def test_workers_save_what_the_patched_script_saves(tmp_path: Path) -> None:
     (tmp_path / "kept.txt").write_text("x")
     done = tried(tmp_path, "--only", "workers", "--max-minutes", 4, "--write-patch", "src/train.py")
     assert done.status == 0, done
-    (place,) = (tmp_path / "runs").glob("*/first/*/try.json")
+    (place,) = (tmp_path / "runs").glob("*/try.json")
     facts = json.loads(place.read_text())
     best = facts["remedies"][0]
     assert best["state"] == "proven"
@@ -261,7 +261,7 @@ def test_a_signal_ends_the_trial_and_ctrl_c_shows_what_is_decided(tmp_path: Path
     if number == signal.SIGINT:
         assert process.returncode == 130
         assert "fused=True" in output
-        (place,) = (tmp_path / "runs").glob("*/first/*/try.json")
+        (place,) = (tmp_path / "runs").glob("*/try.json")
         assert json.loads(place.read_text())["ending"] == "interrupted"
     else:
         assert process.returncode == 128 + number

@@ -25,8 +25,10 @@ def compilation(case: WatchedCase) -> Iterator[Finding]:
     breaks = facts.num_graph_breaks or 0
     repeated_frac = recompiled / max(recompiled + (facts.num_graphs or 1), 1)
     saving = case.saving_in_all(0.5 * repeated_frac * spent_s, spent_s)
-    evidence = [f"compilation takes {quantity(spent_s, 's')}; {facts.num_graphs or 0} graphs, {breaks} graph "
-                f"breaks, {recompiled} recompilations", *(" ".join(each.split()) for each in facts.reasons[:2])]
+    numbers = {"graph": facts.num_graphs or 0, "graph break": breaks, "recompilation": recompiled}
+    counts = ", ".join(f"{number} {what}{'' if number == 1 else 's'}" for what, number in numbers.items())
+    evidence = [f"compilation takes {quantity(spent_s, 's')}; {counts}",
+                *(" ".join(each.split()) for each in facts.reasons[:2])]
     changed = next((each for reason in facts.reasons if (each := _changed_attribute(reason))), None)
     again = "" if not recompiled else f": it recompiles when {changed.name} changes" if changed else ": it recompiles"
     if changed is not None:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from charact.analysis.findings._finding import Finding
+from charact.analysis.findings._finding import Finding, Place
 from charact.analysis.findings._watched_case import WatchedCase
 from charact.core.units import quantity, share
 
@@ -82,11 +82,13 @@ def padding(case: WatchedCase) -> Iterator[Finding]:
         return
     computing_s = case.time_s("forward", "loss", "backward")
     saving = case.saving(0.4 * padded.padding_frac * computing_s, padded.padding_frac * computing_s, "modelled")
+    loader = max(case.settings.loaders, key=lambda each: each.num_batches or 0, default=None)
     yield Finding(
         f"{share(padded.padding_frac)} of {padded.name} is padding, and the model computes padding like data",
-        "batch samples of similar length (sort or bucket them), and pad each batch only to its longest sample",
+        "batch samples of similar length (sort or bucket them), and pad each batch only to its longest sample"
+        + (", where collate_fn of the DataLoader makes it" if loader else ""),
         saving, (f"{share(padded.padding_frac)} of the elements of {padded.name} in one iteration are padding",),
-        "medium", phase="forward", setting="padding", covers=frozenset({"unused_outputs"}))
+        "medium", place=loader and Place.of(loader), phase="forward", covers=frozenset({"unused_outputs"}))
 
 
 _FULL_FRAC = 0.7

@@ -50,6 +50,8 @@ _LATE_FRAC = 0.5
 """Minimum growth in the last quarter of the iterations, over a quarter of the whole: caches fill, and stop to grow."""
 _FEWEST_EVALUATIONS, _MUCH_FRAC = 2, 0.15
 """Minimum number of evaluations in which memory grows, and minimum growth as a share of the largest memory."""
+_OLD_ITERATIONS = 4
+"""Minimum age of a graph that holds those of earlier iterations: the last one's may be alive, too."""
 _SERIES = {"allocated_bytes": "memory of the device", "rss_bytes": "memory of the process",
            "workers_bytes": "memory of the loader's workers"}
 
@@ -153,7 +155,8 @@ def _holder(case: WatchedCase, slope: float) -> _Holder | None:
         return _Holder(f"tensors of shape {held.shape} accumulate{variable}{graphs}",
                        f"after {num_before} iterations, {held.num_tensors:,} tensors of shape {held.shape} held "
                        f"{quantity(held.bytes, 'B')}{function}", Place.of(held))
-    graph = next((each for each in case.inspection.held_graphs if each.num_nodes > 10 * num_before), None)
+    graph = next((each for each in case.inspection.held_graphs if each.num_nodes > 10 * num_before
+                  and num_before * (each.age_frac or 0.0) >= max(_OLD_ITERATIONS, num_before / 4)), None)
     if graph is None:
         return None
     variable = graph.variable or "a tensor"

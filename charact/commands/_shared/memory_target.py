@@ -68,7 +68,7 @@ def _limited(target: Target, limit_bytes: int | None, remedy: str | None) -> Tar
     if remedy is not None and target.memory_bytes is not None and limit_bytes > target.memory_bytes:
         raise UserError(f"the limit of {quantity(limit_bytes, 'B')} is more than the "
                         f"{quantity(target.memory_bytes, 'B')} of {target.name}: {remedy}")
-    return replace(target, name=f"{target.name}, limited by --device-memory", memory_bytes=limit_bytes, source="given")
+    return replace(target, name=f"the limit given for {target.name}", memory_bytes=limit_bytes, source="given")
 
 
 def _present(target: Target, device: str) -> torch.device | None:

@@ -146,8 +146,9 @@ class _Measurement:
             left_s = passed_s / max(num_runs, 1) * (2 * num_turns - num_runs)
             return f"{number}/{num_turns}: {command}" + (f", about {left_s:.0f} s left" if num_runs > 1 else "")
         judged = list(self._times.judgements().values())
-        so_far = f", {_LABELS[1]} so far {judged[0].ratio:.3g} of {_LABELS[0]}" if len(judged) == 1 else ""
-        return f"{number}: {command}{so_far}"
+        if len(judged) != 1:
+            return f"{number}: {command}"
+        return f"{number}: {command}, so far {_LABELS[1]} takes {judged[0].ratio:.3g} of the time of {_LABELS[0]}"
 
     def _ending(self) -> str | None:
         """Return why to stop now, one of `ENDINGS`; None to add a turn."""

@@ -96,7 +96,7 @@ def command(
         stdin = _stdin()
         trials = Words("profile" if profile else "run", tuple(_below(words, here, place)), stdin, place)
         race = _try(trials, directory, chosen, max_minutes, allow_numerics=allow_numerics, quiet=quiet or as_json)
-        facts = tried(race.result, [] if scratch else changed(before, snapshot(here, out)))
+        facts = tried(race.result, [] if scratch else changed(before, snapshot(here, out)), race.program.advice)
     script = Path(program[0]).resolve().parent if program and module is None else here
     _show(facts, race, directory, as_json=as_json, patch_below=script if write_patch else None)
     return 130 if facts.ending == "interrupted" else 0
@@ -145,6 +145,10 @@ def _try(trials: Any, directory: Path, chosen: Any, max_minutes: float, *, allow
         found = measured([], "first")
     else:
         found = measured([*trial_options(measured(list(_PROBE), "probe"), _FIRST_S), *_PASSES], "first")
+        if found.entry.passes.inspection.status == "skipped":
+            # The program ended before the passes, which come after a given number of iterations, but early in a whole
+            # program.
+            found = measured([*_PASSES], "whole")
     settings, untried = _chosen(found, chosen)
     left_minutes = max_minutes - (time.monotonic() - begun) / 60
     trial_s = lasted_s["probe"] + TRIAL_S if "probe" in lasted_s else lasted_s["first"]
@@ -178,15 +182,17 @@ def _show(facts: "Tried", race: "Race", directory: Path, *, as_json: bool, patch
 
     from charact.commands._shared.publish import REPORT
     from charact.core.files import write_text
+    from charact.record.reader import load_run
     from charact.remedies.patch import unified_diff
     from charact.remedies.tried import write_tried
     from charact.remedies.views.answer import answer, items
     from charact.views.html.report import report
     from charact.views.terminal.renderer import print_items
 
-    first = race.program.run
-    write_tried(facts, first.path)
-    write_text(directory / REPORT, report([first]))
+    for path in race.program.run.path.iterdir():  # the result is shown as this run, which has the trials' runs in it
+        path.replace(directory / path.name)
+    write_tried(facts, directory)
+    write_text(directory / REPORT, report([load_run(directory)]), force=True)
     if as_json:
         found = {"answer": answer(facts), **msgspec.to_builtins(facts), "report": str(directory / REPORT)}
         show(*msgspec.json.format(msgspec.json.encode(found), indent=1).decode().split("\n"))

@@ -37,4 +37,4 @@ def _apply() -> None:
     OutermostCalls(on_first=compile_whole)
 
 
-REMEDY = Remedy("compile", _settings, _apply, numerics="rounded")
+REMEDY = Remedy("compile", _settings, _apply, numerics="rounded", is_slow=True)

@@ -113,6 +113,7 @@ def _throughput(row: Any, sides: Sequence[Group]) -> str:
     if (rate := throughput(row, sides)) is None:
         return ""
     within = "" if fmt.absent(rate.low) else f" (95 % interval {factor(rate.low)}–{factor(rate.high)})"
+    within += "" if rate.significant else ", which the ranks of the times do not show"
     return (f"{row.side} has {factor(rate.ratio)}× the samples/s of {sides[0].label}{within}: "
             f"{fmt.number(rate.value)} against {fmt.number(rate.base)}; for an iteration, ")
 

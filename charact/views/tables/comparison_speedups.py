@@ -45,10 +45,11 @@ exact_ratio = fmt.or_missing(lambda value: digits(value, 4))
 def speedup_tables(sides: Sequence[Group]) -> list[Table]:
     """Return tables of baseline / candidate time by workload and data set, and their geometric means.
 
-    Scripts are left out: they have no data set, and the ratios of their times are in `ratio_table`.
+    Scripts are left out: they have no data set, and the ratios of their times are in `ratio_table`. There are none
+    where batch sizes differ: an iteration is not the same work then.
     """
     frame = speedups(sides)
-    frame = frame[frame["data"] != "as written"]
+    frame = frame[(frame["data"] != "as written") & ("batch_size" not in sides[0].ignored)]
     timed = frame.dropna(subset=["speedup"]).drop_duplicates("side").set_index("side")["metric"]
     frame = frame[frame["side"].isin(timed.index)]
     if frame.empty:

@@ -60,6 +60,7 @@ _AGAIN = ("A disturbed case shows no difference, though there may be one: measur
           "program runs, or with OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE, if they were not set, before charact "
           "compare --ab.")
 _NO_DIFFERENCE = "no difference shown"
+NOT_BY_RANKS = "not shown: the ranks of the times do not differ"
 SAME = f"no difference above {SAME_FRAC:.0%}".replace("%", " %")
 """Verdict where turns show that a difference is smaller."""
 _OF_WHAT = {"profile": "the median iteration", "training": "a training’s mean epoch",
@@ -236,7 +237,7 @@ def with_verdicts(frame: pd.DataFrame, verdicts: tuple[str, str] = ("slower", "f
     """
     rows = list(fmt.rows(frame))
     found = [_verdict(row, verdicts, by_turns) for row in rows]
-    found = [INCONCLUSIVE if verdict == _NO_DIFFERENCE and row.case in disturbed else verdict
+    found = [INCONCLUSIVE if verdict in (_NO_DIFFERENCE, NOT_BY_RANKS) and row.case in disturbed else verdict
              for row, verdict in zip(rows, found, strict=True)]
     return frame.assign(interval=[interval(row, 4) for row in rows], verdict=found)
 
@@ -257,4 +258,4 @@ def _verdict(row: Any, verdicts: tuple[str, str], by_turns: bool) -> str:
         return "equal" if row.ratio == 1 else "not judged"
     if by_turns and decision(row) == "same":
         return SAME
-    return _NO_DIFFERENCE
+    return _NO_DIFFERENCE if row.low <= 1 <= row.high else NOT_BY_RANKS

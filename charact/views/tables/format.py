@@ -180,7 +180,7 @@ def missed_precision(missed: MissedPrecision | None, *, has_advice: bool = True)
     limit = ENDED_BY.get(missed.ended_by, missed.ended_by)
     options = {"max_seconds": "; try a longer --max-seconds", "max_iterations": "; try more --max-iterations"}
     option = options.get(missed.ended_by, "") if has_advice else ""
-    return f"less precise than the target of ± {share(missed.target_frac)}: {limit}{option}"
+    return f"Less precise than the target of ± {share(missed.target_frac)}: {limit}{option}"
 
 
 def against(labels: Sequence[str]) -> str:

@@ -73,3 +73,10 @@ def test_instruction_sets_are_those_of_this_machine() -> None:
     flags = program().cpu_flags
     assert flags
     assert all(f" {flag}" in text for flag in flags)
+
+
+def test_the_advice_is_that_of_the_first_finding() -> None:
+    of = program()
+    assert of.advice is None
+    vars(of)["findings"] = pd.DataFrame({"cause": ["much padding", "little"], "remedy": ["pad less", "nothing"]})
+    assert of.advice == "much padding: pad less."

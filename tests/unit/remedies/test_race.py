@@ -20,7 +20,7 @@ from charact.remedies import race as race_file
 from charact.remedies.process import Trial
 from charact.remedies.program import Program
 from charact.remedies.race import Candidate, Race, Result
-from charact.remedies.remedy import Setting
+from charact.remedies.remedy import Setting, all_remedies
 
 WATCHED = {"script": "train.py", "arguments": [], "skip": None, "iterations": None, "passes": []}
 TURN = 2
@@ -177,7 +177,8 @@ def test_of_two_settings_of_a_remedy_the_better_is_kept(raced: Raced, ratios: di
 def test_of_settings_the_most_promising_are_tried_first(raced: Raced) -> None:
     labels = "abcdefghij"
     command = Scripted(dict.fromkeys(labels, 1.1))
-    raced(command, *(setting(label, remedy=label, expected_frac=number / 100)
+    names = [name for name, remedy in all_remedies().items() if not remedy.is_slow]
+    raced(command, *(setting(label, remedy=names[number], expected_frac=number / 100)
                      for number, label in enumerate(labels)))
     assert command.labels == ["", *"jihgfedc", *"cdefghij", ""]
 
@@ -496,3 +497,17 @@ def test_a_setting_with_long_trials_is_given_up_for_the_others(raced: Raced, slo
     assert proven(result) == expected
     assert result.ending == "time"
     assert states(result)["b"] == "undecided"
+
+
+def test_where_not_all_fit_those_with_long_trials_come_last(raced: Raced) -> None:
+    slow, quick = setting("compile", remedy="compile", expected_frac=0.3), setting("threads", remedy="threads")
+    for max_minutes, labels in ((10, ["compile", "threads"]), (2, ["threads"])):
+        result = raced(Scripted({"compile": 1.1, "threads": 1.1}), slow, quick, max_minutes=max_minutes, trial_s=11.0)
+        assert [each.settings[0].label for each in result.candidates] == labels
+
+
+def test_a_trial_of_a_remedy_ends_with_the_time(raced: Raced) -> None:
+    """After a trial of 5 s; the unchanged program has its minute, and a remedy as much as is left."""
+    command = Scripted({"a": 1.1})
+    raced(command, setting("a"), max_minutes=20 / 60)
+    assert command.limits_s == [60, 15]

@@ -212,7 +212,8 @@ def tensor_census(models: list[Any], optimizers: list[Any]) -> dict[str, list[di
     Returns:
         `held_tensors`: groups of at least 8 tensors of one shape: shape, num_tensors, bytes, has_graph, function (that
         computed the last tensor), variable that holds them, and the line that adds to it (file, line, text).
-        `held_graphs`: tensors whose graph has at least 50 nodes: num_nodes, variable and line. Unknown values are None.
+        `held_graphs`: tensors whose graph has at least 50 nodes: num_nodes, age_frac, variable and line. Unknown values
+        are None.
     """
     known = [tensor for model in models for tensor in (*model.parameters(), *model.buffers())]
     known += [tensor.grad for tensor in list(known) if tensor.is_leaf and tensor.grad is not None]
@@ -241,26 +242,31 @@ def _groups(tensors: list[Any]) -> list[dict[str, Any]]:
 
 
 def _graphs(tensors: list[Any]) -> list[dict[str, Any]]:
+    with torch.enable_grad():
+        newest = torch.ones((), requires_grad=True).clone().grad_fn._sequence_nr()
     rows = []
     for tensor in tensors:
         if tensor.grad_fn is None or tensor.numel() > 1 << 20:
             continue
-        num_nodes = _num_nodes(tensor.grad_fn)
-        if num_nodes >= _FEWEST_NODES:
-            rows.append((num_nodes, tensor))
+        nodes = _nodes(tensor.grad_fn)
+        if len(nodes) >= _FEWEST_NODES:
+            # PyTorch numbers the nodes of a thread; those that accumulate gradients all have a number beyond.
+            oldest = min(node._sequence_nr() for node in nodes)
+            rows.append((len(nodes), max(newest - oldest, 0) / newest, tensor))
     rows.sort(key=lambda row: -row[0])
-    return [{"num_nodes": num_nodes, **_holder(tensor)} for num_nodes, tensor in rows[:_MOST_GROUPS]]
+    return [{"num_nodes": num_nodes, "age_frac": age_frac, **_holder(tensor)}
+            for num_nodes, age_frac, tensor in rows[:_MOST_GROUPS]]
 
 
-def _num_nodes(root: Any) -> int:
-    """Return the number of nodes of a graph, at most `_MOST_NODES`."""
+def _nodes(root: Any) -> set[Any]:
+    """Return the nodes of a graph, at most `_MOST_NODES`."""
     seen, pending = {root}, [root]
     while pending and len(seen) < _MOST_NODES:
         for following, _ in pending.pop().next_functions:
             if following is not None and following not in seen:
                 seen.add(following)
                 pending.append(following)
-    return len(seen)
+    return seen
 
 
 def _holder(tensor: Any) -> dict[str, Any]:

@@ -243,7 +243,8 @@ HELD = {"shape": [128, 2000], "num_tensors": 150, "bytes": 150 * MIB, "has_graph
 
 @pytest.mark.parametrize(("facts", "growth", "place", "words"), [
     ({"passes": inspected(held_tensors=[HELD], iterations=[149])}, range(150), ("train.py", 12), "in outputs, with"),
-    ({"passes": inspected(held_graphs=[{"variable": "hidden", "num_nodes": 9000, "file": "train.py", "line": 3}],
+    ({"passes": inspected(held_graphs=[{"variable": "hidden", "num_nodes": 9000, "age_frac": 0.9, "file": "train.py",
+                                          "line": 3}],
                           iterations=[149])}, range(150), ("train.py", 3), "hidden keeps the autograd graph"),
     ({"settings": {"create_graph": {"file": "critic.py", "line": 17}}}, range(150), ("critic.py", 17), "create_graph"),
     # Growth that ends has a holder.

@@ -135,7 +135,10 @@ FROZEN = {"name": "vae", "num_frozen_rows": 1000, "num_repeated_rows": 300}
         "iterations": PARTS}, "frames": {"forward": [frame("net.py:9", 1, "x = vae(y)")]}},
      (5.25, 7.5), "30.0 % of 1,000 rows", {"place": "net.py:9", "layer": "vae", "phase": "forward"}),
     ("padding", {"padding": [{"name": "ids", "padding_frac": 0.25}, {"name": "mask", "padding_frac": 0.5}]},
-     (15, 37.5), "50.0 % of mask|50.0 % of the elements of mask", {"setting": "padding"}),
+     (15, 37.5), "50.0 % of mask|50.0 % of the elements of mask|!collate_fn", {"place": None, "setting": None}),
+    ("padding", {"padding": [{"name": "mask", "padding_frac": 0.5}], "settings": {"loaders": [
+        WORKERS | {"num_batches": 4, "line": 4}, WORKERS]}}, (15, 37.5), "collate_fn of the DataLoader",
+     {"place": "train.py:5"}),
     ("recomputation", {"recompute": RECOMPUTE, "machine": {"memory_bytes": 1024, "memory_limit_bytes": 1000},
                        "passes": {"memory": {"status": "ok", "process_peak_bytes": 700}}}, (15, 28.75),
      "forward of a, b, c a second|250 ms, 25.0 %|700 B of 1,000 B", {"confidence": "high", "layer": "a"}),
@@ -245,7 +248,7 @@ FROZEN = {"name": "vae", "num_frozen_rows": 1000, "num_repeated_rows": 300}
         "loaders": [WORKERS | {"in_memory": True, "worker_fetch_s": 25.0}]}}, (7.5, 10 + 37.5), "in 250 ms", {}),
     ("compilation", {"rows": COMPILED, "settings": {"compile": {
         "num_recompilations": 3, "num_graphs": 1, "num_graph_breaks": 2, "reasons": ["x == 1", "self.a.b == 3  # y"]}}},
-     (7.5, 20), "20.0 s; 1 graphs, 2 graph breaks, 3 recomp|when self.a.b changes|self.a.b == 3 # y",
+     (7.5, 20), "20.0 s; 1 graph, 2 graph breaks, 3 recomp|when self.a.b changes|self.a.b == 3 # y",
      {"confidence": "high", "place": None}),
     ("compilation", {"rows": COMPILED, "settings": {"compile": {"num_recompilations": 3, "reasons": ["x"] * 3}}},
      (7.5, 20), "0 graphs, 0 graph|time: it recompiles|dynamic=True", {}),
@@ -317,8 +320,13 @@ FROZEN = {"name": "vae", "num_frozen_rows": 1000, "num_repeated_rows": 300}
      "[2, 3] accumulate in outputs, with|after 40 iterations, 10 tensors of shape [2, 3] held 20.0 MiB (grad_fn F)",
      {"confidence": "high", "place": "train.py:12"}),
     *[("memory_growth", {"rows": {"rss_bytes": GROWN}, "iterations": [39], "held_graphs": [
-        {"variable": "h", "num_nodes": nodes, "file": "a.py", "line": 3}]}, None, text, {"place": place})
-      for nodes, text, place in ((400, "!h keeps", None), (401, "h keeps|after 40|had 401 nodes", "a.py:3"))],
+        {"variable": "h", "num_nodes": nodes, "age_frac": age_frac, "file": "a.py", "line": 3}]}, None, text,
+       {"place": place}) for nodes, age_frac, text, place in (
+           (400, 1.0, "!h keeps", None), (401, 1.0, "h keeps|after 40|had 401 nodes", "a.py:3"),
+           (401, 0.25, "h keeps", "a.py:3"), (900, 0.24, "!h keeps", None), (900, None, "!h keeps", None))],
+    *[("memory_growth", {"rows": {"rss_bytes": GROWN}, "iterations": [7], "held_graphs": [
+        {"variable": "h", "num_nodes": 168, "age_frac": age_frac}]}, None, text, {})
+      for age_frac, text in ((0.49, "!h keeps"), (0.5, "h keeps"))],
     ("memory_growth", EVALUATIONS | {"frames": {"forward": [frame("net.py:9", 1, "x.append(y)")]}}, None,
      "by 6.00 MiB a batch|in 2 evaluations, it grows by 24.0 MiB each, to 100 MiB",
      {"memory_bytes": 24 * MIB, "memory_frac": 0.24, "place": "net.py:9"}),

@@ -161,14 +161,22 @@ def test_views_of_one_storage_count_once() -> None:
 
 
 def test_a_sum_of_losses_has_a_graph_that_grows() -> None:
+    """That of one iteration, however large, is as old as its share of all nodes."""
     model, optimizer, _ = trained(1)
     total: Any = 0
-    sizes = []
+    sizes, ages = [], []
     for number in range(1, 61):
         total = total + model(torch.randn(4, 30)).sum()
         if number in (30, 60):
             graphs = tensor_census([model], [optimizer])["held_graphs"]
             sizes.append(next(each["num_nodes"] for each in graphs if each["variable"] == "total"))
+        if number == 60:
+            deep = torch.ones(3, requires_grad=True)
+            for _ in range(sizes[-1]):
+                deep = deep * 1.0
+            graphs = tensor_census([model], [optimizer])["held_graphs"]
+            ages = [next(each["age_frac"] for each in graphs if each["variable"] == name) for name in ("total", "deep")]
+    assert 0 < ages[1] < 0.8 * ages[0] <= 0.8
     assert sizes[1] > 1.8 * sizes[0] > 100
     assert next(each for each in graphs if each["variable"] == "total")["text"].startswith("total = total + ")
 
