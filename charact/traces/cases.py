@@ -113,7 +113,7 @@ def _timing(trace: Trace, attributed: AttributedTrace, rows: Rows) -> TimingPass
     blind += not_recorded(trace)
     covered_frac = operator_coverage_frac(attributed) if trace.events.operators else None
     if covered_frac is not None and covered_frac < _MOST_COVERED_FRAC:
-        blind.append(f"operators launched {covered_frac:.1%} of the kernels’ time: the rest is in the rows of “"
+        blind.append(f"operators launched {100 * covered_frac:.1f} % of the kernels’ time: the rest has the type “"
                      f"{WITHOUT_OPERATOR}”")
     blind += [_NO_DEVICE_TIMES] if trace.events.device and clock == "host_s" else []
     return TimingPass(

@@ -111,9 +111,11 @@ NAMES = [
     "aten::convolution", "aten::addmm", "nccl:all_reduce", "ncclDevKernel", "Memcpy HtoD (a -> b)", "[memory]",
     "torch/_tensor.py(5): backward", "DistributedDataParallel.forward", "[/red]", "[bold", "\u202eevil", "𝕏" * 300,
     "x" * 20_000, "n/a", "nan", "None", "other", "outside operators", "\ufeff", "ß",
+    "kernels without an operator", "## forward ##", "loss", "backward_pass", "optimizer", "cudaGraphLaunch",
 ]  # fmt: skip
 _CATEGORIES = ["cpu_op", "user_annotation", "python_function", "cuda_runtime", "cuda_driver", "kernel", "gpu_memcpy",
-               "gpu_memset", "cpu_instant_event", "Operator", "Kernel", "Memcpy", "hip_runtime", "ac2g", "", "strange"]
+               "gpu_memset", "cpu_instant_event", "Operator", "Kernel", "Memcpy", "hip_runtime", "ac2g", "", "strange",
+               "mtia_ccp_events"]
 _ODD: list[Any] = [
     0, -1, 1, 7, 2**31, 2**53, 2**63 - 1, 2**63, -(2**63) - 1, 10**30, 10**400, 0.0, -0.0, 0.5, 1e-320, 1e3, 1.7e15,
     1e16, -1e16, 3.2e13, 1e300, -1e300, 21_474_836, float("inf"), float("-inf"), float("nan"), None, True, "1", "", [],

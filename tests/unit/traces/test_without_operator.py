@@ -54,8 +54,8 @@ def test_replays_of_a_graph_are_rows(tmp_path: Path) -> None:
     assert rows[["num_calls", "self_host_s", "device_s"]].to_dict("index") == {
         "graph 1, 3 kernels": {"num_calls": 3, "self_host_s": 0, "device_s": pytest.approx(30e-6)},
         "graph 2, 1 kernel": {"num_calls": 0.5, "self_host_s": 0, "device_s": pytest.approx(20e-6)}}
-    assert spots(case) == ["operators launched 16.7% of the kernels’ time: the rest is in the rows of “kernels without "
-                           "an operator”"]
+    assert spots(case) == ["operators launched 16.7 % of the kernels’ time: the rest has the type “kernels without an "
+                           "operator”"]
     assert entry.passes.operators.status == "ok"
     # An independent reader: all work of the device, per iteration.
     read = ReadTrace(tmp_path / "made.json")
