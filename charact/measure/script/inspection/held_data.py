@@ -243,7 +243,8 @@ def _groups(tensors: list[Any]) -> list[dict[str, Any]]:
 
 def _graphs(tensors: list[Any]) -> list[dict[str, Any]]:
     with torch.enable_grad():
-        newest = torch.ones((), requires_grad=True).clone().grad_fn._sequence_nr()
+        node: Any = torch.ones((), requires_grad=True).clone().grad_fn
+    newest = node._sequence_nr()
     rows = []
     for tensor in tensors:
         if tensor.grad_fn is None or tensor.numel() > 1 << 20:
