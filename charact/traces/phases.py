@@ -123,7 +123,7 @@ class _Finder:
         reached_ns, after = end_ns, None
         for interval in reversed([Interval("other", start_ns, start_ns), *fixed]):
             if "forward" in phases:
-                between += self._between_named(interval, reached_ns, after, phases)
+                between += self._between_named(interval.end_ns, reached_ns, phases)
             else:
                 between += self._between(interval.end_ns, reached_ns, after)
             reached_ns = interval.start_ns
@@ -153,18 +153,18 @@ class _Finder:
             runs.append(_inferred("backward", begin_ns, max(node.end_ns, begin_ns), "autograd’s nodes"))
         return runs
 
-    def _between_named(self, before: Interval, end_ns: int, after: str | None,
-                       phases: AbstractSet[str | None]) -> list[Interval]:
-        """Return the loss in a gap of an iteration whose forward pass is named, and copies to the device in it."""
-        operators = _of(self._operators, before.end_ns, end_ns)
-        copies = [] if "data" in phases else self._leading_uploads(operators, end_ns)
-        if "loss" in phases:
-            return copies
-        if (before.phase, after) == ("forward", "backward") and operators:
-            return [_inferred("loss", before.end_ns, end_ns, "between forward and backward")]
-        modules = [span for span in _of(self._modules, before.end_ns, end_ns) if _LOSS_MODULE.search(span.name)]
-        losses = modules or [span for span in operators if own_operator_type(span.name) == "loss"][:1]
-        return copies + [_inferred("loss", span.start_ns, span.end_ns, "calls of losses") for span in losses]
+    def _between_named(self, start_ns: int, end_ns: int, phases: AbstractSet[str | None]) -> list[Interval]:
+        """Return losses in a gap of an iteration whose forward pass is named, and copies to the device.
+
+        Other work there, such as waiting for other ranks, is not the loss.
+        """
+        operators = _of(self._operators, start_ns, end_ns)
+        intervals = [] if "data" in phases else self._leading_uploads(operators, end_ns)
+        if "loss" not in phases:
+            losses: Spans = [span for span in _of(self._modules, start_ns, end_ns) if _LOSS_MODULE.search(span.name)]
+            losses = losses or [span for span in operators if own_operator_type(span.name) == "loss"]
+            intervals += [_inferred("loss", span.start_ns, span.end_ns, "calls of losses") for span in losses]
+        return intervals
 
     def _between(self, start_ns: int, end_ns: int, after: str | None) -> list[Interval]:
         """Return forward and loss in a gap, and copies of a batch to the device before them."""

@@ -199,8 +199,10 @@ class TestNamed:
         made.operator("aten::mse_loss", 410, 20)
         made.operator(BACKWARD, 500, 200, ENGINE)
         made.mark("Optimizer.step#SGD.step", 800, 100)
-        assert host_us(case_of(made, tmp_path)) == {"forward": 300, "loss": 100, "backward": 200, "update": 100,
-                                                    "other": 300}
+        made.mark("## sparse_data_dist ##", 440, 50)
+        made.operator("aten::copy_", 450, 30)
+        assert host_us(case_of(made, tmp_path)) == {"forward": 300, "loss": 20, "backward": 200, "update": 100,
+                                                    "other": 380}
         made = TraceMaker()
         made.mark("ProfilerStep#9", 0, 1000)
         made.operator("aten::linear", 110, 50)
