@@ -28,7 +28,8 @@ def answer(facts: Tried) -> str:
         return (f"Nothing is recommended: {', '.join(each.remedy for each in helping)} helped by turns, and was not "
                 "measured on fresh ones.")
     if seeming := [each.remedy for each in facts.remedies if each.state == "seems to help"]:
-        return f"Nothing is recommended: {', '.join(seeming)} seemed to help, and did not on fresh turns."
+        outcome = "fresh turns did not decide it" if facts.ending == "time" else "did not on fresh turns"
+        return f"Nothing is recommended: {', '.join(seeming)} seemed to help, and {outcome}."
     number = sum(each.state != "not tried" for each in facts.remedies)
     if not number:
         return "Nothing was tried: no remedy fits, as the table says."

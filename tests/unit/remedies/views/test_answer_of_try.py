@@ -131,3 +131,8 @@ def test_where_nothing_is_recommended_the_largest_finding_is_named(remedies: lis
     shown = notes(facts(*remedies, advice="much is padding: pad less."))
     assert shown == ["The largest finding of the first run: much is padding: pad less."] * is_shown
     assert notes(facts(*remedies)) == []
+
+
+@pytest.mark.parametrize(("ending", "words"), [("decided", "did not on fresh"), ("time", "did not decide it")])
+def test_a_proof_that_failed_or_had_no_time(ending: str, words: str) -> None:
+    assert words in answer(facts(TriedRemedy("a", "seems to help"), ending=ending))
