@@ -81,7 +81,10 @@ def padding(case: WatchedCase) -> Iterator[Finding]:
     if padded is None or padded.padding_frac < _PADDED_FRAC:
         return
     computing_s = case.time_s("forward", "loss", "backward")
-    saving = case.saving(0.4 * padded.padding_frac * computing_s, padded.padding_frac * computing_s, "modelled")
+    # Attention computes pairs of positions, of which even more are padding.
+    attends = case.operators.empty or (case.operators["operator_type"] == "attention").any()
+    most_frac = 1 - (1 - padded.padding_frac) ** 2 if attends else padded.padding_frac
+    saving = case.saving(0.4 * padded.padding_frac * computing_s, most_frac * computing_s, "modelled")
     loader = max(case.settings.loaders, key=lambda each: each.num_batches or 0, default=None)
     yield Finding(
         f"{share(padded.padding_frac)} of {padded.name} is padding, and the model computes padding like data",
