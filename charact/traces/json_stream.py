@@ -24,7 +24,9 @@ MOST_VALUES = 10_000
 LARGEST_VALUE_BYTES = 16 << 20
 """Limit of a single event, and of all values outside the events together."""
 _NO_EVENTS = (msgspec.DecodeError, UnicodeDecodeError)
+_decode_any = msgspec.json.Decoder(list[msgspec.Raw]).decode
 _BETWEEN = re.compile(rb"\}\s*,(?=\s*\{)")
+"""Where an event may end. A format whose events contain lists of objects should give a pattern of its own."""
 _MOST_AT_ONCE = 2
 """Largest number of blocks that are decoded at once: events need many times the memory of their text."""
 _MOST_DEPTH = 10_000
@@ -56,10 +58,20 @@ class Readable(Protocol):
 
 
 class JsonStream:
-    """The JSON of a trace file: its events as lists, block by block, and the values outside them."""
+    """The JSON of a trace file: its events as lists, block by block, and the values outside them.
 
-    def __init__(self, file: Readable, path: Path, wanted: frozenset[str]) -> None:
+    Args:
+        file: the text.
+        path: the file's path, for messages.
+        wanted: keys whose values outside the events are stored.
+        format_name: what the file should be, for messages.
+        between: where an event may end, up to the comma after it, outside of strings.
+    """
+
+    def __init__(self, file: Readable, path: Path, wanted: frozenset[str] = frozenset(),
+                 format_name: str = "a trace of torch.profiler", between: re.Pattern[bytes] = _BETWEEN) -> None:
         self._file, self._path, self._wanted = file, path, wanted
+        self._format_name, self._between = format_name, between
         self._text, self._at, self._ended = b"", 0, False
         self._passed_bytes = self._metadata_bytes = self._num_metadata = 0
         self.metadata: dict[str, Any] = {}
@@ -67,28 +79,89 @@ class JsonStream:
 
     def events(self, decode: Callable[[bytes], list[Event]]) -> Iterator[list[Event]]:
         """Yield lists of events, in the order of the file."""
-        first = self._next()
-        if (kind := foreign_kind(self._text[:HEAD_BYTES])) is not None:
-            raise UserError(f"{self._path} {kind}")
+        first = self.first()
         found = first == b"["
         if found:  # the other form of traces: events only
-            self._at += 1
-            yield from self._array(decode)
-        elif first == b"{":
+            yield from self.array(decode)
+        else:
             self._at += 1
             while (key := self._key()) is not None:
                 if key == "traceEvents" and self._next() == b"[":
                     found = True
-                    self._at += 1
-                    yield from self._array(decode)
+                    yield from self.array(decode)
                 else:
                     self._read_metadata(key)
-        else:
-            raise UserError(f"{self._path} is {'not JSON' if first else 'empty'}: name a trace of torch.profiler")
         if not found:
-            raise UserError(f"{self._path} has no traceEvents: name a trace of torch.profiler")
+            raise UserError(f"{self._path} has no traceEvents: name {self._format_name}")
+        self.check_end()
+
+    def first(self) -> bytes:
+        """Return the first bracket of the file, of an object or a list."""
+        first = self._next()
+        if (kind := foreign_kind(self._text[:HEAD_BYTES])) is not None:
+            raise UserError(f"{self._path} {kind}")
+        if first not in (b"[", b"{"):
+            raise UserError(f"{self._path} is {'not JSON' if first else 'empty'}: name {self._format_name}")
+        return first
+
+    def check_end(self) -> None:
+        """Raise an error if there is more after the value of the file."""
         if self._next():
             raise self._damaged("has data after its end")
+
+    def keys(self) -> Iterator[str]:
+        """Yield the keys of the object at the current position; values that are not read meanwhile are skipped."""
+        if self._next() != b"{":
+            raise self._damaged(f"is not {self._format_name}: an object is missing")
+        self._at += 1
+        while (key := self._key()) is not None:
+            self._next()
+            place = self._passed_bytes + self._at
+            yield key
+            if self._passed_bytes + self._at == place:
+                self._skip()
+
+    def elements(self) -> Iterator[None]:
+        """Move to each element of the list at the current position; those that are not read meanwhile are skipped."""
+        if self._next() != b"[":
+            raise self._damaged(f"is not {self._format_name}: a list is missing")
+        self._at += 1
+        is_first = True
+        while (found := self._next()) != b"]":
+            if not found:
+                self._more_or_cut_off()
+            if (found == b",") is is_first:
+                raise self._bad_comma()
+            self._at += not is_first
+            if not is_first and self._next() in (b"]", b","):
+                raise self._bad_comma()
+            is_first = False
+            place = self._passed_bytes + self._at
+            yield
+            if self._passed_bytes + self._at == place:
+                self._skip()
+        self._at += 1
+
+    def value(self) -> Any:
+        """Return the value at the current position, which is held in memory."""
+        self._next()
+        while (end := self._end_of_value()) is None:
+            self._more_or_cut_off()
+        text = mended(self._text[self._at:end])
+        try:
+            found = msgspec.json.decode(text)
+        except _NO_EVENTS as error:
+            raise self._damaged(f"is not {self._format_name}: {error}") from error
+        self._at = end
+        return found
+
+    def _skip(self) -> None:
+        """Move behind the value at the current position; a list may be longer than what is held in memory."""
+        if self._next() == b"[":
+            for _ in self.array(_decode_any):
+                pass
+        else:
+            self.value()
 
     def _key(self) -> str | None:
         """Return the name of the next value; None at the object's end."""
@@ -147,20 +220,23 @@ class JsonStream:
             if kind in (b"[", b"{"):
                 depth += 1
                 if depth > _MOST_DEPTH:
-                    raise UserError(f"{self._path} is not a trace of torch.profiler: it is nested too deeply")
+                    raise UserError(f"{self._path} is not {self._format_name}: it is nested too deeply")
             elif kind in (b"]", b"}"):
                 depth -= 1
                 yield token.end(), depth
             elif kind[:1] != b'"':
                 yield token.end(), depth
 
-    def _array(self, decode: Callable[[bytes], list[Event]]) -> Iterator[list[Event]]:
+    def array(self, decode: Callable[[bytes], list[Event]]) -> Iterator[list[Event]]:
+        """Yield the elements of the list at the current position as lists, block by block."""
+        self._next()
+        self._at += 1
         comma_due = False
         while (first := self._next()) != b"]":
             if comma_due and first == b",":
                 self._at += 1
             if first and (comma_due != (first == b",") or self._next() == b"]"):
-                raise self._damaged("is not a trace of torch.profiler: a comma is missing or extra")
+                raise self._bad_comma()
             while len(self._text) - self._at < PIECE_BYTES and self._read():
                 pass
             block = self._guessed(decode)
@@ -171,7 +247,7 @@ class JsonStream:
     def _guessed(self, decode: Callable[[bytes], list[Event]]) -> list[Event] | None:
         """Return events up to the last position that looks like an event's end; None if it is not one."""
         end = min(len(self._text), self._at + _MOST_AT_ONCE * PIECE_BYTES)
-        cuts = list(_BETWEEN.finditer(self._text, max(self._at, end - _NEAR_END_BYTES), end))
+        cuts = list(self._between.finditer(self._text, max(self._at, end - _NEAR_END_BYTES), end))
         if not cuts:
             return None
         cut = cuts[-1]
@@ -191,8 +267,8 @@ class JsonStream:
             events = decode(mended(text))
         except _NO_EVENTS as error:
             if isinstance(error, msgspec.ValidationError):
-                raise UserError(f"{self._path} is not a trace of torch.profiler: {wrong_type(error)}") from error
-            raise self._damaged(f"is not a trace of torch.profiler: {wrong_type(error)}") from error
+                raise UserError(f"{self._path} is not {self._format_name}: {wrong_type(error)}") from error
+            raise self._damaged(f"is not {self._format_name}: {wrong_type(error)}") from error
         self._at = end
         return events
 
@@ -231,6 +307,9 @@ class JsonStream:
         self._passed_bytes += self._at
         self._text, self._at = self._text[self._at:] + more, 0
         return bool(more)
+
+    def _bad_comma(self) -> UserError:
+        return self._damaged(f"is not {self._format_name}: a comma is missing or extra")
 
     def _damaged(self, what: str) -> UserError:
         return UserError(f"{self._path} {what} (near byte {self._passed_bytes + self._at:,}): write the trace again")

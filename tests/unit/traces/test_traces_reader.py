@@ -301,3 +301,39 @@ class TestNames:
     ])
     def test_the_stem_is_the_name(self, name: str, expected: str) -> None:
         assert stem(Path(name)) == expected
+
+
+@given(VALUES, st.sampled_from([None, 1]), st.booleans())
+@settings(deadline=None)
+def test_objects_and_lists_are_walked_as_they_are(value: Any, indent: int | None, is_cut: bool) -> None:
+    document = {"skipped": [value, [value]], "read": [value, value], "walked": [{"a": value, "b": 1}, value]}
+    text = json.dumps(document, indent=indent).encode()
+    stream = JsonStream(io.BytesIO(text[:-1] if is_cut else text), Path("a trace"), format_name="a document")
+    found: dict[str, Any] = {}
+
+    def walk() -> None:
+        assert stream.first() == b"{"
+        for key in stream.keys():  # noqa: SIM118  (no dictionary)
+            if key == "read":
+                found[key] = stream.value()
+            elif key == "walked":
+                found[key] = [stream.value() for number, _ in enumerate(stream.elements()) if number == 0]
+        stream.check_end()
+
+    if is_cut:
+        with pytest.raises(UserError, match="a trace is truncated"):
+            walk()
+        return
+    walk()
+    assert found == {"read": document["read"], "walked": document["walked"][:1]}
+
+
+@pytest.mark.parametrize(("text", "words"), [
+    (b"[1 2]", "a comma is missing or extra"), (b"[,1]", "a comma is missing or extra"),
+    (b"[1,]", "a comma is missing or extra"), (b"[1,,2]", "a comma is missing or extra"), (b"[1", "is truncated"),
+    (b"[1,", "is truncated"), (b"{}", "a list is missing"), (b"[tru]", "is not a document")])
+def test_what_is_no_list_is_told_in_one_line(text: bytes, words: str) -> None:
+    stream = JsonStream(io.BytesIO(text), Path("a trace"), format_name="a document")
+    with pytest.raises(UserError, match=words):
+        for _ in stream.elements():
+            pass
