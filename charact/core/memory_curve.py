@@ -47,6 +47,8 @@ class Snapshot:
     place: Place
     held: dict[Key, int]
     total_bytes: int
+    reserved_bytes: int | None = None
+    """None if it is not known what the allocator had reserved."""
 
     @property
     def categories(self) -> dict[str, int]:
@@ -122,7 +124,7 @@ class MemoryCurve:
             time_s = (moment - begun) / 1e9 if number is not None and method == "measured" else None
             rows.extend({"kind": kind, "method": method, "phase": phase, "layer": layer, "operator": operator,
                          "moment": number, "time_s": time_s, "category": category, "origin": origin,
-                         "bytes": float(num_bytes)}
+                         "bytes": float(num_bytes), "reserved_bytes": snapshot.reserved_bytes}
                         for (category, origin), num_bytes in snapshot.held.items()
                         if num_bytes or origin in (None, "tensors"))
 

@@ -118,6 +118,78 @@ class MemoryPass(Pass):
     phase_peak_bytes: dict[Phase, Amount] = {}
 
 
+class Holder(Struct, kw_only=True, omit_defaults=True):
+    """Blocks that a line of a program allocated; `reason` if the line is not known."""
+
+    place: str | None = None
+    function: str | None = None
+    reason: str | None = None
+    bytes: Amount
+    num_blocks: Count
+
+
+class AllocatorPool(Struct, kw_only=True):
+    """Segments of a stream and memory pool when a snapshot was taken, and the states of their blocks."""
+
+    stream: str
+    pool: str
+    num_segments: Count
+    reserved_bytes: Amount
+    num_blocks: Count
+    """Allocated blocks."""
+    allocated_bytes: Amount
+    """Sizes of allocated blocks, rounded by the allocator."""
+    requested_bytes: Amount | None = None
+    """Sizes that the program requested for them; None if the snapshot lacks them."""
+    awaiting_free_bytes: Amount
+    inactive_bytes: Amount
+    largest_inactive_bytes: Amount
+
+
+class OutOfMemoryEvent(Struct, kw_only=True):
+    """A request that the allocator could not fulfil; time since the first event, or its number without times."""
+
+    time_s: Amount | None = None
+    event: Count
+    requested_bytes: Amount
+    free_bytes: Amount | None = None
+    allocated_bytes: Amount
+    reserved_bytes: Amount | None = None
+    place: str | None = None
+    function: str | None = None
+    holders: list[Holder] = []
+
+
+class SnapshotPass(Pass):
+    """Facts of a memory snapshot of PyTorch's allocator: its state, and the replay of its history."""
+
+    device_index: Count | None = None
+    settings: str | None = None
+    pools: list[AllocatorPool] = []
+    history_reason: str | None = None
+    """Why there is no curve and no peak."""
+    num_events: Count = 0
+    duration_s: Amount | None = None
+    peak_s: Amount | None = None
+    """Time of the peak since the first event; `peak_event`: number of the event, from 1; 0 is before the first one."""
+    peak_event: Count | None = None
+    reserved_at_peak_bytes: Amount | None = None
+    reserved_reason: str | None = None
+    before_bytes: Amount = 0.0
+    """Of blocks that were allocated before the history."""
+    num_before: Count = 0
+    before_at_peak_bytes: Amount = 0.0
+    num_before_at_peak: Count = 0
+    num_frees_of_unknown: Count = 0
+    num_frees_not_seen: Count = 0
+    holders: list[Holder] = []
+    """At the peak, or when the snapshot was taken if there is no history; those with most bytes first."""
+    num_holders: Count = 0
+    num_out_of_memory: Count = 0
+    out_of_memory: list[OutOfMemoryEvent] = []
+    """The first ones."""
+
+
 class EmbeddingGradient(Struct):
     """Rows of an embedding, and those whose gradient has a nonzero element."""
 
@@ -550,6 +622,7 @@ class Passes(dict[str, Pass]):
     operators = _Recorded(OperatorsPass)
     kernels = _Recorded(Pass)
     memory = _Recorded(MemoryPass)
+    snapshot = _Recorded(SnapshotPass)
     flop = _Recorded(FlopPass)
     prediction = _Recorded(PredictionPass)
     fit = _Recorded(FitPass)

@@ -233,6 +233,8 @@ TABLES: dict[str, tuple[Column, ...]] = {
         Column("origin", "string", "origin of estimated bytes, one of schema.MEMORY_ORIGINS; null if measured",
                allowed=MEMORY_ORIGINS),
         Column("bytes", "float64", "bytes allocated by PyTorch's allocator", nullable=False),
+        Column("reserved_bytes", "float64", "bytes that PyTorch's allocator had reserved, the same in all rows of a "
+                                            "moment; only in imported memory snapshots, null if not known", least=0),
     ),
     "fits": (
         _CASE,
@@ -423,7 +425,7 @@ ADDED_COLUMNS: dict[str, frozenset[str]] = {
     "iterations": frozenset({"part"}),
     "operators": frozenset({"dtype"}),
     "stages": frozenset({"interval_frac"}),
-    "memory": frozenset({"layer", "operator", "moment", "origin"}),
+    "memory": frozenset({"layer", "operator", "moment", "origin", "reserved_bytes"}),
 }
 """Nullable columns that older records of this version lack: they are read as null."""
 
