@@ -61,7 +61,7 @@ def trace_files(paths: Sequence[Path]) -> list[Path]:
     for path in paths:
         with reading(path):
             if not path.is_file() and not path.is_dir():
-                raise UserError(f"{path} is not a file: name a trace of torch.profiler")
+                raise UserError(f"{path} is not a file: name a trace of torch.profiler, or a memory snapshot as JSON")
             inside = [path] if path.is_file() else sorted(
                 file for file in path.iterdir() if file.name.endswith(_ENDINGS) and file.is_file())
             if not inside:
@@ -90,8 +90,10 @@ def open_text(path: Path, progress: Progress | None = None) -> "Iterator[_Source
         with reading(path), path.open("rb") as raw:
             if _PICKLE.match(raw.read(2)):  # such as an older dump of the flight recorder
                 raise UserError(f"{path} is a pickle, which can run any code when it is read: name a trace of "
-                                "torch.profiler, or write the flight recorder's dump as JSON "
-                                "(torch._C._distributed_c10d._dump_fr_trace_json)")
+                                "torch.profiler, or write JSON. The flight recorder's dump: "
+                                "torch._C._distributed_c10d._dump_fr_trace_json. A memory snapshot, in Python: "
+                                f"import json, pickle; json.dump(pickle.load(open({str(path)!r}, 'rb')), "
+                                f"open({str(path.with_suffix('.json'))!r}, 'w'), default=str)")
             raw.seek(0)
             yield _Source(raw, path, progress)
     except RecursionError as error:

@@ -1,0 +1,1 @@
+"""Memory snapshots of CUDA's caching allocator: their files, the replay of their history, and cases."""
