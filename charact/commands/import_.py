@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 def command(
     traces: Annotated[list[Path], typer.Argument(
-        help="Traces of torch.profiler, or JSON dumps of the flight recorder (.json or .json.gz), one per rank or "
-             "program, or directories of them.",
+        help="Traces of torch.profiler, JSON dumps of the flight recorder, or memory snapshots of CUDA's allocator as "
+             "JSON (.json or .json.gz), one per rank or program, or directories of them.",
         metavar="TRACE")],
     out: opt.Out = Path("runs"),
     name: Annotated[str | None, typer.Option(
@@ -33,16 +33,18 @@ def command(
     as_json: opt.Json = False,
     quiet: opt.Quiet = False,
 ) -> int:
-    """Import traces of torch.profiler as a run.
+    """Import traces of torch.profiler, or memory snapshots, as a run.
 
     The traces may be from anywhere, with or without charact; each becomes a case. Iterations and phases come from
     marks of charact if a trace has them. Otherwise iterations come from ProfilerStep, else from steps of the
     optimizer, and phases from the program's annotations, such as forward, or they are inferred from marks of loaders
-    and optimizers, module calls and autograd's nodes.
+    and optimizers, module calls and autograd's nodes. A memory snapshot (torch.cuda.memory._snapshot) becomes a case
+    for each of its devices.
 
     \b
       charact import trace.json.gz
       charact import --name ddp traces/              all ranks of one training
+      charact import snapshot.json                   which lines hold GPU memory at its peak
     """  # noqa: D301  (click wants the character itself)
     from charact.execution.interrupt import Interrupt
 
@@ -73,11 +75,16 @@ def _open(out: Path, label: str, files: list[Path]) -> "RunWriter":
     from charact.record.writer import RunWriter
     from charact.traces.counters import described
     from charact.traces.events import clean, readable
+    from charact.traces.snapshots.memory_snapshots import is_snapshot
 
+    snapshots = [path for path in files if is_snapshot(path)]
+    if snapshots and len(snapshots) < len(files):
+        trace = next(path for path in files if path not in snapshots)
+        raise UserError(f"{snapshots[0]} is a memory snapshot, and {trace} is not: import them separately")
     return RunWriter(out, label, {
         "command_line": ["charact", *map(clean, sys.argv[1:])], "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-        "machine": {}, "software": {"charact": version("charact")}, "counters": described(),
-        "options": {"traces": [readable(path) for path in files]},
+        "machine": {}, "software": {"charact": version("charact")}, "counters": {} if snapshots else described(),
+        "options": {"snapshots" if snapshots else "traces": [readable(path) for path in files]},
     })
 
 
@@ -88,40 +95,46 @@ def _add_cases(writer: "RunWriter", label: str, files: list[Path], interrupt: "I
     for path in files:
         try:
             with interrupt.allowed():
-                trace, entry, tables = _case(path, label, alone=len(files) == 1, named=named, quiet=quiet)
-            if entry.case in origins:
-                raise UserError(f"{origins[entry.case]} and {path} both become the case {entry.case}: import "
-                                "them separately")
+                trace, cases = _cases(path, label, alone=len(files) == 1, named=named, quiet=quiet)
+            for entry, _ in cases:
+                if entry.case in origins:
+                    raise UserError(f"{origins[entry.case]} and {path} both become the case {entry.case}: import "
+                                    "them separately")
         except KeyboardInterrupt:
             return
         except UserError:  # a mistake of the user: trying again does not help
             writer.discard()
             raise
-        origins[entry.case] = path
-        if len(origins) == 1 and trace is not None:
+        if not origins and trace is not None:
             _describe(writer, trace)
-        writer.add_case(entry, tables)
+        for entry, tables in cases:
+            origins[entry.case] = path
+            writer.add_case(entry, tables)
 
 
-def _case(path: Path, label: str, *, alone: bool, named: bool,
-          quiet: bool) -> "tuple[Trace | None, CaseEntry, dict[str, Rows]]":
-    """Return a trace, and the case's entry and rows from it; no trace for a dump of the flight recorder."""
+def _cases(path: Path, label: str, *, alone: bool, named: bool,
+           quiet: bool) -> "tuple[Trace | None, list[tuple[CaseEntry, dict[str, Rows]]]]":
+    """Return the trace of a file if it is one, and its cases: several for a memory snapshot of several devices."""
     from charact.core.console import Console
     from charact.traces.cases import trace_case
     from charact.traces.events import readable
     from charact.traces.files import read_trace, stem
     from charact.traces.recorder_dumps import dump_case, is_dump
+    from charact.traces.snapshots.memory_snapshots import is_snapshot, read_snapshot
+    from charact.traces.snapshots.snapshot_cases import snapshot_cases
     from charact.views.terminal.progress import ReadingProgress
 
     if is_dump(path):
-        return None, *dump_case(path, label, by_rank=not alone)
+        return None, [dump_case(path, label, by_rank=not alone)]
 
+    of_file = label if alone else f"{label}-{stem(path)}" if named else stem(path)
     console = Console(stderr=True)
     with ReadingProgress(console, readable(path), enabled=console.is_terminal and not quiet) as progress:
+        if is_snapshot(path):
+            return None, snapshot_cases(read_snapshot(path, progress), of_file)
         trace = read_trace(path, progress)
     by_rank = trace.rank is not None and not (alone and (trace.world_size or 1) == 1)
-    program = label if alone or by_rank else f"{label}-{stem(path)}" if named else stem(path)
-    return trace, *trace_case(trace, program, by_rank=by_rank)
+    return trace, [trace_case(trace, label if by_rank else of_file, by_rank=by_rank)]
 
 
 def _describe(writer: "RunWriter", trace: "Trace") -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from support import brick_records, counter_records, memory_records, operation_records, rank_records, records
+from support import brick_records, counter_records, memory_records, operation_records, rank_records, records, snapshots
 from support.watched_programs import watched_program
 
 RUNS: dict[str, Callable[[Path], Path]] = {
@@ -20,6 +20,7 @@ RUNS: dict[str, Callable[[Path], Path]] = {
     "sparse": lambda out: operation_records.sparse(out, {0.1: 1.0, 0.01: 0.5}).path,
     "bricks": lambda out: brick_records.suite_run(out).path,
     "ranks": rank_records.write_ranks,
+    "memory snapshot": snapshots.write_run,
     "constructed models": lambda out: brick_records.three_models(out).path,
 }
 """Writers of a run of each kind, of which together every analysis finds what it needs."""

@@ -1,6 +1,6 @@
 """Charts of memory: at the peak, against the input, training over inference, and through one iteration."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import pandas as pd
 
@@ -166,15 +166,56 @@ def timeline(title: str, rows: pd.DataFrame) -> Chart:
     is_timed = bool(rows["time_s"].notna().all())
     rows = rows.assign(at=rows["time_s"] if is_timed else rows["moment"])
     held = _fullest(_held(rows, "at"))
-    totals, moments = held.sum(axis="columns").to_numpy(), held.index.to_numpy(dtype="float64")
-    # The last snapshot is drawn with the average duration.
+    edges = _edges(held)
+    bands = _phase_bands(rows.drop_duplicates("at").set_index("at")["phase"].sort_index(), edges[-1])
+    x = Axis("time, measured under the profiler", "s", edges[0], edges[-1]) if is_timed else \
+        Axis("allocations and frees in order, predicted", None, edges[0], edges[-1], whole=True)
+    heading = "at {}" if is_timed else "after {} allocations and frees"
+    marks = [*bands, *_held_marks(held, lambda at: heading.format(fmt.seconds(at) if is_timed else f"{at:,.0f}"))]
+    return Chart(title, x, Axis("held", "B", 0, 1.12 * held.sum(axis="columns").max()), marks, 280)
+
+
+def allocator_curve(title: str, rows: pd.DataFrame) -> Chart:
+    """Return allocated and reserved memory over an allocator's history, with a mark at the peak.
+
+    Rows are those of `snapshot_curve` of one case: against time if the history has times, else in order.
+    """
+    is_timed = bool(rows["time_s"].notna().all())
+    rows = rows.assign(at=rows["time_s"] if is_timed else rows["moment"])
+    held = _fullest(_held(rows, "at"))
+    edges = _edges(held)
+    reserved = rows.drop_duplicates("at").set_index("at")["reserved_bytes"].reindex(held.index)
+    top_bytes = max(float(held.sum(axis="columns").max()), 0.0 if reserved.isna().all() else float(reserved.max()))
+    x = Axis("time since the first event", "s", edges[0], edges[-1]) if is_timed else \
+        Axis("moments of the history in order", None, edges[0], edges[-1], whole=True)
+
+    def heading(at: float) -> str:
+        known = f", {fmt.num_bytes(reserved[at])} reserved" if pd.notna(reserved[at]) else ""
+        return f"{f'at {fmt.seconds(at)}' if is_timed else f'moment {at:,.0f}'}{known}, allocated"
+
+    marks = _held_marks(held, heading)
+    key = []
+    if reserved.notna().all():
+        curve = Curve(edges, [*reserved, reserved.iloc[-1]], _LIMIT, steps="post", label="reserved")
+        marks, key = [*marks, curve], [Curve([], [], _LIMIT, label="reserved")]
+    return Chart(title, x, Axis("memory", "B", 0, 1.12 * top_bytes or 1), marks, 280, key=key)
+
+
+def _edges(held: pd.DataFrame) -> list[float]:
+    """Return the beginning of each snapshot, and the end of the last one, which is drawn with the average duration."""
+    moments = held.index.to_numpy(dtype="float64")
     last = (moments[-1] - moments[0]) / (len(moments) - 1) if len(moments) > 1 else 1.0
-    edges = [*moments, moments[-1] + last]
+    return [*moments, moments[-1] + last]
+
+
+def _held_marks(held: pd.DataFrame, heading: Callable[[float], str]) -> list[Mark]:
+    """Return areas of the categories, a mark at the peak, and texts with a heading for each moment, for the pointer."""
+    totals, edges = held.sum(axis="columns").to_numpy(), _edges(held)
+    moments = edges[:-1]
     at, peak_bytes = moments[totals.argmax()], totals.max()
     is_late = at - moments[0] > 0.6 * (moments[-1] - moments[0])
     tops = held.cumsum(axis="columns")
-    marks = [
-        *_phase_bands(rows.drop_duplicates("at").set_index("at")["phase"].sort_index(), edges[-1]),
+    marks: list[Mark] = [
         *(Area(edges, 0, [*tops[name], tops[name].iloc[-1]], palette.CATEGORIES[name], steps="post")
           for name in reversed(tops.columns)),  # each covers the lower part of the one behind it
         Curve([at], [peak_bytes], marker="v", size=7),
@@ -183,13 +224,9 @@ def timeline(title: str, rows: pd.DataFrame) -> Chart:
     step = -(-len(held) // _NUM_COLUMNS)
     for start in range(0, len(held), step):  # each column shows the fullest of its snapshots on hover
         fullest = start + int(totals[start : start + step].argmax())
-        moment = moments[fullest]
-        heading = f"at {fmt.seconds(moment)}" if is_timed else f"after {moment:,.0f} allocations and frees"
         marks.append(Span(edges[start], edges[min(start + step, len(held))],
-                          text=_held_text(heading, held.iloc[fullest])))
-    x = Axis("time, measured under the profiler", "s", edges[0], edges[-1]) if is_timed else \
-        Axis("allocations and frees in order, predicted", None, edges[0], edges[-1], whole=True)
-    return Chart(title, x, Axis("held", "B", 0, 1.12 * peak_bytes), marks, 280)
+                          text=_held_text(heading(moments[fullest]), held.iloc[fullest])))
+    return marks
 
 
 def _fullest(held: pd.DataFrame) -> pd.DataFrame:

@@ -1,6 +1,7 @@
 """Texts about memory, shared by all views: series, peaks, growth, what fits and what did not."""
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -60,6 +61,73 @@ def largest(composition: pd.DataFrame, num_largest: int = _NUM_LARGEST) -> str:
 def category(name: str) -> str:
     """Return a memory category as text: optimizer state."""
     return name.replace("_", " ")
+
+
+def holder(row: Any, *, short: bool = True) -> str:
+    """Name the line of a row of `snapshot_holders`: train.py:12 forward, with the whole path unless it is short."""
+    if pd.isna(row.place):
+        return fmt.missing(row.reason)
+    return f"{_file(row.place) if short else row.place} {row.function}"
+
+
+def held_by(each: Mapping[str, Any]) -> str:
+    """Format a line that holds memory: train.py:12 forward 1.20 GiB in 24 blocks."""
+    line = fmt.missing(each["reason"]) if each["place"] is None else f"{_file(each['place'])} {each['function']}"
+    blocks = f"{fmt.number(each['num_blocks'])} block{'' if each['num_blocks'] == 1 else 's'}"
+    return f"{line} {fmt.num_bytes(each['bytes'])} in {blocks}"
+
+
+def _file(place: str) -> str:
+    return re.split(r"[/\\]", place)[-1]
+
+
+def peak_time(row: Any) -> str:
+    """Format when the peak of a row of `snapshot_summary` was: after 1.20 s, at event 512 of 4,096."""
+    num_events = fmt.number(row.num_events)
+    event = f"at event {fmt.number(row.peak_event_number)} of {num_events}" if row.peak_event_number else \
+        f"before the first of {num_events} events"
+    return event if pd.isna(row.peak_s) else f"after {fmt.seconds(row.peak_s)}, {event}"
+
+
+def failed_request(row: Any) -> str:
+    """Format a row of `snapshot_out_of_memory`: out of memory after 1.20 s: train.py:12 forward requested 64.0 MiB."""
+    when = f"at event {fmt.number(row.event_number)}" if pd.isna(row.time_s) else f"after {fmt.seconds(row.time_s)}"
+    line = f"{_file(row.place)} {row.function}" if isinstance(row.place, str) else "the program"
+    free = f", {fmt.num_bytes(row.free_bytes)} free on the device" if pd.notna(row.free_bytes) else ""
+    held = f": {'; '.join(map(held_by, row.holders))}" if row.holders else ""
+    return (f"out of memory {when}: {line} requested {fmt.num_bytes(row.requested_bytes)}{free}; "
+            f"{fmt.num_bytes(row.allocated_bytes)} allocated{held}")
+
+
+def no_history(row: Any) -> str:
+    """Return why a row of `snapshot_summary` has no curve."""
+    return str(row.history_reason) if isinstance(row.history_reason, str) else "the record has no data"
+
+
+def snapshot_note(row: Any) -> str:
+    """Return the sentences below the curve of a row of `snapshot_summary`."""
+    note = f"The peak is {peak_time(row)}."
+    if row.num_before_at_peak:
+        note += (f" Of it, {fmt.num_bytes(row.before_at_peak_bytes)} in {fmt.number(row.num_before_at_peak)} blocks "
+                 "were allocated before the history.")
+    if isinstance(row.reserved_reason, str):
+        note += f" Reserved memory over time is {fmt.missing(row.reserved_reason)}."
+    return note
+
+
+def snapshot_warnings(row: Any) -> list[str]:
+    """Return what of a row of `snapshot_summary` is wrong or may be misread."""
+    warnings = []
+    if row.num_out_of_memory:
+        requests = "1 request" if row.num_out_of_memory == 1 else f"{fmt.number(row.num_out_of_memory)} requests"
+        warnings.append(f"{requests} for memory failed.")
+    if row.num_frees_of_unknown:
+        warnings.append(f"The history lacks the allocations of {fmt.number(row.num_frees_of_unknown)} blocks that it "
+                        "frees: it began later, or older events were overwritten.")
+    if row.num_frees_not_seen:
+        warnings.append(f"The history lacks the frees of {fmt.number(row.num_frees_not_seen)} blocks: they count as "
+                        "allocated until another block has their address, or to its end.")
+    return warnings
 
 
 def place(row: Any) -> str:

@@ -43,7 +43,9 @@ _INPUTS = {"pixel": "image area", "token": "sequence length", "unit of S": "inpu
 
 
 def _has_memory(run: Run) -> bool:
-    """Return whether memory was measured or estimated; memory of constructed models does not count."""
+    """Return whether memory was measured or estimated; not that of constructed models and of memory snapshots."""
+    if "snapshot" in passes_taken(run):
+        return False
     taken = passes_taken(run) & {"memory", "prediction"}
     return bool(taken) or len(run.fits) > 0 or bool((run.memory["method"] != "constructed").any())
 
