@@ -91,7 +91,8 @@ def padding(case: WatchedCase) -> Iterator[Finding]:
         "batch samples of similar length (sort or bucket them), and pad each batch only to its longest sample"
         + (", where collate_fn of the DataLoader makes it" if loader else ""),
         saving, (f"{share(padded.padding_frac)} of the elements of {padded.name} in one iteration are padding",),
-        "medium", place=Place.of(loader) if loader else None, phase="forward", covers=frozenset({"unused_outputs"}))
+        "medium", place=Place.of(loader) if loader else None, phase="forward", setting=f"padding of {padded.name}",
+        covers=frozenset({"unused_outputs"}))
 
 
 _FULL_FRAC = 0.7
