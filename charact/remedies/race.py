@@ -1,5 +1,6 @@
 """Which remedies help: by turns with the baseline, combined greedily, and proven once more on fresh turns."""
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -37,6 +38,8 @@ _ADDED = 0.99
 """Largest ratio to the combination so far at which a further remedy joins it."""
 _PROOF_FRAC = 0.35
 """Share of the time that the race leaves to the proof; more if the proof's fewest turns take longer."""
+_PRECISE_FRAC, _MOST_PROOF_TURNS = 0.15, 12
+"""Width of a ratio's interval up to which a proof of what is faster ends; and its largest number of turns."""
 _OVERTIME = 1.1
 """Share of the time up to which a proof may go on to its fewest turns."""
 ROUNDED_FRAC = 1e-3
@@ -283,7 +286,10 @@ class Race:
         return combination
 
     def _prove(self, combination: Candidate) -> None:
-        """Measure a combination against the baseline on fresh turns, until it is decided or the time is up."""
+        """Measure a combination against the baseline on fresh turns, until it is decided or the time is up.
+
+        What is faster gets further turns, until it is known how much.
+        """
         proof = Candidate(combination.settings)
         number = 0
         while proof.state == "trying":
@@ -291,12 +297,15 @@ class Race:
             number += 1
             if proof.state == "failed" or proof.num_turns >= MIN_TURNS:
                 self.result.proof = proof  # before, it shows less than the turns in which the settings helped
-            if proof.state == "trying" and proof.num_turns >= MIN_TURNS:
-                decided = decision(proof.judgement)
-                proof.state = "trying" if decided == "undecided" else decided
-            next_s = self._cost_s(()) + self._cost_s(proof.settings)
-            if proof.state == "trying" and self._is_late(next_s, 1.0 if number >= MIN_TURNS else _OVERTIME):
-                proof.state, self.result.ending = "undecided", "time"
+            if proof.state == "failed":
+                return
+            decided = decision(proof.judgement) if proof.num_turns >= MIN_TURNS else "undecided"
+            is_late = self._is_late(self._cost_s(()) + self._cost_s(proof.settings),
+                                    1.0 if number >= MIN_TURNS else _OVERTIME)
+            if is_late and decided == "undecided":
+                self.result.ending = "time"
+            if is_late or decided in ("same", "slower") or (decided == "faster" and _is_precise(proof)):
+                proof.state = decided
 
     def _cost_s(self, settings: Sequence[Setting]) -> float:
         """Return the time (s) of the last trial with each of some settings, the longest one; without any, unchanged."""
@@ -321,6 +330,12 @@ def _is_promising(candidate: Candidate) -> bool:
     if candidate.state in ("trying", "undecided"):
         return candidate.num_turns >= _TRIED_TURNS and (candidate.judgement.ratio or 1.0) <= _PROMISING
     return candidate.state == "faster"
+
+
+def _is_precise(proof: Candidate) -> bool:
+    judgement = proof.judgement
+    width = (judgement.high or math.inf) - (judgement.low or 0.0)
+    return width <= _PRECISE_FRAC or proof.num_turns >= _MOST_PROOF_TURNS
 
 
 def _drop(active: Sequence[Candidate], *, is_last: bool) -> None:

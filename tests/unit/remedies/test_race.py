@@ -511,3 +511,19 @@ def test_a_trial_of_a_remedy_ends_with_the_time(raced: Raced) -> None:
     command = Scripted({"a": 1.1})
     raced(command, setting("a"), max_minutes=20 / 60)
     assert command.limits_s == [60, 15]
+
+
+@pytest.mark.parametrize(("noise", "least", "most"), [(0.001, MIN_TURNS, MIN_TURNS), (0.05, MIN_TURNS + 1, 11),
+                                                      (0.2, 12, 12)])
+def test_a_proof_goes_on_until_it_is_known_how_much_is_saved(raced: Raced, noise: float, least: int, most: int) -> None:
+    proofs = [proof for seed in range(10) if (proof := raced(
+        Scripted({"a": 0.5}, noise=noise, seed=seed), setting("a")).proof) is not None and proof.state == "faster"]
+    assert len(proofs) >= 8
+    numbers = [proof.num_turns for proof in proofs]
+    assert least <= np.median(numbers) <= most, numbers
+    assert max(numbers) <= 12
+    for proof in proofs:
+        judgement = proof.judgement
+        assert judgement.low is not None
+        assert judgement.high is not None
+        assert judgement.high - judgement.low <= 0.15 or proof.num_turns == 12
