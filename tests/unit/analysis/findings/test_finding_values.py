@@ -135,7 +135,8 @@ FROZEN = {"name": "vae", "num_frozen_rows": 1000, "num_repeated_rows": 300}
         "iterations": PARTS}, "frames": {"forward": [frame("net.py:9", 1, "x = vae(y)")]}},
      (5.25, 7.5), "30.0 % of 1,000 rows", {"place": "net.py:9", "layer": "vae", "phase": "forward"}),
     ("padding", {"padding": [{"name": "ids", "padding_frac": 0.25}, {"name": "mask", "padding_frac": 0.5}]},
-     (15, 37.5), "50.0 % of mask|50.0 % of the elements of mask|!collate_fn", {"place": None, "setting": "padding of mask"}),
+     (15, 37.5), "50.0 % of mask|50.0 % of the elements of mask|!collate_fn",
+     {"place": None, "setting": "padding of mask"}),
     ("padding", {"padding": [{"name": "mask", "padding_frac": 0.5}], "operators": [
         operator("forward", "aten::sdpa", 0.1, operator_type="attention")]}, (15, 56.25), "50.0 % of mask", {}),
     ("padding", {"padding": [{"name": "mask", "padding_frac": 0.5}], "settings": {"loaders": [
