@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 from support.programs import only_record
+from support.snapshots import snapshot, write
+from support.snapshots import training as allocator
 from support.traces import TraceMaker, training
 
 from charact.analysis.profile.breakdown import phase_breakdown
@@ -249,3 +251,62 @@ def test_characts_own_trace_has_the_phases_that_were_measured(here: Here, tmp_pa
     assert set(names) <= set(ours.loc[ours["phase"] == "backward", "operator"])
     assert set(ours["layer"].dropna()) == set(theirs["layer"].dropna())
     assert json.loads((run.path / "run.json").read_text(encoding="utf-8"))["options"]["traces"] == [str(trace)]
+
+
+@pytest.mark.drawn
+@pytest.mark.views
+def test_a_memory_snapshot_becomes_a_run_with_a_curve_and_the_lines_that_hold_memory(here: Here, tmp_path: Path
+                                                                                       ) -> None:
+    write(tmp_path / "gpu.json.gz", snapshot(allocator(), external_annotations=[{"name": "x" * 100}] * 9))
+    done = here("import", "gpu.json.gz", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "gpu peaks at 6.00 MiB of allocated memory; 50.0 % of it is from train.py:41 backward." in " ".join(
+        done.stdout.split())
+    run = only_record(tmp_path)
+    assert run.manifest["tables"] == ["memory"]
+    assert run.memory["reserved_bytes"].max() == 8 << 20
+    page = (run.path / "report.html").read_text(encoding="utf-8").replace("\N{NO-BREAK SPACE}", " ")
+    for words in ("Memory snapshot", "Lines that hold memory at the peak", "/job/train.py:41 backward",
+                  "time since the first event", "Out of memory", "replay of the history"):
+        assert words in page
+    assert "At the peak of an iteration" not in page
+    shown = json.loads(here("show", f"runs/{run.path.name}", "--json", cwd=tmp_path).stdout)["cases"][0]
+    assert (shown["kind"], shown["headline"]["peak_bytes"]) == ("snapshot", (6 << 20) + 1000)
+    assert shown["holders"][0] == {"place": "/job/train.py:41", "function": "backward", "reason": None,
+                                   "bytes": 3 << 20, "share_frac": 3 * (1 << 20) / ((6 << 20) + 1000), "num_blocks": 1}
+    records = Records(str(tmp_path / "runs"))
+    (listed,) = records.listing()
+    assert "Lines that hold memory at the peak" in str(records.sections(listed["id"]))
+
+
+@pytest.mark.views
+def test_a_snapshot_without_a_history_gives_the_reason_for_its_missing_peak(here: Here, tmp_path: Path) -> None:
+    one, other = allocator(), allocator()
+    one.alloc(0x1300000, 1000, ("/job/<img src=x onerror=alert(1)>.py", 7, NASTY))
+    other.device, other.events, one.events = 1, [], []
+    write(tmp_path / "a.json", snapshot(one, other))
+    done = here("import", "a.json", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "2 cases hold 3.00 MiB of allocated memory" in done.stdout  # one holds 1,024 B more
+    run = only_record(tmp_path)
+    assert run.cases["case"].tolist() == ["a-cuda0", "a-cuda1"]
+    page = (run.path / "report.html").read_text(encoding="utf-8")
+    assert "n/a (the snapshot has no history: call torch.cuda.memory._record_memory_history()" in page
+    assert "/job/&lt;img src=x onerror=alert(1)&gt;.py:7 &lt;/script&gt;" in page
+    assert "<img src=x" not in page
+
+
+def test_snapshots_and_traces_are_imported_separately(refused: Here, tmp_path: Path) -> None:
+    (tmp_path / "all").mkdir()
+    write(tmp_path / "all" / "snapshot.json", snapshot(allocator()))
+    training(1).write(tmp_path / "all" / "trace.json")
+    (tmp_path / "runs").mkdir()
+    refused("import", "all", said="all/snapshot.json is a memory snapshot, and all/trace.json is not: import them")
+
+
+def test_two_snapshots_with_one_name_are_refused(refused: Here, tmp_path: Path) -> None:
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        write(tmp_path / folder / "snapshot.json", snapshot(allocator()))
+    (tmp_path / "runs").mkdir()
+    refused("import", "a", "b", said="both become the case snapshot")
