@@ -258,11 +258,8 @@ def _innermost(intervals: Iterable[Interval]) -> list[Interval]:
             reached_ns = max(reached_ns, open_.pop().end_ns)
         emit(each.start_ns)
         reached_ns = max(reached_ns, each.start_ns)
-        if open_:
-            repeated = open_[-1].phase == "backward" and each.phase in ("forward", "loss")
-            each = replace(each, end_ns=min(each.end_ns, open_[-1].end_ns),
-                           phase="backward" if repeated else each.phase)
-        open_.append(each)
+        repeats = bool(open_) and open_[-1].phase == "backward" and each.phase in ("forward", "loss")
+        open_.append(replace(each, phase="backward") if repeats else each)
     while open_:
         emit(open_[-1].end_ns)
         reached_ns = max(reached_ns, open_.pop().end_ns)

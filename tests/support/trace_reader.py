@@ -61,3 +61,20 @@ def num_gaps(spans: Iterable[Span]) -> int:
     free = [not any(begin <= before and after <= until for begin, until in spans)
             for before, after in pairwise(edges)]
     return sum(is_free for is_free in free)
+
+
+def innermost_us(spans: Iterable[tuple[Span, str]], start: Fraction, end: Fraction) -> dict[str, float]:
+    """Return the time of each phase between two times, from nested spans: at each time the innermost one counts.
+
+    A forward or loss directly within a backward is backward. Every elementary interval is looked at on its own.
+    """
+    spans = list(spans)
+    edges = sorted({start, end, *(edge for span, _ in spans for edge in span if start < edge < end)})
+    lengths: dict[str, Fraction] = {}
+    for before, after in pairwise(edges):
+        around = sorted((begin, -until, phase) for (begin, until), phase in spans if begin <= before and after <= until)
+        phase = "other"
+        for _, _, inner in around:
+            phase = "backward" if phase == "backward" and inner in ("forward", "loss") else inner
+        lengths[phase] = lengths.get(phase, Fraction()) + after - before
+    return {phase: float(length) for phase, length in lengths.items()}

@@ -1,11 +1,15 @@
 """Iterations and phases of traces of other programs: partial steps, optimizers' marks, named phases, serving."""
 
+import tempfile
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
-from support.trace_reader import ReadTrace
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.trace_reader import ReadTrace, innermost_us
 from support.traces import ENGINE, TraceMaker
 
 from charact.record.manifest import CaseEntry
@@ -191,6 +195,15 @@ class TestNamed:
         assert host_us(case_of(made, tmp_path)) == {"forward": 350, "loss": 50, "backward": 300, "update": 200,
                                                     "data": 100}
 
+    def test_one_that_another_does_not_contain_continues_after_it(self, tmp_path: Path) -> None:
+        made = TraceMaker()
+        made.mark("ProfilerStep#9", 0, 1000)
+        made.operator("aten::linear", 2000, 50)
+        made.mark("forward", 0, 400)
+        made.mark("loss", 300, 200)
+        made.mark("optimizer", 600, 100)
+        assert host_us(case_of(made, tmp_path)) == {"forward": 300, "loss": 200, "update": 100, "other": 400}
+
     def test_phases_without_a_name_are_inferred(self, tmp_path: Path) -> None:
         made = TraceMaker()
         made.mark("ProfilerStep#9", 0, 1000)
@@ -242,6 +255,41 @@ class TestNamed:
     ])
     def test_names(self, name: str, phase: str | None) -> None:
         assert phase_of_name(name) == phase
+
+
+NAMES = {"## forward ##": "forward", "loss": "loss", "backward_pass": "backward", "optimizer": "update",
+         "fetch": "data"}
+TREES = st.recursive(st.just([]), lambda inner: st.lists(
+    st.tuples(st.sampled_from(sorted(NAMES)), st.integers(1, 20), inner), max_size=3), max_leaves=8)
+
+
+def placed(tree: list[Any], at: int) -> tuple[list[tuple[str, int, int]], int]:
+    """Return nested spans of a tree from a time on, and when they end."""
+    spans: list[tuple[str, int, int]] = []
+    for name, apart, inner in tree:
+        begin = at + apart
+        below, until = placed(inner, begin)
+        at = until + apart
+        spans += [(name, begin, at), *below]
+    return spans, at
+
+
+@given(TREES)
+@settings(deadline=None)
+def test_nested_phases_are_those_of_an_independent_reader(tree: list[Any]) -> None:
+    made = TraceMaker()
+    spans, end = placed(tree, 100)
+    made.mark("ProfilerStep#1", 100, end - 100 + 10)
+    made.operator("aten::linear", 0, 50)
+    for name, begin, until in spans:
+        made.mark(name, begin, until - begin)
+    with tempfile.TemporaryDirectory() as directory:
+        found = host_us(case_of(made, Path(directory)))
+        read = ReadTrace(Path(directory) / "made.json")
+    marks = [((event["ts"], event["ts"] + event["dur"]), NAMES[event["name"]]) for event in read.events
+             if event["name"] in NAMES]
+    step = read.steps()[0]
+    assert found == pytest.approx(innermost_us(marks, step["ts"], step["ts"] + step["dur"]))
 
 
 class TestServing:

@@ -325,3 +325,11 @@ def test_counters_and_operators_are_those_of_an_independent_reader(
     if len(case[1]["operators"]):
         spent_us = sum(3 * length for _, length, *_ in inside)
         assert case[1]["operators"]["device_s"].sum() * 1e6 == pytest.approx(spent_us)
+    by_name: dict[str, float] = {}
+    for _, length, name, _ in inside:
+        by_name[name] = by_name.get(name, 0) + 3 * length
+    table = case[1]["kernels"]
+    assert ((table.groupby("kernel")["device_s"].sum() * 1e6).to_dict() if len(table) else {}) == pytest.approx(by_name)
+    if step is None and exchanging:
+        assert case[1]["collectives"]["exposed_s"].sum() == pytest.approx(used["exposed_communication_s"])
+        assert len(case[1]["collectives"]) == len(exchanging)

@@ -336,3 +336,8 @@ def test_the_main_thread(steps: list[tuple[int, int]], modules: list[tuple[int, 
         modules=[Mark((1, thread), 100, 100 + length, "N_0") for thread, length in modules],
         operators=[Operator((1, thread), 100, 100 + length, name, None, "[]") for name, thread, length in operators])
     assert outline(events).main == (None if main is None else (1, main))
+    if main not in (1, None):
+        events.named = [Mark((1, 7), 100, 101, "forward")]
+        assert outline(events).main == (1, 7)
+        events.marks = [Mark((1, 8), 100, 102, "Optimizer.step#SGD.step")]
+        assert outline(events).main == (1, 8)
