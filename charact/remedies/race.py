@@ -37,7 +37,7 @@ _EXPENSIVE = 2.0
 _ADDED = 0.99
 """Largest ratio to the combination so far at which a further remedy joins it."""
 _PROOF_FRAC = 0.35
-"""Share of the time that the race leaves to the proof; more if the proof's fewest turns take longer."""
+"""Share of the time that the race leaves to a proof once there is something to prove, or more for its fewest turns."""
 _PRECISE_FRAC, _MOST_PROOF_TURNS = 0.15, 12
 """Width of a ratio's interval up to which a proof of what is faster ends; and its largest number of turns."""
 _OVERTIME = 1.1
@@ -178,12 +178,15 @@ class Race:
         num_turns = 0
         while active := [each for each in candidates if each.state == "trying"]:
             turn_s = self._cost_s(()) + sum(self._cost_s(each.settings) for each in active)
-            if num_turns and self._is_late(turn_s + self._reserve_s()):
+            reserve_s = self._reserve_s() if any(map(_is_promising, candidates)) else 0.0
+            if num_turns and self._is_late(turn_s + reserve_s):
                 self.result.ending = "time"
-                slowest = max(active, key=lambda each: self._cost_s(each.settings))
-                if self._cost_s(slowest.settings) <= _EXPENSIVE * self._cost_s(()):
+                if len(active) == 1:
                     return
-                slowest.state = "undecided"  # the others may still be decided
+                worst = max(active, key=lambda each: self._cost_s(each.settings))
+                if self._cost_s(worst.settings) <= _EXPENSIVE * self._cost_s(()):
+                    worst = max(active, key=lambda each: each.judgement.ratio or 1.0)
+                worst.state = "undecided"  # the others may still be decided
                 continue
             self._turn(None, active, num_turns)
             num_turns += 1
