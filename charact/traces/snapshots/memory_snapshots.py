@@ -19,7 +19,7 @@ from msgspec import Struct
 from charact.core.errors import UserError
 from charact.traces.events import clean
 from charact.traces.files import MAX_DEVICES, Progress, open_text
-from charact.traces.json_stream import JsonStream
+from charact.traces.json_stream import JsonStream, mended
 
 FORMAT = "a memory snapshot (torch.cuda.memory._snapshot) as JSON"
 ALLOC, FREE_REQUESTED, FREE_COMPLETED, RESERVE, RELEASE, OOM = range(6)
@@ -40,6 +40,8 @@ _OF_TORCH = re.compile(
     r"(?:^|[\\/])(?:site|dist)-packages[\\/](?:torch|torchgen|functorch|triton)[\\/]"
     r"|(?:^|[\\/])pytorch[\\/]torch[\\/]|^<(?:frozen|eval_with_key)")
 _PYTHON = re.compile(r"\.py$|^<")
+_MOST_IN_ALL = 1 << 62
+"""Largest sum of all sizes of a file, so that no sum of them overflows."""
 _LONGEST_NAME = 300
 _NO_SIZE = "with a size that is no number of bytes"
 
@@ -157,6 +159,7 @@ class _Reader:
         self._sites: dict[Site, int] = {}
         self._site_of_stack: dict[bytes, int] = {}
         self._settings: str | None = None
+        self._in_all = 0
 
     def read(self) -> MemorySnapshot:
         is_list = self._stream.first() == b"["
@@ -201,7 +204,7 @@ class _Reader:
                     values[key] = self._stream.value()
             device = self._device(_whole(values.get("device", 0)) or 0)
             device.dropped += dropped
-            size = _whole(values.get("total_size"))
+            size = self._size(values.get("total_size"))
             if size is None:
                 device.dropped["segments", _NO_SIZE] += 1
                 continue
@@ -211,7 +214,7 @@ class _Reader:
 
     def _add_block(self, segment: Segment, block: _Block, address: int, dropped: "Counter[tuple[str, str]]") -> int:
         """Add a block to a segment; return the address behind it, that of the next one in versions without any."""
-        size = _whole(block.size)
+        size = self._size(block.size)
         if size is None:
             dropped["blocks", _NO_SIZE] += 1
             return address
@@ -219,7 +222,7 @@ class _Reader:
         state = "allocated" if block.state == "active_allocated" else \
             "awaiting_free" if str(block.state).startswith("active_") else "inactive"
         site = self._site(block.frames) if state == "allocated" else NO_SITE
-        segment.blocks.append(Block(address, size, _whole(block.requested_size), state, site))
+        segment.blocks.append(Block(address, size, self._size(block.requested_size), state, site))
         return address + size
 
     def _read_history(self, device: Device) -> None:
@@ -232,7 +235,7 @@ class _Reader:
                     if event.action not in _WITHOUT_MEMORY:
                         dropped["events", "with an action that is not known"] += 1
                     continue
-                size = _whole(event.size)
+                size = self._size(event.size)
                 address = _whole(event.device_free) if action == OOM else _whole(event.addr, _MOST_ADDRESS)
                 if size is None:
                     dropped["events", _NO_SIZE] += 1
@@ -263,6 +266,13 @@ class _Reader:
         else:
             del history.times_us[:]
 
+    def _size(self, value: Any) -> int | None:
+        size = _whole(value)
+        self._in_all += size or 0
+        if self._in_all > _MOST_IN_ALL:
+            raise UserError(f"{self._path} has sizes of more than 2^62 bytes in all: write the snapshot again")
+        return size
+
     def _site(self, frames: msgspec.Raw) -> int:
         """Return the index of the line that a stack belongs to; equal stacks are decoded once."""
         text = bytes(frames)
@@ -272,7 +282,7 @@ class _Reader:
         if (known := self._site_of_stack.get(digest)) is not None:
             return known
         try:
-            site = site_of(_decode_frames(text))
+            site = site_of(_decode_frames(mended(text)))
         except msgspec.DecodeError:
             site = None
         number = NO_SITE if site is None else self._sites.setdefault(site, len(self._sites))

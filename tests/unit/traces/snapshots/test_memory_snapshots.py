@@ -240,6 +240,13 @@ def test_numbers_that_are_written_otherwise_are_read(tmp_path: Path, changes: di
     assert found.num_frees_of_unknown == 0
 
 
+def test_names_that_are_no_text_are_read(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.json", snapshot(training()))
+    path.write_bytes(path.read_bytes().replace(b"train.py", b"tr\xe9in.py").replace(b"backward", b"back\\ud800"))
+    facts, _ = facts_of(path)
+    assert (facts.holders[0].place, facts.holders[0].function) == ("/job/tr\ufffdin.py:41", "back\ufffd")
+
+
 def test_markers_of_the_program_are_no_events(tmp_path: Path) -> None:
     made = training()
     made.add("user_defined", 0, addr=0)
@@ -347,3 +354,12 @@ def test_a_long_history_is_thinned_out_but_for_its_peaks(tmp_path: Path) -> None
     assert found.peak.allocated_bytes == 1302 * 600 + 100
     assert facts_of(path)[0].num_holders == 1
     assert BEFORE not in {held.site for held in found.holders[found.peak.position]}
+
+
+def test_sizes_whose_sum_would_overflow_are_refused(tmp_path: Path) -> None:
+    made = Allocator()
+    made.segment(0x1000000, 2 * MIB)
+    for number in range(513):
+        made.alloc(0x1000000 + number, 2**53)
+    with pytest.raises(UserError, match=r"has sizes of more than 2\^62 bytes in all"):
+        read_snapshot(write(tmp_path / "a.json", {"device_traces": [made.events]}))
