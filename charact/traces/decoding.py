@@ -29,9 +29,10 @@ class EventDecoder:
     def __call__(self, text: bytes) -> list[Event]:
         """Return the events of a JSON list; errors are those of msgspec."""
         events = self._decode(text)
-        if not self._is_chosen and (times := [event.ts for event in events if event.ts and event.dur is not None]):
+        if not self._is_chosen and (times := [event.ts for event in events
+                                              if isinstance(event.ts, float) and event.dur is not None]):
             self._is_chosen = True
-            if any(isinstance(time_us, float) and abs(time_us) >= _EXACT_US for time_us in times):
+            if any(abs(time_us) >= _EXACT_US for time_us in times):
                 self._decode = msgspec.json.Decoder(list[ExactEvent]).decode  # type: ignore[assignment]
                 events = self._decode(text)
                 self.resolution_ns = _resolution_ns(events)

@@ -24,7 +24,7 @@ def recorded_device(trace: Trace) -> tuple[str, str | None]:
     """
     events = trace.events
     others = [match[1] for category in events.unread if (match := _OTHER_DEVICE.match(category))]
-    if events.device or events.launches or _device_calls(events):
+    if events.device or events.launches or events.unlinked or _device_calls(events):
         kind = "cuda"
     elif others:
         kind = others[0]
@@ -42,7 +42,8 @@ def not_recorded(trace: Trace) -> list[str]:
     """Return sentences on the device's work that the trace, or the record, lacks."""
     events, spots = trace.events, []
     calls = _device_calls(events)
-    num_launches = sum(bool(_LAUNCH.search(launch.name)) for launch in events.launches.values())
+    calls_by_name = events.unlinked + Counter(launch.name for launch in events.launches.values())
+    num_launches = sum(number for name, number in calls_by_name.items() if _LAUNCH.search(name))
     if not events.device and num_launches:
         spots.append(f"the trace has launches ({num_launches:,}) but no kernels, so that times are those of the host: "
                      f"{_RECORD_DEVICE}")
@@ -69,5 +70,6 @@ def _ran_on_cpu(events: TraceEvents) -> bool:
 
 def _device_calls(events: TraceEvents) -> list[str]:
     """Return the names of calls to a device's runtime, also of those that were recorded as operators."""
-    names = {operator.name for operator in events.operators} | {launch.name for launch in events.launches.values()}
+    names = {operator.name for operator in events.operators}
+    names |= {launch.name for launch in events.launches.values()} | set(events.unlinked)
     return sorted(name for name in names if _DEVICE_CALL.match(name))

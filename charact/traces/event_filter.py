@@ -169,10 +169,13 @@ class EventFilter:
         self._num_stored += 1
 
     def _launch(self, event: Event, start_ns: int, _: int, args: Arguments) -> None:
-        if args.correlation is not None:
-            self.events.launches[args.correlation] = Launch(self._thread(event), start_ns, _external_id(args),
-                                                          self._geometry(args), self._name(event.name))
-            self._num_stored += 1
+        name = self._name(event.name)
+        if args.correlation is None:
+            self.events.unlinked[name] += 1
+            return
+        self.events.launches[args.correlation] = Launch(self._thread(event), start_ns, _external_id(args),
+                                                        self._geometry(args), name)
+        self._num_stored += 1
 
     def _on_device(self, event: Event, start_ns: int, end_ns: int, args: Arguments) -> None:
         device = event.pid if args.device is None else args.device

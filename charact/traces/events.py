@@ -195,6 +195,8 @@ class TraceEvents:
     device: list[DeviceEvent] = field(default_factory=list)
     launches: dict[int, Launch] = field(default_factory=dict)
     """By correlation."""
+    unlinked: Counter[str] = field(default_factory=Counter)
+    """Numbers of calls into the device's runtime without a correlation, by function."""
     allocated: list[Allocated] = field(default_factory=list)
     exchanges: dict[int, Exchange] = field(default_factory=dict)
     """Collectives that the host called, by the external id of the operator."""

@@ -117,6 +117,7 @@ def read_trace(path: Path, progress: Progress | None = None) -> Trace:
     metadata = stream.metadata
     distributed, listed = metadata.get(_DISTRIBUTED), metadata.get(_DEVICES)
     distributed = distributed if isinstance(distributed, dict) else {}
+    listed = [*listed.values()] if isinstance(listed, dict) else listed
     devices = [{
         "index": next((index for key in _INDEX_KEYS if (index := _number(device.get(key))) is not None), None),
         "name": next((clean(name).strip() for key in _NAME_KEYS if isinstance(name := device.get(key), str)

@@ -79,6 +79,11 @@ class TestTimes:
         assert used["num_gaps"] == 1
         assert used["gap_s"] == pytest.approx(20e-6, abs=0.6e-6)
 
+    def test_fractions_after_whole_times_are_exact(self) -> None:
+        decode = EventDecoder()
+        assert decode(b'[{"ts": 1694128201544951, "dur": 1}]')[0].ts == 1694128201544951
+        assert decode(b'[{"ts": 1694128201544951.123, "dur": 1}]')[0].ts == Decimal("1694128201544951.123")
+
     def test_a_time_that_is_no_number_is_missing(self) -> None:
         decode = EventDecoder()
         assert decode(b'[{"ts": 1694128201544951.125, "dur": 1}]')[0].ts == Decimal("1694128201544951.125")
@@ -127,9 +132,9 @@ class TestDevice:
         ([{"id": 0, "name": "A"}, {"id": 1, "name": "B"}], 5, None),
         ([{"id": 0, "gpuName": "A"}], 0, "A"), ([{"index": 1, "deviceName": "A"}, {"index": 2, "name": "B"}], 1, "A"),
         ([{"id": 0, "name": ""}], 0, None), ([{"id": 0, "name": " "}, {"id": 1, "name": "A"}], 0, "A"),
-        ([{"name": "A"}], 0, "A"), ([], 0, None),
+        ([{"name": "A"}], 0, "A"), ([], 0, None), ({"0": {"name": "A"}}, 0, "A"), ("none", 0, None),
     ])
-    def test_its_name_is_that_of_the_index_or_of_all(self, tmp_path: Path, listed: list[Any], used: int,
+    def test_its_name_is_that_of_the_index_or_of_all(self, tmp_path: Path, listed: Any, used: int,
                                                      name: str | None) -> None:
         made = TraceMaker(deviceProperties=listed)
         made.operator("aten::mm", 0, 100)
@@ -141,11 +146,12 @@ class TestDevice:
     @pytest.mark.parametrize(("category", "call"), [
         ("cuda_runtime", "cudaLaunchKernel"), ("cuda_driver", "cuLaunchKernelEx"), ("hip_runtime", "hipGraphLaunch"),
         ("cuda_runtime", "hipExtModuleLaunchKernel"), ("privateuse1_runtime", "LaunchKernel")])
-    def test_launches_without_kernels_are_counted(self, tmp_path: Path, category: str, call: str) -> None:
+    @pytest.mark.parametrize("linked", [True, False])
+    def test_launches_without_kernels_are_counted(self, tmp_path: Path, category: str, call: str, linked: bool) -> None:
         made = TraceMaker(deviceProperties=[GPU])
         made.operator("aten::mm", 0, 100)
         for number in range(1, 41):
-            made.event(category, call, number, 1, correlation=number)
+            made.event(category, call, number, 1, **{"correlation": number} if linked else {})
         made.event(category, "cudaDeviceSynchronize", 90, 1, correlation=99)
         entry, _ = case_of(made, tmp_path)
         assert entry.device == "cuda"
