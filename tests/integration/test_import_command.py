@@ -284,16 +284,20 @@ def test_a_snapshot_without_a_history_gives_the_reason_for_its_missing_peak(here
     one, other = allocator(), allocator()
     one.alloc(0x1300000, 1000, ("/job/<img src=x onerror=alert(1)>.py", 7, NASTY))
     other.device, other.events, one.events = 1, [], []
-    write(tmp_path / "a.json", snapshot(one, other))
+    content = snapshot(one, other)
+    content["segments"].append({"device": 1, "total_size": -1, "blocks": []})
+    write(tmp_path / "a.json", content)
     done = here("import", "a.json", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     assert "2 cases hold 3.00 MiB of allocated memory" in done.stdout  # one holds 1,024 B more
+    assert "a-cuda1: Left out: 1 segments (with a size that is no number of bytes)" in " ".join(done.stdout.split())
     run = only_record(tmp_path)
     assert run.cases["case"].tolist() == ["a-cuda0", "a-cuda1"]
     page = (run.path / "report.html").read_text(encoding="utf-8")
     assert "n/a (the snapshot has no history: call torch.cuda.memory._record_memory_history()" in page
     assert "/job/&lt;img src=x onerror=alert(1)&gt;.py:7 &lt;/script&gt;" in page
     assert "<img src=x" not in page
+    assert "Data of the snapshot that the record leaves out" in page
 
 
 def test_snapshots_and_traces_are_imported_separately(refused: Here, tmp_path: Path) -> None:

@@ -79,11 +79,11 @@ def blind_spots(run: Run) -> pd.DataFrame:
 
 
 def dropped(run: Run) -> pd.DataFrame:
-    """Return the items of each imported trace that are not in the record.
+    """Return the items of each imported trace or memory snapshot that are not in the record.
 
     Columns: case; pass; what, a plural noun; num_dropped; reason.
     """
-    rows = [(entry.case, name, items.what, items.num_dropped, items.reason) for entry in _entries(run)
+    rows = [(entry.case, name, items.what, items.num_dropped, items.reason) for entry in run.entries
             for name, facts in entry.passes.items() for items in facts.dropped]
     return pd.DataFrame(rows, columns=["case", "pass", "what", "num_dropped", "reason"])
 

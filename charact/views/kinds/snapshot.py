@@ -5,6 +5,7 @@ from typing import Any
 
 import pandas as pd
 
+from charact.analysis.common.script_attribution import dropped
 from charact.analysis.memory.snapshots import (
     snapshot_holders,
     snapshot_out_of_memory,
@@ -82,6 +83,13 @@ def _table(rows: pd.DataFrame, *more: Column) -> Table:
     return table(rows, "Peak and state of each snapshot", columns)
 
 
+def _cautions(run: Run, case: str) -> list[str]:
+    """Return what of the snapshot was left out."""
+    lost = dropped(run).query("case == @case")
+    losses = [f"{fmt.number(row.num_dropped)} {row.what} ({row.reason})" for row in fmt.rows(lost)]
+    return [f"Left out: {', '.join(losses)}"] if losses else []
+
+
 def _details(run: Run, case: str) -> Sequence[Item]:
     """Return the lines that hold most memory, and the requests that failed."""
     held, failed = snapshot_holders(run), snapshot_out_of_memory(run)
@@ -124,5 +132,5 @@ _PARTS = {
 }  # fmt: skip
 _FIRST = ("peak_bytes", "peak_s", "reserved_peak_bytes", "reserved_bytes", "inactive_frac")
 
-KIND = CaseKind("snapshot", 45, _overview, snapshot_summary, in_one_table(_table), _FIRST, _answer, details=_details,
-                parts=_PARTS)
+KIND = CaseKind("snapshot", 45, _overview, snapshot_summary, in_one_table(_table), _FIRST, _answer, cautions=_cautions,
+                details=_details, parts=_PARTS)

@@ -35,8 +35,9 @@ def _html(run: Run) -> Body:
     if len(lost := dropped(run)):
         columns = [CASE, Column("what", "Dropped"), Column("num_dropped", "Number", fmt.number),
                    Column("reason", "Reason")]
-        blocks.append(Block(title="Data of the trace that the record leaves out",
-                            table=table(lost, "Dropped from the trace", columns)))
+        source = "snapshot" if "snapshot" in taken else "trace"
+        blocks.append(Block(title=f"Data of the {source} that the record leaves out",
+                            table=table(lost, f"Dropped from the {source}", columns)))
     return Body(points=points, blocks=[*blocks, *([_missing(run)] if kinds else [])])
 
 
