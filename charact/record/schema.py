@@ -36,6 +36,12 @@ NOT_SEARCHED = "not searched"
 
 MODES = ("train", "infer")
 
+STEP_KINDS = ("prefill", "decode", "mixed")
+"""Kinds of an inference server's steps."""
+
+KERNEL_KINDS = ("GEMM", "attention", "normalization", "communication", "copy", "other")
+"""Kinds of the device's work in these steps."""
+
 SAMPLED_PHASES = {"data": ("num_data_samples", "data_frames"), "forward": ("num_forward_samples", "forward_frames"),
                   "loss": ("num_loss_samples", "loss_frames"),
                   "backward": ("num_backward_samples", "backward_frames"),
@@ -215,6 +221,58 @@ TABLES: dict[str, tuple[Column, ...]] = {
         Column("registers", "int64", "registers per thread; null for copies and fills"),
         Column("shared_memory_bytes", "int64", "shared memory per block; null for copies and fills"),
         Column("occupancy_frac", "float64", "estimated achieved occupancy (from launch geometry, not a counter)"),
+    ),
+    "serving_steps": (
+        _CASE,
+        Column("step", "int64", "index of the inference server's step, from 0", nullable=False, least=0),
+        Column("start_s", "float64", "start of the step on the host since the trace's first event; of a graph replay, "
+                                     "its launch", nullable=False, least=0),
+        Column("host_s", "float64", "time of the step on the host; null for a graph replay", least=0),
+        Column("kind", "string", "prefill (processes prompts), decode (each sequence gets its next tokens) or mixed; "
+                                 "null if not known", allowed=STEP_KINDS),
+        Column("kind_reason", "string", "why the kind is null; null if it is known"),
+        Column("evidence", "string", "what the step, and its kind, are known from", nullable=False),
+        Column("num_requests", "int64", "requests of the step; null if not named", least=0),
+        Column("num_context_requests", "int64", "requests whose prompt the step processes; null if not named", least=0),
+        Column("num_tokens", "int64", "tokens that the step processes; null if not named", least=0),
+        Column("num_kernels", "int64", "kernels, copies and fills that were launched in the step", nullable=False,
+               least=0),
+        Column("num_replays", "int64", "graph replays in the step", nullable=False, least=0),
+        Column("graph", "string", "the graph that the step replays; null if there is none, or several"),
+        Column("kernel_s", "float64", "sum of the times of its kernels, copies and fills", nullable=False, least=0),
+        Column("graph_s", "float64", "part of kernel_s in graph replays", nullable=False, least=0),
+        Column("device_s", "float64", "time from the start of its first work on the device to the end of its last; "
+                                      "null without such work", least=0),
+        Column("cycle_s", "float64", "time from the end of the steps before, on the device, to the step's end; of the "
+                                     "first step, device_s; null without work on the device", least=0),
+        Column("busy_s", "float64", "part of cycle_s in which a kernel, copy or fill ran", least=0),
+        Column("idle_s", "float64", "part of cycle_s since the step's first work in which nothing ran", least=0),
+        Column("gap_s", "float64", "time before the step in which no work of a step ran: the sum of the five causes; "
+                                   "null for the first step; without a device, time between the steps on the host",
+               least=0),
+        Column("gap_launch_s", "float64", "part of gap_s before the launch of the step's first work, while the host "
+                                          "was in a step; all before it if steps have no time on the host", least=0),
+        Column("gap_queue_s", "float64", "part of gap_s after the launch of the step's first work", least=0),
+        Column("gap_copy_s", "float64", "part of gap_s in which a copy ran, or the step's thread waited for one",
+               least=0),
+        Column("gap_host_s", "float64", "part of gap_s before the launch of the step's first work, outside of steps",
+               least=0),
+        Column("gap_kernel_s", "float64", "part of gap_s in which kernels outside of steps ran", least=0),
+    ),
+    "serving_kernels": (
+        _CASE,
+        Column("in_step", "int64", "1 if the work was launched in a step of serving_steps, else 0", nullable=False,
+               least=0, most=1),
+        Column("kind", "string", "kind of the step; null outside of steps, or if not known", allowed=STEP_KINDS),
+        Column("graph", "string", "the graph whose replay the work is of; null if it was launched on its own"),
+        Column("kernel_kind", "string", "GEMM, attention, normalization, communication, copy or other, by the "
+                                        "operator, else by the kernel's name", nullable=False, allowed=KERNEL_KINDS),
+        Column("has_operator", "int64", "1 if an operator launched the work, or the graph, else 0", nullable=False,
+               least=0, most=1),
+        Column("num_kernels", "int64", "kernels, copies and fills in the trace", nullable=False, least=0),
+        Column("device_s", "float64", "sum of their times in the trace", nullable=False, least=0),
+        Column("largest", "string", "the kernel with most of this time", nullable=False),
+        Column("largest_s", "float64", "its time", nullable=False, least=0),
     ),
     "memory": (
         _CASE,
@@ -413,6 +471,7 @@ UNIQUE: dict[str, tuple[str, ...]] = {
     "problems": ("case", "direction"),
     "repetitions": ("case", "direction", "repetition"),
     "layers": ("case", "layer"),
+    "serving_steps": ("case", "step"),
     "bricks": ("case", "brick"),
     "constructions": ("case", "strategy", "phase"),
 }

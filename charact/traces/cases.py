@@ -25,8 +25,11 @@ from charact.traces.collectives import collective_rows
 from charact.traces.counters import NO_KERNELS, SOURCE, counter_rows, outcome
 from charact.traces.devices import not_recorded, recorded_device
 from charact.traces.events import OPTIMIZER, Dropped, TraceEvents, readable
-from charact.traces.files import Trace
+from charact.traces.files import Trace, stem
 from charact.traces.phases import AttributedTrace, attribute
+from charact.traces.serving.rows import kernel_kind_rows, step_rows
+from charact.traces.serving.step_names import stage_of_file
+from charact.traces.serving.steps import find_steps
 from charact.traces.tables import iteration_rows, kernel_rows, layer_rows, memory_rows, operator_rows
 from charact.traces.without_operator import operator_coverage_frac
 
@@ -60,6 +63,9 @@ def trace_case(trace: Trace, name: str, *, by_rank: bool = False) -> tuple[CaseE
         "counters": counter_rows([events], trace.rank, [attributed.marked]), "memory": memory_rows(attributed),
         "collectives": collective_rows(attributed),
     }  # fmt: skip
+    serving = find_steps(attributed, stage_of_file(stem(trace.path)))
+    if serving is not None:
+        tables |= {"serving_steps": step_rows(serving, events), "serving_kernels": kernel_kind_rows(serving, events)}
     trains = bool(attributed.outlined.nodes or events.backwards
                   or any(mark.name.startswith(OPTIMIZER) for mark in events.marks))
     mode = "train" if trains else "infer"
@@ -70,7 +76,8 @@ def trace_case(trace: Trace, name: str, *, by_rank: bool = False) -> tuple[CaseE
         world_size=trace.world_size)
     entry.passes["timing"] = _timing(trace, attributed, tables["iterations"])
     entry.passes.update(_passes(events, iterations, tables))
-    for dropped, number in (events.dropped + _outside(attributed) + _unread(attributed)).items():
+    all_dropped = events.dropped + _outside(attributed) + _unread(attributed)
+    for dropped, number in (all_dropped + serving.dropped if serving else all_dropped).items():
         facts = entry.passes.get(dropped.of_pass, entry.passes.timing)
         facts.dropped = [*facts.dropped, DroppedItems(dropped.what, dropped.reason, number)]
     return entry, tables

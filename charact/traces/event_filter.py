@@ -35,6 +35,7 @@ from charact.traces.events import (
     clean,
 )
 from charact.traces.named_phases import phase_of_name
+from charact.traces.serving.step_names import FRAME_ENDS, is_of_serving
 
 MAX_STORED_EVENTS = 10_000_000
 MAX_EMPTY_EVENTS = 1_000_000
@@ -70,7 +71,7 @@ _NOT_WORK = frozenset({
 _MAX_CATEGORIES = 20
 _OTHER_CATEGORIES = "others"
 _MARKS = (STEP, OPTIMIZER, LOADER, PHASE_PREFIX, LAYER_PREFIX)
-_BACKWARD = ": backward"
+_CALLS = (": backward", *FRAME_ENDS)
 _BACKWARD_CALL = re.compile(r"torch/(_tensor|autograd/__init__)\.py\(\d+\): backward$")
 _COLLECTIVE = re.compile(r"^(nccl|rccl|gloo|c10d|mpi|ucc):")
 
@@ -102,7 +103,7 @@ class EventFilter:
         for event in events:
             take = self._take.get(event.cat)
             if take is None or (event.cat == "python_function" and not event.name.startswith(_MODULE)
-                                and not event.name.endswith(_BACKWARD)):  # the majority in a trace with stacks
+                                and not event.name.endswith(_CALLS)):  # the majority in a trace with stacks
                 if event.ts is None or not event.name:
                     self._num_empty += 1
                 elif take is None and event.cat not in _NOT_WORK and event.dur is not None:
@@ -131,7 +132,8 @@ class EventFilter:
         unread[self._name(category) if known else _OTHER_CATEGORIES] += 1
 
     def _operator(self, event: Event, start_ns: int, end_ns: int, args: Arguments) -> None:
-        if event.name.startswith(_MARKS) or ("::" not in event.name and phase_of_name(event.name) is not None):
+        if event.name.startswith(_MARKS) or ("::" not in event.name and (
+                phase_of_name(event.name) is not None or is_of_serving(event.name))):
             self._annotation(event, start_ns, end_ns, args)
             return
         external_id = _external_id(args)
@@ -156,23 +158,29 @@ class EventFilter:
                        start_ns, end_ns)
         elif phase_of_name(event.name) is not None:
             self._mark(self.events.named, event, start_ns, end_ns)
+        elif is_of_serving(event.name):
+            self._mark(self.events.serving, event, start_ns, end_ns)
 
     def _call(self, event: Event, start_ns: int, end_ns: int, _: Arguments) -> None:
         if event.name.startswith(_MODULE):
             self._mark(self.events.modules, event, start_ns, end_ns)
         elif _BACKWARD_CALL.search(event.name):
             self._mark(self.events.backwards, event, start_ns, end_ns)
+        elif is_of_serving(event.name):
+            self._mark(self.events.serving, event, start_ns, end_ns)
 
     def _mark(self, marks: list[Mark], event: Event, start_ns: int, end_ns: int) -> None:
         name = self._name(event.name.removeprefix(_MODULE))
         marks.append(Mark(self._thread(event), start_ns, end_ns, name))
         self._num_stored += 1
 
-    def _launch(self, event: Event, start_ns: int, _: int, args: Arguments) -> None:
+    def _launch(self, event: Event, start_ns: int, end_ns: int, args: Arguments) -> None:
         name = self._name(event.name)
         if args.correlation is None:
             self.events.unlinked[name] += 1
             return
+        if "Memcpy" in name:
+            self.events.copy_ends[args.correlation] = end_ns
         self.events.launches[args.correlation] = Launch(self._thread(event), start_ns, _external_id(args),
                                                         self._geometry(args), name)
         self._num_stored += 1

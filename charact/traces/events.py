@@ -192,11 +192,15 @@ class TraceEvents:
     """The program's own annotations of phases."""
     backwards: list[Mark] = field(default_factory=list)
     """Calls of `backward`."""
+    serving: list[Mark] = field(default_factory=list)
+    """Annotations and calls of an inference server's steps."""
     device: list[DeviceEvent] = field(default_factory=list)
     launches: dict[int, Launch] = field(default_factory=dict)
     """By correlation."""
     unlinked: Counter[str] = field(default_factory=Counter)
     """Numbers of calls into the device's runtime without a correlation, by function."""
+    copy_ends: dict[int, int] = field(default_factory=dict)
+    """Ends of the calls that copy (ns), by correlation."""
     allocated: list[Allocated] = field(default_factory=list)
     exchanges: dict[int, Exchange] = field(default_factory=dict)
     """Collectives that the host called, by the external id of the operator."""

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from charact.core.operator_types import WITHOUT_OPERATOR
 from charact.traces.device import is_communication
-from charact.traces.events import DeviceEvent
+from charact.traces.events import TraceEvents
 from charact.traces.phases import AttributedTrace
 
 _GRAPH_LAUNCH = "GraphLaunch"
@@ -25,10 +25,11 @@ class Work(NamedTuple):
 def work_without_operator(trace: AttributedTrace) -> list[Work]:
     """Return the work of the device in iterations that no operator launched.
 
-    Replays of equal kernels, whatever their order, are of one graph; graphs are numbered by their first replay.
+    Replays of equal kernels and grids, whatever their order, are of one graph. Graphs are numbered by their first
+    replay.
     """
     events = [event for event in trace.events.device if event.operator is None]
-    graphs = _graphs(trace, events)
+    graphs = replayed_graphs(trace.events)
     work = []
     for event in events:
         phase = trace.phase_at(event.launched_ns)
@@ -50,14 +51,14 @@ def operator_coverage_frac(trace: AttributedTrace) -> float | None:
     return covered_ns / whole_ns if whole_ns else None
 
 
-def _graphs(trace: AttributedTrace, events: list[DeviceEvent]) -> dict[int | None, str]:
-    """Return names of graphs by the correlation of their launch."""
-    launches = trace.events.launches
-    replays: defaultdict[int | None, Counter[str]] = defaultdict(Counter)
-    for event in events:
-        if event.correlation in launches and launches[event.correlation].name.endswith(_GRAPH_LAUNCH):
-            replays[event.correlation][event.name] += 1
-    numbers: dict[frozenset[tuple[str, int]], int] = {}
+def replayed_graphs(events: TraceEvents) -> dict[int | None, str]:
+    """Return names of graphs by the correlation of their launch; replays of equal kernels and grids are of one."""
+    launches = events.launches
+    replays: defaultdict[int | None, Counter[tuple[str, str | None]]] = defaultdict(Counter)
+    for event in events.device:
+        if event.correlation in launches and _GRAPH_LAUNCH in launches[event.correlation].name:
+            replays[event.correlation][event.name, event.geometry[0]] += 1
+    numbers: dict[frozenset[tuple[tuple[str, str | None], int]], int] = {}
     names: dict[int | None, str] = {}
     for correlation, kernels in replays.items():
         number = numbers.setdefault(frozenset(kernels.items()), len(numbers) + 1)

@@ -1,0 +1,1 @@
+"""The inference server's view of a trace: its steps, and the device's work by kind of kernel."""
