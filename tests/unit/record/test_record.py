@@ -116,7 +116,7 @@ def test_a_published_run_is_only_what_the_design_names(record: Path) -> None:
     names = {path.name for path in record.iterdir()}
     # What a profile on a CPU has none of.
     absent = ("program_iterations", "collectives", "kernels", "stages", "metrics", "fits", "problems", "repetitions",
-              "bricks", "brick_times", "pieces", "constructions")
+              "bricks", "brick_times", "pieces", "constructions", "serving_steps", "serving_kernels")
     assert names == {"run.json", *(f"{table}.parquet" for table in TABLES if table not in absent)}
     assert [path.name for path in record.parent.iterdir()] == [record.name]
 
