@@ -128,15 +128,15 @@ def _match_segments(device: Device, blocks: _Blocks, allocated: dict[int, int]) 
 
     Such a block was freed after the history ended: it counts as allocated to the end.
     """
-    num_found = 0
+    missing = dict(allocated)
     for block in (block for segment in device.segments for block in segment.blocks if block.state == "allocated"):
         size = block.num_bytes if block.requested_bytes is None else block.requested_bytes
-        known = allocated.get(block.address)
+        known = missing.get(block.address)
         if known is not None and blocks.sizes[known] == size:
-            num_found += 1
+            del missing[block.address]
         else:
             blocks.add(size, block.site, None)
-    return len(allocated) - num_found
+    return len(missing)
 
 
 def _measured(device: Device, blocks: _Blocks, num_unknown: int, num_not_seen: int) -> Replay:

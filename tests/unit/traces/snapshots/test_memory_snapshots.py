@@ -174,6 +174,14 @@ def test_an_address_that_is_allocated_again_was_freed(tmp_path: Path) -> None:
     assert found.curve[-1].allocated_bytes == 4 * MIB
 
 
+def test_a_segment_that_is_there_twice_is_held_twice(tmp_path: Path) -> None:
+    content = snapshot(training())
+    content["segments"].append(content["segments"][0])
+    facts, _ = facts_of(write(tmp_path / "a.json", content))
+    assert (facts.num_frees_not_seen, facts.num_before, facts.before_bytes) == (0, 3, 4 * MIB)
+    assert facts.reserved_at_peak_bytes == 12 * MIB
+
+
 def test_each_device_is_a_case(tmp_path: Path) -> None:
     one, other = training(), training()
     other.device = 3
