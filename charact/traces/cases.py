@@ -31,7 +31,7 @@ from charact.traces.serving.rows import kernel_kind_rows, step_rows
 from charact.traces.serving.step_names import stage_of_file
 from charact.traces.serving.steps import find_steps
 from charact.traces.tables import iteration_rows, kernel_rows, layer_rows, memory_rows, operator_rows
-from charact.traces.without_operator import operator_coverage_frac
+from charact.traces.without_operator import work_without_operator
 
 _NO_STEPS = ("the trace marks no iterations, so that all of it is one: profile with a schedule and call the profiler’s "
              "step() after each")
@@ -57,8 +57,9 @@ def trace_case(trace: Trace, name: str, *, by_rank: bool = False) -> tuple[CaseE
     iterations = attributed.iterations
     if not any(iteration.end_ns > iteration.start_ns for iteration in iterations):
         raise UserError(f"{trace.path} has no events with a duration: record more with torch.profiler")
+    without = work_without_operator(attributed)
     tables = {
-        "iterations": iteration_rows(attributed), "operators": operator_rows(attributed),
+        "iterations": iteration_rows(attributed), "operators": operator_rows(attributed, without),
         "kernels": kernel_rows([attributed]), "layers": layer_rows(events),
         "counters": counter_rows([events], trace.rank, [attributed.marked]), "memory": memory_rows(attributed),
         "collectives": collective_rows(attributed),
@@ -75,6 +76,9 @@ def trace_case(trace: Trace, name: str, *, by_rank: bool = False) -> tuple[CaseE
         device=device, device_name=device_name, data="as written", source=readable(trace.path), rank=trace.rank,
         world_size=trace.world_size)
     entry.passes["timing"] = _timing(trace, attributed, tables["iterations"])
+    if tables["operators"]:
+        launched_ns = sum(row["device_s"] for row in tables["kernels"]) * 1e9 * len(iterations)
+        entry.passes.timing.blind_spots += _not_covered(launched_ns, sum(spent_ns for _, spent_ns in without.values()))
     entry.passes.update(_passes(events, iterations, tables))
     all_dropped = events.dropped + _outside(attributed) + _unread(attributed)
     for dropped, number in (all_dropped + serving.dropped if serving else all_dropped).items():
@@ -90,6 +94,13 @@ def _outside(trace: AttributedTrace) -> Counter[Dropped]:
         Dropped("operators", "operators", "outside of all iterations"): operators,
         Dropped("kernels", "kernels", "launched before the trace began"): launches.count(None),
         Dropped("kernels", "kernels", "launched outside of all iterations"): len(launches) - launches.count(None)})
+
+
+def _not_covered(launched_ns: float, without_ns: int) -> list[str]:
+    if not launched_ns or without_ns <= (1 - _MOST_COVERED_FRAC) * launched_ns:
+        return []
+    percent = max(0.0, 100 * (1 - without_ns / launched_ns))
+    return [f"operators launched {percent:.1f} % of the kernels’ time: the rest has the type “{WITHOUT_OPERATOR}”"]
 
 
 def _unread(trace: AttributedTrace) -> Counter[Dropped]:
@@ -118,10 +129,6 @@ def _timing(trace: Trace, attributed: AttributedTrace, rows: Rows) -> TimingPass
     marks = attributed.found.marks
     blind += [_NO_STEPS] if marks is None else [_STEPS_OF_OPTIMIZER] if marks == "optimizer" else []
     blind += not_recorded(trace)
-    covered_frac = operator_coverage_frac(attributed) if trace.events.operators else None
-    if covered_frac is not None and covered_frac < _MOST_COVERED_FRAC:
-        blind.append(f"operators launched {100 * covered_frac:.1f} % of the kernels’ time: the rest has the type “"
-                     f"{WITHOUT_OPERATOR}”")
     blind += [_NO_DEVICE_TIMES] if trace.events.device and clock == "host_s" else []
     return TimingPass(
         "ok", num_warmup_iterations=0, warmup_ended_by="number", num_iterations=len(iterations), ended_by="trace",

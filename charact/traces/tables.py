@@ -1,7 +1,7 @@
 """Rows of the record's tables from a trace."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +13,7 @@ from charact.record.schema import PHASES, Rows
 from charact.traces.device import EventTimes, covered_ns, is_communication, union, without
 from charact.traces.events import TraceEvents
 from charact.traces.phases import AttributedTrace
-from charact.traces.without_operator import work_without_operator
+from charact.traces.without_operator import Origin
 
 _Place = tuple[str, str, str, str | None, str, str | None]
 """Phase, name, operator type, layer, input shapes and type of an operator."""
@@ -59,10 +59,10 @@ def timed_iterations(trace: AttributedTrace) -> list[Iteration]:
     return timed
 
 
-def operator_rows(trace: AttributedTrace) -> Rows:
+def operator_rows(trace: AttributedTrace, without: Mapping[Origin, tuple[int, int]]) -> Rows:
     """Return rows of the table `operators`, per iteration; operators outside all iterations are left out.
 
-    In a trace with operators, the device's work that none of them launched has rows, too.
+    In a trace with operators, the device's work `without` one has rows, too.
     """
     on_device = bool(trace.events.device)
     calls: list[tuple[_Place, int, int, int]] = []
@@ -73,8 +73,7 @@ def operator_rows(trace: AttributedTrace) -> Rows:
             calls.append(((phase, operator.name, operator.operator_type, operator.layer, operator.shapes,
                            operator.dtype), 1, operator.self_ns, operator.device_ns))
     if calls:
-        calls += [((work.phase, work.name, work.operator_type, None, "[]", None), 1, 0, work.device_ns)
-                  for work in work_without_operator(trace)]
+        calls += [((*origin, None, "[]", None), number, 0, spent_ns) for origin, (number, spent_ns) in without.items()]
     return rows_of_calls(calls, len(trace.iterations), on_device=on_device)
 
 
@@ -82,7 +81,7 @@ def rows_of_calls(calls: Iterable[tuple[_Place, int, int, int]], num_iterations:
     """Return rows of the table `operators`, per iteration, without FLOP and bytes.
 
     Args:
-        calls: phase, name, operator type, layer, input shapes and type; 1, or 0 for a part of another call; self time
+        calls: phase, name, operator type, layer, input shapes and type; number, 0 for a part of another call; self time
             on the host, and time of the device's work that was launched (ns).
         num_iterations: number of iterations with these calls.
         on_device: whether there are device times.
