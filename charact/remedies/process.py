@@ -155,13 +155,14 @@ def _reason(status: int | None, error: str, limit_s: float) -> str:
 
 
 def _last_line(error: str) -> str:
-    """Return the program's exception; without one, its last line and the error of charact, if there are any."""
+    """Return the program's exception; without one, its last line and the error of charact; empty without any."""
     lines = [line.strip() for line in error.splitlines() if line.strip()]
     program = next((line for line in reversed(lines) if not line.startswith(_OWN)), "")
     own = next((line.removeprefix("error: ") for line in reversed(lines) if line.startswith("error: ")), "")
     if "Traceback (most recent call last):" in lines:
         own = ""
-    return "; ".join(_shortened(each) for each in (program, own) if each) or "".join(lines[-1:])
+    notices = [line for line in lines if not line.startswith("Wrote ")]
+    return "; ".join(_shortened(each) for each in (program, own) if each) or "".join(notices[-1:])
 
 
 def _shortened(line: str) -> str:

@@ -118,12 +118,16 @@ def evaluation(case: WatchedCase) -> Iterator[Finding]:
         "medium", place=line and line.place, phase="forward", setting="evaluation")
 
 
+_FEWEST_COLLECTIONS = 3
+"""Minimum number of iterations with a collection: importing modules leaves one to the first iteration."""
+
+
 def garbage_collection(case: WatchedCase) -> Iterator[Finding]:
     """Yield a finding if garbage collections of at least 1 ms take much of the time."""
     rows = case.iterations[case.iterations["kind"] == "timed"]
     spent_s = float(rows["gc_s"].sum()) * case.num_iterations / max(len(rows), 1)
     saving = case.saving_in_all(0.7 * spent_s, spent_s)
-    if saving is None:
+    if saving is None or rows["gc_s"].count() < _FEWEST_COLLECTIONS:
         return
     line = next((line for line in case.lines("other") if "gc.collect(" in (line.place.text or "")), None)
     yield Finding(

@@ -109,7 +109,7 @@ def test_a_program_that_cannot_be_started(tmp_path: Path) -> None:
     (2, "error: --x is unknown\n", "--x is unknown"),
     (2, "30/30\nerror: no model was called\nerror: it is empty\nWrote x", "30/30; it is empty"),
     (1, "Traceback (most recent call last):\nKeyError: 1\nerror: no model was called", "KeyError: 1"),
-    (3, " \n", "it ended with status 3"),
+    (3, " \n", "it ended with status 3"), (3, "Wrote runs/x\n", "it ended with status 3"),
     (-signal.SIGKILL, "x", "ended by SIGKILL: out of memory?"),
     (-signal.SIGSEGV, "x", "ended by SIGSEGV"),
     (None, "x", "it took longer than 60 s and was ended"),

@@ -412,6 +412,7 @@ def test_the_saving_and_the_numbers_of_a_finding(name: str, facts: Row, saving: 
     *[("loader_workers", {"phases": {"data": 0.25, "forward": 0.75}, "settings": CORES | {"loaders": [
         WORKERS | change]}}) for change in ({"worker_fetch_s": 25.0}, {"num_workers": 0}, {"num_batches": None})],
     ("new_input_shapes", {"facts": group("new_input_shapes", [0, 40])}),
+    ("garbage_collection", {"rows": {"gc_s": [0.9, 0.9] + [np.nan] * 98}}),
     *[(name, {}) for name in ("epoch_start", "garbage_collection", "long_inputs", "new_input_shapes", "periodic_work",
                               "slow_iterations", "time_trend")],
     ("evaluation", EVALUATED | {"facts": {"trainings": {"t"}, "loop_s": 101.0}}),
