@@ -89,7 +89,8 @@ def trace_case(trace: Trace, name: str, *, by_rank: bool = False) -> tuple[CaseE
 
 def _outside(trace: AttributedTrace) -> Counter[Dropped]:
     operators = sum(trace.phase_at(operator.start_ns) is None for operator in trace.events.operators)
-    launches = [event.launched_ns for event in trace.events.device if trace.phase_at(event.launched_ns) is None]
+    launches = [event.launched_ns for event, phase in zip(trace.events.device, trace.launch_phases, strict=True)
+                if phase is None]
     return +Counter({
         Dropped("operators", "operators", "outside of all iterations"): operators,
         Dropped("kernels", "kernels", "launched before the trace began"): launches.count(None),

@@ -10,6 +10,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TypeVar
 
 from charact.core.gap_phases import with_gaps
@@ -293,6 +294,11 @@ class AttributedTrace:
         if self.found.marks is None or not self.iterations:
             return None
         return self.iterations[0].start_ns, self.iterations[-1].end_ns
+
+    @cached_property
+    def launch_phases(self) -> list[str | None]:
+        """Phases in which the device's events were launched, in their order; None outside all iterations."""
+        return [self.phase_at(event.launched_ns) for event in self.events.device]
 
     def phase_at(self, moment_ns: int | None) -> str | None:
         """Return the phase at a time on the host, `other` between phases; None outside all iterations."""

@@ -107,8 +107,7 @@ def kernel_rows(traces: Sequence[AttributedTrace]) -> Rows:
     """
     totals: dict[tuple[Any, ...], list[int]] = defaultdict(lambda: [0, 0])
     for trace in traces:
-        for event in trace.events.device:
-            phase = trace.phase_at(event.launched_ns)
+        for event, phase in zip(trace.events.device, trace.launch_phases, strict=True):
             if phase is not None:
                 phase = "communication" if is_communication(event) else phase
                 operator = event.operator.name if event.operator else None

@@ -29,8 +29,8 @@ def work_without_operator(trace: AttributedTrace) -> dict[Origin, tuple[int, int
     """
     graphs = replayed_graphs(trace.events)
     work: dict[Origin, tuple[int, int]] = {}
-    for event in trace.events.device:
-        if event.operator is None and (phase := trace.phase_at(event.launched_ns)) is not None:
+    for event, phase in zip(trace.events.device, trace.launch_phases, strict=True):
+        if event.operator is None and phase is not None:
             kind = WITHOUT_OPERATOR
             if is_communication(event):
                 phase = kind = "communication"
