@@ -19,7 +19,7 @@ CLOSED = frozenset({
     # columns and keys whose values are of a few that charact knows
     "phase", "kind", "method", "category", "origin", "status", "stage", "direction", "mode", "precision", "device",
     "strategy", "searched", "verified", "next_verified", "hot", "layout", "operator_type", "input_kind", "started",
-    "ended", "set", "operation", "metric", "unit", "ceiling", "counter",
+    "ended", "set", "operation", "metric", "unit", "ceiling", "counter", "kernel_kind",
     # JSON within a cell
     "input_shapes", "grid", "block", "layer_types", "literals", "held",
 })  # fmt: skip

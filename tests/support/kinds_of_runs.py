@@ -3,7 +3,16 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from support import brick_records, counter_records, memory_records, operation_records, rank_records, records, snapshots
+from support import (
+    brick_records,
+    counter_records,
+    memory_records,
+    operation_records,
+    rank_records,
+    records,
+    serving_records,
+    snapshots,
+)
 from support.watched_programs import watched_program
 
 RUNS: dict[str, Callable[[Path], Path]] = {
@@ -20,6 +29,7 @@ RUNS: dict[str, Callable[[Path], Path]] = {
     "sparse": lambda out: operation_records.sparse(out, {0.1: 1.0, 0.01: 0.5}).path,
     "bricks": lambda out: brick_records.suite_run(out).path,
     "ranks": rank_records.write_ranks,
+    "server": serving_records.write_server,
     "memory snapshot": snapshots.write_run,
     "constructed models": lambda out: brick_records.three_models(out).path,
 }

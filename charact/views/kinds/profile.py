@@ -27,6 +27,7 @@ from charact.analysis.memory.composition import memory_composition
 from charact.analysis.profile.breakdown import operator_types, phase_breakdown, top_operators
 from charact.analysis.profile.case_summary import MIN_SPREAD_ITERATIONS, case_summary, repeated_cases
 from charact.analysis.profile.core_use import Disturbance, disturbance, why_unreliable
+from charact.analysis.profile.serving import serving_gaps, serving_kernels, serving_kinds, serving_limits
 from charact.analysis.ranks.collectives import collective_summary
 from charact.analysis.ranks.matching import rank_cases, rank_presence
 from charact.analysis.ranks.scaling import CAUSES, case_scaling
@@ -49,7 +50,7 @@ from charact.views.html.elements.blocks import (
     status_reason,
 )
 from charact.views.section import all_sections
-from charact.views.tables import counter_text, finding_text, palette, rank_text
+from charact.views.tables import counter_text, finding_text, palette, rank_text, serving_text
 from charact.views.tables import format as fmt
 from charact.views.tables.model import Cell, Column, Table, table
 
@@ -353,12 +354,31 @@ _PARTS = {
     "collectives": CasePart(collective_summary, (
         "phase", "operation", "group", "group_size", "num_calls", "bytes", "exposed_s", "late_s", "bus_bytes_per_s",
         "of_best_frac", "of_best_reason", "device_s", "overlapped_s")),
+    "serving_steps": CasePart(serving_kinds, (
+        "kind", "kind_reason", "num_steps", "median_s", "p90_s", "whole_s", "share_frac", "busy_frac", "num_requests",
+        "num_tokens", "num_kernels", "graph_frac"), whole=True),
+    "serving_gaps": CasePart(serving_gaps, ("cause", "time_s", "mean_s", "share_frac"), whole=True),
+    "serving_kernels": CasePart(serving_kernels, (
+        "kernel_kind", "num_kernels", "device_s", "share_frac", "operator_frac", "graph_frac", "step_frac", "largest",
+        "largest_frac"), whole=True),
     "blind_spots": CasePart(blind_spots, ("blind_spot",), whole=True),
 }  # fmt: skip
 
 
 def _answer(run: Run, cases: pd.DataFrame) -> str:
-    """Return how long iterations take, in which phase and why; of a watched program, what the first remedy saves."""
+    """Return how long iterations take, in which phase and why; of a watched program, what the first remedy saves.
+
+    Of an inference server's trace, the sentence is on its steps.
+    """
+    served = serving_limits(run)
+    if len(served):
+        sentences = [f"{row.case}: {serving_text.limit(row)}" for row in fmt.rows(served)]
+        rest = cases[~cases["case"].isin(served["case"])]
+        return "; ".join([*sentences, *([_answer_of_iterations(run, rest)] if len(rest) else [])])
+    return _answer_of_iterations(run, cases)
+
+
+def _answer_of_iterations(run: Run, cases: pd.DataFrame) -> str:
     rows = cases.merge(bottlenecks(run)[["case", "verdict"]], on="case", how="left")
     largest = largest_part(run) if has_findings(run) else None
     if len(rows) == 1:

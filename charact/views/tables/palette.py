@@ -46,6 +46,15 @@ GROUPS = {
     "other": "#777777",
 }  # fmt: skip
 """Colors of groups of operator types."""
+
+KERNEL_KINDS = {
+    "GEMM": GROUPS["GEMM"], "attention": GROUPS["attention and recurrent"], "normalization": GROUPS["normalization"],
+    "communication": GROUPS["communication"], "copy": GROUPS["data movement"], "other": GROUPS["other"],
+}  # fmt: skip
+"""Colors of kinds of kernels: those of the groups of operator types."""
+
+GAP_CAUSES = {"launch": "#BB5566", "queue": "#DDAA33", "copy": "#EE7733", "host": "#997700", "kernel": "#777777"}
+"""Colors of what the time between an inference server's steps is for."""
 _OUTSIDE = "#DDDDDD"
 """Color of a phase's time outside of operators."""
 
