@@ -141,8 +141,8 @@ def test_each_measured_size_has_its_dots(tmp_path: Path) -> None:
         html = {part.id: part.html for part in sections(run)}["memory"]
         return re.findall(r"<figure.*?</figure>", html, re.DOTALL)[0].count("<use ")
 
-    # A dot for each of six categories, one for the peak, one for the pointer; one in the legend. Ticks are the same.
-    assert num_markers("two", 64, 96) - num_markers("none") == 2 * (6 + 2) + 1
+    # A dot for each of six categories and one for the peak; one in the legend; in drawings for two widths.
+    assert num_markers("two", 64, 96) - num_markers("none") == 2 * (2 * (6 + 1) + 1)
 
 
 def test_the_words_of_peaks_fits_and_failures(texts: dict[str, str]) -> None:
@@ -291,11 +291,11 @@ def test_runs_of_several_kinds_begin_with_a_table_of_each(record: Path, run: Run
 
 
 @pytest.mark.slow
-def test_a_profile_has_its_memory_as_before(record: Path) -> None:
+def test_a_profile_folds_its_tables_of_memory(record: Path) -> None:
+    """Two input sizes are no line."""
     html = {part.id: part.html for part in sections(load_run(record))}["memory"]
-    assert titles_of(html) == [
-        "At the peak of an iteration", "Against image area: resnet50 (imagenet), batch 8, fp32, cpu",
-        "Training over inference", "Memory per pixel or token", "Steps of the growth", "At the peak of each phase",
-    ]  # fmt: skip
-    assert "dots are measured and joined by straight lines" in html
+    assert titles_of(html) == ["At the peak of an iteration"]
+    assert re.findall(r"<caption>(.*?)</caption>", html) == [
+        "Memory by category at the peak", "Peak of training over that of inference", "Growth of each series",
+        "Steps of series that do not grow in a line", "Memory by category at the peak of each phase"]
     assert "predict" not in html.replace("both measured or both predicted", "").replace("measured or predicted", "")
