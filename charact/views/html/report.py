@@ -119,7 +119,7 @@ def _shortener(cases: Iterable[dict[str, Any]]) -> Callable[[str], str]:
         return lambda html: html
     longest_first = "|".join(re.escape(case) for case in sorted(names, key=len, reverse=True))
     begin = "|".join(f"(?<={before})" for before in (">", "of ", ": ", r"\. "))
-    return lambda html: re.sub(rf"(?:{begin})({longest_first})(?=[<:,. ])", lambda found: names[found[1]], html)
+    return lambda html: re.sub(rf"(?:{begin})({longest_first})(?=[<:, ]|\.[ <])", lambda found: names[found[1]], html)
 
 
 def _body(section: Section, run: Run) -> Body | None:
