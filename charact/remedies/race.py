@@ -25,7 +25,7 @@ LEAST_ITERATIONS, MOST_ITERATIONS = 12, 1000
 LONGEST_TRIAL_S = 20.0
 """Largest time of the iterations of a trial (s) whose settings need many iterations."""
 MOST_SETTINGS = 8
-"""Largest number of settings that are tried, those with the largest expected saving first."""
+"""Largest number of settings that race together, those with the largest expected saving first."""
 _TRIED_TURNS = 2
 """Number of turns after which the best setting of each remedy is kept, and remedies that do not help are dropped."""
 _NO_HELP = (1.2, 0.99)
@@ -134,11 +134,15 @@ class Race:
 
     def run(self, settings: Sequence[Setting]) -> Result:
         """Try settings, the most promising first; Ctrl-C keeps what is decided."""
-        ranked = self._affordable(settings)
-        self._options = trial_options(self.program, TRIAL_S, max((each.least_iterations for each in ranked), default=0))
-        self.result.candidates = [Candidate((setting,)) for setting in ranked]
+        waiting, least_iterations = list(settings), 0
         try:
-            self._race(self.result.candidates)
+            while batch := self._affordable(waiting):
+                waiting = [setting for setting in waiting if setting not in batch]
+                least_iterations = max(least_iterations, *(setting.least_iterations for setting in batch))
+                self._options = trial_options(self.program, TRIAL_S, least_iterations)
+                candidates = [Candidate((setting,)) for setting in batch]
+                self.result.candidates += candidates
+                self._race(candidates)
             helping = [each for each in self.result.candidates if _is_promising(each) and self._may_combine(each)]
             helping.sort(key=lambda each: each.judgement.ratio or 1.0)
             if helping:
@@ -148,29 +152,29 @@ class Race:
         for candidate in self.result.candidates:
             if candidate.state == "trying":
                 candidate.state = "undecided"
+        tried = {setting.remedy for candidate in self.result.candidates for setting in candidate.settings}
+        for name in dict.fromkeys(setting.remedy for setting in waiting):
+            if name not in tried:
+                self.result.untried.append(Untried(
+                    name, f"there was no time: try --only {name}, or more --max-minutes"))
         self.result.own_losses_frac = self._own_losses_frac()
         return self.result
 
-    def _affordable(self, settings: Sequence[Setting]) -> list[Setting]:
-        """Return as many settings as the time allows, the most promising first; other remedies are not tried.
+    def _affordable(self, waiting: Sequence[Setting]) -> list[Setting]:
+        """Return as many settings as the time allows, the most promising first; at least one if none was tried.
 
         If it does not allow all, those with long trials come last.
         """
-        race_s = self._limit_s - self._reserve_s()
-        number = max(min(int(race_s / (_TRIED_TURNS * self._cost_s(()))) - 1, MOST_SETTINGS), 1)
-        is_short = number < len(settings)
-        ranked = sorted(settings, key=lambda each: (is_short and all_remedies()[each.remedy].is_slow,
-                                                    -each.expected_frac))
-        chosen = ranked[:number]
-        names = {setting.remedy for setting in chosen}
-        for name in dict.fromkeys(setting.remedy for setting in ranked[number:]):
-            if name not in names:
-                self.result.untried.append(Untried(
-                    name, f"there was no time: try --only {name}, or more --max-minutes"))
-        return chosen
+        is_first = not self.result.candidates
+        left_s = self._limit_s - self._reserve_s() - (time.monotonic() - self._begun)
+        number = int(left_s / (_TRIED_TURNS * self._cost_s(()))) - 1  # the unchanged program has a trial in each turn
+        number = min(max(number, int(is_first)), MOST_SETTINGS)
+        is_short = number < len(waiting)
+        return sorted(waiting, key=lambda each: (is_short and all_remedies()[each.remedy].is_slow,
+                                                 -each.expected_frac))[:max(number, 0)]
 
     def _reserve_s(self) -> float:
-        """Return the time (s) that the race leaves to the proof."""
+        """Return the time (s) that a race leaves to the proof."""
         return max(_PROOF_FRAC * self._limit_s, 2 * MIN_TURNS * self._cost_s(()))
 
     def _race(self, candidates: list[Candidate]) -> None:

@@ -199,7 +199,9 @@ def _show(facts: "Tried", race: "Race", directory: Path, *, as_json: bool, patch
         return
     print_items(items(facts))
     proof = race.result.proof
-    if patch_below is not None and proof is not None and facts.proven is not None:
+    if patch_below is not None and facts.proven is None:
+        show("# no patch, since nothing is recommended")
+    elif patch_below is not None and proof is not None:
         diff, left_out = unified_diff(proof.settings, patch_below)
         OUT.write(printable(diff))
         show(*(f"# by hand: {change}" for change in left_out))

@@ -9,7 +9,8 @@ CASES = [{"case": "train", "batch_size": 64, "mode": "train"}, {"case": "train-i
 
 
 @pytest.mark.parametrize(("text", "shown"), [
-    ("<td>train</td>", "<td>batch 64, train</td>"), ("<p>Phases of train-infer.</p>", "<p>Phases of batch 200, infer.</p>"),
+    ("<td>train</td>", "<td>batch 64, train</td>"),
+    ("<p>Phases of train-infer.</p>", "<p>Phases of batch 200, infer.</p>"),
     ("<p>peak: train, 3 MiB</p>", "<p>peak: batch 64, train, 3 MiB</p>"),
     ("<p>A. train: slow</p>", "<p>A. batch 64, train: slow</p>"),
     ("<td>train.py:52</td>", "<td>train.py:52</td>"), ("<td>lines of train.py</td>", "<td>lines of train.py</td>"),
