@@ -38,8 +38,8 @@ def command(
     The traces may be from anywhere, with or without charact; each becomes a case. Iterations and phases come from
     marks of charact if a trace has them. Otherwise iterations come from ProfilerStep, else from steps of the
     optimizer, and phases from the program's annotations, such as forward, or they are inferred from marks of loaders
-    and optimizers, module calls and autograd's nodes. A memory snapshot (torch.cuda.memory._snapshot) becomes a case
-    for each of its devices.
+    and optimizers, module calls and autograd's nodes. A trace of an inference server, such as vLLM or SGLang,
+    also gets its steps. A memory snapshot (torch.cuda.memory._snapshot) becomes a case for each of its devices.
 
     \b
       charact import trace.json.gz

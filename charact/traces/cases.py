@@ -35,6 +35,7 @@ from charact.traces.without_operator import work_without_operator
 
 _NO_STEPS = ("the trace marks no iterations, so that all of it is one: profile with a schedule and call the profiler’s "
              "step() after each")
+_SERVES = "the trace marks no iterations, so that all of it is one; the server’s steps are in the section Serving steps"
 _STEPS_OF_OPTIMIZER = ("the trace marks no iterations, so that each is inferred to end with a step of the optimizer: "
                        "profile with a schedule and call the profiler’s step() after each")
 _MOST_COVERED_FRAC = 0.99
@@ -75,7 +76,7 @@ def trace_case(trace: Trace, name: str, *, by_rank: bool = False) -> tuple[CaseE
         f"{name}-{mode}" + (f"-rank{trace.rank}" if by_rank else ""), "ok", name, mode=mode, precision="as written",
         device=device, device_name=device_name, data="as written", source=readable(trace.path), rank=trace.rank,
         world_size=trace.world_size)
-    entry.passes["timing"] = _timing(trace, attributed, tables["iterations"])
+    entry.passes["timing"] = _timing(trace, attributed, tables["iterations"], serves=serving is not None)
     if tables["operators"]:
         launched_ns = sum(row["device_s"] for row in tables["kernels"]) * 1e9 * len(iterations)
         entry.passes.timing.blind_spots += _not_covered(launched_ns, sum(spent_ns for _, spent_ns in without.values()))
@@ -111,7 +112,7 @@ def _unread(trace: AttributedTrace) -> Counter[Dropped]:
         _PARTIAL: trace.found.num_partial})
 
 
-def _timing(trace: Trace, attributed: AttributedTrace, rows: Rows) -> TimingPass:
+def _timing(trace: Trace, attributed: AttributedTrace, rows: Rows, *, serves: bool) -> TimingPass:
     iterations = attributed.iterations
     clock = "host_s" if rows[0]["device_s"] is None else "device_s"
     walls_s: dict[int, float] = defaultdict(float)
@@ -128,7 +129,8 @@ def _timing(trace: Trace, attributed: AttributedTrace, rows: Rows) -> TimingPass
             evidence[each.phase].append(each.evidence)
     blind = [_NO_HOST] if not trace.events.operators else [] if intervals else [_NO_PHASES]
     marks = attributed.found.marks
-    blind += [_NO_STEPS] if marks is None else [_STEPS_OF_OPTIMIZER] if marks == "optimizer" else []
+    if marks != "steps":
+        blind.append(_STEPS_OF_OPTIMIZER if marks == "optimizer" else _SERVES if serves else _NO_STEPS)
     blind += not_recorded(trace)
     blind += [_NO_DEVICE_TIMES] if trace.events.device and clock == "host_s" else []
     return TimingPass(

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from support.fuzzing import damaged_bytes, damaged_json
+from support.serving_traces import decoding
 from support.traces import TraceMaker, training
 
 RECORDED = Path(__file__).resolve().parents[3] / "shared" / "traces"
@@ -28,6 +29,8 @@ def bases() -> dict[str, Document]:
             {"id": 0, "name": "H", "totalGlobalMem": 2**36, "numSms": 132}], cuda_runtime_version=12080).text()),
         "old": _old(), "gpu without steps": _without_steps(), "cpu": _profiled(marked=False),
         "cpu with charact’s marks": _profiled(marked=True),
+        "server": json.loads(decoding(["step[DECODE bs=4]"] * 3 + ["step[EXTEND bs=1 toks=9]"]).text()),
+        "server without marks": json.loads(decoding(["strange"] * 4).text()),
     }  # fmt: skip
     if RECORDED.is_dir():
         made |= {path.name: _cut(path) for path in sorted(RECORDED.glob("*.json.gz"))}
@@ -111,7 +114,11 @@ NAMES = [
     "aten::convolution", "aten::addmm", "nccl:all_reduce", "ncclDevKernel", "Memcpy HtoD (a -> b)", "[memory]",
     "torch/_tensor.py(5): backward", "DistributedDataParallel.forward", "[/red]", "[bold", "\u202eevil", "𝕏" * 300,
     "x" * 20_000, "n/a", "nan", "None", "other", "outside operators", "\ufeff", "ß",
-    "kernels without an operator", "## forward ##", "loss", "backward_pass", "optimizer", "cudaGraphLaunch",
+    "kernels without an operator", "step[DECODE bs=4]", f"step[EXTEND bs={10**12 - 1} toks=99]",
+    f"step[DECODE bs={10**40}]", "execute_context_1(5)_generation_2(2)", "gpu_model_runner: preprocess",
+    "a/sglang/srt/managers/scheduler.py(1): run_batch", "transformers/generation/utils.py(1): generate",
+    "aten::embedding", "hipGraphLaunch", "reshape_and_cache_kernel",
+    "## forward ##", "loss", "backward_pass", "optimizer", "cudaGraphLaunch",
 ]  # fmt: skip
 _CATEGORIES = ["cpu_op", "user_annotation", "python_function", "cuda_runtime", "cuda_driver", "kernel", "gpu_memcpy",
                "gpu_memset", "cpu_instant_event", "Operator", "Kernel", "Memcpy", "hip_runtime", "ac2g", "", "strange",

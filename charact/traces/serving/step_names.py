@@ -25,11 +25,15 @@ class StepName(NamedTuple):
     num_tokens: int | None = None
 
 
-_VLLM = re.compile(r"execute_context_(\d+)(?:\((\d+)\))?_generation_(\d+)(?:\((\d+)\))?")
-_VLLM_WITH_TOTAL = re.compile(r"execute_(\d+)_context_(\d+)(?:\([a-z0-9]*\))?_generation_(\d+)(?:\([a-z0-9]*\))?")
-_VLLM_NEW = re.compile(r"execute_new_(\d+)_cached_(\d+)")
-_SGLANG = re.compile(r"step\[([A-Z][A-Z_0-9]*) bs=(\d+)(?: toks=(\d+))?(?: [^\]]*)?\]")
-_TENSORRT = re.compile(r"\[Executor\] _forward_step(?: \d+)?: (\d+) ctx reqs,(?: (\d+) ctx tokens,)? (\d+) gen reqs")
+_NUMBER = r"(\d{1,12})"
+_VLLM = re.compile(rf"execute_context_{_NUMBER}(?:\({_NUMBER}\))?_generation_{_NUMBER}(?:\({_NUMBER}\))?", re.ASCII)
+_VLLM_WITH_TOTAL = re.compile(
+    rf"execute_{_NUMBER}_context_{_NUMBER}(?:\([a-z0-9]*\))?_generation_{_NUMBER}(?:\([a-z0-9]*\))?", re.ASCII)
+_VLLM_NEW = re.compile(rf"execute_new_{_NUMBER}_cached_{_NUMBER}", re.ASCII)
+_SGLANG = re.compile(rf"step\[([A-Z_0-9]+) bs={_NUMBER}(?: toks={_NUMBER})?(?: [^\]]*)?\]", re.ASCII)
+_TENSORRT = re.compile(
+    rf"\[Executor\] _forward_step(?: \d+)?: {_NUMBER} ctx reqs,(?: {_NUMBER} ctx tokens,)? {_NUMBER} gen reqs",
+    re.ASCII)
 _PART = re.compile(r"gpu_model_runner: \w+")
 _RUN_BATCH = re.compile(r"(?:^|/)sglang/srt/managers/scheduler\.py\(\d+\): run_batch")
 _GENERATE = re.compile(r"(?:^|/)transformers/generation/utils\.py\(\d+\): generate")

@@ -60,15 +60,18 @@ def find_steps(trace: AttributedTrace, stage: StepKind | None = None) -> Serving
             or any(mark.name.startswith(OPTIMIZER) for mark in events.marks)):
         return None
     graphs = replayed_graphs(events)
-    found = _annotated(events) or _replays(trace, graphs) or _model_calls(trace)
+    annotated = _annotated(events)
+    replays = [] if annotated else _replays(trace, graphs)
+    found = annotated or replays or _model_calls(trace)
     if not found:
         return None
     steps = _apart(found)
     dropped = Counter({_OVERLAPPING: len(found) - len(steps)})
-    if steps[0].end_ns > steps[0].start_ns:
+    if not replays:
         _assign_work(steps, events)
     whole = _without_cut(steps, events, graphs)
-    dropped[_CUT] = len(steps) - len(whole) + any(event.launched_ns is None for event in events.device)
+    dropped[_CUT] = len(steps) - len(whole) + any(
+        event.launched_ns is None and event.kind == "kernel" for event in events.device)
     _set_kinds(whole, events, graphs, stage)
     return ServingSteps(whole, graphs, +dropped)
 

@@ -13,6 +13,8 @@ CAUSES = {
 """What the device waits for, by cause of idle time."""
 _REPORTED_FRAC = 0.05
 """Smallest share of idle time that a sentence names."""
+_BUSY_FRAC = 0.8
+"""Busy share from which the GPU limits the steps."""
 
 
 def limit(row: Any) -> str:
@@ -25,9 +27,7 @@ def limit(row: Any) -> str:
     words = f"{steps} take {share} of the steps’ time, {fmt.seconds(row.median_s)} each (median)"
     if fmt.absent(row.busy_frac):
         return f"{words}, on the host"
-    if row.busy_frac >= 1 - _REPORTED_FRAC:
-        return f"{words}; the GPU limits them: it works {fmt.share(row.busy_frac)} of that time"
-    waits = ""
+    works = f"it works {fmt.share(row.busy_frac)} of that time"
     if isinstance(row.idle_cause, str) and row.idle_frac >= _REPORTED_FRAC:
-        waits = f", and waits {fmt.share(row.idle_frac)} for {CAUSES[row.idle_cause]}"
-    return f"{words}; the GPU works {fmt.share(row.busy_frac)} of that time{waits}"
+        works += f", and waits {fmt.share(row.idle_frac)} for {CAUSES[row.idle_cause]}"
+    return f"{words}; the GPU {'limits them: ' if row.busy_frac >= _BUSY_FRAC else 'does not limit them: '}{works}"

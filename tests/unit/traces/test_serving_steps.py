@@ -73,7 +73,7 @@ def test_steps_of_no_kind_have_a_reason(name: str) -> None:
     "step[decode bs=4]", "step[DECODE]", "step[DECODE bs=4", "xstep[DECODE bs=4]",
     "_forward_step: 3 ctx reqs, 5 gen reqs",
     "execute_context_-1(3)_generation_2(2)", "execute_context_1(x)_generation_2(2)", "ProfilerStep#3", "",
-    "execute_context_1(1)_generation_2(2)" + "0" * 500,
+    "execute_context_1(1)_generation_2(2)" + "0" * 500, f"step[DECODE bs={10**12}]", "step[DECODE bs=٣]",
 ])  # fmt: skip
 def test_annotations_of_other_forms(name: str) -> None:
     assert step_of_name(name) is None
@@ -262,6 +262,12 @@ def test_a_draft_graph_at_the_end_is_whole(tmp_path: Path) -> None:
     assert [row["num_replays"] for row in tables["serving_steps"]] == [2, 2]
     assert left_out(entry) == {}
     assert [row["graph"] for row in tables["serving_steps"]] == [None, None]
+
+
+def test_a_step_without_a_length(tmp_path: Path) -> None:
+    made = decoding([DECODE, DECODE])
+    made.mark(DECODE, -10, 0)
+    assert [row["num_kernels"] for row in steps_of(made, tmp_path)] == [0, 17, 17]
 
 
 def test_steps_on_a_cpu_alone(tmp_path: Path) -> None:

@@ -29,8 +29,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 def test_the_answer_names_the_steps_with_most_time_and_what_limits_them(run: Run) -> None:
     assert answer(run).sentence == (
-        "server-infer: decode steps take 83.2 % of the steps’ time, 415 µs each (median); the GPU works 41.3 % of that "
-        "time, and waits 39.7 % for the host outside of steps.")
+        "server-infer: decode steps take 83.2 % of the steps’ time, 415 µs each (median); the GPU does not limit "
+        "them: it works 41.3 % of that time, and waits 39.7 % for the host outside of steps.")
 
 
 def test_a_busy_gpu_limits_the_steps(tmp_path: Path) -> None:
