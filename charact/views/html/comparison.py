@@ -43,8 +43,13 @@ _PARTS = ("operator_type", "operator", "layer", "kernel", "problem", "layer_type
 
 def comparison(sides: Sequence[Group]) -> Body:
     """Build the section: the groups, times of each case with their ratios, speedups and other metrics."""
+    disturbed = tables.disturbed_table(sides)
     caveats = [ignored_sentence(sides), tables.single_run_note(sides), turns_sentence(sides)]
-    blocks = [*_times(sides), Block(table=tables.sides_table(sides), folded=True), *_notes(sides)]
+    blocks = _times(sides)
+    if disturbed is not None:
+        caveats.insert(0, "Other programs disturbed runs, whose times are too long: see the table below.")
+        blocks.append(_block(disturbed.caption, disturbed))
+    blocks += [Block(table=tables.sides_table(sides), folded=True), *_notes(sides)]
     blocks += [replace(_block("", each), folded=True) for each in speedup_tables(sides)]
     blocks += [_block(each.caption, each) for each in tables.tables_of_kinds(sides)]
     if metrics := tables.metric_table(sides):

@@ -119,6 +119,17 @@ def test_disturbed_runs_are_named(tmp_path: Path) -> None:
         f"unreliable: {HELD}", *["n/a (no disturbance recorded)"] * 2]
 
 
+@pytest.mark.parametrize("is_slow", [True, False])
+def test_a_comparison_says_at_the_top_that_runs_were_disturbed(tmp_path: Path, is_slow: bool) -> None:
+    sides = [Group(name, (load_run(write_known(tmp_path, name=name, is_slow=is_slow and name == "b")),))
+             for name in ("a", "b")]
+    body = sections.comparison(sides)
+    assert body.answer is not None
+    assert ("Other programs disturbed runs" in (body.answer.more or "")) is is_slow
+    tables = [block.table for block in body.blocks if block.title == "Cases that other programs disturbed"]
+    assert [len(each.rows) for each in tables if each is not None] == [1] * is_slow
+
+
 def test_a_sweep_has_one_row_a_case(tmp_path: Path, small: Path) -> None:
     found = Summary()
     for path in write_copies(small, tmp_path, 3, "sweep"):
