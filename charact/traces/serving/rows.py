@@ -35,22 +35,22 @@ def step_rows(found: ServingSteps, events: TraceEvents) -> Rows:
 
 def kernel_kind_rows(found: ServingSteps, events: TraceEvents) -> Rows:
     """Return rows of the table `serving_kernels`: all of the device's work, by step kind, graph and kernel kind."""
-    groups: defaultdict[tuple[int, str | None, str | None, str, int], list[DeviceEvent]] = defaultdict(list)
+    times: defaultdict[tuple[int, str | None, str | None, str, int], Counter[str]] = defaultdict(Counter)
+    numbers: Counter[tuple[int, str | None, str | None, str, int]] = Counter()
     step_of = {id(event): step for step in found.steps for event in step.work}
     for event in events.device:
         step = step_of.get(id(event))
-        groups[int(step is not None), step.kind if step else None, found.graphs.get(event.correlation),
-               kind_of(event, found.graphs), int(event.operator is not None)].append(event)
+        key = (int(step is not None), step.kind if step else None, found.graphs.get(event.correlation),
+               kind_of(event, found.graphs), int(event.operator is not None))
+        times[key][event.name] += event.end_ns - event.start_ns
+        numbers[key] += 1
     rows: Rows = []
-    for (in_step, kind, graph, kernel_kind, has_operator), work in groups.items():
-        times: Counter[str] = Counter()
-        for event in work:
-            times[event.name] += _length_ns(event)
-        largest, largest_ns = max(times.items(), key=lambda each: each[1])
+    for (in_step, kind, graph, kernel_kind, has_operator), by_name in times.items():
+        largest, largest_ns = max(by_name.items(), key=lambda each: each[1])
         rows.append({
             "in_step": in_step, "kind": kind, "graph": graph, "kernel_kind": kernel_kind, "has_operator": has_operator,
-            "num_kernels": len(work), "device_s": times.total() / 1e9, "largest": largest,
-            "largest_s": largest_ns / 1e9})
+            "num_kernels": numbers[in_step, kind, graph, kernel_kind, has_operator],
+            "device_s": by_name.total() / 1e9, "largest": largest, "largest_s": largest_ns / 1e9})
     return rows
 
 
@@ -92,7 +92,7 @@ def _cycles(steps: Sequence[Step], events: TraceEvents) -> list[_Cycle]:
     if not events.device:
         return [_Cycle(gap=(0, 0, 0, max(0, after.start_ns - before.end_ns), 0)) if before else _Cycle()
                 for before, after in zip([None, *steps[:-1]], steps, strict=True)]
-    work = sorted((step for step in steps if step.work), key=lambda step: _first(step).start_ns)
+    work = sorted(((_first(step), step) for step in steps if step.work), key=lambda each: each[0].start_ns)
     copies, kernels = (union((event.start_ns, event.end_ns) for event in events.device if _copies(event) is copying)
                        for copying in (True, False))
     busy = union([*copies, *kernels])
@@ -100,8 +100,8 @@ def _cycles(steps: Sequence[Step], events: TraceEvents) -> list[_Cycle]:
     spans = union((step.start_ns, step.end_ns) for step in steps if step.start_ns < step.end_ns)
     cycles = {}
     reached_ns: int | None = None
-    for step in work:
-        first, end_ns = _first(step), max(event.end_ns for event in step.work)
+    for first, step in work:
+        end_ns = max(event.end_ns for event in step.work)
         begin_ns = first.start_ns if reached_ns is None else reached_ns
         gap = None if reached_ns is None else _causes(
             (begin_ns, max(first.start_ns, begin_ns)), first.launched_ns,
