@@ -86,7 +86,7 @@ def _cycles(steps: Sequence[Step], events: TraceEvents) -> list[_Cycle]:
 
     In a gap the device runs no work of a step. Copies count first, then kernels outside of steps, then calls on the
     step's thread that wait for their copy. The rest is queue after the call that launched the step's first work;
-    before it, launch while the host is in a step, else host. Without spans of steps on the host, as for replays, it is
+    before it, launch while the host is in a step, else host. Before a replay, which has no span on the host, it is
     launch.
     """
     if not events.device:
@@ -105,7 +105,7 @@ def _cycles(steps: Sequence[Step], events: TraceEvents) -> list[_Cycle]:
         begin_ns = first.start_ns if reached_ns is None else reached_ns
         gap = None if reached_ns is None else _causes(
             (begin_ns, max(first.start_ns, begin_ns)), first.launched_ns,
-            (copies, kernels, waits.get(step.thread, [])), spans)
+            (copies, kernels, waits.get(step.thread, [])), spans if step.start_ns < step.end_ns else [])
         reached_ns = max(begin_ns, end_ns)
         own_ns = min(max(first.start_ns, begin_ns), reached_ns)
         cycles[id(step)] = _Cycle(

@@ -62,13 +62,12 @@ def find_steps(trace: AttributedTrace, stage: StepKind | None = None) -> Serving
     graphs = replayed_graphs(events)
     annotated = _annotated(events)
     replays = [] if annotated else _replays(trace, graphs)
-    found = annotated or replays or _model_calls(trace)
+    found = annotated or (replays and replays + _eager_calls(trace, graphs)) or _model_calls(trace)
     if not found:
         return None
     steps = _apart(found)
     dropped = Counter({_OVERLAPPING: len(found) - len(steps)})
-    if not replays:
-        _assign_work(steps, events)
+    _assign_work(steps, events)
     whole = _without_cut(steps, events, graphs)
     dropped[_CUT] = len(steps) - len(whole) + any(
         event.launched_ns is None and event.kind == "kernel" for event in events.device)
@@ -122,6 +121,17 @@ def _replays(trace: AttributedTrace, graphs: dict[int | None, str]) -> list[Step
             for launch, each in launches]
 
 
+def _eager_calls(trace: AttributedTrace, graphs: dict[int | None, str]) -> list[Step]:
+    """Return the outermost calls of modules that launch attention outside of graphs, such as prefills of the model."""
+    steps = _apart([_step(call, "call of the model") for call in trace.outlined.modules])
+    _assign_work(steps, trace.events)
+    eager = [step for step in steps if any(event.correlation not in graphs and _is_attention(event, graphs)
+                                           for event in step.work)]
+    for step in eager:
+        step.work = []
+    return eager
+
+
 def _model_calls(trace: AttributedTrace) -> list[Step]:
     """Return the calls of the model, the module with most time, if the trace is of a generation of tokens."""
     times: Counter[str] = Counter()
@@ -146,7 +156,7 @@ def _apart(steps: Sequence[Step]) -> list[Step]:
 
 
 def _assign_work(steps: Sequence[Step], events: TraceEvents) -> None:
-    """Give each step the device's work that its thread launched during it."""
+    """Give each step with time on the host the device's work that its thread launched during it."""
     starts = [step.start_ns for step in steps]
     launching = {launch.thread for launch in events.launches.values()}
     for event in events.device:

@@ -154,6 +154,29 @@ def test_steps_by_replay(tmp_path: Path) -> None:
     assert steps[1]["gap_host_s"] == 0
 
 
+def test_prefills_between_replays(tmp_path: Path) -> None:
+    """A server without annotations: the model is called for prefills, and graphs are replayed for decodes."""
+    made = ServerTrace()
+    for number in range(4):
+        at = 1000.0 * number
+        if number == 1:
+            made.module("LlamaForCausalLM_0", at, 300)
+            made.operator("aten::embedding", at + 2, 5, **{"Input Dims": [[32000, 64], [2, 128]]})
+            end = made.eager(at + 10, at + 50, LAYER)
+        else:
+            end = made.replay(at, at + 20, LAYER)
+        made.module("Sampler_0", at + 350, 100)
+        made.eager(at + 360, end + 300, [("sampling_kernel", 10)])
+    steps = steps_of(made, tmp_path)
+    assert [row["kind"] for row in steps] == ["decode", "prefill", "decode", "decode"]
+    assert [row["num_kernels"] for row in steps] == [4] * 4
+    assert [row["host_s"] for row in steps] == [None, pytest.approx(300e-6), None, None]
+    # The host's time is from 120 to 420, when the kernel of the sampler runs, and from 430 to the call at 1,000.
+    assert [steps[1][f"gap_{cause}_s"] for cause in CAUSES] == pytest.approx(
+        [10e-6, 40e-6, 0, (300 + 570) / 1e6, 10e-6])
+    assert steps[2]["gap_host_s"] == 0
+
+
 def test_graphs_by_grid(tmp_path: Path) -> None:
     made = ServerTrace()
     for number, grid in enumerate([8, 16, 8]):
