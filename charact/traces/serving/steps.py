@@ -38,6 +38,8 @@ class Step:
     reason: str | None = None
     """Why the kind is not known."""
     work: list[DeviceEvent] = field(default_factory=list)
+    is_cut: bool = False
+    """Whether its first part is missing."""
 
 
 @dataclass(frozen=True)
@@ -96,10 +98,11 @@ def _of_parts(marks: Iterable[Mark]) -> list[Step]:
     for of_thread in by_thread.values():
         names = [mark.name for mark in of_thread]
         first = PREPROCESS if PREPROCESS in names else names[0]
-        begins = [place for place, name in enumerate(names) if name == first]
+        begins = [place for place, name in enumerate(names) if name == first or place == 0]
         for begin, end in zip(begins, [*begins[1:], len(names)], strict=True):
             step = _step(of_thread[begin], "annotations of a step’s parts")
             step.end_ns = max(mark.end_ns for mark in of_thread[begin:end])
+            step.is_cut = names[begin] != first
             steps.append(step)
     return steps
 
@@ -177,8 +180,9 @@ def _thread_of(event: DeviceEvent, events: TraceEvents) -> Thread | None:
 
 def _without_cut(steps: Sequence[Step], events: TraceEvents, graphs: dict[int | None, str]) -> list[Step]:
     """Return the steps whose work the trace holds whole: only the first and the last ones may lack some."""
-    if not any(step.work for step in steps):
-        return list(steps)
+    whole = [step for step in steps if not step.is_cut]
+    if not any(step.work for step in whole):
+        return whole
     matched = {event.correlation for event in events.device}
     launches = sorted(((launch.start_ns, launch.thread, correlation in matched)
                        for correlation, launch in events.launches.items() if _launches_kernels(launch)),
@@ -187,7 +191,6 @@ def _without_cut(steps: Sequence[Step], events: TraceEvents, graphs: dict[int | 
     replays: dict[str, list[str]] = {}
     for correlation, of_replay in _by_correlation(events.device, graphs).items():
         replays.setdefault(graphs[correlation], [event.name for event in of_replay])
-    whole = list(steps)
     while whole and _is_cut(whole[-1], launches, numbers, replays, graphs):
         whole.pop()
     return whole

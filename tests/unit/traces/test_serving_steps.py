@@ -116,6 +116,18 @@ def test_parts_of_steps_without_annotation_of_requests(tmp_path: Path) -> None:
     assert steps[0]["evidence"] == "annotations of a step’s parts; kind from replay of a whole model’s graph"
 
 
+def test_a_step_whose_first_part_is_cut(tmp_path: Path) -> None:
+    made = ServerTrace()
+    for at in (0, 1000, 2000):
+        for part, start, length in (("preprocess", 0, 90), ("forward", 90, 200)):
+            if at or part == "forward":
+                made.mark(f"gpu_model_runner: {part}", at + start, length)
+        made.replay(at + 100, at + 120, LAYER)
+    entry, tables = case_of(made, tmp_path)
+    assert [row["start_s"] for row in tables["serving_steps"]] == pytest.approx([910e-6, 1910e-6])
+    assert left_out(entry) == {"cut at an end of the trace": 1}
+
+
 def test_graphs_of_parts_do_not_make_a_decode(tmp_path: Path) -> None:
     made = ServerTrace()
     for at in (0, 1000):
