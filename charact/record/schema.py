@@ -244,11 +244,13 @@ TABLES: dict[str, tuple[Column, ...]] = {
         Column("device_s", "float64", "time from the start of its first work on the device to the end of its last; "
                                       "null without such work", least=0),
         Column("cycle_s", "float64", "time from the end of the steps before, on the device, to the step's end; of the "
-                                     "first step, device_s; null without work on the device", least=0),
+                                     "first step, from its start on the host; null without work on the device",
+               least=0),
         Column("busy_s", "float64", "part of cycle_s in which a kernel, copy or fill ran", least=0),
         Column("idle_s", "float64", "part of cycle_s since the step's first work in which nothing ran", least=0),
         Column("gap_s", "float64", "time before the step in which no work of a step ran: the sum of the five causes; "
-                                   "null for the first step; without a device, time between the steps on the host",
+                                   "of the first step since its start on the host, null for a replay; without a "
+                                   "device, time between the steps on the host",
                least=0),
         Column("gap_launch_s", "float64", "part of gap_s before the launch of the step's first work, while the host "
                                           "was in a step; all before it if steps have no time on the host", least=0),

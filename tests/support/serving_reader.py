@@ -41,7 +41,8 @@ class ServedTrace:
         order = sorted((number for number, work in enumerate(self.work) if work),
                        key=lambda number: min(event["ts"] for event in self.work[number]))
         cycles: list[dict[str, int] | None] = [None] * len(self.work)
-        reached = None
+        reached = min(self.marks[order[0]]["ts"], *(event["ts"] for event in self.work[order[0]])) if (
+            order and self.marks) else None
         for number in order:
             work = self.work[number]
             first = min(work, key=lambda event: event["ts"])

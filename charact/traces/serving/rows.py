@@ -60,13 +60,13 @@ class _Cycle:
 
     device_ns: int | None = None
     cycle_ns: int = 0
-    """Time from the end of the steps before to the step's end; of the first step, from its start."""
+    """Time from the end of the steps before to the step's end; of the first step, from its start on the host."""
     busy_ns: int = 0
     """Part of it in which the device worked."""
     idle_ns: int = 0
     """Part of it after the gap in which the device did not work."""
     gap: tuple[int, int, int, int, int] | None = None
-    """Time before the step by cause: launch, queue, copy, host, other kernels; None for the first step."""
+    """Time before the step by cause: launch, queue, copy, host, other kernels; None for a first replay."""
 
     def columns(self) -> dict[str, float | None]:
         """Return the columns of the table."""
@@ -84,10 +84,10 @@ class _Cycle:
 def _cycles(steps: Sequence[Step], events: TraceEvents) -> list[_Cycle]:
     """Return the time of each step on the device, and of the gap before it.
 
-    In a gap the device runs no work of a step. Copies count first, then kernels outside of steps, then calls on the
-    step's thread that wait for their copy. The rest is queue after the call that launched the step's first work;
-    before it, launch while the host is in a step, else host. Before a replay, which has no span on the host, it is
-    launch.
+    In a gap the device runs no work of a step; that of the first step begins with its span on the host. Copies count
+    first, then kernels outside of steps, then calls on the step's thread that wait for their copy. The rest is queue
+    after the call that launched the step's first work; before it, launch while the host is in a step, else host. Before
+    a replay, which has no span on the host, it is launch.
     """
     if not events.device:
         return [_Cycle(gap=(0, 0, 0, max(0, after.start_ns - before.end_ns), 0)) if before else _Cycle()
@@ -102,10 +102,13 @@ def _cycles(steps: Sequence[Step], events: TraceEvents) -> list[_Cycle]:
     reached_ns: int | None = None
     for first, step in work:
         end_ns = max(event.end_ns for event in step.work)
-        begin_ns = first.start_ns if reached_ns is None else reached_ns
-        gap = None if reached_ns is None else _causes(
+        has_span = step.start_ns < step.end_ns
+        begin_ns = reached_ns
+        if begin_ns is None:
+            begin_ns = min(step.start_ns, first.start_ns) if has_span else first.start_ns
+        gap = None if reached_ns is None and not has_span else _causes(
             (begin_ns, max(first.start_ns, begin_ns)), first.launched_ns,
-            (copies, kernels, waits.get(step.thread, [])), spans if step.start_ns < step.end_ns else [])
+            (copies, kernels, waits.get(step.thread, [])), spans if has_span else [])
         reached_ns = max(begin_ns, end_ns)
         own_ns = min(max(first.start_ns, begin_ns), reached_ns)
         cycles[id(step)] = _Cycle(

@@ -27,7 +27,7 @@ def limit(row: Any) -> str:
     words = f"{steps} take {share} of the steps’ time, {fmt.seconds(row.median_s)} each (median)"
     if fmt.absent(row.busy_frac):
         return f"{words}, on the host"
-    works = f"it works {fmt.share(row.busy_frac)} of that time"
+    works = f"it works {fmt.share(row.busy_frac)} of the time, gaps included"
     if isinstance(row.idle_cause, str) and row.idle_frac >= _REPORTED_FRAC:
         works += f", and waits {fmt.share(row.idle_frac)} for {CAUSES[row.idle_cause]}"
     return f"{words}; the GPU {'limits them: ' if row.busy_frac >= _BUSY_FRAC else 'does not limit them: '}{works}"

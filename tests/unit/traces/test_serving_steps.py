@@ -93,8 +93,18 @@ def test_steps_by_annotation(tmp_path: Path, hip: bool) -> None:
     # The copy ends at 535, its call returns at 545; the step ends at 600; the next is launched at 1,100, runs at 1,120.
     assert [steps[1][f"gap_{cause}_s"] for cause in CAUSES] == pytest.approx(
         [(600 - 545 + 100) / 1e6, 20e-6, 10e-6, 400e-6, 0])
-    assert steps[0]["gap_s"] is None
+    assert (steps[0]["gap_launch_s"], steps[0]["gap_queue_s"]) == pytest.approx((100e-6, 20e-6))
     assert left_out(entry) == {}
+
+
+def test_a_copy_that_the_first_step_waits_for(tmp_path: Path) -> None:
+    made = ServerTrace()
+    made.mark("step[EXTEND bs=4]", 0, 900)
+    made.copy(50, 700, 5, returned=710)
+    made.eager(720, 730, LAYER)
+    (step,) = steps_of(made, tmp_path)
+    assert [step[f"gap_{cause}_s"] for cause in CAUSES] == pytest.approx([50e-6, 0, 650e-6, 0, 0])
+    assert (step["device_s"], step["idle_s"]) == pytest.approx((130e-6, 25e-6))
 
 
 def test_a_training_has_no_steps(tmp_path: Path) -> None:

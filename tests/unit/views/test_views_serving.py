@@ -29,8 +29,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 def test_the_answer_names_the_steps_with_most_time_and_what_limits_them(run: Run) -> None:
     assert answer(run).sentence == (
-        "server-infer: decode steps take 83.2 % of the steps’ time, 415 µs each (median); the GPU does not limit "
-        "them: it works 41.3 % of that time, and waits 39.7 % for the host outside of steps.")
+        "server-infer: decode steps take 82.6 % of the steps’ time, 415 µs each (median); the GPU does not limit "
+        "them: it works 41.3 % of the time, gaps included, and waits 39.7 % for the host outside of steps.")
 
 
 def test_a_busy_gpu_limits_the_steps(tmp_path: Path) -> None:
@@ -39,8 +39,8 @@ def test_a_busy_gpu_limits_the_steps(tmp_path: Path) -> None:
         made.mark(DECODE, 100.0 * number, 90)
         end = made.replay(100.0 * number + 10, end, [*LAYER] * 3)
     assert answer(load_run(write_trace(tmp_path, made))).sentence.endswith(
-        "decode steps take all of the steps’ time, 300 µs each (median); the GPU limits them: it works 100.0 % of that "
-        "time.")
+        "decode steps take all of the steps’ time, 300 µs each (median); the GPU limits them: it works 99.4 % of the "
+        "time, gaps included.")
 
 
 def test_steps_without_a_device(tmp_path: Path) -> None:

@@ -33,10 +33,10 @@ _LEAD = (
     "last; without a device, that on the host."
 )
 _GAP_NOTE = (
-    "Between steps the device runs no work of a step. Copies count first, then kernels outside of steps, then calls "
-    "that wait for a copy. Of the rest, queue is after the launch of the next step’s first work. Before it, launch is "
-    "while the host is in a step, and host is outside. Steps that are known from graph replays alone have no time on "
-    "the host, so that host counts as launch."
+    "Between steps, and in the first step before its first work, the device runs no work of a step. Copies count "
+    "first, then kernels outside of steps, then calls that wait for a copy. Of the rest, queue is after the launch of "
+    "the next step’s first work. Before it, launch is while the host is in a step, and host is outside. Steps that are "
+    "known from graph replays alone have no time on the host, so that host counts as launch."
 )
 _KERNEL_NOTE = "By the operator that launched a kernel, else by the kernel’s name; kernels of a graph by their names."
 
@@ -137,7 +137,8 @@ def _steps(run: Run) -> Block:
         Column("start_s", "Start", fmt.seconds, "on the host, since the trace’s first event"),
         Column("time_s", "Time", fmt.seconds, "of the step", lambda row: "no work on the device"),
         Column("host_s", "On the host", fmt.seconds, "", lambda row: "a graph replay"),
-        Column("gap_s", "Before", fmt.seconds, "time since the end of the steps before", lambda row: "the first step"),
+        Column("gap_s", "Before", fmt.seconds, "time since the end of the steps before, in which none ran",
+               lambda row: "no work on the device" if pd.isna(row.time_s) else "the first step"),
         Column("num_requests", "Requests", fmt.number, "", _not_named),
         Column("num_tokens", "Tokens", fmt.number, "", _not_named),
         Column("graph", "Graph", reason=lambda row: "several graphs" if row.num_replays else "no graph"),
