@@ -250,6 +250,17 @@ def test_kinds_by_shapes_without_padding(tmp_path: Path) -> None:
     assert [row["kind"] for row in steps_of(made, tmp_path)] == [None, None]
 
 
+def test_the_largest_embedding_and_the_last_product_decide(tmp_path: Path) -> None:
+    made = generating([[4, 1], [4, 1]])
+    for at in (0, 1000):
+        made.operator("aten::embedding", at + 12, 5, **{"Input Dims": [[512, 64], [1, 9]]})  # of positions
+    assert [row["kind"] for row in steps_of(made, tmp_path)] == ["decode"] * 2
+    made = generating([[512], [8]])
+    for at, rows in ((0, 4), (1000, 8)):  # a product with the transposed matrix
+        made.operator("aten::mm", at + 200, 20, **{"Input Dims": [[rows, 64], [64, 32000]]})
+    assert [row["kind"] for row in steps_of(made, tmp_path)] == ["prefill", "decode"]
+
+
 def test_calls_of_a_model_that_generates_nothing(tmp_path: Path) -> None:
     assert steps_of(generating([[4, 128], [4, 128]]), tmp_path) == []
 
@@ -285,6 +296,14 @@ def test_steps_cut_at_the_end_are_left_out(tmp_path: Path, cut: Callable[[Server
     entry, tables = case_of(made, tmp_path)
     assert len(tables["serving_steps"]) == 2
     assert left_out(entry) == {"cut at an end of the trace": 1}
+
+
+def test_a_launch_without_work_in_the_middle_cuts_nothing(tmp_path: Path) -> None:
+    made = decoding([DECODE, DECODE], tail=False)
+    made.launch("LaunchKernel", 1050)
+    entry, tables = case_of(made, tmp_path)
+    assert len(tables["serving_steps"]) == 2
+    assert left_out(entry) == {}
 
 
 def test_work_from_before_the_trace_is_of_a_cut_step(tmp_path: Path) -> None:
@@ -404,6 +423,15 @@ def test_kinds_of_work_with_and_without_operators(tmp_path: Path) -> None:
     of_graph = {row["kernel_kind"]: round(row["device_s"] * 1e6) for row in rows if row["graph"]}
     assert of_graph == {"normalization": 80, "GEMM": 400, "attention": 240, "copy": 80}
     assert [row["largest"] for row in rows if row["kernel_kind"] == "attention"] == ["flash_fwd_splitkv_kernel"]
+
+
+def test_the_operator_that_replays_a_graph_does_not_decide_its_kernels(tmp_path: Path) -> None:
+    made = decoding([DECODE, DECODE], tail=False)
+    for at in (0, 1000):
+        made.operator("aten::mm", at + 95, 20)
+    rows = case_of(made, tmp_path)[1]["serving_kernels"]
+    assert {row["kernel_kind"] for row in rows} == {"normalization", "GEMM", "attention", "copy"}
+    assert {row["has_operator"] for row in rows} == {1}
 
 
 def test_names_are_cleaned(tmp_path: Path) -> None:
