@@ -248,6 +248,7 @@ TABLES: dict[str, tuple[Column, ...]] = {
                least=0),
         Column("busy_s", "float64", "part of cycle_s in which a kernel, copy or fill ran", least=0),
         Column("idle_s", "float64", "part of cycle_s since the step's first work in which nothing ran", least=0),
+        Column("idle_copy_s", "float64", "part of idle_s in which the step's thread waited for a copy", least=0),
         Column("gap_s", "float64", "time before the step in which no work of a step ran: the sum of the five causes; "
                                    "of the first step since its start on the host, null for a replay; without a "
                                    "device, time between the steps on the host",

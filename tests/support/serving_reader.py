@@ -53,6 +53,7 @@ class ServedTrace:
                 found["busy"] += bool(running)
                 if moment >= first["ts"]:
                     found["idle"] += not running
+                    found["idle copy"] += not running and self._waits_for_a_copy(moment, first)
                 else:
                     found[self._cause(moment, running, first)] += 1
             cycles[number] = dict(found) | {"total": end - (first["ts"] if reached is None else reached)}
@@ -65,16 +66,19 @@ class ServedTrace:
             return "copy"
         if running:
             return "kernel"
-        for event in self.device:
-            copying = self.calls[event["args"]["correlation"]]
-            returned = copying["ts"] + copying["dur"]
-            if (event["cat"] == "gpu_memcpy" and copying["tid"] == call["tid"] and copying["ts"] <= moment < returned
-                    and returned >= event["ts"] + event["dur"]):
-                return "copy"
+        if self._waits_for_a_copy(moment, first):
+            return "copy"
         if moment >= call["ts"]:
             return "queue"
         in_step = any(mark["ts"] <= moment < mark["ts"] + mark["dur"] for mark in self.marks)
         return "launch" if in_step or not self.marks else "host"
+
+    def _waits_for_a_copy(self, moment: int, first: dict[str, Any]) -> bool:
+        thread = self.calls[first["args"]["correlation"]]["tid"]
+        calls = [(self.calls[event["args"]["correlation"]], event) for event in self.device
+                 if event["cat"] == "gpu_memcpy"]
+        return any(call["tid"] == thread and call["ts"] <= moment < call["ts"] + call["dur"]
+                   and call["ts"] + call["dur"] >= event["ts"] + event["dur"] for call, event in calls)
 
     def us_by(self, kinds: dict[str, str]) -> dict[tuple[bool, bool, str], float]:
         """Return the work's time by whether it is in a step and in a replay, and by kind, given for each kernel."""

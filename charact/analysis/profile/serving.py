@@ -94,7 +94,7 @@ def serving_limits(run: Run) -> pd.DataFrame:
     Columns: case; kind (null if not known), share_frac, median_s and busy_frac as in `serving_kinds`; idle_cause, the
     largest part of the time in which the device did not work, one of `CAUSES` without kernel, or `inside`, between the
     kernels of a step (null without such time, and without a device); idle_frac, its share of the steps' time. A call
-    that waits for a copy counts as copy.
+    that waits for a copy counts as copy, also inside of a step.
     """
     kinds = serving_kinds(run).sort_values("share_frac", ascending=False, kind="stable").groupby("case").head(1)
     rows = []
@@ -102,7 +102,8 @@ def serving_limits(run: Run) -> pd.DataFrame:
         steps = run.table("serving_steps").query("case == @row['case']").dropna(subset=["cycle_s"])
         steps = steps[steps["kind"].isna() if pd.isna(row["kind"]) else steps["kind"] == row["kind"]]
         parts = {cause: float(steps[f"gap_{cause}_s"].sum()) for cause in ("launch", "queue", "host", "copy")}
-        parts["inside"] = float(steps["idle_s"].sum())
+        parts["copy"] += float(steps["idle_copy_s"].sum())
+        parts["inside"] = float((steps["idle_s"] - steps["idle_copy_s"]).sum())
         cause, longest_s = max(parts.items(), key=lambda part: part[1])
         total_s = float(steps["cycle_s"].sum())
         rows.append({

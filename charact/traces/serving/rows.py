@@ -65,6 +65,8 @@ class _Cycle:
     """Part of it in which the device worked."""
     idle_ns: int = 0
     """Part of it after the gap in which the device did not work."""
+    idle_copy_ns: int = 0
+    """Part of that in which the step's thread waited for a copy."""
     gap: tuple[int, int, int, int, int] | None = None
     """Time before the step by cause: launch, queue, copy, host, other kernels; None for a first replay."""
 
@@ -76,6 +78,7 @@ class _Cycle:
             "device_s": None if self.device_ns is None else self.device_ns / 1e9,
             "cycle_s": self.cycle_ns / 1e9 if has_work else None, "busy_s": self.busy_ns / 1e9 if has_work else None,
             "idle_s": self.idle_ns / 1e9 if has_work else None,
+            "idle_copy_s": self.idle_copy_ns / 1e9 if has_work else None,
             "gap_s": sum(self.gap) / 1e9 if self.gap is not None else None,
             **{f"gap_{cause}_s": None if part is None else part / 1e9 for cause, part in causes},
         }
@@ -110,10 +113,12 @@ def _cycles(steps: Sequence[Step], events: TraceEvents) -> list[_Cycle]:
             (begin_ns, max(first.start_ns, begin_ns)), first.launched_ns,
             (copies, kernels, waits.get(step.thread, [])), spans if has_span else [])
         reached_ns = max(begin_ns, end_ns)
-        own_ns = min(max(first.start_ns, begin_ns), reached_ns)
+        own = min(max(first.start_ns, begin_ns), reached_ns), reached_ns
+        idle = without([own], _within(busy, own)) if own[0] < own[1] else []
+        waiting_ns = length_ns(idle) - length_ns(without(idle, _within(waits.get(step.thread, []), own)))
         cycles[id(step)] = _Cycle(
             end_ns - first.start_ns, reached_ns - begin_ns, covered_ns(busy, begin_ns, reached_ns),
-            reached_ns - own_ns - covered_ns(busy, own_ns, reached_ns), gap)
+            length_ns(idle), waiting_ns, gap)
     return [cycles.get(id(step), _Cycle()) for step in steps]
 
 

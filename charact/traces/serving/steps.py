@@ -68,7 +68,7 @@ def find_steps(trace: AttributedTrace, stage: StepKind | None = None) -> Serving
     if not found:
         return None
     steps = _apart(found)
-    dropped = Counter({_OVERLAPPING: len(found) - len(steps)})
+    dropped = Counter({_OVERLAPPING: sum(not _is_inside(step, steps) for step in found)})
     _assign_work(steps, events)
     whole = _without_cut(steps, events, graphs)
     dropped[_CUT] = len(steps) - len(whole) + any(
@@ -158,6 +158,12 @@ def _apart(steps: Sequence[Step]) -> list[Step]:
     return apart
 
 
+def _is_inside(step: Step, steps: Sequence[Step]) -> bool:
+    """Return whether a step is one of others, or lies in one on the same thread, as a second annotation does."""
+    around = steps[bisect_right(steps, step.start_ns, key=lambda each: each.start_ns) - 1]
+    return around is step or (around.thread == step.thread and step.end_ns <= around.end_ns)
+
+
 def _assign_work(steps: Sequence[Step], events: TraceEvents) -> None:
     """Give each step with time on the host the device's work that its thread launched during it."""
     starts = [step.start_ns for step in steps]
@@ -212,7 +218,8 @@ def _is_cut(step: Step, launches: Sequence[tuple[int, Thread, bool]], numbers: C
             replays: dict[str, list[str]], graphs: dict[int | None, str]) -> bool:
     """Return whether the device's work of the last step is missing, or ends early.
 
-    It does if its last launch has no work in the trace, or if its last replay is the beginning of another graph's.
+    It does if its last launch has no work in the trace, or if that is its only replay, and the beginning of another
+    graph's. One of several replays may be of a part of a model, or of a smaller model that drafts tokens.
     """
     if not step.work:
         return True
@@ -221,10 +228,11 @@ def _is_cut(step: Step, launches: Sequence[tuple[int, Thread, bool]], numbers: C
     of_step = [is_matched for _, thread, is_matched in launches[first:last] if thread == step.thread]
     if of_step and not of_step[-1]:
         return True
-    graph = next((graphs[event.correlation] for event in reversed(step.work) if event.correlation in graphs), None)
-    if graph is None or numbers[graph] > 1:
+    replayed = {event.correlation for event in step.work if event.correlation in graphs}
+    last_work = max(step.work, key=lambda event: event.launched_ns or 0)
+    if replayed != {last_work.correlation} or numbers[graphs[last_work.correlation]] > 1:
         return False
-    kernels = replays[graph]
+    kernels = replays[graphs[last_work.correlation]]
     return any(len(kernels) < len(other) and other[:len(kernels)] == kernels for other in replays.values())
 
 

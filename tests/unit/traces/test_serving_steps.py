@@ -265,13 +265,13 @@ def test_calls_of_a_model_that_generates_nothing(tmp_path: Path) -> None:
     assert steps_of(generating([[4, 128], [4, 128]]), tmp_path) == []
 
 
-def test_overlapping_and_nested_steps_are_counted(tmp_path: Path) -> None:
+def test_overlapping_steps_are_counted_and_annotations_in_a_step_are_not(tmp_path: Path) -> None:
     made = decoding([DECODE, DECODE])
     made.mark("execute_context_0(0)_generation_1(1)", 200, 100)
     made.event("user_annotation", DECODE, 500, 600, 300)
     entry, tables = case_of(made, tmp_path)
     assert [row["start_s"] for row in tables["serving_steps"]] == pytest.approx([0, 1e-3])
-    assert left_out(entry) == {"overlapping an earlier one": 2}
+    assert left_out(entry) == {"overlapping an earlier one": 1}
 
 
 def cut_launch(made: ServerTrace) -> None:
@@ -287,6 +287,19 @@ def cut_replay(made: ServerTrace) -> None:
 
 def without_work(made: ServerTrace) -> None:
     made.mark(DECODE, 2000, 600)
+
+
+def test_replays_of_parts_at_the_end_are_whole(tmp_path: Path) -> None:
+    """The last graph of a model in parts may be the beginning of the others."""
+    made = ServerTrace()
+    made.mark(MIXED, 0, 900)
+    end = 20.0
+    for place in range(4):
+        end = made.replay(10 + 10 * place, end, LAYER[:2] if place < 3 else LAYER[:1])
+        end = made.eager(15 + 10 * place, end, LAYER[2:])
+    entry, tables = case_of(made, tmp_path)
+    assert [row["num_replays"] for row in tables["serving_steps"]] == [4]
+    assert left_out(entry) == {}
 
 
 @pytest.mark.parametrize("cut", [cut_launch, cut_replay, without_work])
@@ -402,6 +415,7 @@ def test_an_independent_reader_agrees(tmp_path_factory: pytest.TempPathFactory,
         assert row["cycle_s"] * 1e6 == pytest.approx(cycle["total"] if cycle["total"] > 0 else 0)
         assert row["busy_s"] * 1e6 == pytest.approx(cycle.get("busy", 0))
         assert row["idle_s"] * 1e6 == pytest.approx(cycle.get("idle", 0))
+        assert row["idle_copy_s"] * 1e6 == pytest.approx(cycle.get("idle copy", 0))
         if row["gap_s"] is not None:
             parts = {cause: row[f"gap_{cause}_s"] * 1e6 for cause in CAUSES}
             assert parts == pytest.approx({cause: cycle.get(cause, 0) for cause in CAUSES}, abs=1e-6)
