@@ -7,7 +7,8 @@ import pandas as pd
 from charact.views.tables import format as fmt
 
 CAUSES = {
-    "launch": "the host, which launches late", "queue": "launched work that has not begun", "copy": "copies",
+    "launch": "the host, which launches late", "copy": "copies",
+    "queue": "queued work, perhaps behind work that the trace lacks",
     "host": "the host outside of steps", "kernel": "kernels outside of steps", "inside": "the next kernel of a step",
 }  # fmt: skip
 """What the device waits for, by cause of idle time."""
