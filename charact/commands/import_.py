@@ -120,6 +120,7 @@ def _cases(path: Path, label: str, *, alone: bool, named: bool,
     from charact.traces.events import readable
     from charact.traces.files import read_trace, stem
     from charact.traces.recorder_dumps import dump_case, is_dump
+    from charact.traces.serving.step_names import stage_of_file
     from charact.traces.snapshots.memory_snapshots import is_snapshot, read_snapshot
     from charact.traces.snapshots.snapshot_cases import snapshot_cases
     from charact.views.terminal.progress import ReadingProgress
@@ -134,7 +135,9 @@ def _cases(path: Path, label: str, *, alone: bool, named: bool,
             return None, snapshot_cases(read_snapshot(path, progress), of_file)
         trace = read_trace(path, progress)
     by_rank = trace.rank is not None and not (alone and (trace.world_size or 1) == 1)
-    return trace, [trace_case(trace, label if by_rank else of_file, by_rank=by_rank)]
+    stage = stage_of_file(stem(path))  # of one rank, SGLang writes a file for each stage
+    of_rank = label if alone or stage is None else f"{label}-{stage}"
+    return trace, [trace_case(trace, of_rank if by_rank else of_file, by_rank=by_rank)]
 
 
 def _describe(writer: "RunWriter", trace: "Trace") -> None:

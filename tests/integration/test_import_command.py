@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from support.programs import only_record
+from support.serving_traces import LAYER, ServerTrace
 from support.snapshots import snapshot, write
 from support.snapshots import training as allocator
 from support.traces import TraceMaker, training
@@ -41,6 +42,22 @@ def test_a_trace_becomes_a_run_with_a_report_and_tables(here: Here, tmp_path: Pa
     for words in ("How phases were found", "autograd’s nodes", "exposed communication", "Times are from the trace."):
         assert words in page
     assert "Nothing else is measured at the same time" not in page
+
+
+def test_files_of_a_servers_stages_are_cases(here: Here, tmp_path: Path) -> None:
+    (tmp_path / "traces").mkdir()
+    for stage in ("EXTEND", "DECODE"):
+        made = ServerTrace()
+        made.beside["distributedInfo"] = {"rank": 0, "world_size": 2}
+        for at in (0, 1000):
+            made.event("python_function", "sglang/srt/managers/scheduler.py(1): run_batch", at, 500)
+            made.eager(at + 10, at + 50, LAYER)
+        made.write(tmp_path / "traces" / f"1700-TP-0-{stage}.trace.json.gz")
+    done = here("import", "traces", "--name", "server", cwd=tmp_path, status=0)
+    assert "prefill steps take all of the steps’ time" in " ".join(done.stdout.split())
+    run = only_record(tmp_path)
+    assert run.cases["case"].tolist() == ["server-decode-infer-rank0", "server-prefill-infer-rank0"]
+    assert run.table("serving_steps")["kind"].tolist() == ["decode"] * 2 + ["prefill"] * 2
 
 
 @pytest.mark.slow
