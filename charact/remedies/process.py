@@ -56,7 +56,8 @@ class Command:
     def measured(self, options: Sequence[str], settings: Sequence[Setting], out: Path, limit_s: float) -> Trial:
         """Run the program with options of the charact command and remedies applied; the run is in a directory of `out`.
 
-        A program that takes longer than `limit_s` is ended, and is a failure.
+        A program that takes longer than `limit_s` is ended, and is a failure. What a failed one printed to its standard
+        error is in `stderr.txt`.
 
         Raises:
             UserError: `out` cannot be written.
@@ -79,6 +80,7 @@ class Command:
         if facts.unavailable is not None:
             return Trial(None, failure=facts.unavailable)
         if status != 0:
+            write_text(out / "stderr.txt", error, force=True)
             return Trial(None, failure=_reason(status, error, limit_s))
         if not runs:
             return Trial(None, failure=_last_line(error) or "it wrote no run")

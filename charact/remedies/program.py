@@ -1,6 +1,7 @@
 """What the first run of a program says about it, from which remedies choose their settings."""
 
 import shutil
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -97,10 +98,10 @@ class Program:
             return 0.0
         return float(sum(row.recoverable_frac) / 2 * WEIGHTS[row.confidence])
 
-    @property
-    def advice(self) -> str | None:
-        """Cause and remedy of the largest finding as a sentence; None without findings."""
-        row = next(self.findings.itertuples(), None)
+    def advice(self, tried: Collection[str]) -> str | None:
+        """Return cause and remedy of the largest finding that is none of some IDs, as a sentence; None without one."""
+        rows = self.findings[~self.findings["finding"].isin(list(tried))]
+        row: Any = next(rows.itertuples(), None)
         return None if row is None else f"{row.cause}: {row.remedy}."
 
     @cached_property

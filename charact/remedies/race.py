@@ -110,6 +110,11 @@ class Result:
     ending: Literal["decided", "time", "interrupted"] = "decided"
     num_trials: int = 0
 
+    def tried_findings(self) -> set[str]:
+        """Return the IDs of findings whose remedies were tried."""
+        remedies = {setting.remedy for candidate in self.candidates for setting in candidate.settings}
+        return {finding for name in remedies for finding in all_remedies()[name].findings}
+
 
 class Race:
     """Trials of a program with settings of remedies.

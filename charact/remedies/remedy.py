@@ -51,6 +51,8 @@ class Remedy:
     numerics: Numerics = "same"
     is_slow: bool = False
     """Whether its trials take much longer than the unchanged program's."""
+    findings: tuple[str, ...] = ()
+    """IDs of the findings whose remedy it applies, as in `charact.analysis.findings`."""
 
 
 @cache

@@ -6,6 +6,7 @@ are applied when the program imports PyTorch, before charact watches it. Ranks o
 
 import atexit
 import contextlib
+import faulthandler
 import os
 import random
 import runpy
@@ -49,6 +50,7 @@ def main() -> None:
     plan = msgspec.json.decode(Path(os.environ[TRIAL]).read_bytes(), type=Plan)
     if AGENT not in os.environ:  # a rank ends with its agent
         die_with_parent(plan.parent)
+    faulthandler.enable()
     random.seed(plan.seed)
     when_imported("torch", lambda: _apply(plan))
     sys.argv[0] = "charact"

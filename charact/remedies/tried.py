@@ -58,7 +58,7 @@ class Tried(msgspec.Struct):
 
     `ending`: 'decided', 'time' or 'interrupted'. `own_losses_frac`: largest relative difference of losses between
     trials of the unchanged program. `written_files`: files below the working directory that trials wrote or changed.
-    `advice`: cause and remedy of the first run's largest finding, which may be none that can be tried.
+    `advice`: cause and remedy of the first run's largest finding whose remedy was not tried.
     """
 
     remedies: list[TriedRemedy]

@@ -32,5 +32,5 @@ def find_workload(name: str) -> Workload:
     by_name = workloads | {alias: workload for workload in workloads.values() for alias in workload.aliases}
     if name in by_name:
         return by_name[name]
-    hint = did_you_mean(name, by_name, "list all with `charact list`")
-    raise UserError(f"unknown workload '{name}': {hint}")
+    hint = did_you_mean(name, by_name, "")
+    raise UserError(f"unknown workload '{name}': {hint}{' ' * bool(hint)}`charact list workloads` names all")

@@ -96,7 +96,8 @@ def command(
         stdin = _stdin()
         trials = Words("profile" if profile else "run", tuple(_below(words, here, place)), stdin, place)
         race = _try(trials, directory, chosen, max_minutes, allow_numerics=allow_numerics, quiet=quiet or as_json)
-        facts = tried(race.result, [] if scratch else changed(before, snapshot(here, out)), race.program.advice)
+        facts = tried(race.result, [] if scratch else changed(before, snapshot(here, out)),
+                      race.program.advice(race.result.tried_findings()))
     script = Path(program[0]).resolve().parent if program and module is None else here
     _show(facts, race, directory, as_json=as_json, patch_below=script if write_patch else None)
     return 130 if facts.ending == "interrupted" else 0

@@ -19,4 +19,4 @@ def _apply() -> None:
     torch.set_flush_denormal(True)
 
 
-REMEDY = Remedy("flush-denormal", _settings, _apply, numerics="rounded")
+REMEDY = Remedy("flush-denormal", _settings, _apply, numerics="rounded", findings=("denormals",))

@@ -29,4 +29,4 @@ def _apply() -> None:
     OutermostCalls(on_first=freeze)
 
 
-REMEDY = Remedy("freeze-garbage", _settings, _apply)
+REMEDY = Remedy("freeze-garbage", _settings, _apply, findings=("garbage_collection",))

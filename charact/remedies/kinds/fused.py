@@ -30,4 +30,4 @@ def _apply(name: str, file: str | None, line: int | None) -> None:
     change_arguments(getattr(torch.optim, name), {"fused": True, "foreach": None}, file, line)
 
 
-REMEDY = Remedy("fused", _settings, _apply, numerics="rounded")
+REMEDY = Remedy("fused", _settings, _apply, numerics="rounded", findings=("optimizer_loop",))

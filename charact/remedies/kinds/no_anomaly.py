@@ -25,4 +25,4 @@ def _apply() -> None:
         kind.__enter__ = kind.__exit__ = lambda self, *arguments: None  # type: ignore[method-assign]
 
 
-REMEDY = Remedy("no-anomaly", _settings, _apply)
+REMEDY = Remedy("no-anomaly", _settings, _apply, findings=("anomaly_detection",))

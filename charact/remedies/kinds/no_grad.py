@@ -24,4 +24,4 @@ def _apply() -> None:
     OutermostCalls(around=around)
 
 
-REMEDY = Remedy("no-grad", _settings, _apply)
+REMEDY = Remedy("no-grad", _settings, _apply, findings=("inference_graph",))

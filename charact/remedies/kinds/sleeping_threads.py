@@ -16,4 +16,5 @@ def _settings(program: Program) -> list[Setting] | str:
                     expected_frac=expected)]
 
 
-REMEDY = Remedy("sleeping-threads", _settings, environment=lambda values: {"OMP_WAIT_POLICY": "PASSIVE"})
+REMEDY = Remedy("sleeping-threads", _settings, environment=lambda values: {"OMP_WAIT_POLICY": "PASSIVE"},
+                findings=("contention",))

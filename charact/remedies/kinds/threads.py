@@ -36,4 +36,4 @@ def _apply(num_threads: int) -> None:
     torch.set_num_threads = in_other_processes
 
 
-REMEDY = Remedy("threads", _settings, _apply, numerics="rounded")
+REMEDY = Remedy("threads", _settings, _apply, numerics="rounded", findings=("threads", "contention"))

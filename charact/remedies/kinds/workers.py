@@ -64,4 +64,4 @@ def _apply(num_workers: int, file: str | None, line: int | None) -> None:
     change_arguments(DataLoader, values, file, line, check)
 
 
-REMEDY = Remedy("workers", _settings, _apply)
+REMEDY = Remedy("workers", _settings, _apply, findings=("data_loading", "loader_workers", "epoch_start"))

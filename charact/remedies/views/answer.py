@@ -40,7 +40,7 @@ def notes(facts: Tried) -> list[str]:
     """Return sentences about what is not decided, and which files trials wrote."""
     found = [_ENDINGS[facts.ending]]
     if facts.proven is None and facts.advice is not None:
-        found.append(f"The largest finding of the first run: {facts.advice}")
+        found.append(f"The first run's largest finding that was not tried: {facts.advice}")
     if names := facts.written_files:
         more = f" and {len(names) - _MOST_FILES} more" if len(names) > _MOST_FILES else ""
         found.append(f"Trials wrote or changed {', '.join(names[:_MOST_FILES])}{more}: --scratch runs them in a copy "

@@ -65,8 +65,8 @@ def _headline(sides: Sequence[Group]) -> str:
     """Return the result of the only case, or how many cases have each verdict; empty without a ratio."""
     judged = judged_cases(sides)
     if len(judged) == 1:
-        row = next(fmt.rows(judged))
-        return f"{sentence(row, sides)}."
+        text = sentence(next(fmt.rows(judged)), sides)
+        return f"{text.replace('no ', 'No ', 1) if text.startswith('no ') else text}."
     return f"Of {len(judged):,} cases against {sides[0].label}: {verdict_counts(judged)}." if len(judged) else ""
 
 

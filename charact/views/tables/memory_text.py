@@ -234,8 +234,9 @@ def room(row: Any) -> str:
 def limited_cpu(limit_bytes: float, gpus: Sequence[str]) -> str:
     """Return a note for a memory limit that was applied to a CPU, with the options that estimate for a GPU."""
     of_table = f"--device-like {', '.join(gpus)}; or " if gpus else ""
-    return (f"Estimated for this CPU with a limit of {fmt.num_bytes(limit_bytes)}. For a GPU of that size: {of_table}"
-            "--device cuda")
+    return (f"Estimated for this CPU with a limit of {fmt.num_bytes(limit_bytes)} for what PyTorch allocates: Python, "
+            "the libraries and what the C heap keeps take some hundred MiB of the process more. For a GPU of that "
+            f"size: {of_table}--device cuda")
 
 
 def fit_in_brief(row: Any) -> tuple[tuple[str, str], str]:

@@ -75,8 +75,11 @@ def test_instruction_sets_are_those_of_this_machine() -> None:
     assert all(f" {flag}" in text for flag in flags)
 
 
-def test_the_advice_is_that_of_the_first_finding() -> None:
+def test_the_advice_is_that_of_the_first_finding_that_was_not_tried() -> None:
     of = program()
-    assert of.advice is None
-    vars(of)["findings"] = pd.DataFrame({"cause": ["much padding", "little"], "remedy": ["pad less", "nothing"]})
-    assert of.advice == "much padding: pad less."
+    assert of.advice(()) is None
+    vars(of)["findings"] = pd.DataFrame({"finding": ["padding", "threads"], "cause": ["much padding", "many threads"],
+                                         "remedy": ["pad less", "use fewer"]})
+    assert of.advice(()) == "much padding: pad less."
+    assert of.advice({"padding"}) == "many threads: use fewer."
+    assert of.advice({"padding", "threads"}) is None

@@ -536,3 +536,8 @@ def test_where_the_time_is_short_the_worst_are_given_up_first(raced: Raced) -> N
     result = raced(Scripted({"a": 0.98, "b": 1.0, "c": 0.985}), setting("a", remedy="workers"),
                    setting("b", remedy="fused"), setting("c", remedy="threads"), max_minutes=65 / 60)
     assert {each.settings[0].label: each.num_turns for each in result.candidates} == {"a": 4, "b": 2, "c": 3}
+
+
+def test_findings_whose_remedies_were_tried(raced: Raced) -> None:
+    result = raced(Scripted({"a": 1.1, "b": 1.3}), setting("a", remedy="threads"), setting("b", remedy="fused"))
+    assert result.tried_findings() == {"threads", "contention", "optimizer_loop"}

@@ -9,6 +9,7 @@ import pytest
 from support.remedied import program
 
 from charact.core.errors import UserError
+from charact.core.plugins import modules_in
 from charact.remedies import kinds
 from charact.remedies.program import Program
 from charact.remedies.remedy import Setting, all_remedies, find_remedies
@@ -74,3 +75,11 @@ def test_settings_with_the_same_values_are_equal() -> None:
     one, same = (Setting("a", {"x": 1}, "a", "a") for _ in range(2))
     assert one == same
     assert one != Setting("a", {"x": 2}, "a", "a")
+
+
+def test_the_findings_of_remedies_exist() -> None:
+    known = {name for module in modules_in("charact.analysis.findings") for name, value in vars(module).items()
+             if inspect.isfunction(value)}
+    named = {finding for remedy in all_remedies().values() for finding in remedy.findings}
+    assert len(named) > 8
+    assert named <= known

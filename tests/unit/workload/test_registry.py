@@ -23,7 +23,8 @@ def test_workloads_are_found_by_name_and_alias(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(registry, "entry_points", lambda group: [point] if group == "charact.workloads" else [])
     assert registry.all_workloads() == {"one": one, "two": two}
     assert [registry.find_workload(name) for name in ("one", "uno", "two")] == [one, one, two]
-    for name, hint in (("frst", "did you mean first?"), ("zzzz", "list all with `charact list`")):
+    for name, hint in (("frst", "did you mean first? `charact list workloads` names all"),
+                       ("zzzz", "`charact list workloads` names all")):
         with pytest.raises(UserError, match=f"^unknown workload '{name}': {hint.replace('?', '.')}$"):
             registry.find_workload(name)
     modules.append(SimpleNamespace(__name__="charact.workloads.b", WORKLOADS=[one]))

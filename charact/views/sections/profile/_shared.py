@@ -51,7 +51,7 @@ def flop_columns(run: Run, work: str, rate: str) -> list[Column]:
         return []
 
     def uncounted(row: Any) -> str:
-        return pass_reason(run, row.case, "flop") or "no formula"
+        return pass_reason(run, row.case, "flop") or "no formula, or counted in an inner operator"
 
     return [Column("flop", "FLOP", fmt.num_flop, work, uncounted),
             Column("flop_per_s", "FLOP/s", fmt.flop_rate, rate, uncounted)]

@@ -129,7 +129,7 @@ def test_the_report_shows_names_as_text_and_only_what_was_tried(tmp_path: Path) 
 @pytest.mark.parametrize(("remedies", "is_shown"), [([PROVEN], False), ([], True)])
 def test_where_nothing_is_recommended_the_largest_finding_is_named(remedies: list[TriedRemedy], is_shown: bool) -> None:
     shown = notes(facts(*remedies, advice="much is padding: pad less."))
-    assert shown == ["The largest finding of the first run: much is padding: pad less."] * is_shown
+    assert shown == ["The first run's largest finding that was not tried: much is padding: pad less."] * is_shown
     assert notes(facts(*remedies)) == []
 
 
