@@ -31,7 +31,7 @@ _RECORD = """
 import sys
 from pathlib import Path
 from charact.traces.cases import trace_case
-from charact.traces.files import read_trace
+from charact.traces.reader import read_trace
 from charact.record.writer import RunWriter
 writer = RunWriter(Path(sys.argv[1]).parent, "record", {})
 writer.add_case(*trace_case(read_trace(Path(sys.argv[1])), "trace"))

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from charact.record.manifest import CaseEntry
     from charact.record.schema import Rows
     from charact.record.writer import RunWriter
-    from charact.traces.files import Trace
+    from charact.traces.reader import Trace
 
 
 def command(
@@ -52,7 +52,7 @@ def command(
         from charact.commands._shared.publish import measure_and_publish
         from charact.record.redaction import names_user
         from charact.traces.events import clean, readable
-        from charact.traces.files import stem, trace_files
+        from charact.traces.reader import stem, trace_files
 
         opt.check_name(name)
         limit = None if max_bytes is None else parse_bytes(max_bytes, "--max-bytes")
@@ -118,7 +118,7 @@ def _cases(path: Path, label: str, *, alone: bool, named: bool,
     from charact.core.console import Console
     from charact.traces.cases import trace_case
     from charact.traces.events import readable
-    from charact.traces.files import read_trace, stem
+    from charact.traces.reader import read_trace, stem
     from charact.traces.recorder_dumps import dump_case, is_dump
     from charact.traces.serving.step_names import stage_of_file
     from charact.traces.snapshots.memory_snapshots import is_snapshot, read_snapshot

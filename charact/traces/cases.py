@@ -23,10 +23,10 @@ from charact.record.manifest_passes import (
 from charact.record.schema import Rows
 from charact.traces.collectives import collective_rows
 from charact.traces.counters import NO_KERNELS, SOURCE, counter_rows, outcome
-from charact.traces.devices import not_recorded, recorded_device
 from charact.traces.events import OPTIMIZER, Dropped, TraceEvents, readable
-from charact.traces.files import Trace, stem
 from charact.traces.phases import AttributedTrace, attribute
+from charact.traces.reader import Trace, stem
+from charact.traces.recorded_device import not_recorded, recorded_device
 from charact.traces.serving.rows import kernel_kind_rows, step_rows
 from charact.traces.serving.step_names import stage_of_file
 from charact.traces.serving.steps import find_steps

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from charact.record.schema import Rows
 from charact.traces.collective_names import kernel_operation, operation_name
-from charact.traces.device import covered_ns, is_communication, is_copy, union
+from charact.traces.device_events import covered_ns, is_communication, is_copy, union
 from charact.traces.events import BEFORE_ALL_NS, DeviceEvent, Exchange, Mark, Operator, TraceEvents
 from charact.traces.phases import AttributedTrace
 

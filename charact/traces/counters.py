@@ -9,7 +9,7 @@ from statistics import median
 from typing import Any, Literal
 
 from charact.record.schema import Rows
-from charact.traces.device import covered_ns, is_communication, is_copy, length_ns, union, without
+from charact.traces.device_events import covered_ns, is_communication, is_copy, length_ns, union, without
 from charact.traces.events import DeviceEvent, TraceEvents
 
 SOURCE = "kineto"

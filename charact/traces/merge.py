@@ -13,8 +13,8 @@ import msgspec
 
 from charact.core.files import atomic_write
 from charact.core.text import label
-from charact.traces.files import open_trace
 from charact.traces.json_stream import JsonStream
+from charact.traces.reader import open_trace
 
 _BASE = "baseTimeNanoseconds"
 _KEPT = frozenset({_BASE})

@@ -17,7 +17,7 @@ from charact.core.gap_phases import with_gaps
 from charact.core.operator_types import own_operator_type
 from charact.core.timeline import Interval, Iteration, phase_at
 from charact.core.trace_marks import PHASE_PREFIX
-from charact.traces.device import find_launches, union
+from charact.traces.device_events import find_launches, union
 from charact.traces.events import BEFORE_ALL_NS, FORWARDS, LOADER, OPTIMIZER, Mark, Operator, TraceEvents
 from charact.traces.iterations import FoundIterations, find_iterations
 from charact.traces.named_phases import phase_of_name

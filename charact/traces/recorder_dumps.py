@@ -12,7 +12,7 @@ from charact.record.manifest_passes import CollectivesPass, TimingPass
 from charact.record.schema import Rows
 from charact.traces.collective_names import Dump, RecordedCollective
 from charact.traces.events import clean, readable
-from charact.traces.files import MAX_UNPACKED_BYTES, open_text, rank_in_name
+from charact.traces.reader import MAX_UNPACKED_BYTES, open_text, rank_in_name
 
 _FIRST_KEY = re.compile(rb'\s*\{\s*"(comm_lib_version|nccl_\w+|entries|pg_config|pg_status|version)"')
 _HEAD_BYTES = 4096

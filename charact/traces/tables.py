@@ -10,7 +10,7 @@ from charact.core.memory_curve import MemoryCurve, Place, Snapshot
 from charact.core.timeline import Interval, Iteration
 from charact.core.trace_marks import LAYER_PREFIX
 from charact.record.schema import PHASES, Rows
-from charact.traces.device import EventTimes, covered_ns, is_communication, union, without
+from charact.traces.device_events import EventTimes, covered_ns, is_communication, union, without
 from charact.traces.events import TraceEvents
 from charact.traces.phases import AttributedTrace
 from charact.traces.without_operator import Origin

@@ -4,7 +4,7 @@ from collections import Counter, defaultdict
 from typing import NamedTuple
 
 from charact.core.operator_types import WITHOUT_OPERATOR
-from charact.traces.device import is_communication
+from charact.traces.device_events import is_communication
 from charact.traces.events import TraceEvents
 from charact.traces.phases import AttributedTrace
 

@@ -34,7 +34,7 @@ from charact.record.reader import Run, load_run
 from charact.record.schema import TABLES
 from charact.record.writer import RunWriter
 from charact.traces.cases import trace_case
-from charact.traces.files import read_trace
+from charact.traces.reader import read_trace
 from charact.views.export.tables import FORMATS, export
 from charact.views.html.report import comparison_sections, sections
 from charact.views.summary import summary

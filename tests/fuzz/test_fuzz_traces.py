@@ -19,7 +19,7 @@ from charact.record.reader import Run, load_run
 from charact.record.writer import RunWriter
 from charact.traces.cases import trace_case
 from charact.traces.counters import described
-from charact.traces.files import read_trace
+from charact.traces.reader import read_trace
 from charact.views.export.tables import export
 from charact.views.html.report import report
 from charact.views.summary import summary

@@ -4,7 +4,7 @@ import tempfile
 from pathlib import Path
 
 from charact.traces.cases import trace_case
-from charact.traces.files import read_trace
+from charact.traces.reader import read_trace
 from support.kept import written_once
 from support.records import publish
 from support.serving_traces import LAYER, ServerTrace, decoding

@@ -20,7 +20,7 @@ from charact.measure.script.pass_scheduler import LEAST_BUDGET_S
 from charact.measure.script.session import MAX_SLICES
 from charact.measure.script.spans.iterations import MOST_STEPS
 from charact.measure.script.spans.stack_sampler import INTERVAL_S, SPARSE_INTERVAL_S
-from charact.traces.files import MAX_UNPACKED_BYTES
+from charact.traces.reader import MAX_UNPACKED_BYTES
 from charact.views.html.report import MAX_CASES
 
 NUMBERS = {1: "one", 2: "two", 3: "three", 4: "four", 5: "five"}

@@ -9,8 +9,8 @@ import pandas as pd
 from charact.core.errors import UserError
 from charact.record.reader import Run
 from charact.traces.events import DeviceEvent, Operator, Thread
-from charact.traces.files import read_trace
 from charact.traces.phases import attribute
+from charact.traces.reader import read_trace
 
 MAX_TRACE_BYTES = 32 << 20
 """Largest trace file that is read; a larger one takes seconds."""

@@ -23,9 +23,9 @@ from charact.measure.passes.replayed_work import replayed_work
 from charact.record.manifest_passes import OperatorsPass
 from charact.record.redaction import redact_chunks
 from charact.traces.counters import counter_rows
-from charact.traces.device import device_ns_by_operator
-from charact.traces.files import read_trace
+from charact.traces.device_events import device_ns_by_operator
 from charact.traces.phases import AttributedTrace, attribute
+from charact.traces.reader import read_trace
 from charact.traces.tables import kernel_rows, rows_of_calls
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from charact.record.schema import Rows
-from charact.traces.device import Intervals, covered_ns, length_ns, union, without
+from charact.traces.device_events import Intervals, covered_ns, length_ns, union, without
 from charact.traces.events import DeviceEvent, Thread, TraceEvents
 from charact.traces.serving.steps import ServingSteps, Step, kind_of
 

@@ -18,8 +18,8 @@ from msgspec import Struct
 
 from charact.core.errors import UserError
 from charact.traces.events import clean
-from charact.traces.files import MAX_DEVICES, Progress, open_text
 from charact.traces.json_stream import JsonStream, mended
+from charact.traces.reader import MAX_DEVICES, Progress, open_text
 
 FORMAT = "a memory snapshot (torch.cuda.memory._snapshot) as JSON"
 ALLOC, FREE_REQUESTED, FREE_COMPLETED, RESERVE, RELEASE, OOM = range(6)

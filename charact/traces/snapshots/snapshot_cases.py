@@ -16,7 +16,7 @@ from charact.record.manifest_passes import (
 )
 from charact.record.schema import Rows
 from charact.traces.events import readable
-from charact.traces.files import rank_in_name
+from charact.traces.reader import rank_in_name
 from charact.traces.snapshots.allocator_replay import BEFORE, MOST_OOMS, Held, Moment, Replay, replay
 from charact.traces.snapshots.memory_snapshots import NO_SITE, Block, Device, History, MemorySnapshot, Segment, Site
 

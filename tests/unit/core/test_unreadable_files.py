@@ -21,7 +21,7 @@ from charact.core.files import reading
 from charact.datasets._common.spec import PublishedFile, inspect
 from charact.measure.training.checkpoint import read_checkpoint
 from charact.measure.training.weight_files import read_outlines
-from charact.traces.files import read_trace, trace_files
+from charact.traces.reader import read_trace, trace_files
 
 NOBODY = 65534
 

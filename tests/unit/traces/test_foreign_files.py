@@ -8,8 +8,8 @@ import pytest
 from support.traces import training
 
 from charact.core.errors import UserError
-from charact.traces.files import read_trace
 from charact.traces.foreign_files import foreign_kind
+from charact.traces.reader import read_trace
 
 
 @pytest.mark.parametrize(("content", "words"), [

@@ -14,8 +14,8 @@ from support.traces import ENGINE, TraceMaker
 
 from charact.record.manifest import CaseEntry
 from charact.traces.cases import trace_case
-from charact.traces.files import read_trace
 from charact.traces.named_phases import phase_of_name
+from charact.traces.reader import read_trace
 
 Case = tuple[CaseEntry, dict[str, pd.DataFrame]]
 BACKWARD = "autograd::engine::evaluate_function: AddmmBackward0"

@@ -15,7 +15,7 @@ from support.traces import TraceMaker, training
 from charact.record.manifest import CaseEntry
 from charact.record.schema import Rows
 from charact.traces.cases import trace_case
-from charact.traces.files import read_trace
+from charact.traces.reader import read_trace
 from charact.traces.serving.step_names import step_of_name
 
 DECODE, PREFILL = "execute_context_0(0)_generation_8(8)", "execute_context_2(1024)_generation_0(0)"

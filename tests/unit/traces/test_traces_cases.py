@@ -9,7 +9,7 @@ import pytest
 
 from charact.core.errors import UserError
 from charact.traces.cases import trace_case
-from charact.traces.files import read_trace
+from charact.traces.reader import read_trace
 
 CASES = Path(__file__).resolve().parents[4] / "shared" / "cases" / "traces"
 pytestmark = pytest.mark.skipif(not CASES.is_dir(), reason="needs the cases in ../shared/cases/traces")

@@ -15,9 +15,9 @@ from support.traces import ENGINE, TraceMaker, training
 from charact.record.manifest_passes import CollectivesPass
 from charact.traces.cases import trace_case
 from charact.traces.collectives import _exposed
-from charact.traces.device import length_ns, union, without
+from charact.traces.device_events import length_ns, union, without
 from charact.traces.events import Mark
-from charact.traces.files import read_trace
+from charact.traces.reader import read_trace
 
 MI300 = Path(__file__).resolve().parents[4] / "shared" / "traces" / "mi300_resnet_ddp_train.json.gz"
 ALL_REDUCE = {"Collective name": "allreduce", "dtype": "Float", "In msg nelems": 1000, "Out msg nelems": 1000,

@@ -10,9 +10,9 @@ from support.traces import TraceMaker, training
 
 from charact.record.schema import column_names
 from charact.traces.counters import DEFINITIONS, NO_KERNELS, counter_rows, described, outcome, uses_tensor_cores
-from charact.traces.device import find_launches
+from charact.traces.device_events import find_launches
 from charact.traces.events import DeviceEvent, TraceEvents
-from charact.traces.files import read_trace
+from charact.traces.reader import read_trace
 
 TRACES = Path(__file__).resolve().parents[4] / "shared" / "traces"
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from charact.traces.counters import counter_rows
-from charact.traces.device import (
+from charact.traces.device_events import (
     EventTimes,
     covered_ns,
     device_ns_by_operator,

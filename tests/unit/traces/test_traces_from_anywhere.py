@@ -20,10 +20,10 @@ from charact.record.manifest import CaseEntry
 from charact.traces import event_filter, json_stream
 from charact.traces.cases import trace_case
 from charact.traces.events import Mark, Operator, TraceEvents
-from charact.traces.files import MAX_UNPACKED_BYTES, read_trace
 from charact.traces.json_stream import mended
 from charact.traces.outline import outline
 from charact.traces.phases import find_phases, within
+from charact.traces.reader import MAX_UNPACKED_BYTES, read_trace
 
 _REPLACED = re.compile("[\ud800-\udfff]")
 Case = tuple[CaseEntry, dict[str, pd.DataFrame]]

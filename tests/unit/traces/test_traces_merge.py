@@ -9,8 +9,8 @@ import pytest
 from support.traces import ENGINE, MAIN, TraceMaker, training
 
 from charact.core.errors import UserError
-from charact.traces.files import read_trace
 from charact.traces.merge import Row, merge_traces
+from charact.traces.reader import read_trace
 
 
 def merged(path: Path, *traces: TraceMaker, name: str = "all.json") -> list[dict[str, Any]]:

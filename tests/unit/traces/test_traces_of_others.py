@@ -18,7 +18,7 @@ from charact.traces import collectives
 from charact.traces.cases import trace_case
 from charact.traces.collective_names import is_collective, kernel_operation
 from charact.traces.decoding import EventDecoder
-from charact.traces.files import read_trace
+from charact.traces.reader import read_trace
 
 Case = tuple[CaseEntry, dict[str, pd.DataFrame]]
 GPU = {"id": 0, "name": "NVIDIA Test GPU", "totalGlobalMem": 80_000_000_000}

@@ -19,10 +19,10 @@ from charact.record.schema import PHASES
 from charact.traces.cases import trace_case
 from charact.traces.event_filter import EventFilter
 from charact.traces.events import DeviceEvent, Event, Launch, Mark, Operator, TraceEvents
-from charact.traces.files import Trace, read_trace
 from charact.traces.iterations import FoundIterations, find_iterations
 from charact.traces.outline import Outline, outline
 from charact.traces.phases import AttributedTrace, attribute
+from charact.traces.reader import Trace, read_trace
 
 Case = tuple[CaseEntry, dict[str, pd.DataFrame]]
 

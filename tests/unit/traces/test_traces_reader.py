@@ -17,8 +17,8 @@ from support.traces import TraceMaker, training
 
 from charact.core.errors import UserError
 from charact.traces import event_filter, json_stream
-from charact.traces.files import read_trace, stem, trace_files
 from charact.traces.json_stream import JsonStream, mended
+from charact.traces.reader import read_trace, stem, trace_files
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers(-9, 9) | st.text(max_size=8) | st.sampled_from(['"},{"', "}]", "\\", "[{"]),
@@ -268,7 +268,7 @@ class TestFile:
         path = tmp_path / "bomb.json.gz"
         path.write_bytes(packed + packer.compress(b"{}]}") + packer.flush())
         assert path.stat().st_size < 1 << 20
-        code = ("import resource, sys; from pathlib import Path; from charact.traces.files import read_trace\n"
+        code = ("import resource, sys; from pathlib import Path; from charact.traces.reader import read_trace\n"
                 "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
                 "read_trace(Path(sys.argv[1]))\n"
                 "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)")
@@ -278,7 +278,7 @@ class TestFile:
     def test_reading_needs_neither_torch_nor_pandas(self, tmp_path: Path) -> None:
         path = training().write(tmp_path / "a.json")
         code = ("import sys; from pathlib import Path; from charact.traces.cases import trace_case\n"
-                "from charact.traces.files import read_trace\n"
+                "from charact.traces.reader import read_trace\n"
                 "trace_case(read_trace(Path(sys.argv[1])), 'a')\n"
                 "print(sorted({'torch', 'pandas', 'numpy', 'pyarrow'} & set(sys.modules)))")
         done = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=True)

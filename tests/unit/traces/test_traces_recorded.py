@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from charact.traces.cases import trace_case
-from charact.traces.files import read_trace
+from charact.traces.reader import read_trace
 
 TRACES = Path(__file__).resolve().parents[4] / "shared" / "traces"
 pytestmark = pytest.mark.skipif(not TRACES.is_dir(), reason="needs recorded traces in ../shared/traces")

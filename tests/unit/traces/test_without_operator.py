@@ -13,7 +13,7 @@ from support.traces import TraceMaker, training
 from charact.core.operator_types import WITHOUT_OPERATOR
 from charact.record.manifest import CaseEntry
 from charact.traces.cases import trace_case
-from charact.traces.files import read_trace
+from charact.traces.reader import read_trace
 
 TRACES = Path(__file__).resolve().parents[4] / "shared" / "traces"
 Case = tuple[CaseEntry, pd.DataFrame]

@@ -27,9 +27,9 @@ from charact.measure.passes.operators import (
     operator_rows,
     undisturbed,
 )
-from charact.traces.device import device_ns_by_operator
-from charact.traces.files import read_trace
+from charact.traces.device_events import device_ns_by_operator
 from charact.traces.phases import attribute
+from charact.traces.reader import read_trace
 from charact.traces.tables import kernel_rows
 from charact.workload.registry import all_workloads
 

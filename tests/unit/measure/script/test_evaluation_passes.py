@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from charact.measure.script.spans.event_log_reader import EventLog
 from charact.record.in_progress import TRACES
 from charact.record.schema import Rows
-from charact.traces.files import read_trace
+from charact.traces.reader import read_trace
 
 Cases = dict[str, tuple[Any, dict[str, Rows]]]
 

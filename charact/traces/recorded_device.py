@@ -4,7 +4,7 @@ import re
 from collections import Counter
 
 from charact.traces.events import TraceEvents
-from charact.traces.files import Trace
+from charact.traces.reader import Trace
 
 _DEVICE_CALL = re.compile(r"(cuda|cu|hip|xpu|ze|ur)[A-Z]")
 """Start of the names of functions of a device's runtime, such as cudaDeviceSynchronize."""
