@@ -33,7 +33,7 @@ def command(
     as_json: opt.Json = False,
     quiet: opt.Quiet = False,
 ) -> int:
-    """Import traces of torch.profiler, or memory snapshots, as a run.
+    """Import traces of torch.profiler or memory snapshots.
 
     The traces may be from anywhere, with or without charact; each becomes a case. Iterations and phases come from
     marks of charact if a trace has them. Otherwise iterations come from ProfilerStep, else from steps of the

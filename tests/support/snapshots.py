@@ -124,6 +124,7 @@ def snapshot(*allocators: Allocator, **outside: Any) -> dict[str, Any]:
 
 def write(path: Path, content: Any) -> Path:
     """Write a snapshot as JSON, packed if the name ends in .gz."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     text = json.dumps(content).encode()
     path.write_bytes(gzip.compress(text) if path.suffix == ".gz" else text)
     return path

@@ -22,8 +22,8 @@ from charact.views.tables import palette
 
 _LEAST_FRAC = 0.01
 """Types below this share in every case have no column."""
-_HEAD_IN, _ROW_IN = 1.25, 0.19
-"""Height of the names of types with the axis label, and of a row."""
+_HEAD_IN, _LETTER_IN, _ROW_IN = 0.35, 0.053, 0.19
+"""Height of the axis label with the title, of a letter of the names of types, and of a row."""
 
 
 def _draw(runs: Sequence[Run], width_in: float) -> Drawing:
@@ -35,7 +35,8 @@ def _draw(runs: Sequence[Run], width_in: float) -> Drawing:
     shares = rows.pivot_table(index="label", columns="operator_type", values="share_frac", aggfunc="sum", fill_value=0)
     shares = shares.loc[cases, shares.max() >= _LEAST_FRAC]
     shares = shares[shares.mean().sort_values(ascending=False, kind="stable").index]
-    figure, axes = panels(width_in, _HEAD_IN + _ROW_IN * len(cases))
+    head_in = _HEAD_IN + _LETTER_IN * max(map(len, shares.columns), default=0)
+    figure, axes = panels(width_in, head_in + _ROW_IN * len(cases))
     ax = axes[0, 0]
     percent = 100 * shares
     colors = sns.light_palette(palette.operator_type("convolution"), as_cmap=True)

@@ -105,7 +105,7 @@ def test_a_case_that_missed_its_precision_says_so(tmp_path: Path) -> None:
     run = records.run_of(tmp_path, (entry, records.case_tables("train", 32)), (met, records.case_tables("train", 64)))
     missed = missed_precision(run, entry["case"])
     assert missed == MissedPrecision(target_frac=0.02, ended_by="max_seconds")
-    assert fmt.missed_precision(missed) == ("less precise than the target of ± 2.0 %: time limit; "
+    assert fmt.missed_precision(missed) == ("Less precise than the target of ± 2.0 %: time limit; "
                                             "try a longer --max-seconds")
     assert missed_precision(run, met["case"]) is None
 
