@@ -5,6 +5,7 @@ from typing import Any
 
 import pandas as pd
 
+from charact.analysis.common.significance import MIN_TURNS
 from charact.analysis.compare import Group, ignored_differences, metric_ratios, ratios
 from charact.analysis.compare.group_facts import disturbed_cases
 from charact.analysis.compare.ratios import phases_by_side, run_times
@@ -55,7 +56,9 @@ def turns_sentence(sides: Sequence[Group]) -> str:
     return {
         "decided": f"Stopped after {count}: each ratio’s interval excludes 1, or lies within 3 % of it; "
                    "those of a script’s cases need not that take less than a tenth of its time.",
-        "time": f"Stopped after {count}, undecided: the time was up, --max-minutes allows more.",
+        "time": f"Stopped after {count}, undecided: the time was up, --max-minutes allows more."
+                + (" Fewer turns decide nothing, so that these may have taken longer." if turns.num_turns <= MIN_TURNS
+                   else ""),
         "repeat": f"Stopped after {count}, as --repeat asks for.",
         "interrupted": f"Stopped after {count}: interrupted. This is the answer so far.",
         "untimed": f"Stopped after {count}: no time decides.",

@@ -161,7 +161,8 @@ def metric_table(sides: Sequence[Group]) -> Table | None:
              for row in fmt.rows(frame)]
     frame[["base_text", "value_text"]] = pd.DataFrame(words, index=frame.index)
     frame["metric"] = frame["metric"].map(metric_text.label)
-    frame = with_verdicts(frame, ("higher", "lower"), by_turns=sides[0].turns is not None)
+    disturbed = frozenset(disturbed_cases(sides)["case"])
+    frame = with_verdicts(frame, ("higher", "lower"), disturbed, by_turns=sides[0].turns is not None)
     alike = (frame["base_text"] == frame["value_text"]) & (frame["ratio"] != 1) & frame["significant"]
     frame.loc[alike, "verdict"] = "equal, as rounded"
     judged, note = _judgement(frame)

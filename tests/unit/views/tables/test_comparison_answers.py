@@ -8,9 +8,10 @@ from support import pairs
 from support.records import case_entry, case_tables, manifest, publish
 
 from charact.analysis.compare import Group, ignoring_differences
+from charact.analysis.compare.matching import Turns
 from charact.record.reader import load_run
 from charact.views.html.comparison import comparison
-from charact.views.tables.comparison_answers import answers
+from charact.views.tables.comparison_answers import answers, turns_sentence
 
 
 def groups(tmp_path: Path, factor: float, num_runs: int) -> Sequence[Group]:
@@ -52,3 +53,11 @@ def test_batches_of_two_sizes_are_compared_by_samples_per_second(tmp_path: Path)
     assert "for an iteration, large is 2.00× slower than small" in answer
     card, = comparison(sides).cards
     assert (card.headline.text, card.headline.name) == ("2.00×", "the samples/s of small")
+
+
+@pytest.mark.parametrize(("num_turns", "is_fewest"), [(4, True), (5, False)])
+def test_the_fewest_turns_may_take_longer_than_the_limit(num_turns: int, is_fewest: bool) -> None:
+    text = turns_sentence([Group("a", (), turns=Turns(num_turns, "time", 2.0))])
+    assert text.startswith(f"Stopped after {num_turns} turns")
+    assert "the time was up" in text
+    assert ("Fewer turns decide nothing" in text) is is_fewest
