@@ -18,6 +18,7 @@ import msgspec
 from charact.commands._shared.publish import NO_VIEWS
 from charact.core.errors import UserError
 from charact.core.files import write_text, writing
+from charact.record.in_progress import PARTIAL_PREFIX
 from charact.record.reader import Run, load_run
 from charact.remedies.remedy import Setting, all_remedies
 from charact.remedies.trial import TRIAL, Outcome, Plan
@@ -76,7 +77,8 @@ class Command:
                    *self.words]
         status, error = _run(command, self.stdin, environment, self.directory, limit_s)
         facts = _outcome(outcome)
-        runs = sorted(path for path in set(out.iterdir()) - before if (path / "run.json").is_file())
+        runs = sorted(path for path in set(out.iterdir()) - before
+                      if (path / "run.json").is_file() and not path.name.startswith(PARTIAL_PREFIX))
         if facts.unavailable is not None:
             return Trial(None, failure=facts.unavailable)
         if status != 0:

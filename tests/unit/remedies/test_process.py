@@ -118,3 +118,17 @@ def test_a_program_that_cannot_be_started(tmp_path: Path) -> None:
 ])
 def test_reasons_of_failures(status: int | None, error: str, reason: str) -> None:
     assert _reason(status, error, 60.0) == reason
+
+
+def test_a_run_that_was_not_finished_is_a_failure_with_its_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+                                                                  ) -> None:
+    out = tmp_path / "trials"
+
+    def run(*_: object) -> tuple[int, str]:
+        (out / ".partial-x").mkdir()
+        (out / ".partial-x" / "run.json").write_text("{}")
+        return 0, "30/30\nerror: no space left while writing x: free some\n"
+
+    monkeypatch.setattr(process, "_run", run)
+    trial = process.Command("run", ("train.py",), b"", tmp_path).measured([], (), out, 1.0)
+    assert (trial.run, trial.failure) == (None, "30/30; no space left while writing x: free some")
