@@ -23,7 +23,7 @@ TRIAL_S = 3.0
 """Time of the iterations of a trial (s), as far as the limits of their number allow."""
 LEAST_ITERATIONS, MOST_ITERATIONS = 12, 1000
 LONGEST_TRIAL_S = 20.0
-"""Largest time of the iterations of a trial (s) whose settings need many iterations."""
+"""Longest time of a trial's iterations (s) where a setting needs many iterations to have an effect."""
 MOST_SETTINGS = 8
 """Largest number of settings that race together, those with the largest expected saving first."""
 _TRIED_TURNS = 2
@@ -110,10 +110,13 @@ class Result:
     ending: Literal["decided", "time", "interrupted"] = "decided"
     num_trials: int = 0
 
+    def tried_remedies(self) -> set[str]:
+        """Return the names of the remedies that were tried."""
+        return {setting.remedy for candidate in self.candidates for setting in candidate.settings}
+
     def tried_findings(self) -> set[str]:
         """Return the IDs of findings whose remedies were tried."""
-        remedies = {setting.remedy for candidate in self.candidates for setting in candidate.settings}
-        return {finding for name in remedies for finding in all_remedies()[name].findings}
+        return {finding for name in self.tried_remedies() for finding in all_remedies()[name].findings}
 
 
 class Race:
@@ -157,9 +160,8 @@ class Race:
         for candidate in self.result.candidates:
             if candidate.state == "trying":
                 candidate.state = "undecided"
-        tried = {setting.remedy for candidate in self.result.candidates for setting in candidate.settings}
         for name in dict.fromkeys(setting.remedy for setting in waiting):
-            if name not in tried:
+            if name not in self.result.tried_remedies():
                 self.result.untried.append(Untried(
                     name, f"there was no time: try --only {name}, or more --max-minutes"))
         self.result.own_losses_frac = self._own_losses_frac()

@@ -15,7 +15,6 @@ _OF_PASS = ["settings", "num_events", "duration_s", "peak_s", "reserved_at_peak_
             "num_frees_of_unknown", "num_frees_not_seen", "num_out_of_memory", "history_reason"]
 _OF_STATE = ["reserved_bytes", "allocated_bytes", "requested_bytes", "awaiting_free_bytes", "inactive_bytes",
              "largest_inactive_bytes", "num_segments", "num_blocks"]
-_RATIOS = ["rounding_bytes", "rounding_frac", "inactive_frac", "fragmentation_frac"]
 _TEXTS = {"case", "settings", "reserved_reason", "history_reason", "status", "reason"}
 
 

@@ -12,7 +12,7 @@ MIN_PERCENTILE_STEPS = 10
 CAUSES = ("launch", "queue", "copy", "host", "kernel")
 """Causes of the time between steps: columns `gap_<cause>_s` of the table `serving_steps`."""
 _UNKNOWN = "n/a"
-"""Stands where a step kind does for steps whose kind is not known."""
+"""In place of the kind of steps whose kind is not known."""
 _KINDS = (*STEP_KINDS, _UNKNOWN)
 
 

@@ -143,17 +143,17 @@ def _try(trials: Any, directory: Path, chosen: Any, max_minutes: float, *, allow
 
     report("first run, from which remedies are chosen")
     if trials.kind == "profile":
-        found = measured([], "first")
+        program = measured([], "first")
     else:
-        found = measured([*trial_options(measured(list(_PROBE), "probe"), _FIRST_S), *_PASSES], "first")
-        if found.entry.passes.inspection.status == "skipped":
+        program = measured([*trial_options(measured(list(_PROBE), "probe"), _FIRST_S), *_PASSES], "first")
+        if program.entry.passes.inspection.status == "skipped":
             # The program ended before the passes, which come after a given number of iterations, but early in a whole
             # program.
-            found = measured([*_PASSES], "whole")
-    settings, untried = _chosen(found, chosen)
+            program = measured([*_PASSES], "whole")
+    settings, untried = _chosen(program, chosen)
     left_minutes = max_minutes - (time.monotonic() - begun) / 60
     trial_s = lasted_s["probe"] + TRIAL_S if "probe" in lasted_s else lasted_s["first"]
-    race = Race(trials, found, directory, max(left_minutes, 0.1), trial_s=trial_s, allow_numerics=allow_numerics,
+    race = Race(trials, program, directory, max(left_minutes, 0.1), trial_s=trial_s, allow_numerics=allow_numerics,
                 report=report)
     race.result.untried = untried
     race.run(settings)
