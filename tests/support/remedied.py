@@ -139,5 +139,7 @@ def tried(directory: Path, text: str, *settings: tuple[str, Row], options: tuple
     (directory / "facts.json").unlink(missing_ok=True)
     given: Sequence[Setting] = [Setting(name, values, name, name) for name, values in settings]
     trial = Command("run", (*options, "train.py"), b"", directory).measured([], given, directory / "runs", 100.0)
+    if (error := directory / "runs" / "stderr.txt").exists():
+        print(error.read_text())  # pytest shows it where the test fails
     path = directory / "facts.json"
     return trial, json.loads(path.read_text()) if path.exists() else {}

@@ -180,7 +180,7 @@ def _parts(variable: str, owner: Any, value: Any) -> Iterator[tuple[str, Any, An
 def _as_tensor(value: Any) -> torch.Tensor | None:
     """Return a tensor or array of numbers as a tensor without a graph; None for anything else, and for mapped files."""
     if type(value) is torch.Tensor:
-        return value.detach() if value.layout is torch.strided and value.device.type != "meta" else None
+        return value.detach() if _has_memory(value) else None
     numpy = sys.modules.get("numpy")
     if numpy is None or type(value) is not numpy.ndarray or value.dtype.kind not in "fiu" or not value.size:
         return None
@@ -222,14 +222,23 @@ def tensor_census(models: list[Any], optimizers: list[Any]) -> dict[str, list[di
     known_ids = set(map(id, known))
     # A loop over the objects would let the collector see them change.
     tensors = [obj for obj in gc.get_objects() if issubclass(type(obj), torch.Tensor) and id(obj) not in known_ids]
+    tensors = [tensor for tensor in tensors if _has_memory(tensor)]
     return {"held_tensors": _groups(tensors), "held_graphs": _graphs(tensors)}
+
+
+def _has_memory(tensor: torch.Tensor) -> bool:
+    """Return whether a tensor's values are in memory; those that `torch.compile` traces with have none."""
+    try:
+        storage = tensor.untyped_storage()
+        return tensor.layout is torch.strided and storage.device.type != "meta" and storage.data_ptr() >= 0
+    except Exception:  # wrappers have none, and subclasses of others may do anything
+        return False
 
 
 def _groups(tensors: list[Any]) -> list[dict[str, Any]]:
     groups: dict[tuple[Any, ...], list[Any]] = defaultdict(list)
     for tensor in tensors:
-        if tensor.layout is torch.strided and tensor.device.type != "meta":
-            groups[tuple(tensor.shape), str(tensor.dtype), tensor.grad_fn is not None].append(tensor)
+        groups[tuple(tensor.shape), str(tensor.dtype), tensor.grad_fn is not None].append(tensor)
     rows = []
     for (shape, _, has_graph), members in groups.items():
         storages = {each.untyped_storage().data_ptr(): each.untyped_storage().nbytes() for each in members}

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.data import DataLoader, TensorDataset
 
 from charact.measure.script.inspection.held_data import held_data, narrower_type, rows_overlap, tensor_census
@@ -158,6 +159,25 @@ def test_views_of_one_storage_count_once() -> None:
     held = next(each for each in tensor_census([], [])["held_tensors"] if each["shape"] == [51_700])
     assert held["bytes"] == 40 * 51_700 * 4
     assert len(rows) == 40
+
+
+@pytest.mark.filterwarnings("error")
+def test_tensors_without_memory_are_left_out() -> None:
+    """Those with which `torch.compile` traces; wrappers and subclasses may raise errors."""
+    class Broken(torch.Tensor):
+        def untyped_storage(self) -> Any:
+            raise ValueError("broken")
+
+    with FakeTensorMode():
+        traced = [torch.ones(53, 71) for _ in range(20)]
+    wrapped = [torch._to_functional_tensor(torch.ones(53, 72)) for _ in range(20)]
+    broken = [torch.ones(53, 73).as_subclass(Broken) for _ in range(20)]
+    held = [torch.ones(53, 74) for _ in range(20)]
+    shapes = [each["shape"] for each in tensor_census([], [])["held_tensors"]]
+    assert [53, 74] in shapes
+    assert [53, 71] not in shapes
+    assert held_data() == []
+    assert len(traced) == len(wrapped) == len(broken) == len(held)
 
 
 def test_a_sum_of_losses_has_a_graph_that_grows() -> None:
