@@ -85,6 +85,7 @@ class Command:
             write_text(out / "stderr.txt", error, force=True)
             return Trial(None, failure=_reason(status, error, limit_s))
         if not runs:
+            write_text(out / "stderr.txt", error, force=True)
             return Trial(None, failure=_last_line(error) or "it wrote no run")
         return Trial(load_run(runs[-1]), tuple(facts.losses))
 

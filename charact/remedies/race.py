@@ -215,7 +215,7 @@ class Race:
         for place in range(len(order)) if number % 2 == 0 else reversed(range(len(order))):
             candidate = order[place]
             trial = self._trial(candidate)
-            numbers = None if trial.run is None else self._numbers(trial.run)
+            numbers = None if trial.run is None else self.numbers(trial.run)
             if numbers is not None:
                 trials[place] = numbers
             elif candidate is not None:
@@ -248,12 +248,13 @@ class Race:
             self._longest_s = max(self._longest_s, took_s)
             if trial.losses:
                 self._base_losses.append(trial.losses)
-            if trial.run is not None and (numbers := self._numbers(trial.run)) is not None:
+            if trial.run is not None and (numbers := self.numbers(trial.run)) is not None:
                 self._base_times_s.append(numbers.iteration_s)
                 self.result.baseline_s = fmean(self._base_times_s)
         return trial
 
-    def _numbers(self, run: Run) -> Numbers | None:
+    def numbers(self, run: Run) -> Numbers | None:
+        """Return the means of a trial, of the first run's longest case if it has that; None without iterations."""
         walls = iteration_times(run)
         walls = walls[walls["case"] == self._case] if (walls["case"] == self._case).any() else walls
         if walls.empty:
