@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, ExitStack
 from typing import Any, NoReturn
 
-from charact.measure.script.program.frames import location_of
+from charact.measure.script.program.frames import frames_from, location_of
 
 
 class Unavailable(Exception):
@@ -52,7 +52,7 @@ def _is_called_at(file: str | None, line: int | None) -> bool:
     """Return whether the innermost line of the program's own code is a given one, as records name it."""
     if file is None:
         return True
-    location = location_of(sys._getframe(2))
+    location = location_of(frames_from(sys._getframe(2)))
     return location is not None and location[0] == f"{file}:{line}"
 
 

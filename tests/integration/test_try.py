@@ -206,6 +206,7 @@ def test_a_remedy_that_fails_is_a_row_and_written_files_are_named(tmp_path: Path
     assert Path(facts["report"]).is_file()
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize(("program", "reason"), [
     (STEPS + "raise ValueError('no data')", "ValueError: no data"),
     (STEPS + "sys.exit('too early')", "too early"),

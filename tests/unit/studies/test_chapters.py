@@ -58,6 +58,7 @@ def runs_of_every_kind(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ru
     return {kind: load_run(write(tmp_path_factory.mktemp("runs"))) for kind, write in RUNS.items()}
 
 
+@pytest.mark.slow_variants
 @pytest.mark.parametrize("study", STUDIES.values(), ids=lambda study: study.name)
 def test_a_chapter_is_built_from_any_runs(study: Study, runs_of_every_kind: dict[str, Run]) -> None:
     for runs in ([], *([run] for run in runs_of_every_kind.values()), list(runs_of_every_kind.values())):

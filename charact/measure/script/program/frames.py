@@ -7,11 +7,14 @@ import re
 import sys
 import sysconfig
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from inspect import CO_OPTIMIZED
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
+
+from charact.core.running_stack import without_collection
 
 _MAX_TEXT = 120
 """Largest number of characters of a line's text."""
@@ -39,25 +42,25 @@ NO_LINE: dict[str, Any] = {"file": None, "line": None, "text": None}
 _NOT_THE_PROGRAM = ("charact", "torch", "runpy")
 
 
-def location_of(frame: FrameType) -> CodeLocation | None:
+def location_of(frames: Iterable[FrameType]) -> CodeLocation | None:
     """Return the innermost line of the program's own code, its function, and the library call or import in it.
 
-    None if charact's own work was running, or if the stack has no code of the program. Own code is outside of Python's
-    library and the installed packages; the main module always counts as own code. Of nested calls in a library, it is
-    the one that the own line made. Files below the main module's directory have a relative path. If a library imports
-    a module when it is first called, the location is the library's line, relative to the packages: the program's line
-    only happened to be the first.
+    `frames` are those of a stack, the innermost first. None if charact's own work was running, or if the stack has no
+    code of the program. Own code is outside of Python's library and the installed packages; the main module always
+    counts as own code. Of nested calls in a library, it is the one that the own line made. Files below the main
+    module's directory have a relative path. If a library imports a module when it is first called, the location is the
+    library's line, relative to the packages: the program's line only happened to be the first.
     """
     library: CodeType | None = None
     module = imported = ""
     importer: CodeLocation | None = None
     is_import = False  # whether the frames so far end in an import statement
-    current: FrameType | None = frame
-    while current is not None:
+    for current in frames:
         code = current.f_code
         name = current.f_globals.get("__name__", "")
         if code.co_filename == _IMPORTS:
-            imported = str(current.f_locals.get("name")) if code.co_name == "_find_and_load" else imported
+            if code.co_name == "_find_and_load":
+                imported = str(without_collection(partial(getattr, current, "f_locals"))[0].get("name"))
             is_import, importer = True, None
         elif name == "__main__" or not (
                 code.co_filename.startswith((*_LIBRARIES, _CHARACT, "<"))
@@ -78,27 +81,31 @@ def location_of(frame: FrameType) -> CodeLocation | None:
                 is_import, importer = False, (place, code.co_qualname, f"importing {imported}")
         elif is_import or not (code.co_filename.startswith(_WRAPPERS) or code.co_qualname == _COLLECTION):
             return None  # charact's own work, such as reading the use of the cores
-        current = current.f_back
     return None
+
+
+def frames_from(frame: FrameType | None) -> Iterator[FrameType]:
+    """Yield a frame of the running thread and those that called it, innermost first."""
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
 
 
 def _line_number(frame: FrameType) -> int:
     return frame.f_code.co_firstlineno if frame.f_lineno is None else frame.f_lineno
 
 
-def line_of(frame: FrameType, location: CodeLocation) -> tuple[str | None, tuple[CodeType, int] | None]:
-    """Return the text of a location's line, which this or an outer frame runs, and the function's code and line number.
+def line_of(frames: Iterable[FrameType], location: CodeLocation) -> tuple[str | None, tuple[CodeType, int] | None]:
+    """Return the text of a location's line, which one of the frames runs, and the function's code and line number.
 
     Each is None if it cannot be read.
     """
     place = location[0].rpartition(":")
-    current: FrameType | None = frame
-    while current is not None:
+    for current in frames:
         path = current.f_code.co_filename
         if path.endswith(place[0]) and current.f_code.co_qualname == location[1]:
             line = int(place[2])
             return linecache.getline(path, line).strip()[:_MAX_TEXT] or None, (current.f_code, line)
-        current = current.f_back
     return None, None
 
 
@@ -144,11 +151,9 @@ def program_variables() -> list[tuple[str, Any]]:
 
 def program_frames() -> Iterator[FrameType]:
     """Yield the frames of the running functions, innermost first, without those of charact and PyTorch."""
-    frame: FrameType | None = sys._getframe()
-    while frame is not None:
+    for frame in frames_from(sys._getframe()):
         if str(frame.f_globals.get("__name__")).partition(".")[0] not in _NOT_THE_PROGRAM:
             yield frame
-        frame = frame.f_back
 
 
 def _locals(frame: FrameType) -> dict[str, Any]:
@@ -188,14 +193,12 @@ class CreationPlaces:
         """Note the line that creates an object; call it inside its `__init__`."""
         with contextlib.suppress(Exception):  # the program's own classes may refuse weak references or hashes
             creator = sys._getframe(1)  # the caller of its outermost `__init__`
-            frame: FrameType | None = creator
-            while frame is not None:
+            for frame in frames_from(creator):
                 code = frame.f_code
                 if code.co_name == "__init__" and frame.f_back is not None and any(
                         frame.f_locals.get(name) is obj for name in code.co_varnames[:1]):
                     creator = frame.f_back
-                frame = frame.f_back
-            location = location_of(creator)
+            location = location_of(frames_from(creator))
             if location is not None and obj not in self._places:
                 self._places[obj] = _place(location)
 
@@ -208,8 +211,7 @@ class CreationPlaces:
 
 def calling_place() -> dict[str, Any]:
     """Return file and line of the program's own code that calls PyTorch now; None for each if there is none."""
-    frame = next(program_frames(), None)
-    return _place(None if frame is None else location_of(frame))
+    return _place(location_of(frames_from(next(program_frames(), None))))
 
 
 def _place(location: CodeLocation | None) -> dict[str, Any]:

@@ -3,9 +3,8 @@
 import threading
 import time
 from collections.abc import Callable
-from types import FrameType
 
-from charact.core.running_frame import frame_reader
+from charact.core.running_stack import StackReader
 from charact.measure.script.program.frames import location_of
 from charact.measure.script.ranks.collectives import FlightRecorder
 from charact.measure.script.spans.recorder import PHASES, SpanRecorder
@@ -26,11 +25,11 @@ class HangWatch:
         self._recorder, self._flight_recorder = recorder, flight_recorder
         self._limit_s, self._report = limit_s, report
         self._program: threading.Thread | None = None
-        self._frame: Callable[[], FrameType] | None = None
+        self._stack: StackReader | None = None
 
     def start(self) -> None:
         """Start to watch the calling thread."""
-        self._program, self._frame = threading.current_thread(), frame_reader()
+        self._program, self._stack = threading.current_thread(), StackReader()
         threading.Thread(target=self._watch, name="charact-hang", daemon=True).start()
 
     def _watch(self) -> None:
@@ -48,7 +47,7 @@ class HangWatch:
         kind = self._recorder.top
         parts = ["outside of all phases" if kind is None else f"in {PHASES.get(kind, 'other')}"]
         is_alive = self._program is not None and self._program.is_alive()
-        if self._frame is not None and is_alive and (location := location_of(self._frame())) is not None:
+        if self._stack is not None and is_alive and (location := location_of(self._stack.read()[0])) is not None:
             parts.append(f"at {location[0]} ({location[1]})")
         if (waited_for := self._flight_recorder.unfinished()) is not None:
             parts.append(f"waiting in {waited_for}")

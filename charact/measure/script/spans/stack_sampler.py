@@ -3,7 +3,6 @@
 import contextlib
 import ctypes
 import dis
-import operator
 import os
 import sys
 import threading
@@ -16,8 +15,8 @@ from statistics import median
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
-from charact.core.running_frame import frame_reader
-from charact.measure.script.program.frames import CodeLocation, line_of, location_of
+from charact.core.running_stack import StackReader
+from charact.measure.script.program.frames import CodeLocation, frames_from, line_of, location_of
 from charact.measure.script.spans.event_log import EventLogWriter
 from charact.measure.script.spans.recorder import Kind, SpanRecorder
 
@@ -156,8 +155,7 @@ class FrameSampler:
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="charact-sampler", daemon=True)
         self._program: threading.Thread | None = None
-        self._frame: Callable[[], FrameType] | None = None
-        """Returns the frame that the program's thread runs."""
+        self._stack: StackReader | None = None
         self._numbers: dict[CodeLocation, int] = {}
         self._new: list[tuple[CodeLocation, str | None, tuple[CodeType, int] | None]] = []
         """New locations, each with the text of its line, and its code and line number."""
@@ -179,7 +177,7 @@ class FrameSampler:
 
     def start(self) -> None:
         """Start to sample the calling thread."""
-        self._program, self._frame, self._clock = threading.current_thread(), frame_reader(), ThreadClock()
+        self._program, self._stack, self._clock = threading.current_thread(), StackReader(), ThreadClock()
         self._write()  # so that the event log mentions the sampler even if there are no samples
         self._thread.start()
 
@@ -224,19 +222,19 @@ class FrameSampler:
 
     def _look(self, due_s: float) -> int | None:
         """Take a sample at a time; return the number of its location, or None if the program is in none."""
-        frame, changed_ns = self._frame_at(due_s), self._recorder.changed_ns
-        instruction = None if frame is None else frame.f_lasti
-        location = None if frame is None or self._recorder.top not in _SAMPLED_KINDS else location_of(frame)
+        frames, changed_ns = self._frames_at(due_s), self._recorder.changed_ns
+        instruction = frames[0].f_lasti if frames else None
+        location = location_of(frames) if self._recorder.top in _SAMPLED_KINDS else None
         if self._at_sample is None and self._clock is not None:
             self._at_sample = self._clock.read()
-        if location is None or frame is None or self._frame is None or self._recorder.changed_ns != changed_ns or (
-                frame is not self._frame() or frame.f_lasti != instruction):
+        if location is None or self._stack is None or self._recorder.changed_ns != changed_ns or (
+                self._stack.read(most=1)[0][0] is not frames[0] or frames[0].f_lasti != instruction):
             return None  # the program ran on while its stack was read: outer frames may be at later lines
         now_ns = time.perf_counter_ns()
         self._at_sample_frac = waiting_frac = self._waiting_frac(self._before, self._at_sample)
         if location not in self._numbers:
             self._numbers[location] = len(self._numbers)
-            self._new.append((location, *line_of(frame, location)))
+            self._new.append((location, *line_of(frames, location)))
         self._add(self._numbers[location], waiting_frac, now_ns)
         return self._numbers[location]
 
@@ -259,16 +257,15 @@ class FrameSampler:
             return None
         return round(self._clock.waiting_frac(since, until), 2)
 
-    def _frame_at(self, due_s: float) -> FrameType | None:
-        """Return the frame that the program's thread runs at a time, whichever line it is.
+    def _frames_at(self, due_s: float) -> list[FrameType]:
+        """Return the frames that the program's thread runs at a time, the innermost first, whichever line it is.
 
         The time is chosen before this thread has the GIL, or it would depend on when the program releases it. Until
         then the switch interval of the whole process is short, so that this thread gets the GIL within microseconds;
-        afterwards it is the process's own again, so that it keeps the GIL. `map` calls all in C: between two lines of
-        Python the program's thread could run on.
+        afterwards it is the process's own again, so that it keeps the GIL.
         """
-        if self._frame is None or self._program is None or not self._program.is_alive():
-            return None
+        if self._stack is None or self._program is None or not self._program.is_alive():
+            return []
         assert self._clock is not None
         wait_s = due_s - time.monotonic()
         self._before = self._at_sample
@@ -276,21 +273,19 @@ class FrameSampler:
             self._before = self._clock.read()
         if wait_s <= 0:  # the program kept the GIL, and is still at the same line
             self._at_sample = None
-            return self._frame()
+            return self._stack.read()[0]
         self._own_switch_s = sys.getswitchinterval()
         calls: list[Callable[[], Any]] = [partial(time.sleep, wait_s),
-                                          partial(sys.setswitchinterval, self._own_switch_s),
-                                          time.monotonic, self._frame]
+                                          partial(sys.setswitchinterval, self._own_switch_s), time.monotonic]
         sys.setswitchinterval(_SWITCH_S)
         try:
-            _, _, now_s, frame = map(operator.call, calls)
+            frames, (_, _, now_s) = self._stack.read(calls)
         finally:
             self.restore_switch_interval()
         used_ns = self._clock.used_ns()
         self._at_sample = None if used_ns is None else ClockReading(time.monotonic_ns(), used_ns, None)
         self._delays_s.append(now_s - due_s)
-        found: FrameType = frame
-        return found
+        return frames
 
     def restore_switch_interval(self) -> None:
         """Give the process its own interval again; also in a child that was forked meanwhile."""
@@ -330,10 +325,8 @@ class CodeLoops:
         if self._num_events[event] >= _NUM_NOTED:
             return
         self._num_events[event] += 1
-        frame: FrameType | None = sys._getframe(1)
-        while frame is not None:
+        for frame in frames_from(sys._getframe(1)):
             self._calls[frame.f_code].add(frame.f_lasti)
-            frame = frame.f_back
 
     def is_inside(self, code: CodeType, line: int) -> bool:
         """Return whether a function's line is in a loop inside of an iteration, or in a comprehension."""

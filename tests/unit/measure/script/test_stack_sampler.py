@@ -21,7 +21,7 @@ import torch
 import charact
 from charact.core.timeline import Iteration
 from charact.measure.script.program.events import ProgramEvents
-from charact.measure.script.program.frames import _LIBRARIES, line_of, location_of
+from charact.measure.script.program.frames import _LIBRARIES, frames_from, line_of, location_of
 from charact.measure.script.spans import stack_sampler
 from charact.measure.script.spans.event_log import EventLogWriter
 from charact.measure.script.spans.event_log_reader import EventLogReader
@@ -63,10 +63,14 @@ def wait_here() -> None:
     time.sleep(0.2)
 
 
+def location_here(depth: int = 1) -> Any:
+    return location_of(frames_from(_getframe(depth)))
+
+
 class TestPlaces:
     def test_an_own_line_is_the_innermost_and_a_library_call_the_outermost(self) -> None:
         def look(_: str) -> Any:
-            return location_of(_getframe())
+            return location_here()
 
         place, function, library = look("")
         assert place.endswith(f"test_stack_sampler.py:{look.__code__.co_firstlineno + 1}")
@@ -75,25 +79,24 @@ class TestPlaces:
 
     def test_instructions_without_a_line_belong_to_the_function(self) -> None:
         code = compile("def f():\n    pass\n", "/somewhere/own.py", "exec").co_consts[0]
-        frame: Any = SimpleNamespace(f_code=code, f_lineno=None, f_back=None, f_globals={"__name__": "own"},
-                                     f_locals={})
-        location = location_of(frame)
+        frame: Any = SimpleNamespace(f_code=code, f_lineno=None, f_globals={"__name__": "own"})
+        location = location_of([frame])
         assert location == ("/somewhere/own.py:1", "f", None)
-        assert line_of(frame, location)[1] == (code, 1)
+        assert line_of([frame], location)[1] == (code, 1)
 
     @pytest.mark.parametrize(("file", "is_program"), [
         ("machine/load.py", False), ("measure/script/hooks/patches.py", True)])
     def test_charact_s_own_work_is_no_place_of_the_program(self, file: str, is_program: bool) -> None:
         found = []
         code = compile("look()", str(Path(charact.__file__).parent / file), "exec")
-        exec(code, {"__name__": "charact.part", "look": lambda: found.append(location_of(_getframe().f_back))})
+        exec(code, {"__name__": "charact.part", "look": lambda: found.append(location_here(2))})
         assert (found[0] is not None) is is_program
 
     def test_a_layer_of_a_library_has_its_own_name_not_that_of_what_calls_every_layer(self) -> None:
         found: list[Any] = []
         folder = "/usr/lib/python3/dist-packages/torch/nn/modules"
         layer: dict[str, Any] = {"__name__": "torch.nn.modules.linear",
-                                 "look": lambda: found.append(location_of(_getframe(1)))}
+                                 "look": lambda: found.append(location_here(2))}
         exec(compile("def forward(x):\n    look()", f"{folder}/linear.py", "exec"), layer)
         caller: dict[str, Any] = {"__name__": "torch.nn.modules.module", "forward": layer["forward"]}
         exec(compile("def _call(x):\n    forward(x)", f"{folder}/module.py", "exec"), caller)
@@ -113,7 +116,7 @@ class TestPlaces:
         monkeypatch.syspath_prepend(folder)
         if not is_package:
             monkeypatch.setattr("charact.measure.script.program.frames._LIBRARIES", (str(tmp_path), *_LIBRARIES))
-        monkeypatch.setattr("builtins.look_at_stack", lambda: found.append(location_of(_getframe(1))), raising=False)
+        monkeypatch.setattr("builtins.look_at_stack", lambda: found.append(location_here(2)), raising=False)
         for name in ("outer_module", "inner_module"):
             monkeypatch.delitem(sys.modules, name, raising=False)
         module = importlib.import_module("outer_module")
@@ -362,7 +365,7 @@ def test_a_program_that_runs_on_while_its_stack_is_read_gives_no_sample(
     recorder = SpanRecorder()
     watching = FrameSampler(recorder, EventLogWriter(tmp_path))
     monkeypatch.setattr(stack_sampler, "location_of", location)
-    monkeypatch.setattr(watching, "_frame_at", lambda due_s: running.gi_frame)
-    monkeypatch.setattr(watching, "_frame", lambda: running.gi_frame)
+    monkeypatch.setattr(watching, "_frames_at", lambda due_s: [running.gi_frame])
+    monkeypatch.setattr(watching, "_stack", SimpleNamespace(read=lambda most: ([running.gi_frame], [])))
     recorder.enter(Kind.FORWARD)
     assert (watching._look(0.0) is not None) == is_sampled
