@@ -20,10 +20,9 @@ from unittest.mock import patch
 from scipy.stats import binomtest
 
 from charact.record.reader import load_run
-from charact.remedies import race
 from charact.remedies.process import Command, Trial
 from charact.remedies.program import Program
-from charact.remedies.race import Numbers, Race, trial_options
+from charact.remedies.race import TRIAL_S, Numbers, Race, trial_options
 from charact.remedies.remedy import Setting, all_remedies
 
 PROGRAM = Path(__file__).parents[1] / "tests" / "programs" / "well_written" / "mlp_whole_batches.py"
@@ -60,7 +59,7 @@ def recorded(path: Path, number: int, directory: Path) -> tuple[Program, list[tu
     if first.run is None:
         raise SystemExit(f"error: {path} failed: {first.failure}")
     program, series = Program(first.run), []
-    options = trial_options(program, race.TRIAL_S)
+    options = trial_options(program, TRIAL_S)
     measuring = Race(command, program, directory, MAX_MINUTES, trial_s=0.0, allow_numerics=False, report=print)
     for _ in range(number):
         begun = time.monotonic()
@@ -80,7 +79,7 @@ class Replayed(Race):
     def __init__(self, program: Program, series: Sequence[tuple[Numbers, float]], first: int) -> None:
         self.now_s = 0.0
         self._series, self._next = series, first
-        with patch.object(race.time, "monotonic", lambda: self.now_s):
+        with patch.object(time, "monotonic", lambda: self.now_s):
             super().__init__(Command("run", (), b"", Path()), program, Path(), MAX_MINUTES,
                              trial_s=series[first][1], allow_numerics=False, report=lambda _: None)
         vars(self._command)["measured"] = self._measured
@@ -100,7 +99,7 @@ def recommends(program: Program, series: Sequence[tuple[Numbers, float]], first:
     """Return whether a race of settings that change nothing recommends any."""
     names = list(all_remedies())[:num_settings]
     replayed = Replayed(program, series, first)
-    with patch.object(race.time, "monotonic", lambda: replayed.now_s):
+    with patch.object(time, "monotonic", lambda: replayed.now_s):
         result = replayed.run([Setting(name, {}, name, name) for name in names])
     return result.proof is not None and result.proof.state == "faster"
 
