@@ -5,11 +5,28 @@ Attention weights have no dropout: Vaswani et al. name none, and today's models 
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, Protocol
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 DROPOUT = 0.1
+Extend = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+"""Function that stores new keys and values, each (N, heads, T, head width), and returns those of all positions."""
+
+
+class Cache(Protocol):
+    """Keys and values of earlier positions, by layer."""
+
+    length: Any
+    """Number of positions so far: a number, or a tensor of one."""
+
+    def extend(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """Store a layer's new keys and values, each (N, heads, T, head width); return those of all positions."""
+
+    def advance(self, num_positions: int) -> None:
+        """Add to `length`, after the last layer."""
 
 
 @dataclass(frozen=True)
@@ -24,6 +41,25 @@ class Sizes:
     """Longest sequence that there are learned positions for; None where positions are computed."""
 
 
+def attend(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None = None, *, causal: bool = False) -> Tensor:
+    """Compute attention of queries (N, heads, T, head width) to keys and values (N, key heads, S, head width).
+
+    Causal attention takes the queries for the last T of S positions. If there are fewer key heads than heads, each
+    serves as many heads in a row.
+    """
+    num_queries, num_keys = query.shape[2], keys.shape[2]
+    if causal and 1 < num_queries < num_keys:
+        mask = torch.ones(num_queries, num_keys, dtype=torch.bool, device=query.device).tril(num_keys - num_queries)
+    return functional.scaled_dot_product_attention(
+        query, keys, values, attn_mask=mask, is_causal=causal and 1 < num_queries == num_keys,
+        enable_gqa=query.shape[1] != keys.shape[1])
+
+
+def split_heads(x: Tensor, num_heads: int) -> Tensor:
+    """(N, T, width) to (N, heads, T, head width)."""
+    return x.reshape(*x.shape[:2], num_heads, -1).transpose(1, 2)
+
+
 class Attention(nn.Module):
     """Multi-head attention of a sequence to a memory."""
 
@@ -35,15 +71,15 @@ class Attention(nn.Module):
         self.value = nn.Linear(width, width)
         self.out = nn.Linear(width, width)
 
-    def forward(self, x: Tensor, memory: Tensor, mask: Tensor | None = None, *, is_causal: bool = False) -> Tensor:
+    def forward(self, x: Tensor, memory: Tensor, mask: Tensor | None = None, *, causal: bool = False,
+                extend: Extend | None = None) -> Tensor:
         """(N, T, width) and (N, S, width) to (N, T, width); `mask` (N, 1, 1, S) is true where memory may be seen."""
-        query, key, value = self._heads(self.query(x)), self._heads(self.key(memory)), self._heads(self.value(memory))
-        heads = functional.scaled_dot_product_attention(query, key, value, attn_mask=mask, is_causal=is_causal)
-        outputs: Tensor = self.out(heads.transpose(1, 2).flatten(2))
+        query, key, value = (split_heads(each, self.num_heads)
+                             for each in (self.query(x), self.key(memory), self.value(memory)))
+        if extend is not None:
+            key, value = extend(key, value)
+        outputs: Tensor = self.out(attend(query, key, value, mask, causal=causal).transpose(1, 2).flatten(2))
         return outputs
-
-    def _heads(self, x: Tensor) -> Tensor:
-        return x.reshape(*x.shape[:2], self.num_heads, -1).transpose(1, 2)
 
 
 class Layer(nn.Module):
@@ -63,10 +99,12 @@ class Layer(nn.Module):
         self.mlp_norm = nn.LayerNorm(sizes.width)
         self.dropout = nn.Dropout(DROPOUT)
 
-    def forward(self, x: Tensor, mask: Tensor | None = None, memory: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor, mask: Tensor | None = None, memory: Tensor | None = None,
+                extend: Extend | None = None) -> Tensor:
         """(N, T, width) to the same; the mask is the memory's where there is one, else the sequence's own."""
         own_mask = mask if memory is None else None
-        x = self._add(x, self.attention_norm, lambda y: self.attention(y, y, own_mask, is_causal=self.causal))
+        x = self._add(x, self.attention_norm, lambda y: self.attention(
+            y, y, own_mask, causal=self.causal, extend=extend))
         if memory is not None:
             x = self._add(x, self.cross_attention_norm, lambda y: self.cross_attention(y, memory, mask))
         return self._add(x, self.mlp_norm, self.mlp)

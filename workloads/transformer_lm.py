@@ -6,18 +6,14 @@ each part, learned positions, output layer tied to the embedding.
 
 import math
 from dataclasses import dataclass
-from typing import Any, Literal
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
-from charact.core.errors import UserError
-from charact.datasets._samples.text_streams import language_model_dataset
-from charact.workload import DataRequest, Workload
-from charact.workload.metrics import Metric, Perplexity
-
-from ._attention import DROPOUT, Layer, Sizes
+from ._attention import DROPOUT, Cache, Layer, Sizes
+from ._language_model import LanguageModelWorkload
 
 SIZES = {
     "small": Sizes(width=256, num_heads=4, num_layers=4, num_words=33_278, context=2048),
@@ -49,71 +45,37 @@ class LanguageModel(nn.Module):
             elif name.endswith("bias"):
                 nn.init.zeros_(parameter)
 
-    def forward(self, words: Tensor) -> Tensor:
-        """Words (N, T) to logits of the next ones, (N, T, vocabulary)."""
-        places = torch.arange(words.shape[1], device=words.device)
+    def forward(self, words: Tensor, cache: Cache | None = None) -> Tensor:
+        """Words (N, T) to logits of the next ones, (N, T, vocabulary); with a cache only those after the last word."""
+        first = 0 if cache is None else cache.length
+        places = first + torch.arange(words.shape[1], device=words.device)
         x = self.dropout(self.words(words) + self.positions(places))
-        for layer in self.layers:
-            x = layer(x)
+        for index, layer in enumerate(self.layers):
+            x = layer(x, extend=None if cache is None else partial(cache.extend, index))
+        if cache is not None:
+            cache.advance(words.shape[1])
+            x = x[:, -1:]
         logits: Tensor = self.head(self.norm(x))
         return logits
 
 
 @dataclass(kw_only=True)
-class TransformerLM(Workload):
+class TransformerLM(LanguageModelWorkload):
     """A decoder-only language model: `small`, or GPT-2 with 124 million parameters."""
 
     name: str = "transformer_lm"
     source: str = "Radford et al., Language Models are Unsupervised Multitask Learners, 2019"
     year: int | None = 2019
-    input_kind: Literal["image", "sequence"] = "sequence"
-    default_batch_size: int = 4
     variants: tuple[str, ...] = tuple(SIZES)
 
     @property
-    def default_input_size(self) -> int:
-        """Words that a prediction may look back on."""
-        return 128
-
-    @property
-    def smallest_input_size(self) -> int:
-        """One word, from which the next is predicted."""
-        return 1
-
-    def dataset(self, input_size: int, request: DataRequest) -> Any:
-        """Return segments of streams, (int64 (size,), int64 (size,)), in batches (size, batch)."""
-        sizes = SIZES[self.variant]
-        if sizes.context is not None and input_size > sizes.context:
-            raise UserError(f"input size {input_size} is too large for {self.name} {self.variant} "
-                            f"(takes at most {sizes.context})")
-        return language_model_dataset(request, input_size=input_size, num_synthetic_words=sizes.num_words)
+    def sizes(self) -> Sizes:
+        """Sizes of the variant."""
+        return SIZES[self.variant]
 
     def model(self, dataset: Any) -> LanguageModel:
         """Return the network for the dataset's vocabulary."""
-        return LanguageModel(SIZES[self.variant], dataset.num_words)
-
-    def forward(self, model: nn.Module, batch: Any) -> Any:
-        """Return logits of the next words, (batch, size, vocabulary)."""
-        return model(batch[0].T)
-
-    def loss(self, outputs: Any, batch: Any) -> Tensor:
-        """Return the cross-entropy of the next words, in nats a word; its exponential is the perplexity."""
-        return functional.cross_entropy(outputs.flatten(0, 1), batch[1].T.flatten())
-
-    def optimizers(self, model: nn.Module) -> list[torch.optim.Optimizer]:
-        """Return AdamW, decaying matrices only; GPT-2's settings were not published, these are its predecessor's."""
-        matrices = [parameter for parameter in model.parameters() if parameter.dim() == 2]
-        others = [parameter for parameter in model.parameters() if parameter.dim() != 2]
-        groups = [{"params": matrices, "weight_decay": 0.01}, {"params": others, "weight_decay": 0.0}]
-        return [torch.optim.AdamW(groups, lr=2.5e-4)]
-
-    def clip_gradients(self, model: nn.Module) -> None:
-        """Clip the norm of all gradients together to 1, as in the predecessor's code."""
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-
-    def metrics(self, dataset: Any) -> list[Metric]:
-        """Return the perplexity."""
-        return [Perplexity(self.loss)]
+        return LanguageModel(self.sizes, dataset.num_words)
 
 
 WORKLOADS = [TransformerLM()]

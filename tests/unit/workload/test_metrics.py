@@ -161,8 +161,9 @@ def test_every_workload_has_a_metric() -> None:
 
     names = {name: [metric.name for metric in workload.prepare().metrics(Vocabularies())]  # type: ignore[arg-type]
              for name, workload in all_workloads().items()}
-    language = {"rnn_lm": ["perplexity"], "transformer_lm": ["perplexity"], "transformer": ["token_accuracy"],
-                "seq2seq": ["token_accuracy", "bleu"], "aoa_reader": ["candidate_accuracy"]}
+    language = {"rnn_lm": ["perplexity"], "transformer_lm": ["perplexity"], "llama": ["perplexity"],
+                "transformer": ["token_accuracy"], "seq2seq": ["token_accuracy", "bleu"],
+                "aoa_reader": ["candidate_accuracy"]}
     assert names == {name: ["accuracy"] for name in names} | language
 
 

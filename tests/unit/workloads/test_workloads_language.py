@@ -20,9 +20,9 @@ from charact.measure.passes.flops import flop_pass
 from charact.workload.base import Workload
 from charact.workload.registry import find_workload
 
-NAMES = ["rnn_lm", "transformer_lm", "transformer"]
+NAMES = ["rnn_lm", "transformer_lm", "transformer", "llama"]
 CASES = [(name, variant) for name in NAMES for variant in find_workload(name).variants]
-QUICK = [("rnn_lm", "lstm"), ("transformer_lm", "small"), ("transformer", "small")]
+QUICK = [("rnn_lm", "lstm"), ("transformer_lm", "small"), ("transformer", "small"), ("llama", "tiny")]
 ONE_OF_EACH = [pytest.param(name, variant, marks=[] if (name, variant) in QUICK else pytest.mark.slow)
                for name, variant in CASES]  # fmt: skip
 WIKITEXT_WORDS = 33_278
@@ -72,6 +72,7 @@ def test_an_lstms_flop_are_those_counted_by_hand() -> None:
 @pytest.mark.parametrize(("name", "variant", "shape"), [
     ("rnn_lm", "lstm", (6, WIKITEXT_WORDS)), ("rnn_lm", "gru-tied", (6, WIKITEXT_WORDS)),
     ("transformer_lm", "small", (2, 3, WIKITEXT_WORDS)), ("transformer", "small", (2, 3, 37_000)),
+    ("llama", "tiny", (2, 3, 4096)),
 ])
 def test_new_weights_know_nothing(name: str, variant: str, shape: tuple[int, ...]) -> None:
     torch.manual_seed(0)
@@ -86,7 +87,8 @@ def test_new_weights_know_nothing(name: str, variant: str, shape: tuple[int, ...
 
 @pytest.mark.slow_variants
 @pytest.mark.parametrize(("name", "variant"), [
-    ("rnn_lm", "lstm"), ("rnn_lm", "rnn_tanh-tied"), ("transformer_lm", "small"), ("transformer", "small")])
+    ("rnn_lm", "lstm"), ("rnn_lm", "rnn_tanh-tied"), ("transformer_lm", "small"), ("transformer", "small"),
+    ("llama", "tiny")])
 def test_an_iteration_moves_every_parameter(name: str, variant: str) -> None:
     loop = Loop(case_of(prepared(name, variant), 4))
     before = {name: parameter.detach().clone() for name, parameter in loop.model.named_parameters()}
@@ -163,7 +165,7 @@ def test_an_input_beyond_the_learned_positions_is_refused() -> None:
 @pytest.mark.parametrize(("name", "variant", "num_iterations"), [
     pytest.param("rnn_lm", "lstm-tied", 199, marks=pytest.mark.slow),
     pytest.param("rnn_lm", "gru", 199, marks=pytest.mark.slow),
-    ("transformer_lm", "small", 15)])
+    ("transformer_lm", "small", 15), ("llama", "tiny", 15)])
 def test_a_repeating_text_is_learnt(name: str, variant: str, num_iterations: int) -> None:
     torch.manual_seed(0)
     workload = prepared(name, variant)

@@ -1,0 +1,84 @@
+"""Base class of language models: text streams, cross-entropy of the next words, AdamW."""
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from charact.core.errors import UserError
+from charact.datasets._samples.text_streams import language_model_dataset
+from charact.workload import DataRequest, Workload
+from charact.workload.metrics import Metric, Perplexity
+
+
+class TextSizes(Protocol):
+    """Sizes that determine the data."""
+
+    @property
+    def num_words(self) -> int:
+        """Size of the vocabulary of synthetic text."""
+
+    @property
+    def context(self) -> int | None:
+        """Longest sequence in words; None without a limit."""
+
+
+@dataclass(kw_only=True)
+class LanguageModelWorkload(Workload):
+    """A language model that predicts each next word of a text."""
+
+    input_kind: Literal["image", "sequence"] = "sequence"
+    default_batch_size: int = 4
+
+    @property
+    @abstractmethod
+    def sizes(self) -> TextSizes:
+        """Sizes of the variant."""
+
+    @property
+    def default_input_size(self) -> int:
+        """Return 128 words."""
+        return 128
+
+    @property
+    def smallest_input_size(self) -> int:
+        """Return 1: one word, from which the next is predicted."""
+        return 1
+
+    def check_length(self, input_size: int) -> None:
+        """Check that the model has positions for a sequence of `input_size` words."""
+        context = self.sizes.context
+        if context is not None and input_size > context:
+            raise UserError(f"input size {input_size} is too large for {self.name} {self.variant} "
+                            f"(takes at most {context})")
+
+    def dataset(self, input_size: int, request: DataRequest) -> Any:
+        """Return segments of streams, (int64 (size,), int64 (size,)), in batches (size, batch)."""
+        self.check_length(input_size)
+        return language_model_dataset(request, input_size=input_size, num_synthetic_words=self.sizes.num_words)
+
+    def forward(self, model: nn.Module, batch: Any) -> Any:
+        """Return logits of the next words, (batch, size, vocabulary)."""
+        return model(batch[0].T)
+
+    def loss(self, outputs: Any, batch: Any) -> Tensor:
+        """Return the cross-entropy of the next words, in nats a word; its exponential is the perplexity."""
+        return functional.cross_entropy(outputs.flatten(0, 1), batch[1].T.flatten())
+
+    def optimizers(self, model: nn.Module) -> list[torch.optim.Optimizer]:
+        """Return AdamW with the settings of GPT, decaying matrices only: not all successors published theirs."""
+        matrices = [parameter for parameter in model.parameters() if parameter.dim() > 1]
+        others = [parameter for parameter in model.parameters() if parameter.dim() <= 1]
+        groups = [{"params": matrices, "weight_decay": 0.01}, {"params": others, "weight_decay": 0.0}]
+        return [torch.optim.AdamW(groups, lr=2.5e-4)]
+
+    def clip_gradients(self, model: nn.Module) -> None:
+        """Clip the norm of all gradients together to 1, as in GPT's code."""
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+
+    def metrics(self, dataset: Any) -> list[Metric]:
+        """Return the perplexity."""
+        return [Perplexity(self.loss)]
