@@ -18,15 +18,18 @@ from copy import deepcopy
 from itertools import pairwise
 
 from charact.core.timeline import Iteration
-from charact.measure.script.spans.iterations import FETCHES, iteration_of
+from charact.measure.script.spans.iterations import FETCHES, Segment
 from charact.measure.script.spans.recorder import ZEROED, Kind, Slice
 
 _COMPUTES = frozenset({Kind.FORWARD, Kind.BACKWARD, Kind.STEP, Kind.TRANSFORM})
+_DIVIDES = frozenset({Kind.EXHAUSTED, Kind.END})
+"""Slices that divide the slices after a fetch into several groups."""
 _BEGINS = _COMPUTES | {Kind.FETCH, Kind.COPY, Kind.LOSS, Kind.COMPILE}
 UNDECIDED = 256
 """Number of inference forwards without a backward after which a program counts as inference only.
 
-Also the number of backwards without a step after which a program counts as updating its weights without an optimizer.
+Also the number of these after a step after which the step's iteration has ended, and the number of backwards without a
+step after which a program counts as updating its weights without an optimizer.
 """
 _UNDECIDED = 256
 """Number of other forwards after which a forward that has not recurred is part of the preparation."""
@@ -58,10 +61,27 @@ class Segmenter:
         self._any_graph = self._is_new_graph = False
         """Whether any forward with gradients was recorded, and one since the last backward."""
         self._num_backwards = self._num_forwards = 0
+        self._num_since_step = 0
+        """Number of inference forwards since the last step or backward."""
+        self._previous: set[int] = set()
+        """Optimizers of the iteration before."""
+
+    @property
+    def num_pending(self) -> int:
+        """Number of slices that belong to no iteration yet."""
+        return len(self._pending)
 
     def feed(self, slices: Iterable[Slice]) -> list[Iteration]:
         """Return the iterations that these slices have ended."""
-        done: list[Iteration] = []
+        return [each.iteration() for each in self.segments(slices)]
+
+    def finish(self) -> list[Iteration]:
+        """Return the last iterations; no more slices will come."""
+        return [each.iteration() for each in self.last_segments()]
+
+    def segments(self, slices: Iterable[Slice]) -> list[Segment]:
+        """Return the slices of the iterations that these slices have ended."""
+        done: list[Segment] = []
         for each in slices:
             done += self._take(each)
             if self.ends_marked:
@@ -70,11 +90,13 @@ class Segmenter:
                 done += self._replay_manual_updates()
             elif not self._num_backwards and self._num_forwards >= UNDECIDED:
                 done += self._inference_so_far()
+            elif self._num_since_step >= UNDECIDED:
+                done += self._evaluation_so_far()
         return done
 
-    def finish(self) -> list[Iteration]:
-        """Return the last iterations; no more slices will come."""
-        done: list[Iteration] = []
+    def last_segments(self) -> list[Segment]:
+        """Return the slices of the last iterations; no more slices will come."""
+        done: list[Segment] = []
         if self._num_backwards and not self._any_step and not self._manual_update and not self.ends_marked:
             done = self._replay_manual_updates()
         if self.ends_marked:
@@ -93,7 +115,7 @@ class Segmenter:
         """Return the iterations that `finish` would return now; more slices may follow."""
         return deepcopy(self).finish()
 
-    def _take(self, current: Slice) -> list[Iteration]:
+    def _take(self, current: Slice) -> list[Segment]:
         goes_on = self._manual_update and current.kind is Kind.BACKWARD and self._any_graph and not self._is_new_graph
         if self._begin is None and self._stepped and current.kind in _BEGINS and current.begins and not goes_on:
             self._begin = len(self._pending)
@@ -105,7 +127,9 @@ class Segmenter:
         if current.kind is Kind.END:
             return self._end(current)
         if current.kind is Kind.FORWARD:
-            self._num_forwards += current.ends and not (current.grad and current.training)
+            infers = current.ends and not (current.grad and current.training)
+            self._num_forwards += infers
+            self._num_since_step += infers
             self._models.take(current)
             if current.begins and not self._num_backwards:
                 self._starts_ns |= {forward.start_ns for forward in self._starts.take(current)}
@@ -113,27 +137,29 @@ class Segmenter:
                 self._any_graph = self._is_new_graph = True
         elif current.kind is Kind.BACKWARD and current.ends:
             self._num_backwards += 1
+            self._num_since_step = 0
             self._is_new_graph = False
             if self._manual_update and not goes_on:
                 return self._step(0)
         elif current.kind is Kind.STEP and current.ends:
+            self._num_since_step = 0
             self._any_step, self._manual_update = True, False
             return self._step(current.owner)
         return []
 
-    def _end(self, end: Slice) -> list[Iteration]:
+    def _end(self, end: Slice) -> list[Segment]:
         """End an iteration that the program marked; it began at the previous mark, if any."""
         slices, self._pending = self._pending[:-1], [end]
         self.ends_marked, self._begin, self._stepped = True, None, set()
         if any(each.kind in (Kind.BACKWARD, Kind.STEP) or each.phase == "update" for each in slices):
             return self._window(slices, end)
-        return [iteration_of(slices, end, training=False)] if slices else []
+        return [Segment(slices, end, training=False)] if slices else []
 
-    def _step(self, optimizer: int) -> list[Iteration]:
+    def _step(self, optimizer: int) -> list[Segment]:
         """Record an optimizer's step; its second step ends the previous iteration."""
         if self.ends_marked:
             return []
-        done: list[Iteration] = []
+        done: list[Segment] = []
         if self._begin is not None and (optimizer in self._stepped or self._takes_turns(self._begin)):
             ends = [self._begin]
             if self._taken_over is not None and self._taken_over[0] == optimizer:
@@ -141,13 +167,17 @@ class Segmenter:
             for start, end in zip([0, *ends], ends, strict=False):
                 done += self._window(self._pending[start:end], self._pending[end])
             self._pending = self._pending[self._begin:]
-            self._known |= self._stepped - {0}  # 0: updates without an optimizer
-            self._stepped, self._taken_over = set(), None
+            self._forget_steps()
         elif self._begin is not None and optimizer not in self._known and self._stepped <= self._known:
             self._taken_over = optimizer, self._begin
         self._stepped.add(optimizer)
         self._begin = None
         return done
+
+    def _forget_steps(self) -> None:
+        """Remember the optimizers of an iteration that has ended."""
+        self._known |= self._stepped - {0}  # 0: updates without an optimizer
+        self._previous, self._stepped, self._taken_over = self._stepped, set(), None
 
     def _takes_turns(self, begin: int) -> bool:
         """Return whether the pending slices from an index on train other models, with a further batch of a loader."""
@@ -161,20 +191,44 @@ class Segmenter:
         earlier_models = owners(Kind.FORWARD, before)
         return bool(models and earlier_models and fetched and same_loader) and not models & earlier_models
 
-    def _replay_manual_updates(self) -> list[Iteration]:
+    def _replay_manual_updates(self) -> list[Segment]:
         """Process the pending slices again, for a program without an optimizer."""
         self._manual_update = True
         pending, self._pending = self._pending, []
-        return [iteration for each in pending for iteration in self._take(each)]
+        return [segment for each in pending for segment in self._take(each)]
 
-    def _window(self, slices: list[Slice], after: Slice | None) -> list[Iteration]:
+    def _evaluation_so_far(self) -> list[Segment]:
+        """Return the training iteration before a long evaluation, and the evaluation's iterations except for the last.
+
+        So an evaluation of any length needs little memory. It returns nothing if the training iteration may go on: if
+        gradients wait for a step, or if an optimizer of the iteration before has not stepped.
+        """
+        self._num_since_step = 0
+        begin = self._begin or 0
+        goes_on = self._stepped and (not begin or self._previous - self._stepped)
+        if goes_on or any(each.kind is Kind.BACKWARD for each in self._pending[begin:]):
+            return []
+        *groups, last = self._models.groups(self._pending[begin:])
+        evaluation = [each for group in groups for each in group]
+        done = self._window(self._pending[:begin], (evaluation or last)[0]) if begin else []
+        if begin:
+            self._forget_steps()
+        self._pending, self._begin = last, None
+        return done + self._inference_iterations(evaluation, last[0], only_known=True)
+
+    def _window(self, slices: list[Slice], after: Slice | None) -> list[Segment]:
         """Return the iterations of training up to a step: one, and one for each step that was skipped before it."""
+        kinds = [each.kind for each in slices]
+        if kinds[:1] == [Kind.FETCH] and kinds.count(Kind.FETCH) == 1 and not _DIVIDES.intersection(kinds):
+            self._models.take_training(slices)  # nearly always: a single group, without the rest of this
+            self._any_window = True
+            return [Segment(slices, after, training=True, manual_update=self._manual_update)]
         edges = [0, *_skipped_steps(slices), len(slices)]
         parts = [slices[begin:end] for begin, end in pairwise(edges)]
         following = [*(part[0] for part in parts[1:]), after]
         return [each for part, then in zip(parts, following, strict=True) for each in self._training(part, then)]
 
-    def _training(self, slices: list[Slice], after: Slice | None) -> list[Iteration]:
+    def _training(self, slices: list[Slice], after: Slice | None) -> list[Segment]:
         """Return an iteration of training, after the inference before it, such as a validation."""
         self._models.take_training(slices)
         groups = list(self._models.groups(slices))
@@ -191,11 +245,11 @@ class Segmenter:
         self._any_window = True
         own = [each for group in groups[begin:] for each in group] if begin else slices
         done = [
-            iteration_of(group, following[0][0] if number + 1 < begin else None if own else after, training=False)
+            Segment(group, following[0][0] if number + 1 < begin else None if own else after, training=False)
             for number, group in enumerate(groups[:begin])
             if self._is_inference(group, following := groups[number + 1:number + 2])
         ]
-        return [*done, iteration_of(own, after, training=True, manual_update=self._manual_update)] if own else done
+        return [*done, Segment(own, after, training=True, manual_update=self._manual_update)] if own else done
 
     def _is_inference(self, group: list[Slice], following: Sequence[list[Slice]] = ()) -> bool:
         """Return whether a group of slices is inference only; `following` has the group after it, if any."""
@@ -209,19 +263,19 @@ class Segmenter:
             return True
         return self._models.are_new(forwards) or any(after[0].kind is Kind.FETCH for after in following)
 
-    def _inference_so_far(self) -> list[Iteration]:
+    def _inference_so_far(self) -> list[Segment]:
         """Return the iterations of an inference program, except for the last group, which may not have ended."""
         *groups, last = self._models.groups(self._pending, self._starts_ns)
         done = self._inference_iterations([each for group in groups for each in group], last[0], only_known=False)
-        self._pending, self._num_forwards = last, 0
+        self._pending, self._num_forwards, self._num_since_step = last, 0, 0
         self._starts_ns &= {each.start_ns for each in last}
         return done
 
-    def _inference_iterations(self, slices: list[Slice], after: Slice | None, *, only_known: bool) -> list[Iteration]:
+    def _inference_iterations(self, slices: list[Slice], after: Slice | None, *, only_known: bool) -> list[Segment]:
         groups = list(self._models.groups(slices, None if only_known else self._starts_ns))
         following = [*(group[0] for group in groups[1:]), after]
         return [
-            iteration_of(group, then, training=False) for group, then in zip(groups, following, strict=False)
+            Segment(group, then, training=False) for group, then in zip(groups, following, strict=False)
             if (self._is_inference(group) if only_known else (  # a program that never trains: a forward, or a batch
                 any(each.kind is Kind.FORWARD for each in group) or (group[0].kind is Kind.FETCH and group[0].phase)))
         ]

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
+from typing import NamedTuple
 
 from charact.core.gap_phases import gap_phases
 from charact.core.timeline import Interval, Iteration, Mode
@@ -24,6 +25,19 @@ MOST_STEPS = 32
 _FEWEST_CYCLES = 3
 _REGULAR_FRAC = 0.8
 """Share of the cycles that have the usual number of steps."""
+
+
+class Segment(NamedTuple):
+    """Slices of an iteration, see `iteration_of`."""
+
+    slices: list[Slice]
+    after: Slice | None
+    training: bool
+    manual_update: bool = False
+
+    def iteration(self) -> Iteration:
+        """Return the iteration."""
+        return iteration_of(self.slices, self.after, training=self.training, manual_update=self.manual_update)
 
 
 def iteration_of(slices: list[Slice], after: Slice | None, *, training: bool, manual_update: bool = False) -> Iteration:
@@ -188,31 +202,36 @@ class StepCounter:
         """Number of steps since the last start."""
         self._numbers: list[int] = []
         """Numbers of steps of the last cycles."""
-        self._num_steps: int | None = None
+        self.num_steps: int | None = None
         """Usual one of these; None if each step is an iteration."""
         self._any_fetch = self._any_step = self._infers_first = False
+
+    @property
+    def begins_with_inference(self) -> bool:
+        """Whether cycles begin with inference, a rollout: the program inferred first, and fetches nothing."""
+        return self._infers_first and not self._any_fetch
 
     def fetch(self) -> None:
         """Take a fetch into account."""
         if not self._any_fetch:
-            self._any_fetch, self._since, self._numbers, self._num_steps = True, 0, [], None
+            self._any_fetch, self._since, self._numbers, self.num_steps = True, 0, [], None
         self._start()
 
     def infer(self) -> None:
         """Take a forward without gradients into account; it counts only if nothing is fetched."""
         self._infers_first |= not self._any_step
-        if self._infers_first and not self._any_fetch:
+        if self.begins_with_inference:
             self._start()
 
     def step(self) -> bool:
         """Take a step into account; return whether it ends an iteration."""
         self._any_step = True
         self._since += 1
-        return self._num_steps is None or self._since >= self._num_steps
+        return self.num_steps is None or self._since >= self.num_steps
 
     def _start(self) -> None:
         if self._since:
             numbers = [*self._numbers[1 - _FEWEST_CYCLES:], self._since]
             if numbers != self._numbers:  # rarely: this runs in each iteration
-                self._numbers, self._num_steps = numbers, _usual_number(numbers)
+                self._numbers, self.num_steps = numbers, _usual_number(numbers)
         self._since = 0
