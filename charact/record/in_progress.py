@@ -26,13 +26,15 @@ PANEL = "panel"
 """File that a live view of the run has locked; contains the codes that restore the terminal."""
 SLICES, NOTES = "slices.bin", "notes.jsonl"
 """Files of a watched program's event log."""
+WINDOWS, LATEST = "windows.jsonl", "latest.json"
+"""Files of a watched program that goes on after its event log is full: its windows of time, and the last seconds."""
 PARTS = "parts"
 """Folder of the part files with each case's rows."""
 CHECKPOINTS = "checkpoints"
 """Folder of the checkpoints from which trainings resume."""
 RANDOM_WEIGHTS = "random.pt"
 """File of the random weights that an inference loads without a given file."""
-LEFTOVERS = (PARTS, CHECKPOINTS, SLICES, NOTES, PANEL, RANDOM_WEIGHTS)
+LEFTOVERS = (PARTS, CHECKPOINTS, SLICES, NOTES, WINDOWS, LATEST, PANEL, RANDOM_WEIGHTS)
 """Files of an unfinished run, in addition to its lock and hidden files; removed when it is finished."""
 TRACES = {"train": "trace/program.pt.trace.json.gz", "infer": "trace/evaluation.pt.trace.json.gz"}
 """Paths of a script's traces in the run's directory, until they are renamed after their cases.

@@ -73,6 +73,10 @@ class TimingPass(Pass):
     num_warmup_iterations: Count | None = None
     num_pass_iterations: Count | None = None
     """Iterations of a profiled program that other passes measured."""
+    num_window_iterations: Count | None = None
+    """Iterations of a profiled program after its event log was full, which are only in the table `windows`."""
+    window_s: Amount | None = None
+    """Their time."""
     program: ProgramFacts | None = None
     warmup_ended_by: str | None = None
     num_iterations: Count | None = None

@@ -166,6 +166,26 @@ TABLES: dict[str, tuple[Column, ...]] = {
         Column("workers_bytes", "float64", "unshared memory of the loaders' worker processes, their sum; null without "
                                            "workers, or if not sampled", least=0),
     ),
+    "windows": (
+        _CASE,
+        Column("window", "int64", "index of the window of time, from 0; windows without iterations of the case have no "
+                                  "rows", nullable=False, least=0),
+        Column("phase", "string", "phase of the times; null for whole iterations", allowed=PHASES),
+        Column("start_s", "float64", "time of the window's start since charact began to watch the program",
+               nullable=False),
+        Column("end_s", "float64", "time of its end", nullable=False),
+        Column("num_iterations", "int64", "iterations of the case that ended in the window", nullable=False, least=1),
+        Column("sum_s", "float64", "time of all these iterations in the phase: on the device if it has times there, "
+                                   "else on the host", nullable=False, least=0),
+        *(Column(name, "float64", f"{text} of the phase's time in an iteration, within 1 %; 0 in iterations without it",
+                 nullable=False, least=0)
+          for name, text in (("median_s", "median"), ("p90_s", "90 % quantile"), ("p99_s", "99 % quantile"))),
+        Column("max_s", "float64", "longest time of the phase in an iteration", nullable=False, least=0),
+        Column("rss_bytes", "float64", "resident set of the process at the window's end; null if not sampled, and in "
+                                       "rows of phases", least=0),
+        Column("allocated_bytes", "float64", "bytes of tensors in the CUDA allocator at the same time; null on a CPU, "
+                                             "and in rows of phases", least=0),
+    ),
     "collectives": (
         _CASE,
         Column("iteration", "int64", "index of the timed iteration, as in iterations", nullable=False, least=0),
@@ -469,6 +489,7 @@ TABLES: dict[str, tuple[Column, ...]] = {
 UNIQUE: dict[str, tuple[str, ...]] = {
     "iterations": ("case", "iteration", "phase", "part"),
     "program_iterations": ("case", "index"),
+    "windows": ("case", "window", "phase"),
     "stages": ("case", "stage", "number", "phase"),
     "metrics": ("case", "stage", "number", "metric"),
     "problems": ("case", "direction"),

@@ -14,7 +14,7 @@ from support.kept import written_once
 
 PROFILE_TABLES = sorted(set(TABLES) - {
     "kernels", "stages", "metrics", "fits", "problems", "repetitions", "bricks", "brick_times", "pieces",
-    "constructions", "program_iterations", "serving_steps", "serving_kernels"})
+    "constructions", "program_iterations", "serving_steps", "serving_kernels", "windows"})
 """Tables of a profile's record on a CPU."""
 
 MACHINE: dict[str, Any] = {

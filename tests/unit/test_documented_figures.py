@@ -59,7 +59,7 @@ DEFAULTS = [
     ("docs/design.md", f"agree within {percent(STABLE_FRAC)}, or at its limits"),
     ("docs/design.md", f"medians of at most {_MAX_BLOCKS} blocks"),
     ("docs/design.md", f"`torch.profiler` over {NUM_ITERATIONS} to {_MAX_ITERATIONS} iterations"),
-    ("docs/design.md", f"After {MAX_SLICES:,} slices recording ends"),
+    ("docs/design.md", f"It is full after {MAX_SLICES:,} slices"),
     ("README.md", f"the stack sampler (every {1000 * SPARSE_INTERVAL_S:g} ms)"),
     ("SECURITY.md", f"may unpack to at most {MAX_UNPACKED_BYTES >> 30} GiB"),
     ("benchmarks/README.md", f"now it shows {MAX_CASES} cases in full"),

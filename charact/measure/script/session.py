@@ -7,6 +7,7 @@ import sys
 import time
 import weakref
 from collections.abc import Callable
+from copy import copy
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -29,11 +30,14 @@ from charact.measure.script.spans.iteration_segmenter import InferenceStarts
 from charact.measure.script.spans.iterations import StepCounter
 from charact.measure.script.spans.recorder import Kind, SpanRecorder
 from charact.measure.script.spans.stack_sampler import FrameSampler
+from charact.measure.script.windows.window_recorder import WindowRecorder
 
 FLUSH_S = 0.25
 FLUSH_SLICES = 4096
 MAX_SLICES = 500_000
-"""Limit of the event log: 500,000 slices (21 MB, some 60,000 iterations). Recording ends there."""
+"""Limit of the event log: 500,000 slices (21 MB, some 60,000 iterations). Afterwards, windows of time are recorded."""
+MAX_OWNERS = 10_000
+"""Largest number of models, optimizers and iterators of loaders whose facts are recorded."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +79,7 @@ class Session:
         self._began_ns = perf_counter_ns()
         self._plan = plan
         self._on_problem = on_problem
+        self._directory = directory
         self._event_log = EventLogWriter(directory)
         self._patches = Patches(
             self.recorder, lambda obj, number: self._try(lambda: self._add(obj, number)), self._on_span_end)
@@ -111,6 +116,8 @@ class Session:
         self._variables: dict[int, str | None] = {}
         """Variable names of the owners, from their first use."""
         self._settings_noted = False
+        self._windows: WindowRecorder | None = None
+        """Recorder of the iterations after the event log is full."""
         self._notes: list[dict[str, Any]] = [{"note": "began", "time_ns": self._began_ns}]
         """Notes to write with the next slices."""
         self._pass_scheduler = PassScheduler(plan.passes, directory, self.recorder, self._objects,
@@ -150,6 +157,8 @@ class Session:
         self._end_watching()
         if self.recorder.slices:  # a graph was captured when watching ended
             self._try(lambda: self._flush(wait=True))
+        if self._windows is not None:
+            self._try(self._windows.close)
         program = {"span_ns": (self._began_ns, perf_counter_ns())} if watched_to_the_end else {}
         self._try(lambda: self._write_end({"ending": ending, "traceback": traceback, **program}))
 
@@ -174,6 +183,8 @@ class Session:
 
     def _add(self, obj: Any, number: int) -> None:
         self._objects[number] = obj
+        if len(self._variables) >= MAX_OWNERS:
+            return
         self._variables[number] = variable_name(obj)
         self._notes.append(self._facts(number))
         if not self._settings_noted and hasattr(obj, "param_groups"):
@@ -289,10 +300,26 @@ class Session:
             return
         if is_long or monotonic() - self._flushed > FLUSH_S:
             self._try(lambda: self._flush(wait=False))
-            if self._event_log.num_slices > MAX_SLICES:
-                self._notes.append({"note": "full"})
-                self._pass_scheduler.stop()
-                self._end_watching()
+            if self._event_log.num_slices > MAX_SLICES and self._windows is None:
+                self._try(self._end_event_log)
+
+    def _end_event_log(self) -> None:
+        """Record windows from now on, if all iterations are measured; else end the recording."""
+        if self._evaluation is not None:
+            self._evaluation.stop()
+            self._evaluation = None
+        self._pass_scheduler.stop()
+        if self._plan.iterations is not None:
+            self._notes.append({"note": "full"})
+            self._end_watching()
+            return
+        self._awaits_passes = False
+        if self._sampler is not None:
+            self._sampler.stop()
+            self._sampler = None
+        memory = self._events.memory
+        memory.stop()
+        self._windows = WindowRecorder(self._directory, copy(self._steps), memory.now_bytes)
 
     def _end_watching(self) -> None:
         if self.recorder.on:
@@ -312,7 +339,7 @@ class Session:
         slices = self.recorder.take()
         if self._device_clock is not None:
             slices, self.recorder.slices = self._device_clock.done(slices, wait=wait)
-        if self._flight_recorder is not None:
+        if self._flight_recorder is not None and self._windows is None:
             read = self._flight_recorder.note if wait else self._flight_recorder.note_if_due
             if (note := read(self._num_iterations)) is not None:
                 self._notes.append(note)
@@ -320,7 +347,11 @@ class Session:
         events = self._patches.notes(last=wait)
         if notes or events:
             self._event_log.notes([*notes, *events, *([{"note": "names", "names": self._names()}] if notes else [])])
-        self._event_log.slices(slices, self._device_clock.ns if self._device_clock is not None else int)
+        device_ns = self._device_clock.ns if self._device_clock is not None else int
+        if self._windows is None:
+            self._event_log.slices(slices, device_ns)
+        else:
+            self._windows.take(slices, device_ns)
         if self._device is None:
             self._look_for_device()
         self._flushed = monotonic()

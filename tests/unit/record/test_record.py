@@ -115,8 +115,8 @@ def test_the_manifest_comes_back_as_it_was(tmp_path: Path, name: str, command_li
 def test_a_published_run_is_only_what_the_design_names(record: Path) -> None:
     names = {path.name for path in record.iterdir()}
     # What a profile on a CPU has none of.
-    absent = ("program_iterations", "collectives", "kernels", "stages", "metrics", "fits", "problems", "repetitions",
-              "bricks", "brick_times", "pieces", "constructions", "serving_steps", "serving_kernels")
+    absent = ("program_iterations", "windows", "collectives", "kernels", "stages", "metrics", "fits", "problems",
+              "repetitions", "bricks", "brick_times", "pieces", "constructions", "serving_steps", "serving_kernels")
     assert names == {"run.json", *(f"{table}.parquet" for table in TABLES if table not in absent)}
     assert [path.name for path in record.parent.iterdir()] == [record.name]
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from time import perf_counter_ns, thread_time_ns
@@ -163,13 +164,22 @@ class MemorySamples:
             return
         self._num_samples += 1
         self._due_ns = now_ns + (INTERVAL_NS if self._num_samples < _NUM_DENSE else _LONG_INTERVAL_NS)
+        rss, allocated = self.now_bytes()
+        if rss is not None:
+            self._program.append((now_ns, rss, allocated))
+
+    def now_bytes(self) -> tuple[int | None, int | None]:
+        """Return the bytes of the resident set and in the allocator of the device now; None if not known."""
         fields = _read("/proc/self/statm").split()
         allocated = None
         if self.allocated_bytes is not None:
             with contextlib.suppress(Exception):  # no error of the device may reach the program here
                 allocated = self.allocated_bytes()
-        if len(fields) > 1:
-            self._program.append((now_ns, int(fields[1]) * _PAGE_BYTES, allocated))
+        return int(fields[1]) * _PAGE_BYTES if len(fields) > 1 else None, allocated
+
+    def stop(self) -> None:
+        """Take no further samples of the program's memory."""
+        self._due_ns = sys.maxsize
 
     def watch_workers(self, processes: Iterable[int]) -> None:
         """Add processes whose memory is sampled until they end."""

@@ -45,8 +45,9 @@ def program_facts(log: EventLog) -> ProgramFacts:
         return facts
     begin_ns, first_ns = span_ns[0] + own_start_ns, iterations[0].start_ns
     end_ns: float = span_ns[1]
-    last_ns: float = iterations[-1].end_ns
-    inside_ns: float = sum(each.host_ns for each in iterations)
+    last_ns: float = log.windows[-1].end_ns if log.windows else iterations[-1].end_ns
+    in_windows_ns = sum(window.of(training).wall.sum_ns for window in log.windows for training in (True, False))
+    inside_ns: float = sum(each.host_ns for each in iterations) + in_windows_ns
     if spans := log.pass_spans_ns:
         timed = log.timed(iterations)
         typical_ns = 0.0  # the time that the iterations of passes would have taken: for each, the median of its mode
@@ -58,7 +59,7 @@ def program_facts(log: EventLog) -> ProgramFacts:
         passes_own_ns = sum(end - begin for begin, end in spans) - typical_ns
         facts.own_s = OwnTime(own_start_ns / 1e9, max(0, passes_own_ns) / 1e9)
         last_ns, end_ns = max(last_ns, *(end for _, end in spans)) - passes_own_ns, end_ns - passes_own_ns
-        inside_ns = sum(each.host_ns for each in timed) + typical_ns
+        inside_ns = sum(each.host_ns for each in timed) + typical_ns + in_windows_ns
     facts.duration_s, facts.before_s = (end_ns - begin_ns) / 1e9, max(first_ns - begin_ns, 0) / 1e9
     facts.between_s = max(last_ns - first_ns - inside_ns, 0) / 1e9
     facts.after_s = max(end_ns - last_ns, 0) / 1e9

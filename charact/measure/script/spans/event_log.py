@@ -2,6 +2,7 @@
 
     slices.bin     one record of fixed size per slice
     notes.jsonl    one line per note: facts of the owners, windows and tables of the passes, the end
+    windows.jsonl  one line per window of time after slices.bin is full, see `charact.measure.script.windows`
 
 `event_log_reader.py` reads it.
 """
@@ -15,7 +16,7 @@ from typing import Any
 
 from charact.core.files import writing
 from charact.measure.script.spans.recorder import Kind, Slice
-from charact.record.in_progress import NOTES, PANEL, SLICES
+from charact.record.in_progress import LATEST, NOTES, PANEL, SLICES, WINDOWS
 from charact.record.redaction import redacted_notes
 from charact.record.schema import PHASES
 
@@ -74,5 +75,5 @@ class EventLogWriter:
 
 def remove_event_log(directory: Path) -> None:
     """Remove an event log that was converted to tables, and the file of a live view."""
-    for name in (SLICES, NOTES, PANEL):
+    for name in (SLICES, NOTES, WINDOWS, LATEST, PANEL):
         (directory / name).unlink(missing_ok=True)

@@ -33,7 +33,9 @@ from charact.measure.script.spans.event_log import (
 from charact.measure.script.spans.iteration_segmenter import Segmenter
 from charact.measure.script.spans.iterations import join_cycles
 from charact.measure.script.spans.recorder import Kind, Slice
-from charact.record.in_progress import NOTES, SLICES
+from charact.measure.script.windows.window import Window
+from charact.measure.script.windows.window_log import read_windows
+from charact.record.in_progress import NOTES, SLICES, WINDOWS
 from charact.record.manifest import Gpu
 from charact.record.manifest_passes import CoreUse, InspectionPass, SourceOutcome
 from charact.record.manifest_program import (
@@ -279,7 +281,8 @@ class EventLog:
     """Contents of an event log: the program's iterations, the totals of its spans, and its notes."""
 
     def __init__(self, iterations: Sequence[Iteration], notes: Iterable[dict[str, Any]] = (),
-                 totals: SliceTotals | None = None, damage: Mapping[str, Damage] | None = None) -> None:
+                 totals: SliceTotals | None = None, damage: Mapping[str, Damage] | None = None,
+                 windows: Sequence[Window] = ()) -> None:
         self.totals = totals or SliceTotals()
         self.notes: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
         """Notes by kind, see `_KINDS`."""
@@ -287,6 +290,8 @@ class EventLog:
             self.notes[note["note"]].append(note)
         self.damage = damage or {}
         """Damaged files by name, whose rest is lost."""
+        self.windows = windows
+        """Windows of time after the log was full, in order."""
         self.owners: dict[int, dict[str, Any]] = {note["owner"]: note for note in self.notes["owner"]}
         """Latest facts of models, optimizers and loaders, by owner ID."""
         self.names = {int(owner): name for note in self.notes["names"] for owner, name in note["names"].items()}
@@ -358,5 +363,7 @@ def read_event_log(directory: Path) -> EventLog:
     if not segmenter.ends_marked:
         iterations = join_cycles(iterations)
     # Only a damaged log contains iterations without duration.
-    return EventLog([each for each in iterations if each.end_ns > each.start_ns], reader.notes(), SliceTotals(slices),
-                    reader.damage)
+    iterations, notes = [each for each in iterations if each.end_ns > each.start_ns], reader.notes()
+    windows, num_bytes, lost_bytes = read_windows(directory)
+    lost = {WINDOWS: Damage(WINDOWS, num_bytes, lost_bytes)} if lost_bytes else {}
+    return EventLog(iterations, notes, SliceTotals(slices), reader.damage | lost, windows)

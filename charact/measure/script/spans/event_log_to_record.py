@@ -16,6 +16,7 @@ from charact.measure.script.spans.blind_spots import NO_DEVICE_TIMES, blind_spot
 from charact.measure.script.spans.event_log_reader import EventLog
 from charact.measure.script.spans.frame_samples import Samples
 from charact.measure.script.spans.iterations import MAX_WARMUP_ITERATIONS
+from charact.measure.script.windows.window_rows import window_rows
 from charact.record.in_progress import NOTES
 from charact.record.manifest import CaseEntry
 from charact.record.manifest_passes import PASSES, CollectivesPass, CoreUse, FlopPass, Pass, SourceOutcome, TimingPass
@@ -78,6 +79,11 @@ def script_cases(log: EventLog, name: str, source: str, skip: int | None, limit:
                 ended_by="max_iterations" if len(iterations) == limit else "program")
             entry.passes.timing.update(**log.last("rule").get("facts", {}))
             tables["program_iterations"] = program_iteration_rows(log, of_mode, iterations, undisturbed)
+            if log.windows:
+                tables["windows"] = window_rows(log, undisturbed, training=training)
+                in_windows = [window.of(training) for window in log.windows]
+                entry.passes.timing.update(num_window_iterations=sum(each.num_iterations for each in in_windows),
+                                           window_s=sum(each.wall.sum_ns for each in in_windows) / 1e9)
             add_passes(log, entry, tables, None if cases else passes, of_mode)
             cases.append((entry, tables))
     return cases

@@ -49,7 +49,7 @@ def test_every_pass_leaves_its_table(tmp_path: Path) -> None:
         cases = set(record.table(table)["case"])
         empty = table in ("kernels", "stages", "metrics", "fits", "problems", "repetitions", "bricks", "brick_times",
                           "pieces", "constructions", "collectives", "program_iterations", "serving_steps",
-                          "serving_kernels")
+                          "serving_kernels", "windows")
         assert cases == (set() if empty else set(record.cases["case"])), table
     train = record.passes(record.cases["case"][0])
     assert {name: facts["status"] for name, facts in train.items()} == {

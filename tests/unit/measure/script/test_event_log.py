@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.watched import watched
+from support.watched import cases, training, watched
 
 from charact.core.errors import UserError
 from charact.measure.script.session import EnoughMeasured, Plan, Session
@@ -132,14 +132,39 @@ def test_notes_stand_before_the_slices_that_need_them(tmp_path: Path) -> None:
     assert [note["num_parameters"] for note in log.notes["owner"]] == [0, 9]  # its forward makes a lazy module's
 
 
-def test_a_log_that_holds_enough_ends_the_watching_and_says_so(
-        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def small_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The event log is full after some 20 iterations."""
     monkeypatch.setattr("charact.measure.script.session.FLUSH_S", 0)
-    monkeypatch.setattr("charact.measure.script.session.MAX_SLICES", 10)
-    weight = torch.ones(3, requires_grad=True)
-    log = watched(tmp_path, lambda: [weight.sum().backward() for _ in range(50)], "operators")
-    assert len(list(EventLogReader(tmp_path).slices())) == 11
-    assert len(log.notes["full"]) == 1
+    monkeypatch.setattr("charact.measure.script.session.MAX_SLICES", 60)
+
+
+def test_windows_follow_a_full_log(tmp_path: Path, small_log: None) -> None:
+    log = watched(tmp_path, training(200))
+    assert len(list(EventLogReader(tmp_path).slices())) == 61
+    assert not log.notes["full"]
+    ((entry, tables),) = cases(log)
+    timing = entry.passes.timing
+    assert timing.num_iterations == len(log.iterations) == 20
+    assert 178 <= timing.num_window_iterations <= 180  # one or two were cut
+    rows = [row for row in tables["windows"] if row["phase"] is None]
+    assert sum(row["num_iterations"] for row in rows) == timing.num_iterations + timing.num_window_iterations
+    assert rows[-1]["rss_bytes"] > 2**20
+    of_phases_s = sum(row["sum_s"] for row in tables["windows"] if row["phase"] is not None)
+    assert of_phases_s == pytest.approx(sum(row["sum_s"] for row in rows))
+    assert timing.program.between_s < timing.program.duration_s / 2
+    assert timing.window_s < timing.program.duration_s
+
+
+def test_a_log_of_some_iterations_ends_when_it_is_full(tmp_path: Path, small_log: None) -> None:
+    session = Session(tmp_path, Plan(skip=100, iterations=10))
+    session.start()
+    alive = training(200)()
+    session.close("to its end")
+    log = read_event_log(tmp_path)
+    assert len(list(EventLogReader(tmp_path).slices())) == 61
+    assert (len(log.notes["full"]), log.windows) == (1, [])
+    del alive
 
 
 def test_backwards_alone_are_written_as_they_come_and_counted(
