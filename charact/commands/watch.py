@@ -18,12 +18,12 @@ def command(
 ) -> int:
     """Show the progress of a watched program.
 
-    This is the view of `charact run --live` in another terminal. Times and shares are of the last 10 seconds. The
-    program is bound by waiting for batches (data), by communication, or by time outside of phases (other), if that
-    takes at least 30 % of the time. Otherwise the largest phase is named. Of several ranks, each has a line with its
-    two largest phases. Ranks wait for each other in backward and communication: one with a clearly smaller share of
-    these is marked. Without a terminal, a line is printed every 5 seconds. The command ends with the program, or with
-    Ctrl-C.
+    This is the view of `charact run --live` in another terminal. Times and shares are of the last 10 seconds; after
+    some 60,000 iterations, the time of an iteration is the median of the means of these seconds. The program is bound
+    by waiting for batches (data), by communication, or by time outside of phases (other), if that takes at least 30 %
+    of the time. Otherwise the largest phase is named. Of several ranks, each has a line with its two largest phases.
+    Ranks wait for each other in backward and communication: one with a clearly smaller share of these is marked.
+    Without a terminal, a line is printed every 5 seconds. The command ends with the program, or with Ctrl-C.
 
     \b
       charact watch runs/.partial-*

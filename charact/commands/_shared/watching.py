@@ -22,6 +22,7 @@ from charact.core.timeline import Iteration, iteration_rows
 from charact.measure.script.spans.event_log_reader import EventLogReader
 from charact.measure.script.spans.event_log_to_record import loaders_batch_size
 from charact.measure.script.spans.iteration_segmenter import Segmenter
+from charact.measure.script.windows.window_log import read_latest
 from charact.record.in_progress import PANEL, writer_of
 from charact.record.rank_parts import is_job, parts_of
 from charact.record.reader import load_run
@@ -55,6 +56,10 @@ class Tail:
         self._reader, self._segmenter = EventLogReader(directory), Segmenter()
         self._latest: deque[TimedIteration] = deque()
         self._num_iterations = 0
+        """Number of iterations in the event log."""
+        self._num_in_windows = 0
+        """Number of those after it was full."""
+        self._batch_size: int | None = None
         self._last_s = time.monotonic()
         self._owners: dict[int, dict[str, Any]] = {}
         self._process = _process(writer_of(directory))
@@ -69,19 +74,36 @@ class Tail:
         done = self._segmenter.feed(self._reader.slices())
         self._num_iterations += len(done)
         self._latest.extend(map(self._timed, done))
-        while self._latest and self._latest[-1].ended_s - self._latest[0].ended_s > _LATEST_S:
-            self._latest.popleft()
         if done:
             self._last_s = time.monotonic()
+        self._read_windows()
+        while self._latest and self._latest[-1].ended_s - self._latest[0].ended_s > _LATEST_S:
+            self._latest.popleft()
         if not is_alive and not self.ended:
             self.ended, self.killed = True, self._directory.exists()
+
+    def _read_windows(self) -> None:
+        """Read the last seconds of a program whose event log is full: of each, the mean iteration."""
+        windows = read_latest(self._directory)
+        if windows is None or windows.num_iterations == self._num_in_windows:
+            return
+        if not self._num_in_windows:
+            rest = self._segmenter.finish()
+            self._num_iterations += len(rest)
+            self._batch_size = next((each.batch_size for each in reversed(self._latest)), None)
+        self._num_in_windows = windows.num_iterations
+        self._last_s = time.monotonic()
+        self._latest = deque(TimedIteration(
+            each.training, each.end_ns / 1e9,
+            {phase: total_ns / each.num_iterations / 1e9 for phase, total_ns in each.phase_ns.items()},
+            self._batch_size) for each in windows.seconds)
 
     def state(self) -> State:
         """Return the current state."""
         latest = list(self._latest) or [self._timed(iteration) for iteration in self._segmenter.so_far()]
         return State(
-            self._name, self._num_iterations or len(latest), current_speed(latest) if latest else None,
-            time.monotonic() - self._last_s, self._memory_bytes())
+            self._name, self._num_iterations + self._num_in_windows or len(latest),
+            current_speed(latest) if latest else None, time.monotonic() - self._last_s, self._memory_bytes())
 
     def _timed(self, iteration: Iteration) -> TimedIteration:
         phase_s: dict[str, float] = {}
