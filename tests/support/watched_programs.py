@@ -16,11 +16,12 @@ Row = dict[str, Any]
 def watched_program(out: Path, phases: Mapping[str, float | Sequence[float]], *, num: int = 100,
                     settings: Row | None = None, passes: Row | None = None, columns: Mapping[str, Any] | None = None,
                     operators: Sequence[Row] = (), num_warmup: int = 3, mode: str = "train",
-                    parts: Mapping[str, str] | None = None) -> Run:
+                    parts: Mapping[str, str] | None = None, windows: Sequence[Row] = ()) -> Run:
     """Write and read the record of a program with one case, and 1 s before and after its iterations.
 
     `phases` has the time (s) of each phase, the same in all iterations with noise of 1 %, or one for each. In the same
     way, `columns` adds to `program_iterations`. `parts` has the model or optimizer that a phase belongs to.
+    `windows` are of iterations after these.
     """
     noise = np.random.default_rng(0).uniform(0.99, 1.01, num)
     times = {phase: np.broadcast_to(np.asarray(value, dtype=float), num) * noise for phase, value in phases.items()}
@@ -39,7 +40,8 @@ def watched_program(out: Path, phases: Mapping[str, float | Sequence[float]], *,
             iterations += [{"iteration": timed, "phase": phase, "part": (parts or {}).get(phase),
                             "host_s": float(values[index]), "device_s": None} for phase, values in times.items()]
     entry = watched_entry("train.py", mode=mode)
-    timing = entry["passes"]["timing"] | {"num_iterations": num - num_warmup, "program": {
+    start_s = windows[-1]["end_s"] if windows else start_s
+    timing = entry["passes"]["timing"] | _in_windows(windows) | {"num_iterations": num - num_warmup, "program": {
         "duration_s": start_s + 1.0, "before_s": 1.0, "between_s": 0.0, "after_s": 1.0,
         "own_s": {"start": 0.1, "passes": 0.4}, "settings": settings}}
     profiled = {"operators": {"status": "ok", "reason": None, "phase_s": {
@@ -47,8 +49,15 @@ def watched_program(out: Path, phases: Mapping[str, float | Sequence[float]], *,
     entry["passes"] = {"timing": timing, **profiled, **(passes or {})}
     facts = manifest("run", "train.py") | {
         "options": {"script": "train.py", "arguments": [], "skip": None, "iterations": None, "passes": []}}
-    tables = {"program_iterations": program, "iterations": iterations, "operators": list(operators)}
+    tables = {"program_iterations": program, "iterations": iterations, "operators": list(operators),
+              "windows": list(windows)}
     return load_run(publish(out, "train", facts, (entry, tables)))
+
+
+def _in_windows(windows: Sequence[Row]) -> Row:
+    wholes = [row for row in windows if row["phase"] is None]
+    return {"num_window_iterations": sum(row["num_iterations"] for row in wholes) or None,
+            "window_s": sum(row["sum_s"] for row in wholes) or None}
 
 
 def sampled(phase: str, place: str, function: str, num_samples: int, *, of: int = 100, waiting_frac: float = 0.0,

@@ -19,7 +19,7 @@ from charact.record.reader import Run
 
 __all__ = ["LargestPart", "findings", "has_findings", "largest_part", "program_time"]
 
-_IF_SLOWED, _IF_DISTURBED = ("time_trend",), ("slow_iterations", "long_inputs")
+_IF_SLOWED, _IF_DISTURBED = ("time_trend", "late_slow_down"), ("slow_iterations", "long_inputs")
 """Findings from times alone, which other programs on the machine can cause if no line or setting explains them: those
 that are left out if times are too long, and if even the shares of phases may be wrong."""
 _OF_LINES = ("line", "slow_iterations", "periodic_work")
@@ -157,5 +157,7 @@ def _iterations(case: WatchedCase) -> dict[str, float]:
     unclaimed = warmup[~warmup.index.isin(claimed)]
     extra["warm-up"] = float((unclaimed["wall_s"] - case.typical_s).clip(lower=0.0).sum())
     whole_s = float(case.iterations["wall_s"].sum())
-    whole_s += (case.num_iterations - len(case.iterations)) * case.typical_s
+    timing = case.entry.passes.timing
+    num_in_passes = case.num_iterations - len(case.iterations) - (timing.num_window_iterations or 0)
+    whole_s += num_in_passes * case.typical_s + (timing.window_s or 0.0)
     return {"training" if case.trains else "evaluation": whole_s - sum(extra.values()), **extra}

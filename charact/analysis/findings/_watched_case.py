@@ -135,9 +135,19 @@ class WatchedCase:
 
     @cached_property
     def num_iterations(self) -> int:
-        """Number of the case's iterations in the whole program, including those of passes."""
+        """Number of the case's iterations in the whole program, including those of passes and in windows."""
         rows = self.run.program_iterations
-        return int((rows["case"] == self.name).sum())
+        return int((rows["case"] == self.name).sum()) + (self.entry.passes.timing.num_window_iterations or 0)
+
+    @cached_property
+    def windows(self) -> pd.DataFrame:
+        """Rows of `windows` of whole iterations, in order, with `num_before`, the iterations in earlier windows.
+
+        Of a program that ended before its event log was full, there are none.
+        """
+        rows = self.run.windows
+        rows = rows[(rows["case"] == self.name) & rows["phase"].isna()].sort_values("window", ignore_index=True)
+        return rows.assign(num_before=rows["num_iterations"].cumsum() - rows["num_iterations"])
 
     @cached_property
     def typical_s(self) -> float:

@@ -1,6 +1,7 @@
 """Findings about memory that grows, and memory that data hold."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -58,6 +59,9 @@ _SERIES = {"allocated_bytes": "memory of the device", "rss_bytes": "memory of th
 
 def memory_growth(case: WatchedCase) -> Iterator[Finding]:
     """Yield a finding if memory grows steadily, with the variable that holds it if it is known."""
+    if len(case.windows):
+        yield from _over_windows(case)
+        return
     rows = case.iterations.set_index("index")
     rows = rows.assign(num_passes=rows["position"] - np.arange(len(rows)))
     rows = rows.iloc[min(3, len(rows) // 6):]
@@ -71,6 +75,35 @@ def memory_growth(case: WatchedCase) -> Iterator[Finding]:
             yield _growth_finding(case, name, line.slope, line.growth, rows[column])
             return
     yield from _within_evaluations(case)
+
+
+_LEAST_FRAC_OF_WINDOWS = 0.02
+"""Minimum growth as a share of the largest memory, if it is steady over many windows of time."""
+_NUM_BLOCKS = 40
+"""Number of blocks of windows whose medians show whether memory drops."""
+_SUFFIXES = (0.0, 0.5, 0.75)
+"""Shares of a program's windows that are left out before memory grows, tried in this order."""
+
+
+def _over_windows(case: WatchedCase) -> Iterator[Finding]:
+    """Yield a finding if memory grows steadily until the end, from the start or from a later window on."""
+    windows = case.windows.set_index("num_before")
+    for column in ("allocated_bytes", "rss_bytes"):
+        for left_out in _SUFFIXES:
+            rows = windows.iloc[round(left_out * len(windows)):]
+            rows = rows[rows[column].notna()]
+            line = steady_growth(rows[column], max(_LEAST_BYTES, _LEAST_FRAC_OF_WINDOWS * windows[column].max()))
+            blocks = np.arange(len(rows)) * _NUM_BLOCKS // max(len(rows), 1)
+            if line is None or not _lasts(rows[column].groupby(blocks).median()):
+                continue
+            growth = float(rows[column].iloc[-1] - rows[column].iloc[0])
+            hours = float(rows["end_s"].iloc[-1] - rows["end_s"].iloc[0]) / 3600
+            since = "" if not left_out else f", from iteration {rows.index[0]:,.0f} on"
+            finding = _growth_finding(case, _SERIES[column], line.slope, growth, windows[column])
+            evidence = (f"in {len(rows):,} windows of time{since}, it grows by {quantity(1000 * line.slope, 'B')} per "
+                        f"1,000 iterations, by {quantity(growth / hours, 'B')} an hour", *finding.evidence[1:])
+            yield replace(finding, evidence=evidence)
+            return
 
 
 def _within_evaluations(case: WatchedCase) -> Iterator[Finding]:

@@ -1,0 +1,101 @@
+"""Findings about long programs: iterations that get slower after many thousands."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from charact.analysis.common.block_bootstrap import resampled_medians
+from charact.analysis.findings._finding import Confidence, Finding, Saving
+from charact.analysis.findings._watched_case import WatchedCase
+from charact.core.units import quantity, share
+from charact.record.schema import PHASES
+
+_FEWEST_WINDOWS = 40
+_LEAST_SIDE, _LEAST_SIDE_FRAC = 12, 0.05
+"""Minimum number of windows before and after a slow-down, and their minimum share of all."""
+_LEAST_FRAC = 0.05
+"""Minimum slow-down of the median window."""
+_SURE_FRAC = 0.03
+"""Minimum of the lower end of its 99 % interval."""
+_APART_FRAC = 0.9
+"""Minimum share of the later windows that are slower than 90 % of the earlier ones."""
+
+Values = npt.NDArray[np.float64]
+
+
+class _SlowDown(NamedTuple):
+    """The position of the first slower window, the ratio of the medians after and before, and its 99 % interval."""
+
+    position: int
+    ratio: float
+    low: float
+    high: float
+
+
+def late_slow_down(case: WatchedCase) -> Iterator[Finding]:
+    """Yield a finding if iterations get slower at some time and stay so to the end, with the phase that grows most."""
+    windows = case.windows
+    found = _slow_down(windows["median_s"].to_numpy(dtype=float))
+    if found is None:
+        return
+    before, after = windows.iloc[:found.position], windows.iloc[found.position:]
+    phase = _grown_phase(case, windows["window"].iloc[found.position])
+    before_s, after_s = float(before["median_s"].median()), float(after["median_s"].median())
+    extra_s = float((after["sum_s"] - after["num_iterations"] * before["sum_s"].sum()
+                     / before["num_iterations"].sum()).sum())
+    at_s, num_before = float(after["start_s"].iloc[0]), int(after["num_before"].iloc[0])
+    time = quantity(at_s, "s") if at_s < 3600 else f"{at_s / 3600:,.1f} hours"
+    evidence = (f"after {time} and {num_before:,} iterations, the median time of an iteration rises from "
+                f"{quantity(before_s, 's')} to {quantity(after_s, 's')}, by {share(found.ratio - 1)} (99 % interval "
+                f"{share(found.low - 1)} to {share(found.high - 1)})",
+                f"compared are the medians of {len(before):,} windows of time before and {len(after):,} after")
+    confidence: Confidence = "high" if found.low - 1 >= (found.ratio - 1) / 2 else "medium"
+    yield Finding(
+        f"iterations get slower by {share(found.ratio - 1)} after {num_before:,} iterations, most of it in {phase}, "
+        "and stay so to the end",
+        "look for what begins or fills up at that time: lists, caches and hooks that grow, a larger validation, a full "
+        "disk or page cache, other programs; compare two parts with charact run --skip",
+        Saving(0.3 * extra_s, extra_s), evidence, confidence, phase=phase, covers=frozenset({"time_trend"}))
+
+
+def _slow_down(medians_s: Values) -> _SlowDown | None:
+    """Return the slow-down that lasts to the end of a series of medians; None without one.
+
+    Consecutive windows resemble each other, so the interval is that of a block bootstrap.
+    """
+    least = max(_LEAST_SIDE, round(_LEAST_SIDE_FRAC * len(medians_s)))
+    if len(medians_s) < max(_FEWEST_WINDOWS, 2 * least) or medians_s.min() <= 0:
+        return None
+    position = _split(medians_s, least)
+    before, after = medians_s[:position], medians_s[position:]
+    ratio = float(np.median(after) / np.median(before))
+    if ratio - 1 < _LEAST_FRAC or np.mean(after > np.quantile(before, _APART_FRAC)) < _APART_FRAC:
+        return None
+    generator = np.random.default_rng(0)
+    ratios = resampled_medians(after) / generator.permutation(resampled_medians(before))
+    low, high = np.quantile(ratios, [0.005, 0.995])
+    return _SlowDown(position, ratio, float(low), float(high)) if low - 1 >= _SURE_FRAC else None
+
+
+def _split(medians_s: Values, least: int) -> int:
+    """Return the position that divides the ranks of a series best, with at least so many values on each side."""
+    ranks = pd.Series(medians_s).rank().to_numpy()
+    counts = np.arange(1, len(ranks))
+    means = np.cumsum(ranks)[:-1] / counts
+    rest = (ranks.sum() - np.cumsum(ranks)[:-1]) / (len(ranks) - counts)
+    gains = counts * (len(ranks) - counts) * (rest - means) ** 2
+    return int(np.argmax(gains[least - 1:len(ranks) - least])) + least
+
+
+def _grown_phase(case: WatchedCase, window: int) -> str:
+    """Return the phase whose mean time grows most from the windows before one to the others."""
+    rows = case.run.windows
+    rows = rows[(rows["case"] == case.name) & rows["phase"].notna()]
+    is_after = rows["window"] >= window
+    means = {after: of_side.groupby("phase")["sum_s"].sum() / of_side.groupby("phase")["num_iterations"].sum()
+             for after, of_side in rows.groupby(is_after)}
+    growth = means[True].sub(means[False], fill_value=0.0).reindex(list(PHASES)).dropna()
+    return str(growth.idxmax())
