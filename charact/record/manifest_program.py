@@ -4,6 +4,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct, field
 
+from charact.core.units import quantity
 from charact.record.schema import MEMORY_CATEGORIES, MOST_RANKS, PHASES
 
 Count = Annotated[int, Meta(ge=0, le=2**53)]
@@ -148,6 +149,43 @@ class ProgramSettings(Struct):
     compile: CompileSettings | None = None
 
 
+class MemoryHolder(Struct, kw_only=True):
+    """Tensors in memory: those of a layer, or others of one shape and type, which a variable may hold."""
+
+    category: Literal["weights", "gradients", "optimizer_state", "tensors"]
+    bytes: Amount
+    num_tensors: Count
+    layer: str | None = None
+    shape: list[Count] | None = None
+    variable: str | None = None
+
+    def __str__(self) -> str:
+        size = quantity(self.bytes, "B")
+        if self.layer is not None:
+            return f"{self.category.replace('_', ' ')} of {self.layer} {size}"
+        where = f" in {self.variable}" if self.variable else ""
+        return f"{self.num_tensors:,} tensor{'' if self.num_tensors == 1 else 's'} of shape {self.shape}{where} {size}"
+
+
+class OutOfMemory(Struct, kw_only=True):
+    """Where a program ended because memory ran out: line and layer, None if not known, and the largest holders."""
+
+    reason: str
+    requested_bytes: Amount | None = None
+    layer: str | None = None
+    file: str | None = None
+    line: Count | None = None
+    text: str | None = None
+    holders: list[MemoryHolder] = []
+
+    def __str__(self) -> str:
+        place = f" at {self.file}:{self.line}" if self.file else ""
+        layer = f", in layer {self.layer}" if self.layer else ""
+        asked = f", when {quantity(self.requested_bytes, 'B')} were requested" if self.requested_bytes else ""
+        held = f"; the largest holders were {', '.join(map(str, self.holders))}" if self.holders else ""
+        return f"memory ran out{place}{layer}{asked}{held}"
+
+
 class ProgramFacts(Struct):
     """Time of a whole profiled program: all, before the first iteration, between iterations and after the last one.
 
@@ -165,3 +203,5 @@ class ProgramFacts(Struct):
     own_s: OwnTime | None = None
     """Time of charact itself, which the other times leave out but for the start."""
     settings: ProgramSettings | None = None
+    out_of_memory: OutOfMemory | None = None
+    """None if the program did not end because memory ran out."""

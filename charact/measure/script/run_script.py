@@ -86,10 +86,10 @@ def run_program(program: Program, *, skip: int | None, iterations: int | None, s
     ending = ExitHandler(session, run, error, environment, quiet=quiet)
     ending.install()
     when_imported("torch", session.start)
-    _run(start, ending, error)
+    _run(start, session, ending, error)
 
 
-def _run(start: Callable[[], None], ending: ExitHandler, output: StandardError) -> NoReturn:
+def _run(start: Callable[[], None], session: Session, ending: ExitHandler, output: StandardError) -> NoReturn:
     """Run the program and describe its end; Python handles exit status, exit handlers and the text of `sys.exit`."""
     try:
         start()
@@ -107,6 +107,8 @@ def _run(start: Callable[[], None], ending: ExitHandler, output: StandardError) 
         if type(error).__name__ == "DistNetworkError" and "EADDRINUSE" in str(error):
             output.print_line(f"another program uses port {os.environ.get('MASTER_PORT')}: choose another MASTER_PORT, "
                               "or start the ranks with charact run --nproc, which finds a free one")
+        if (memory := session.note_out_of_memory(error)) is not None:
+            output.print_line(str(memory))
         ending.traceback = "".join(traceback.format_exception(error))
         raise (ProgramInterrupted if type(error) is KeyboardInterrupt else SystemExit)(1) from None
     raise SystemExit(0)

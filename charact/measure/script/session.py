@@ -31,6 +31,7 @@ from charact.measure.script.spans.iterations import StepCounter
 from charact.measure.script.spans.recorder import Kind, SpanRecorder
 from charact.measure.script.spans.stack_sampler import FrameSampler
 from charact.measure.script.windows.window_recorder import WindowRecorder
+from charact.record.manifest_program import OutOfMemory
 
 FLUSH_S = 0.25
 FLUSH_SLICES = 4096
@@ -165,6 +166,22 @@ class Session:
     def note(self, note: dict[str, Any]) -> None:
         """Write a note with the next slices."""
         self._notes.append(note)
+
+    def note_out_of_memory(self, error: BaseException) -> OutOfMemory | None:
+        """Record what holds the memory if an error means that it ran out; return the facts."""
+        if not self.needs_closing or "torch" not in sys.modules:
+            return None
+        with contextlib.suppress(Exception):  # there may be no memory for this either
+            from charact.measure.script.inspection.out_of_memory import out_of_memory_facts
+
+            objects = sorted(self._objects.items())
+            models = {self._names().get(number) or self._variables.get(number) or type(obj).__name__: obj
+                      for number, obj in objects if hasattr(obj, "named_modules")}
+            facts = out_of_memory_facts(error, models, [obj for _, obj in objects if hasattr(obj, "param_groups")])
+            if facts is not None:
+                self.note({"note": "out of memory", "facts": facts})
+                return msgspec.convert(facts, OutOfMemory)
+        return None
 
     def stop_in_child(self) -> None:
         """Stop recording in a forked child, but note in the event log if it trains."""

@@ -180,7 +180,7 @@ def _parts(variable: str, owner: Any, value: Any) -> Iterator[tuple[str, Any, An
 def _as_tensor(value: Any) -> torch.Tensor | None:
     """Return a tensor or array of numbers as a tensor without a graph; None for anything else, and for mapped files."""
     if type(value) is torch.Tensor:
-        return value.detach() if _has_memory(value) else None
+        return value.detach() if has_memory(value) else None
     numpy = sys.modules.get("numpy")
     if numpy is None or type(value) is not numpy.ndarray or value.dtype.kind not in "fiu" or not value.size:
         return None
@@ -222,11 +222,11 @@ def tensor_census(models: list[Any], optimizers: list[Any]) -> dict[str, list[di
     known_ids = set(map(id, known))
     # A loop over the objects would let the collector see them change.
     tensors = [obj for obj in gc.get_objects() if issubclass(type(obj), torch.Tensor) and id(obj) not in known_ids]
-    tensors = [tensor for tensor in tensors if _has_memory(tensor)]
+    tensors = [tensor for tensor in tensors if has_memory(tensor)]
     return {"held_tensors": _groups(tensors), "held_graphs": _graphs(tensors)}
 
 
-def _has_memory(tensor: torch.Tensor) -> bool:
+def has_memory(tensor: torch.Tensor) -> bool:
     """Return whether a tensor's values are in memory; those that `torch.compile` traces with have none."""
     try:
         storage = tensor.untyped_storage()

@@ -11,7 +11,7 @@ import msgspec
 
 from charact.core.timeline import Iteration, iteration_rows
 from charact.measure.script.spans.event_log_reader import EventLog
-from charact.record.manifest_program import OwnTime, ProgramFacts, ProgramSettings
+from charact.record.manifest_program import OutOfMemory, OwnTime, ProgramFacts, ProgramSettings
 from charact.record.schema import PHASES, Rows
 
 _MOST = 20
@@ -39,7 +39,7 @@ def program_facts(log: EventLog) -> ProgramFacts:
     """
     own_start_ns, end = log.last("started").get("own_ns", 0), log.last("end")
     facts = ProgramFacts(own_s=OwnTime(own_start_ns / 1e9, 0.0), process_peak_bytes=end.get("process_peak_bytes"),
-                         settings=_settings(log))
+                         settings=_settings(log), out_of_memory=_out_of_memory(log))
     iterations, span_ns = log.iterations, end.get("span_ns")
     if span_ns is None or not iterations:
         return facts
@@ -64,6 +64,11 @@ def program_facts(log: EventLog) -> ProgramFacts:
     facts.between_s = max(last_ns - first_ns - inside_ns, 0) / 1e9
     facts.after_s = max(end_ns - last_ns, 0) / 1e9
     return facts
+
+
+def _out_of_memory(log: EventLog) -> OutOfMemory | None:
+    facts = log.last("out of memory").get("facts")
+    return None if facts is None else msgspec.convert(facts, OutOfMemory)
 
 
 def _settings(log: EventLog) -> ProgramSettings | None:

@@ -44,6 +44,7 @@ from charact.record.manifest_program import (
     LoaderSettings,
     ModelSettings,
     OptimizerSettings,
+    OutOfMemory,
     ProgramSettings,
     Share,
 )
@@ -109,6 +110,7 @@ _KINDS = {
     "memory": _fields(rows=list[tuple[_Int, Count, Count | None]]),
     "names": _fields(names=dict[Annotated[str, Meta(pattern=r"^-?[0-9]{1,19}$")], str]),
     "no collectives": _fields(reason=str),
+    "out of memory": _fields(facts=OutOfMemory),
     "pass": _fields({"mode": Literal["train", "infer"], "facts": dict[str, Any],
                      "tables": dict[str, list[dict[str, Any]]]}, windows=list[_Window],
                     status=Literal["ok", "failed", "skipped"], reason=str | None, **{"pass": Literal[tuple(_FACTS)]}),
