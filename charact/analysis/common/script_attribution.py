@@ -10,11 +10,12 @@ from charact.analysis.common.cache import memoize
 from charact.analysis.common.row_order import in_order
 from charact.record.manifest import CaseEntry
 from charact.record.manifest_passes import Frame
+from charact.record.manifest_program import OutOfMemory
 from charact.record.reader import Run
 from charact.record.schema import SAMPLED_PHASES
 
-_FACTS = ["num_warmup_iterations", "num_pass_iterations", "num_iterations", "attributed_frac", "inferred_frac",
-          "compile_s"]
+_FACTS = ["num_warmup_iterations", "num_pass_iterations", "num_iterations", "num_window_iterations", "attributed_frac",
+          "inferred_frac", "compile_s"]
 _OUTSIDE = ["duration_s", "before_s", "between_s", "after_s"]
 _MUCH_FRAC = 0.1
 _NUM_LIBRARIES = 3
@@ -42,12 +43,19 @@ def attribution(run: Run) -> pd.DataFrame:
     """Return how much of each case's time was attributed to phases, for profiled programs and imported traces.
 
     Columns: case; num_warmup_iterations (left out); num_pass_iterations, measured by other passes than the timing (null
-    in older records); num_iterations (recorded); attributed_frac, the share of the iterations' time in phases other
+    in older records); num_iterations (recorded); num_window_iterations, those after them that only windows of time have
+    (null if there are none); attributed_frac, the share of the iterations' time in phases other
     than `other`; inferred_frac, the share outside PyTorch calls that a rule assigned to a phase; compile_s, compile
     time of the whole program (null without compilation). Workloads have no rows.
     """
     rows = [[entry.case, *(getattr(entry.passes.timing, fact) for fact in _FACTS)] for entry in _entries(run)]
     return pd.DataFrame(rows, columns=["case", *_FACTS]).astype(dict.fromkeys(_FACTS, "float64") | {"case": "str"})
+
+
+def memory_ran_out(run: Run, case: str | None = None) -> list[OutOfMemory]:
+    """Return where a profiled program ran out of memory, which its first case has; nothing if it did not."""
+    programs = [entry.passes.timing.program for entry in _entries(run) if case in (None, entry.case)]
+    return [program.out_of_memory for program in programs if program is not None and program.out_of_memory is not None]
 
 
 def time_outside(run: Run) -> pd.DataFrame:

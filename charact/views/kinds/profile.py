@@ -13,6 +13,7 @@ from charact.analysis.common.script_attribution import (
     blind_spots,
     dropped,
     is_imported,
+    memory_ran_out,
     sampled_frames,
     time_outside,
 )
@@ -287,6 +288,7 @@ def _missing_ranks(run: Run) -> pd.DataFrame:
 def _details(run: Run, case: str) -> list[Item]:
     """Return what of the program's time and events is attributed, then what the sections have of the case."""
     lines: list[Item] = [Line((text, "dim")) for row in _of_case(attribution(run), case) for text in _attributed(row)]
+    lines += [Line((str(memory), "")) for memory in memory_ran_out(run, case)]
     lines += [Line((f"outside iterations {fmt.outside(row)}", "dim")) for row in _of_case(time_outside(run), case)]
     sections = sorted(all_sections(), key=lambda section: section.summary_order or section.order)
     return [*([Lines(lines)] if lines else []), *(item for section in sections for item in section.summary(run, case))]
@@ -299,7 +301,16 @@ def _attributed(row: Any) -> list[str]:
     if not fmt.absent(row.num_pass_iterations) and row.num_pass_iterations:
         left_out.append(f"{fmt.number(row.num_pass_iterations)} that other passes measured")
     return [f"{fmt.share(row.attributed_frac)} of the time is in a phase{inferred}; the rest is other",
-            *([f"not timed: {' and '.join(left_out)}"] if left_out else [])]
+            *([f"not timed: {' and '.join(left_out)}"] if left_out else []), *_in_all(row)]
+
+
+def _in_all(row: Any) -> list[str]:
+    """Return over how many iterations a program was recorded, if it went on after its event log was full."""
+    if fmt.absent(row.num_window_iterations) or not row.num_window_iterations:
+        return []
+    others = sum(number for number in (row.num_warmup_iterations, row.num_pass_iterations) if not fmt.absent(number))
+    return [f"{fmt.number(row.num_iterations + others + row.num_window_iterations)} iterations in all; these times are "
+            f"of the first {fmt.number(row.num_iterations)} that were timed, the section Over time has all"]
 
 
 def _by_size(run: Run) -> Mapping[str, "pd.Series[float]"]:

@@ -5,6 +5,7 @@ from charact.analysis.common.script_attribution import (
     blind_spots,
     has_unexplained_other,
     is_watched,
+    memory_ran_out,
     time_outside,
 )
 from charact.record.reader import Run
@@ -29,6 +30,7 @@ def _html(run: Run) -> Body:
     unfinished = fmt.missing("still running, or killed")
     facts = Facts("Program", [
         ("script", str(options["script"])), ("how it ended", str(run.manifest.get("ending") or unfinished)),
+        *(("out of memory", str(memory)) for memory in memory_ran_out(run)),
         *((f"outside iterations, {row.case}", fmt.outside(row)) for row in fmt.rows(time_outside(run))),
     ])  # fmt: skip
     columns = [
@@ -37,6 +39,8 @@ def _html(run: Run) -> Body:
         Column("num_pass_iterations", "Other passes", fmt.number, "iterations that other passes measured",
                lambda row: "not recorded"),
         Column("num_iterations", "Iterations", fmt.number, "timed"),
+        Column("num_window_iterations", "In windows", fmt.number, "later iterations, of which windows of time hold "
+               "quantiles", lambda row: "the program had ended before"),
         share_column("attributed_frac", "Attributed", "part of the iterations' time in another phase than “other”"),
         Column("inferred_frac", "Inferred", fmt.share, "part of the iterations' time whose phase a rule inferred"),
         Column("compile_s", "Compiling", fmt.duration, "over the whole program, including iterations that are left out",
