@@ -64,6 +64,10 @@ class LanguageModelWorkload(Workload):
         """Return logits of the next words, (batch, size, vocabulary)."""
         return model(batch[0].T)
 
+    def tokens(self, batch: Any) -> list[Tensor]:
+        """Return the words, without the next ones that are predicted."""
+        return [batch[0]]
+
     def loss(self, outputs: Any, batch: Any) -> Tensor:
         """Return the cross-entropy of the next words, in nats a word; its exponential is the perplexity."""
         return functional.cross_entropy(outputs.flatten(0, 1), batch[1].T.flatten())

@@ -90,6 +90,7 @@ class AoAReaderWorkload(Workload):
     year: int | None = 2017
     input_kind: Literal["image", "sequence"] = "sequence"
     default_batch_size: int = 32
+    padding_index: int | None = PADDING
     variants: tuple[str, ...] = ("cbt", "cnn")
 
     @property
@@ -113,6 +114,10 @@ class AoAReaderWorkload(Workload):
     def forward(self, model: nn.Module, batch: Any) -> Any:
         """Return the probabilities of the candidates, (batch, 10)."""
         return model(*batch[:3])
+
+    def tokens(self, batch: Any) -> list[Tensor]:
+        """Return the words of documents and queries; candidates are only compared with them."""
+        return [batch[0], batch[1]]
 
     def loss(self, outputs: Any, batch: Any) -> Tensor:
         """Return the mean of -log P(answer)."""

@@ -113,6 +113,10 @@ class RNNLanguageModel(Workload):
         log_probabilities: Tensor = outputs
         return log_probabilities
 
+    def tokens(self, batch: Any) -> list[Tensor]:
+        """Return the words, without the next ones that are predicted."""
+        return [batch[0]]
+
     def loss(self, outputs: Any, batch: Any) -> Tensor:
         """Return the negative log-likelihood of the next words, in nats per word; its exponential is the perplexity."""
         return functional.nll_loss(outputs, batch[1].flatten())

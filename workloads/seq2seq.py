@@ -161,6 +161,7 @@ class Seq2seqWorkload(Workload):
     year: int | None = 2015
     input_kind: Literal["image", "sequence"] = "sequence"
     default_batch_size: int = 32
+    padding_index: int | None = PADDING
     variants: tuple[str, ...] = ("bahdanau", "tutorial2017")
 
     def prepare(self, variant: str | None = None) -> Self:
@@ -193,6 +194,10 @@ class Seq2seqWorkload(Workload):
     def forward(self, model: nn.Module, batch: Any) -> Any:
         """Return log-probabilities of the target's words, (batch, size, words)."""
         return model(*batch)
+
+    def tokens(self, batch: Any) -> list[Tensor]:
+        """Return the words of both sentences: the decoder reads as many as the target has places."""
+        return [batch[0], batch[1]]
 
     def loss(self, outputs: Any, batch: Any) -> Tensor:
         """Return the negative log-likelihood: mean over all positions, or in the older form sum over a sentence."""

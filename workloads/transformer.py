@@ -96,6 +96,7 @@ class TransformerWorkload(Workload):
     year: int | None = 2017
     input_kind: Literal["image", "sequence"] = "sequence"
     default_batch_size: int = 8
+    padding_index: int | None = PADDING
     variants: tuple[str, ...] = tuple(SIZES)
 
     @property
@@ -122,6 +123,10 @@ class TransformerWorkload(Workload):
     def forward(self, model: nn.Module, batch: Any) -> Any:
         """Return logits of the target's words, (batch, size, vocabulary)."""
         return model(*batch)
+
+    def tokens(self, batch: Any) -> list[Tensor]:
+        """Return the words of both sentences."""
+        return [batch[0], batch[1]]
 
     def loss(self, outputs: Any, batch: Any) -> Tensor:
         """Return the cross-entropy with label smoothing of 0.1, without padding."""

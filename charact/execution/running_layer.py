@@ -35,6 +35,11 @@ class RunningLayer:
         index = bisect_right(self._starts, node._sequence_nr(), key=lambda start: start[0]) - 1
         return self._starts[index][1] if index >= 0 else None
 
+    @property
+    def recomputes(self) -> bool:
+        """Whether a layer's forward runs inside a backward, which recomputes activations."""
+        return len(self._layers) > 1 and torch._C._current_autograd_node() is not None
+
     def forget(self) -> None:
         """Clear the data of previous iterations, whose nodes will not run backward again."""
         self._starts.clear()

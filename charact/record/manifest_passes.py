@@ -82,6 +82,10 @@ class TimingPass(Pass):
     num_iterations: Count | None = None
     num_samples: Count | None = None
     """Samples that the timed iterations fetched in all."""
+    num_tokens: Count | None = None
+    """Tokens of text that the model read in all timed iterations, without padding; None if it reads no text."""
+    num_padding: Count | None = None
+    """Positions of padding that it read with them; None if padding cannot be told from tokens."""
     ended_by: str | None = None
     precision_target_frac: Amount | None = None
     interval_frac: Amount | None = None
@@ -377,6 +381,8 @@ class FlopPass(Pass):
 
     uncounted: list[str] = []
     product_precision: str | None = None
+    recomputed_flop: Amount | None = None
+    """FLOP of an iteration's layers whose forward runs again inside a backward; None in older records."""
     unplaced_flop: Amount | None = None
     """FLOP for which the operator pass has no row; `unplaced_bytes`: bytes."""
     unplaced_bytes: Amount | None = None

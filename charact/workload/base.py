@@ -35,6 +35,8 @@ class Workload(ABC):
     variants: tuple[str, ...] = ("default",)
     """Forms of the model for `--variant`; the first is the default."""
     variant: str = ""
+    padding_index: int | None = None
+    """Index of padding among the tokens; None if there is no padding."""
 
     def prepare(self, variant: str | None = None) -> Self:
         """Return a copy for one case, with the requested variant.
@@ -75,6 +77,10 @@ class Workload(ABC):
     @abstractmethod
     def forward(self, model: "nn.Module", batch: Any) -> Any:
         """Return the outputs of the model for a batch on the model's device."""
+
+    def tokens(self, batch: Any) -> "list[Tensor]":
+        """Return the indices of tokens that the model reads of a batch, each position once; by default none."""
+        return []
 
     @abstractmethod
     def loss(self, outputs: Any, batch: Any) -> "Tensor":

@@ -38,6 +38,8 @@ class Operator:
     """Recorded arguments, if the tree is read with them: tensors' shapes, strides and types, and single numbers."""
     dtype: str | None = None
     """Type of the first floating-point tensor input."""
+    recomputed: bool = False
+    """Whether a layer's forward that runs inside a backward called it."""
 
 
 @dataclass(slots=True)
@@ -111,6 +113,8 @@ class _Context:
     operator: str | None = None
     caller: Operator | None = None
     """Innermost enclosing operator."""
+    recomputes: bool = False
+    """Whether a layer's forward runs inside a backward."""
 
 
 class _Walk:
@@ -139,7 +143,7 @@ class _Walk:
                 context = _Context(phase=phase)
             elif name.startswith(LAYER_PREFIX):
                 context = _Context(context.phase, name.removeprefix(LAYER_PREFIX), None, context.operator_end_ns,
-                                   context.operator, context.caller)
+                                   context.operator, context.caller, context.phase == "backward")
             elif name.startswith(RELEASE_PREFIX):
                 self.tree.releases.append((time_ns, int(name.removeprefix(RELEASE_PREFIX))))
             elif not name.startswith(_ANNOTATIONS) and (
@@ -166,13 +170,14 @@ class _Walk:
         else:
             shapes, dtype = _shapes(inputs), _floating_dtype(inputs) if inputs else None
         operator = Operator(context.phase, name, kind, layer, shapes, duration, event.correlation_id,
-                            event.start_time_ns, calls_itself, caller, inputs if self._with_inputs else (), dtype)
+                            event.start_time_ns, calls_itself, caller, inputs if self._with_inputs else (), dtype,
+                            context.recomputes)
         self.tree.operators.append(operator)
         if children := event.children:
             # A backward node calls the operators that do the work.
             is_node = name.startswith("autograd::") or (context.phase == "backward" and "::" not in name)
             inner = _Context(context.phase, layer, kind, context.operator_end_ns or event.end_time_ns,
-                             context.operator or (None if is_node else name), operator)
+                             context.operator or (None if is_node else name), operator, context.recomputes)
             operator.self_ns -= sum(self.visit(child, inner) for child in children)
         return duration
 

@@ -103,7 +103,8 @@ def flop_pass(case: Case, batch: Any) -> tuple[list[dict[str, Any]], FlopPass]:
         counter = _Counter(loop.model)
         with counter:
             loop.iteration(counter.mark)
-    return counter.work.rows(), FlopPass("ok", uncounted=sorted(counter.work.uncounted))
+    return counter.work.rows(), FlopPass("ok", uncounted=sorted(counter.work.uncounted),
+                                         recomputed_flop=counter.work.recomputed_flop)
 
 
 def work_of(call: Callable[[], Any]) -> tuple[float | None, float, list[str]]:
@@ -125,15 +126,19 @@ class Work:
     def __init__(self) -> None:
         self.uncounted: set[str] = set()
         """Operators with much work but no formula."""
+        self.recomputed_flop = 0.0
+        """FLOP of layers whose forward ran again inside a backward."""
         self._totals: dict[tuple[Any, ...], list[Any]] = defaultdict(lambda: [0, None, 0])
 
-    def add(self, phase: str, layer: str | None, operator: str, flop: float | None, num_bytes: float) -> None:
+    def add(self, phase: str, layer: str | None, operator: str, flop: float | None, num_bytes: float, *,
+            recomputed: bool = False) -> None:
         """Add a call; its FLOP are None if there is no formula."""
         total = self._totals[phase, layer, operator]
         total[0] += 1
         total[2] += num_bytes
         if flop is not None:
             total[1] = (total[1] or 0.0) + flop
+            self.recomputed_flop += flop * recomputed
         elif operator_type(operator) in NEEDS_FORMULA:
             self.uncounted.add(operator)
 
@@ -172,7 +177,8 @@ class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if func.is_view or operator_type(operator) == "view":  # such as transpose_, whose is_view is False
             return outputs
         flop = None if formula is None else float(formula(*args, **kwargs, out_val=outputs))
-        self.work.add(self._phase, self._layer.name(), operator, flop, moved_bytes(operator, args, kwargs, outputs))
+        self.work.add(self._phase, self._layer.name(), operator, flop, moved_bytes(operator, args, kwargs, outputs),
+                      recomputed=self._layer.recomputes)
         return outputs
 
 

@@ -25,11 +25,13 @@ def replayed_work(tree: EventTree, profiler: profile, *, on_cuda: bool) -> tuple
     in `flop_pass`. The user's code does not run.
 
     *Error*: FLOP as in `flop_pass`. An operator that cannot be called on meta tensors counts the bytes of its inputs
-    only. A loop compiled into one kernel has no operators to count.
+    only. A loop compiled into one kernel has no operators to count. The last operator of a recomputation counts, also
+    if it is stopped before it runs.
 
     Returns:
-        Rows, and the facts `uncounted` (operators with much work but no formula) and `product_precision` (that of most
-        FLOP: 'fp32', 'tf32', 'bf16' or 'fp16'; null for others and without products).
+        Rows, and the facts `uncounted` (operators with much work but no formula), `product_precision` (that of most
+        FLOP: 'fp32', 'tf32', 'bf16' or 'fp16'; null for others and without products) and `recomputed_flop` (of layers
+        whose forward ran again inside a backward).
     """
     assert profiler.profiler is not None
     assert profiler.profiler.kineto_results is not None
@@ -52,11 +54,12 @@ def replayed_work(tree: EventTree, profiler: profile, *, on_cuda: bool) -> tuple
             flop, num_bytes = known[key]
             if call.operator_type == "view":
                 continue
-            work.add(call.phase or "other", call.layer, call.name, flop, num_bytes)
+            work.add(call.phase or "other", call.layer, call.name, flop, num_bytes, recomputed=call.recomputed)
             if flop is not None:
                 by_precision[_precision(call, arguments, settings)] += flop
     most = max(by_precision, key=lambda precision: by_precision[precision], default=None)
-    return work.rows(), {"uncounted": sorted(work.uncounted), "product_precision": most}
+    return work.rows(), {"uncounted": sorted(work.uncounted), "product_precision": most,
+                         "recomputed_flop": work.recomputed_flop}
 
 
 def dispatched(operators: Iterable[Operator]) -> list[Operator]:

@@ -14,6 +14,7 @@ from charact.core.timeline import Iteration, iteration_rows
 from charact.execution.loop import Loop
 from charact.machine.core_use import CoreMeter
 from charact.measure.passes.phase_timer import HostPhases, phases_for
+from charact.measure.passes.token_counter import TokenCounter
 from charact.measure.passes.warm_device import warm_device
 from charact.record.manifest_passes import TimingPass
 
@@ -64,10 +65,11 @@ def timing_pass(loop: Loop, rule: StopRule, on_iteration: Callable[[int, float],
     num_more = warm_device(loop.case.device, lambda: loop.iteration(lambda _: nullcontext()))
     measured: list[Iteration] = []
     wall_s: list[float] = []
-    num_started = 0
+    num_started, tokens = 0, TokenCounter(loop.case)
     while (reason := ended_by(wall_s, num_started, rule, time.perf_counter() - begun)) is None:
         with phases:
-            loop.iteration(phases)
+            indices = tokens.indices(loop.iteration(phases).batch)
+        tokens.add(indices)
         num_started += 1
         measured += phases.take()
         wall_s = [iteration.wall_s for iteration in measured]
@@ -79,7 +81,8 @@ def timing_pass(loop: Loop, rule: StopRule, on_iteration: Callable[[int, float],
         "ok", num_warmup_iterations=len(warmup_s) + num_more, warmup_ended_by=warmup_ended_by,
         num_iterations=len(measured), ended_by=reason, precision_target_frac=rule.precision_target_frac,
         interval_frac=spread_frac(wall_s), median_s=median(wall_s),
-        compile_s=max(0.0, warmup_s[0] - median(wall_s)) if loop.case.compiled else None, core_use=core_use.facts()))
+        compile_s=max(0.0, warmup_s[0] - median(wall_s)) if loop.case.compiled else None, core_use=core_use.facts(),
+        **tokens.facts()))
 
 
 def warm_up(iterate: Callable[[], list[float]], rule: StopRule) -> tuple[str, list[float]]:

@@ -22,6 +22,7 @@ from charact.machine.core_use import CoreMeter
 from charact.measure.case_loop import ending_of, run_each
 from charact.measure.passes.runner import PASSES
 from charact.measure.passes.timing import StopRule, ended_by, spread_frac
+from charact.measure.passes.token_counter import TokenCounter
 from charact.measure.ranks.processes import largest_over_ranks, results_of_ranks
 from charact.measure.ranks.rank_timer import RankTimer
 from charact.record.manifest import CaseEntry
@@ -122,11 +123,14 @@ def _timed(loop: Loop, rule: StopRule, device: torch.device) -> RankTiming:
         def iterate(number: int) -> tuple[list[Iteration], list[Rows]]:
             for _ in range(number):
                 with timer.phases:
-                    loop.iteration(timer.phases)
+                    indices = tokens.indices(loop.iteration(timer.phases).batch)
+                tokens.add(indices)
             return timer.take()
 
+        tokens = TokenCounter(loop.case)
         iterate(_NUM_WARMUP)
         timer.forget_lost()
+        tokens = TokenCounter(loop.case)
         iterations: list[Iteration] = []
         collectives: list[Rows] = []
         reason = None
@@ -145,4 +149,5 @@ def _timed(loop: Loop, rule: StopRule, device: torch.device) -> RankTiming:
         "ok", num_warmup_iterations=_NUM_WARMUP, warmup_ended_by="number", num_iterations=len(iterations),
         ended_by=reason, precision_target_frac=rule.precision_target_frac, interval_frac=spread_frac(walls_s),
         median_s=median(walls_s), core_use=core_use.facts(), num_threads=torch.get_num_threads(),
+        **tokens.facts(),
     ), timer.facts(), sum(parameter.numel() for parameter in loop.model.parameters()))

@@ -30,6 +30,8 @@ _INPUT = re.compile(rf"(?:(?P<name>\w+)\s*=\s*)?(?:(?P<type>{'|'.join(TYPES)})\b
 _NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?"
 _RANGE = re.compile(rf"\s*(?:(?P<low>{_NUMBER})\s*:)?\s*(?P<high>{_NUMBER})\s*", re.IGNORECASE)
 _MAX_DIMENSION = 10**9
+_MASK_END = 2
+"""Value after the largest one of a mask, or of the types of two sentences."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,12 @@ class TensorSpec:
     def batch_axis(self) -> int:
         """Axis along which samples are joined into a batch."""
         return self.axes.index("B")
+
+    @property
+    def is_text(self) -> bool:
+        """Whether it has indices of tokens: integers of more than two values, S of them in each sample."""
+        is_row = [axis for axis in self.axes if axis != "B"] == ["S"]
+        return is_row and self.type in ("int64", "int32") and self.range is not None and self.range[1] > _MASK_END
 
     def sample(self, generator: np.random.Generator, input_size: int) -> NDArray[Any]:
         """Return synthetic values for one sample, in its shape without the batch."""

@@ -92,6 +92,10 @@ class OwnModel(Workload):
         by_name = {one.name: tensor for one, tensor in inputs if one.name is not None}
         return model(*(tensor for one, tensor in inputs if one.name is None), **by_name)
 
+    def tokens(self, batch: Any) -> list[Tensor]:
+        """Return the integer inputs of length S that have more than two values, the others are masks or types."""
+        return [tensor for one, tensor in zip(self.spec.inputs, batch, strict=False) if one.is_text]
+
     def loss(self, outputs: Any, batch: Any) -> Tensor:
         """Return the requested loss; its description is stored for `facts`."""
         loss, self._loss_used = self.loss_of(outputs, None if self.spec.target is None else batch[-1])

@@ -76,14 +76,15 @@ _OWNERS = {
     "optimizer": _fields({"settings": OptimizerSettings}, models=list[_Int], **_OWNER),
     "loader": _fields({"num_workers": Annotated[int, Meta(ge=0, le=2**31)] | None}, batch_size=Any, **_OWNER),
 }
-_WORK = _fields({"uncounted": list[str], "product_precision": str | None, "unplaced_flop": float,
+_WORK = _fields({"uncounted": list[str], "product_precision": str | None, "recomputed_flop": float,
+                 "unplaced_flop": float,
                  "unplaced_bytes": float, "status": Literal["failed"], "reason": str})
 _FACTS = {
     "operators": _fields({"flop": _WORK | None, "phase_s": dict[str, float | None]}, num_iterations=_Count,
                          num_counted_iterations=_Count, iteration_s=_Seconds),
     "memory": _fields({"allocator_peak_bytes": float | None, "reserved_peak_bytes": float | None,
                        "process_peak_bytes": float | None}, num_iterations=_Count, peak_bytes=float),
-    "inspection": InspectionPass,
+    "inspection": _fields({"token_inputs": list[tuple[_Int, Count, Count, Count | None]]}, base=InspectionPass),
     "counters": _fields(num_iterations=_Count, duration_s=_Seconds, spans=list[tuple[float, float, str]],
                         sources=dict[str, SourceOutcome]),
 }

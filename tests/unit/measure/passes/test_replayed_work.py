@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile
+from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
 from charact.measure.passes.event_tree import read_event_tree
@@ -56,9 +57,38 @@ def test_flop_are_those_of_the_running_program(name: str) -> None:
     rows, facts = replayed(iteration)
     flop, num_bytes, uncounted = work_of(iteration)
     assert sum(row["flop"] or 0.0 for row in rows) == flop
-    assert facts == {"uncounted": uncounted, "product_precision": "fp32"}
+    assert facts == {"uncounted": uncounted, "product_precision": "fp32", "recomputed_flop": 0.0}
     # Tensors that a call is given twice count twice, and what oneDNN's cells keep for the backward does not count.
     assert sum(row["bytes"] for row in rows) == pytest.approx(num_bytes, rel=0.4 if name == "LSTM" else 0.05)
+
+
+class Checkpointed(nn.Module):
+    """Two products, of which the first is computed again in the backward; its gradients are two products more."""
+
+    def __init__(self, *, reentrant: bool) -> None:
+        super().__init__()
+        self.first, self.second, self.reentrant = nn.Linear(6, 5), nn.Linear(5, 4), reentrant
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.second(checkpoint(self.first, inputs, use_reentrant=self.reentrant))
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_recomputed_flop_are_those_of_checkpointed_layers(reentrant: bool) -> None:
+    model = Checkpointed(reentrant=reentrant)
+    inputs = torch.randn(3, 6, requires_grad=True)
+
+    def iteration() -> None:
+        with phase_mark("forward"):
+            loss = model(inputs).sum()
+        with phase_mark("backward"):
+            loss.backward()
+
+    with layer_marks(model):
+        rows, facts = replayed(iteration)
+    first, second = 2 * 3 * 6 * 5, 2 * 3 * 5 * 4
+    assert facts["recomputed_flop"] == first
+    assert sum(row["flop"] or 0.0 for row in rows) == 4 * first + 3 * second
 
 
 def test_rows_have_phases_layers_and_precision() -> None:
