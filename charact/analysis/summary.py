@@ -7,6 +7,7 @@ import pandas as pd
 from charact.analysis.common.cache import memoize
 from charact.analysis.common.significance import INTERVAL_METHOD, Sample
 from charact.analysis.compare.samples import CASE, time_samples
+from charact.analysis.efficiency.flop_utilization import flop_utilization
 from charact.analysis.findings import findings
 from charact.analysis.memory.by_input_size import growth_by_case
 from charact.analysis.memory.composition import memory_composition
@@ -46,6 +47,13 @@ COLUMNS: tuple[Column, ...] = (
     Column("p95_s", "float64", f"5 % of the iterations were slower; null below {MIN_SPREAD_ITERATIONS} iterations"),
     Column("samples_per_s", "float64", "batch size / time_s; of a watched program, the samples of all timed "
                                        "iterations / their time; null if not known"),
+    Column("tokens_per_s", "float64", "the same with the tokens of text that the model reads, without padding; null "
+                                      "without text"),
+    Column("padding_frac", "float64", "padding / (tokens + padding) that the model reads; null if not known"),
+    Column("mfu_frac", "float64", "model FLOP utilization: counted FLOP, without recomputed ones / time_s / the "
+                                  "datasheet's peak of the device in the case's precision; null with mfu_reason"),
+    Column("hfu_frac", "float64", "hardware FLOP utilization: the same with recomputed FLOP; null if there are none"),
+    Column("mfu_reason", "string", "why there is no mfu_frac; null if there is one"),
     Column("peak_bytes", "float64", "measured peak in PyTorch's allocator; null if not measured"),
     Column("unreliable", "string", "why the times may be wrong, such as other programs on the cores; null if no "
                                    "reason is known"),
@@ -83,7 +91,7 @@ def summary(run: Run) -> pd.DataFrame:
     *Error*: the interval of time_s is that of `significance.Sample.interval`: it covers the iterations of this run, not
     changes between runs.
     """
-    cases = case_summary(run).to_dict("records")
+    cases = case_summary(run).merge(flop_utilization(run), on="case", how="left").to_dict("records")
     times, growth, findings_by_case = time_samples(run, CASE), _growth(run), _findings(run)
     rows = [_row(run, case, entry, times.get(entry.case, {}).get(CASE))
             | growth.get(entry.case, {}) | findings_by_case.get(entry.case, {})

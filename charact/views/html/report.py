@@ -279,7 +279,7 @@ def _page(articles: Sequence[dict[str, Any]], title: str, **content: Any) -> str
     return unbroken(page)
 
 
-_UNIT = (r"%|[nµm]?s|min|h|[kMGTPE]?FLOP(?:/s|/byte)?|(?:[KMGTPE]i)?B|[kMGTPE]?B/s|[nµmkM]?[JW]|px|samples/s|"
+_UNIT = (r"%|[nµm]?s|min|h|[kMGTPE]?FLOP(?:/s|/byte)?|(?:[KMGTPE]i)?B|[kMGTPE]?B/s|[nµmkM]?[JW]|px|samples/s|tokens/s|"
          r"operations")
 _TEXT_OF_PAGE = re.compile(r"<(script|style)\b.*?</\1>|>[^<]+", re.DOTALL)
 _NUMBER_AND_UNIT = re.compile(rf"(?<=\d) (?=(?:{_UNIT})(?!\w))|(?<=[×±]) (?=\d)|(?<=\d) (?=±)")

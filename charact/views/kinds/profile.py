@@ -19,6 +19,7 @@ from charact.analysis.common.script_attribution import (
 )
 from charact.analysis.efficiency.bottleneck import bottlenecks
 from charact.analysis.efficiency.counters import counter_values
+from charact.analysis.efficiency.flop_utilization import flop_utilization
 from charact.analysis.efficiency.kernels import top_kernels
 from charact.analysis.efficiency.layers import top_layers
 from charact.analysis.efficiency.time_bounds import time_limits
@@ -30,6 +31,7 @@ from charact.analysis.profile.case_summary import MIN_SPREAD_ITERATIONS, case_su
 from charact.analysis.profile.core_use import Disturbance, disturbance, why_unreliable
 from charact.analysis.profile.serving import serving_gaps, serving_kernels, serving_kinds, serving_limits
 from charact.analysis.ranks.collectives import collective_summary
+from charact.analysis.ranks.job_rates import job_rates
 from charact.analysis.ranks.matching import rank_cases, rank_presence
 from charact.analysis.ranks.scaling import CAUSES, case_scaling
 from charact.analysis.ranks.stragglers import BALANCED, rank_verdicts
@@ -40,12 +42,15 @@ from charact.views.case_kind import CaseKind, CasePart, Overview, shown_as, take
 from charact.views.document import Card, Item, Line, Lines, Meter, Number, ShareBar, bar
 from charact.views.html.elements.blocks import (
     CASE,
+    HFU,
     ITERATION,
+    MFU,
     PEAK,
     RATE,
     RUN,
     SAMPLES,
     STATUS,
+    TOKENS,
     failure_of,
     memory_bar,
     status_reason,
@@ -64,7 +69,18 @@ _USED = {
 """How a card names each of the five metrics."""
 
 
+def _with_utilization(run: Run, cases: pd.DataFrame) -> pd.DataFrame:
+    """Return rows of `case_summary` with the columns of `flop_utilization`."""
+    return cases.merge(flop_utilization(run), on="case", how="left")
+
+
+def _optional_columns(cases: pd.DataFrame, *columns: Column) -> list[Column]:
+    """Return the columns that any case has a number for."""
+    return [column for column in columns if cases[column.name].notna().any()]
+
+
 def _overview(run: Run, cases: pd.DataFrame) -> Overview:
+    cases = _with_utilization(run, cases)
     verdicts = {row.case: row for row in fmt.rows(bottlenecks(run))}
     waits = {row.case: row for row in fmt.rows(_uneven_ranks(run))}
     cards = [_card(run, row, verdicts[row.case], waits.get(row.case)) for row in fmt.rows(cases)]
@@ -94,11 +110,13 @@ def _card(run: Run, row: Any, verdict: Any, of_ranks: Any) -> Card:
     if failure := failure_of(row.status, row.reason):
         return Card(row.case, failure=failure)
     timing, flop, memory = (pass_reason(run, row.case, name) for name in ("timing", "flop", "memory"))
-    numbers = {
-        "timing": Number("samples/s", fmt.number(row.samples_per_s, timing or fmt.no_samples(row.batch_size))),
-        "flop": Number("FLOP/s", fmt.flop_rate(row.flop_per_s, flop or timing)),
-        "memory": Number("peak memory", fmt.num_bytes(row.peak_bytes, memory)),
-    }
+    numbers = [
+        ("timing", Number("samples/s", fmt.number(row.samples_per_s, timing or fmt.no_samples(row.batch_size)))),
+        *([] if pd.isna(row.tokens_per_s) else [("timing", Number("tokens/s", _tokens(row)))]),
+        ("flop", Number("FLOP/s", fmt.flop_rate(row.flop_per_s, flop or timing))),
+        *(("flop", number) for number in _utilization_numbers(row)),
+        ("memory", Number("peak memory", fmt.num_bytes(row.peak_bytes, memory))),
+    ]
     interval = fmt.interval(row.low_s, row.high_s, timing or "fewer than 6 iterations")
     iterations = f"{fmt.number(row.num_iterations, timing)} iteration{'' if row.num_iterations == 1 else 's'}"
     disturbed = disturbance(run, row.case)
@@ -114,9 +132,23 @@ def _card(run: Run, row: Any, verdict: Any, of_ranks: Any) -> Card:
                  *([] if pd.isna(row.compile_s) else [f"compiled in {fmt.duration(row.compile_s)}"])],
         warnings=[*([_disturbed(disturbed)] if disturbed else []), *([wide] if wide else []),
                   *_unknown_memory(run, row.case)], doubtful=unreliable,
-        numbers=[number for name, number in numbers.items() if was_asked_for(run, name)],
+        numbers=[number for name, number in numbers if was_asked_for(run, name)],
         bars=_bars(run, row.case), meters=_meters(run, row.case), verdict=decided,
     )  # fmt: skip
+
+
+def _tokens(row: Any) -> str:
+    """Return the rate of tokens of a row of `case_summary`, and the share of padding, which is not in it."""
+    padding = f" ({fmt.share(row.padding_frac)} of the positions are padding)" if row.padding_frac > 0 else ""
+    return fmt.number(row.tokens_per_s) + padding
+
+
+def _utilization_numbers(row: Any) -> list[Number]:
+    """Return the MFU, and the HFU if activations are recomputed. A CPU without a peak has the reason in the table."""
+    if pd.isna(row.mfu_frac) and row.device == "cpu":
+        return []
+    hfu = [] if pd.isna(row.hfu_frac) else [Number("HFU", fmt.share(row.hfu_frac))]
+    return [Number("MFU", fmt.share(row.mfu_frac, row.mfu_reason)), *hfu]
 
 
 def _bars(run: Run, case: str) -> list[ShareBar]:
@@ -176,7 +208,8 @@ def _table(run: Run, cases: pd.DataFrame) -> Table:
     of_passes = [replace(column, reason=_reason_of(run, name)) for column, name in ((RATE, "flop"), (PEAK, "memory"))
                  if was_asked_for(run, name)]
     columns = [
-        CASE, STATUS, ITERATION, SAMPLES, *of_passes,
+        CASE, STATUS, ITERATION, SAMPLES, *_optional_columns(cases, TOKENS), *of_passes,
+        *([MFU, *_optional_columns(cases, HFU)] if flop else []),
         Column("low_s", "95 % from", fmt.seconds, "lower end of the 95 % interval of the median", _few),
         Column("high_s", "95 % to", fmt.seconds, "upper end of the 95 % interval of the median", _few),
         Column("p5_s", "p5", fmt.seconds, "5 % of iterations were faster", _few_for_spread),
@@ -201,7 +234,8 @@ def _rows(run: Run) -> pd.DataFrame:
     found = bottlenecks(run)[["case", "verdict", "share_frac", "reason"]]
     reasons = {entry.case: why_unreliable(entry.passes.timing.core_use) for entry in run.entries}
     cases["unreliable"] = cases["case"].map(reasons).astype("object")
-    return cases.merge(found.rename(columns={"reason": "verdict_reason"}), on="case", how="left")
+    found = found.rename(columns={"reason": "verdict_reason"})
+    return _with_utilization(run, cases).merge(found, on="case", how="left")
 
 
 def _tables_across(cases: pd.DataFrame) -> list[Table]:
@@ -211,7 +245,8 @@ def _tables_across(cases: pd.DataFrame) -> list[Table]:
         bottleneck=[_bottleneck(row) for row in fmt.rows(cases)],
     )  # fmt: skip
     columns = [
-        CASE, RUN, STATUS, ITERATION, _INTERVAL, SAMPLES, PEAK, _FLOP_ACROSS, RATE,
+        CASE, RUN, STATUS, ITERATION, _INTERVAL, SAMPLES, *_optional_columns(cases, TOKENS), PEAK, _FLOP_ACROSS, RATE,
+        *_optional_columns(cases, MFU, HFU),
         *([_RELIABILITY] if cases["unreliable"].notna().any() else []),
         Column("bottleneck", "Bottleneck", unbroken=True),  # last: a reason may be long
     ]  # fmt: skip
@@ -324,9 +359,10 @@ def _verdicts(run: Run) -> pd.DataFrame:
 
 
 _PARTS = {
-    "headline": CasePart(case_summary, (
-        "median_s", "low_s", "high_s", "p5_s", "p95_s", "num_iterations", "samples_per_s", "flop", "flop_per_s",
-        "peak_bytes", "compile_s"), is_list=False),
+    "headline": CasePart(lambda run: _with_utilization(run, case_summary(run)), (
+        "median_s", "low_s", "high_s", "p5_s", "p95_s", "num_iterations", "samples_per_s", "tokens_per_s",
+        "padding_frac", "flop", "flop_per_s", "mfu_frac", "hfu_frac", "mfu_reason", "peak_bytes", "compile_s"),
+        is_list=False),
     "verdict": CasePart(_verdicts, (
         "verdict", "share_frac", "threshold_frac", "potential_saving_s", "potential_saving_frac", "potential_saving",
         "evidence", "advice", "reason"), is_list=False),
@@ -357,6 +393,8 @@ _PARTS = {
     "straggler": CasePart(rank_verdicts, (
         "rank", "world_size", "verdict", "straggler", "phase", "extra_s", "wait_s", "share_frac", "threshold_frac",
         "num_iterations", "evidence", "advice", "reason"), is_list=False),
+    "all_ranks": CasePart(job_rates, (
+        "num_ranks", "samples_per_s", "tokens_per_s", "mfu_frac", "hfu_frac", "reason"), is_list=False),
     "scaling": CasePart(case_scaling, (
         "kind", "num_ranks", "batch_size", "global_batch_size", "base_s", "time_s", "samples_per_s", "efficiency",
         "low", "high", "lost_s", *CAUSES, "cause_reason", "phase", "phase_lost_s", "reason"),
@@ -414,13 +452,14 @@ _NUM_CELLS = 12
 def _brief(run: Run, cases: pd.DataFrame) -> Table:
     """Build the table of a summary: time, its precision, rate, memory, phases and verdict of each case."""
     phases = dict(iter(phase_breakdown(run).groupby("case", sort=False)))
-    rows = cases.merge(bottlenecks(run)[["case", "verdict", "reason"]].rename(columns={"reason": "no_verdict"}),
-                       on="case", how="left")
+    verdicts = bottlenecks(run)[["case", "verdict", "reason"]].rename(columns={"reason": "no_verdict"})
+    rows = _with_utilization(run, cases).merge(verdicts, on="case", how="left")
     rows["half_frac"] = (rows["high_s"] - rows["low_s"]) / 2 / rows["median_s"]
     peak = [replace(PEAK, reason=_reason_of(run, "memory"))] if was_asked_for(run, "memory") else []
     columns = [
         CASE, ITERATION, Column("half_frac", "±", fmt.share, "half the 95 % interval of the median", _few), SAMPLES,
-        *peak, Column("verdict", "Verdict", reason=lambda row: status_reason(row) or _without_share(row.no_verdict)),
+        *_optional_columns(rows, TOKENS, MFU, HFU), *peak,
+        Column("verdict", "Verdict", reason=lambda row: status_reason(row) or _without_share(row.no_verdict)),
     ]  # fmt: skip
     brief = table(rows, "", columns)
     if not phases:

@@ -116,3 +116,38 @@ def test_much_unknown_memory_is_explained(unknown_mib: int, explains: bool, tmp_
     text = " ".join(SECTION.html(run).cards[0].warnings)
     assert ("of the memory at the peak is unknown" in text) == explains
     assert not explains or text.count("50.0 %") == 1
+
+
+def of_text(out: Path) -> Run:
+    """A run of a model of text on an H100, which recomputes a third of its FLOP."""
+    entry = records.case_entry("gpt", 32, "train") | {"device": "cuda:0", "device_name": "NVIDIA H100 80GB HBM3"}
+    entry["passes"]["timing"] |= {"num_tokens": 7_500, "num_padding": 2_500}
+    entry["passes"]["flop"]["recomputed_flop"] = 6.5e10
+    return records.run_of(out, (entry, records.case_tables("train", 32)), **records.manifest("profile"))
+
+
+def test_every_view_has_the_rates_of_a_model_of_text(tmp_path: Path) -> None:
+    run = of_text(tmp_path)
+    ((_, overview),) = overviews(run)
+    numbers = dict(overview.cards[0].numbers)
+    median_s = 0.1 * 1.0045
+    assert numbers["tokens/s"] == "7,466 (25.0 % of the positions are padding)"
+    assert numbers["MFU"] == f"{100 * 1.3e11 / median_s / 67e12:.1f} %"
+    assert numbers["HFU"] == f"{100 * 1.95e11 / median_s / 67e12:.1f} %"
+    assert {"Tokens/s", "MFU", "HFU"} <= {column.title for column in overview.table.columns}
+    headline = run_summary(run)["cases"][0]["headline"]
+    assert headline["tokens_per_s"] == pytest.approx(750 / median_s)
+    assert headline["padding_frac"] == 0.25
+    assert headline["mfu_frac"] == pytest.approx(1.3e11 / median_s / 67e12)
+    for view in (shown(run.path), summary_markdown(run)):
+        assert all(numbers[name].split(" ")[0] in view for name in ("tokens/s", "MFU", "HFU"))
+
+
+def test_a_model_of_images_has_no_tokens_and_a_processor_the_reason_for_no_utilization(tmp_path: Path) -> None:
+    run = load_run(records.write_record(tmp_path))
+    ((_, overview),) = overviews(run)
+    assert not {"tokens/s", "MFU", "HFU"} & {number.name for card in overview.cards for number in card.numbers}
+    titles = [column.title for column in overview.table.columns]
+    assert not {"Tokens/s", "HFU"} & set(titles)
+    assert overview.table.rows[0].cells[titles.index("MFU")].text.startswith("n/a (")
+    assert "okens/s" not in shown(run.path) + summary_markdown(run)

@@ -1,19 +1,23 @@
 """The section Ranks: what each rank does, who waits for whom, and how each rank ended."""
 
+from dataclasses import replace
+from typing import Any
+
 import pandas as pd
 
 from charact.analysis.profile.breakdown import phase_breakdown
+from charact.analysis.ranks.job_rates import job_rates
 from charact.analysis.ranks.matching import rank_cases, rank_presence
 from charact.analysis.ranks.stragglers import stragglers
 from charact.analysis.ranks.waiting import waiting_matrix
 from charact.record.reader import Run
 from charact.views.charts import stacked_bars
-from charact.views.document import Block, Body, Item, verdict_lines
-from charact.views.html.elements.blocks import PHASE, legend_of
+from charact.views.document import Block, Body, Item, Line, Lines, verdict_lines
+from charact.views.html.elements.blocks import HFU, MFU, PHASE, SAMPLES, TOKENS, legend_of
 from charact.views.section import Section
 from charact.views.tables import format as fmt
 from charact.views.tables import palette, rank_text
-from charact.views.tables.model import Column, share_column, table
+from charact.views.tables.model import Column, Table, share_column, table
 
 _LEAD = (
     "Every rank ran the same program. A rank’s phases are its own work; in “communication” its host only waits, for "
@@ -32,12 +36,33 @@ def _html(run: Run) -> Body:
     lacking = rank_presence(run).query("num_missing > 0")
     if len(lacking) and not run.manifest.get("ranks"):  # else the table of ends has them
         blocks.append(Block(note="; ".join(f"{row.program}: {row.text}" for row in fmt.rows(lacking))))
+    blocks += [Block(table=each) for each in _job_table(run)]
     for row in fmt.rows(stragglers(run)):
         points = [(title, getattr(row, name)) for name, title in (("evidence", "Evidence"), ("advice", "To try"))
                   if isinstance(getattr(row, name), str)]
         blocks += [Block(title=f"{row.program}: {rank_text.verdict(row)}", points=points),
                    _phases(run, str(row.program)), *_matrix(run, str(row.program))]
     return Body(lead=_LEAD, blocks=[*blocks, *_ends(run)])
+
+
+def _job_table(run: Run) -> list[Table]:
+    """Return the table of what all ranks reach together; none without ranks."""
+    rows = job_rates(run)
+    missing = [replace(column, reason=lambda row: row.reason or "a rank lacks it")
+               for column in (SAMPLES, TOKENS, MFU, HFU)]
+    columns = [Column("program", "Program", unbroken=True), Column("num_ranks", "Ranks", fmt.number),
+               *(column for column in missing if column.name == "samples_per_s" or rows[column.name].notna().any())]
+    note = "Samples/s and tokens/s are sums over the ranks; MFU is that of all devices together."
+    return [table(rows, "All ranks together", columns, note)] if len(rows) else []
+
+
+def _job(row: Any) -> str:
+    """Return the known rates of a row of `job_rates`; empty if none is known."""
+    numbers = [(row.samples_per_s, f"{fmt.number(row.samples_per_s)} samples/s"),
+               (row.tokens_per_s, f"{fmt.number(row.tokens_per_s)} tokens/s"),
+               (row.mfu_frac, f"MFU {fmt.share(row.mfu_frac)}"), (row.hfu_frac, f"HFU {fmt.share(row.hfu_frac)}")]
+    known = ", ".join(text for number, text in numbers if not fmt.absent(number))
+    return f"{row.num_ranks:.0f} ranks together: {known}" if known else ""
 
 
 def _phases(run: Run, program: str) -> Block:
@@ -98,9 +123,11 @@ def _summary(run: Run, case: str) -> list[Item]:
     cases = rank_cases(run).drop_duplicates("program").query("case == @case")
     num_missing = rank_presence(run).set_index("program")["num_missing"]
     rows = stragglers(run)
-    return [verdict_lines("ranks of the record" if num_missing[row.program] else "all ranks", rank_text.verdict(row),
-                          (row.evidence, row.advice))
-            for row in fmt.rows(rows[rows["program"].isin(cases["program"])])]
+    together = [Line((text, "dim")) for row in fmt.rows(job_rates(run)) if row.case == case and (text := _job(row))]
+    verdicts = [verdict_lines("ranks of the record" if num_missing[row.program] else "all ranks",
+                              rank_text.verdict(row), (row.evidence, row.advice))
+                for row in fmt.rows(rows[rows["program"].isin(cases["program"])])]
+    return [*([Lines(together)] if together else []), *verdicts]
 
 
 SECTION = Section("ranks", "Ranks", 15, _html, summary=_summary, summary_order=5,

@@ -77,6 +77,19 @@ def test_intervals_need_six_and_quantiles_twenty_iterations(tmp_path: Path, num_
     assert case["num_iterations"] == num_iterations
 
 
+def test_tokens_per_second_leave_padding_out(tmp_path: Path) -> None:
+    entry, tables = records.case_entry("gpt", 32, "train"), records.case_tables("train", 32)
+    entry["passes"]["timing"] |= {"num_tokens": 7_500, "num_padding": 2_500}  # of 10 iterations
+    built_in = case_summary(records.run_of(tmp_path / "a", (entry, tables))).iloc[0]
+    assert built_in["tokens_per_s"] == pytest.approx(750 / TRAIN_MEDIAN_S)
+    assert built_in["padding_frac"] == 0.25
+    watched = case_summary(records.run_of(tmp_path / "b", (entry, tables), options={"script": "train.py"})).iloc[0]
+    assert watched["tokens_per_s"] == pytest.approx(7_500 / sum(row["host_s"] for row in tables["iterations"]))
+    del entry["passes"]["timing"]["num_padding"]
+    unpadded = case_summary(records.run_of(tmp_path / "c", (entry, tables))).iloc[0]
+    assert (unpadded["tokens_per_s"], pd.isna(unpadded["padding_frac"])) == (built_in["tokens_per_s"], True)
+
+
 def test_a_failed_case_has_a_row_with_its_reason_and_nulls(tmp_path: Path) -> None:
     run = load_run(records.write_record(tmp_path, oom=True))
     case = row(case_summary(run), status="oom")
