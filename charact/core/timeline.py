@@ -57,7 +57,8 @@ class Interval(_Timed):
     `owner` is the ID of a watched program's model, optimizer or loader; 0 for none. The owner of a loss or a backward
     is the optimizer that steps next, whichever model's gradients it computes. `inferred`: a rule determined the phase.
     `compiling`: PyTorch compiled; the phase is `other`. `inside` is the phase that a communication interrupts; None if
-    it is between phases. `mode` is that of a forward. `evidence`: how the phase was recognized.
+    it is between phases. `mode` is that of a forward. `evidence`: how the phase was recognized. `begins`: a call
+    begins with it, rather than goes on after an inner one.
     """
 
     phase: str
@@ -71,6 +72,7 @@ class Interval(_Timed):
     inside: str | None = None
     mode: Mode = Mode.GRADIENTS
     evidence: str = ""
+    begins: bool = field(default=True, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,6 +73,10 @@ class ProgramState:
             prefixed[f"{name}#{number}." if f"{name}." in prefixed else f"{name}."] = model
         return prefixed
 
+    def owner_of(self, module: nn.Module) -> int | None:
+        """Return the owner ID of a model; None if no span of its own has opened."""
+        return next((number for number, obj in list(self._objects.items()) if obj is module), None)
+
     def optimizers(self) -> list[torch.optim.Optimizer]:
         """Return the program's optimizers."""
         return list(self.optimizers_by_name().values())

@@ -18,6 +18,7 @@ from charact.measure.script.inspection.tensor_contents import (
     num_used_rows,
     padding_frac,
 )
+from charact.measure.script.inspection.token_inputs import TokenInputs
 from charact.measure.script.program_state import Clock, Instrument, Moment, ProgramState, compiles, compute_device
 from charact.measure.script.spans.device_clock import is_capturing
 from charact.measure.script.spans.recorder import Kind, SpanRecorder
@@ -44,12 +45,12 @@ class InspectionInstrument(Instrument):
         self._recorder, self._device = recorder, compute_device()
         self._models, self._optimizers = state.models(), state.optimizers_by_name()
         self._missing: dict[str, str] = {}
-        self._clock = Clock(self._device)
+        self._clock, self._owner_of = Clock(self._device), state.owner_of
         self._gradients = GradientUse(self._models, self._optimizers, self._clock)
         self._names = {id(module): (prefix + name).rstrip(".") or type(model).__name__
                        for prefix, model in self._models.items() for name, module in model.named_modules()}
         self._calls = ModuleCalls(self._names, self._clock, lambda: self._backward is not None, self._look_at_inputs,
-                                  self._look_at_output)
+                                  self._look_at_output, self._look_at_call)
         self._backward: Moment | None = None
         """Start of the open backward."""
         self._num_iterations = 1
@@ -61,6 +62,7 @@ class InspectionInstrument(Instrument):
         self._backwards: list[tuple[Moment, Moment]] = []
         self._embeddings: dict[str, dict[str, Any]] = {}
         self._padding: dict[str, list[float]] = {}
+        self._tokens = TokenInputs()
         self._outputs = OutputUse()
         self._repeated: dict[str, list[int]] = {}
         """Numbers of rows and of repeated rows by layer, in all calls that are no part of another one."""
@@ -68,7 +70,8 @@ class InspectionInstrument(Instrument):
     def prepare(self) -> None:
         """Add hooks to the parameters, except in a program with compiled code."""
         if compiles():
-            self._missing |= dict.fromkeys(("recompute", "unused_gradients", "padding", "layer_calls"), _COMPILED)
+            facts = ("recompute", "unused_gradients", "padding", "layer_calls", "tokens")
+            self._missing |= dict.fromkeys(facts, _COMPILED)
         if self._device.type != "cpu":
             self._missing["denormals"] = _FAST
         self._attempt("unused_gradients", self._gradients.start)
@@ -111,6 +114,7 @@ class InspectionInstrument(Instrument):
             "unused_outputs": self._outputs.unused(),
             "repeated_rows": [{"layer": layer, "num_rows": num_rows, "num_repeated": num_repeated}
                               for layer, (num_rows, num_repeated) in self._repeated.items() if num_repeated],
+            "token_inputs": self._tokens.rows(),
             **self._held,
         }
         return {}, facts | {"num_iterations": 1, "missing": self._missing}
@@ -197,8 +201,13 @@ class InspectionInstrument(Instrument):
         if not self._is_capturing():
             self._attempt("unused_outputs", lambda: self._outputs.watch(layer, module, output))
 
+    def _look_at_call(self, module: nn.Module, args: Sequence[Any]) -> None:
+        if isinstance(module, nn.Embedding) and not self._is_capturing():
+            self._attempt("tokens", lambda: self._tokens.embedded(module, args))
+
     def _look_at_inputs(self, module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         if self._recorder.top is Kind.FORWARD and not self._is_capturing():
+            self._attempt("tokens", lambda: self._tokens.called(self._owner_of(module), _named(module, args, kwargs)))
             self._attempt("padding", lambda: self._add_padding(_tensors(_named(module, args, kwargs))))
             self._attempt("repeated_rows", lambda: self._add_repeated_rows(
                 module, [tensor for _, tensor in _tensors(_named(module, args, kwargs)) if tensor.dim() > 0]))

@@ -38,13 +38,15 @@ class ModuleCalls:
         in_backward: returns whether a backward runs.
         on_inputs: called with module, arguments and keyword arguments after each outermost call outside of a backward.
         on_output: called with layer, module and output after each call outside of a backward.
+        on_call: called with module and arguments after each call outside of a backward.
     """
 
     def __init__(self, names: dict[int, str], clock: Clock, in_backward: Callable[[], bool],
                  on_inputs: Callable[[nn.Module, Any, Any], None],
-                 on_output: Callable[[str, nn.Module, Any], None]) -> None:
+                 on_output: Callable[[str, nn.Module, Any], None],
+                 on_call: Callable[[nn.Module, Any], None]) -> None:
         self._names, self._clock, self._in_backward = names, clock, in_backward
-        self._on_inputs, self._on_output = on_inputs, on_output
+        self._on_inputs, self._on_output, self._on_call = on_inputs, on_output, on_call
         self._stacks: dict[int, list[_Call]] = defaultdict(list)
         """Open calls of each thread: on a GPU, another thread computes the backward."""
         self._handles: list[Any] = []
@@ -114,6 +116,7 @@ class ModuleCalls:
             if isinstance(module, nn.MultiheadAttention) and _returns_long_weights(module, args, kwargs):
                 self._weights_ns[name].append(time_ns)
             self._on_output(name, module, more[-1])
+            self._on_call(module, args)
             if not stack:
                 self._on_inputs(module, args, kwargs)
         elif not (stack and stack[-1].recomputes):

@@ -14,7 +14,7 @@ MAX_EVENTS = 10_000
 """Largest number of events of a kind that are recorded."""
 MAX_LOADERS = 100
 _MIN_COLLECTION_NS = 1_000_000
-_MAX_TENSORS = 32
+MAX_TENSORS = 32
 """Largest number of tensors whose shapes are compared in a call of a model."""
 INTERVAL_NS, _LONG_INTERVAL_NS = 20_000_000, 100_000_000
 """Shortest time between two samples of the program's own memory: the first ones, and later. One takes some 70 µs."""
@@ -131,8 +131,8 @@ class ProgramEvents:
                 tensors.append(value)
             elif isinstance(value, (list, tuple, dict)):
                 inner = value.values() if isinstance(value, dict) else value
-                tensors += [each for each in list(inner)[:_MAX_TENSORS] if isinstance(each, tensor)]
-        return tuple(tensors[:_MAX_TENSORS])
+                tensors += [each for each in list(inner)[:MAX_TENSORS] if isinstance(each, tensor)]
+        return tuple(tensors[:MAX_TENSORS])
 
 
 def _concrete(shape: Any) -> Any:

@@ -16,6 +16,7 @@ from charact.measure.script.spans.blind_spots import NO_DEVICE_TIMES, blind_spot
 from charact.measure.script.spans.event_log_reader import EventLog
 from charact.measure.script.spans.frame_samples import Samples
 from charact.measure.script.spans.iterations import MAX_WARMUP_ITERATIONS
+from charact.measure.script.spans.token_counts import token_counts
 from charact.measure.script.windows.window_rows import window_rows
 from charact.record.in_progress import NOTES
 from charact.record.manifest import CaseEntry
@@ -78,6 +79,7 @@ def script_cases(log: EventLog, name: str, source: str, skip: int | None, limit:
                 num_warmup_iterations=num_skipped, num_pass_iterations=len(of_mode) - len(undisturbed),
                 ended_by="max_iterations" if len(iterations) == limit else "program")
             entry.passes.timing.update(**log.last("rule").get("facts", {}))
+            entry.passes.timing.update(**token_counts(log, iterations, is_inspected=not cases))
             tables["program_iterations"] = program_iteration_rows(log, of_mode, iterations, undisturbed)
             if log.windows:
                 tables["windows"] = window_rows(log, undisturbed, training=training)

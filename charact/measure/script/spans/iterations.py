@@ -67,7 +67,8 @@ def iteration_of(slices: list[Slice], after: Slice | None, *, training: bool, ma
             _phase(each), each.start_ns, each.end_ns, each.owner if each.kind in _OWNED else owner,
             each.start_event, each.end_event, compiling=each.kind is Kind.COMPILE,
             inside=_phase(before) if in_phase and before is not None else None,
-            mode=Mode.GRADIENTS if each.grad else Mode.METHOD if each.method else Mode.NO_GRADIENTS))
+            mode=Mode.GRADIENTS if each.grad else Mode.METHOD if each.method else Mode.NO_GRADIENTS,
+            begins=each.begins))
     iteration = Iteration(start_ns, end_ns, intervals, start_event, end_event, training)
     if not training:
         return iteration

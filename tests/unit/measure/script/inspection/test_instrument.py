@@ -98,8 +98,8 @@ def test_a_plain_training_has_no_findings_and_keeps_no_hooks() -> None:
     assert isinstance(facts.pop("held_graphs"), list)
     assert isinstance(facts.pop("held_data"), list)
     assert facts == {"embeddings": [], "denormals": [], "unused_gradients": [], "padding": [], "layer_calls": [],
-                     "attention_weights": [], "unused_outputs": [], "repeated_rows": [], "num_iterations": 1,
-                     "missing": {}}
+                     "attention_weights": [], "unused_outputs": [], "repeated_rows": [], "token_inputs": [],
+                     "num_iterations": 1, "missing": {}}
     assert not model[0].weight._post_accumulate_grad_hooks  # type: ignore[attr-defined]
     assert not nn.modules.module._global_forward_pre_hooks
     assert not nn.modules.module._global_forward_hooks
@@ -123,6 +123,43 @@ def test_denormal_state_of_an_optimizer() -> None:
     assert facts["denormals"] == [
         {"optimizer": "adam", "state": "exp_avg", "denormal_frac": 0.0, "num_elements": 4},
         {"optimizer": "adam", "state": "exp_avg_sq", "denormal_frac": 0.5, "num_elements": 4}]
+
+
+class Reads(nn.Module):
+    """A model of text that reads words and types of sentences, and takes labels and pixels that it does not read."""
+
+    def __init__(self, padding_idx: int | None = None) -> None:
+        super().__init__()
+        self.words, self.types = nn.Embedding(9, 4, padding_idx=padding_idx), nn.Embedding(2, 4)
+
+    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None,
+                token_type_ids: torch.Tensor | None = None, labels: torch.Tensor | None = None,
+                pixels: torch.Tensor | None = None) -> torch.Tensor:
+        states: torch.Tensor = self.words(input_ids.view(-1, input_ids.shape[-1]))
+        return states if token_type_ids is None else states + self.types(token_type_ids)
+
+
+WORDS = torch.tensor([[1, 2, 3, 4], [5, 6, 0, 0], [7, 0, 0, 0]])
+MASK = (WORDS > 0).long()
+
+
+@pytest.mark.parametrize(("padding_idx", "inputs", "named", "expected"), [
+    (None, [WORDS], {}, [(1, 0, 12, None)]),
+    (0, [WORDS], {}, [(1, 0, 12, 5)]),
+    (None, [WORDS, MASK], {}, [(1, 0, 12, 5)]),
+    (None, [WORDS, torch.ones_like(MASK)], {}, [(1, 0, 12, 0)]),
+    (None, [], {"labels": WORDS.clone(), "input_ids": WORDS, "attention_mask": MASK}, [(1, 1, 12, 5)]),
+    (None, [WORDS], {"token_type_ids": torch.zeros_like(WORDS), "pixels": torch.ones(3, 4)}, [(1, 0, 12, None)]),
+    (None, [WORDS], {"labels": WORDS, "attention_mask": MASK}, [(1, 0, 12, 5)]),
+    (None, [WORDS[:, 0]], {}, []),  # a class of each sample
+])
+def test_tokens_are_what_an_embedding_reads(padding_idx: int | None, inputs: list[torch.Tensor],
+                                            named: dict[str, torch.Tensor], expected: list[tuple[Any, ...]]) -> None:
+    model = Reads(padding_idx)
+    optimizer = torch.optim.SGD(model.parameters())
+    facts = Program(optimizer=optimizer, model=model).train(model, optimizer, *inputs, **named)
+    assert facts["token_inputs"] == expected
+    assert facts["missing"] == {}
 
 
 class Attends(nn.Module):
@@ -282,7 +319,8 @@ def test_compiled_programs_get_no_hooks(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(instrument, "compiles", lambda: True)
     model = nn.Sequential(nn.Embedding(5, 1))
     facts = trained(model, torch.tensor([1]))
-    assert facts["missing"].keys() == {"recompute", "unused_gradients", "padding", "layer_calls"}
+    assert facts["missing"].keys() == {
+        "recompute", "unused_gradients", "padding", "layer_calls", "tokens"}
     assert facts["recompute"] is None
     assert facts["embeddings"][0]["num_used_rows"] == 1
 
