@@ -110,7 +110,8 @@ def metrics() -> str:
     """Return the page of metrics of comparisons."""
     rows = [[f"`{metric.name}`", {"1": "fraction of 1"}.get(metric.unit, metric.unit),
              "higher" if metric.higher_is_better else "lower",
-             metric.meaning + ("; counted, so that every difference is significant" if metric.is_exact else "")]
+             metric.meaning + ("; counted, so that every difference is significant" if metric.is_exact else "")
+             + ("; a number in `--fail-if` limits the value itself" if metric.is_limited_itself else "")]
             for metric in all_metrics().values()]
     return _joined(["# Metrics", "Metrics of `charact compare`, `--fail-if`, `charact history` and `charact query`. "
                     "`phase.` with a phase, such as `phase.backward`, is one of `--fail-if` alone.",

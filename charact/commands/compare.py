@@ -59,7 +59,8 @@ def command(
         show_default=False)] = None,
     fail_if: Annotated[list[str] | None, typer.Option(
         help='Exit with 1 if a ratio passes a limit significantly: "time > 1.05", "phase.backward > +10%", '
-             '"throughput < 0.95". May be given several times.', metavar="THRESHOLD",
+             '"throughput < 0.95"; or if MFU or HFU pass one, also of a single group: "mfu < 0.4". May be given '
+             "several times.", metavar="THRESHOLD",
         autocompletion=completion.compared_metrics)] = None,
     allow_single: Annotated[bool, typer.Option(
         "--allow-single", help="Apply --fail-if to times of one run each, which may differ by machine noise.")] = False,
@@ -120,10 +121,16 @@ def command(
     num_rows = top or (_NUM_EXPLAINED if explain else MOST_ROWS)
 
     progress = RunsProgress("Reading", 0, enabled=not quiet)
-    compared = read_sides(sides or [], progress.advance)
+    is_alone = bool(thresholds) and all(threshold.is_of_value for threshold in thresholds)
+    compared = read_sides(sides or [], progress.advance, fewest=1 if is_alone else 2)
     if not allow_single:
         _check_repeats(thresholds, compared)
     progress.total = sum(len(side.runs) for side in compared)
+    if len(compared) == 1:
+        if to is not None or as_json or explain:
+            raise UserError("--to, --json and --explain are for comparisons: name a second group of runs")
+        with _sound(compared):
+            return _pass_gate(thresholds, compared, summary, junit, force=force, quiet=quiet)
     with _sound(compared):
         with progress:
             if not thresholds:  # a gate judges equal cases only
@@ -253,14 +260,14 @@ def _pass_gate(thresholds: "list[Threshold]", sides: "Sequence[Group]", summary:
 
 
 def _check_repeats(thresholds: "list[Threshold]", sides: "Sequence[Group]") -> None:
-    """Check that no threshold compares two groups of one run each, except by counts."""
+    """Check that no threshold compares two groups of one run each, except by counts and limits of values."""
     from charact.analysis.compare.metrics import all_metrics
 
     single = [side.label for side in sides if len(side.runs) == 1 and "reference" not in side.runs[0].manifest]
     if sides[0].label not in single or len(single) == 1:
         return
     exact = {metric.name for metric in all_metrics().values() if metric.is_exact}
-    if any(threshold.metric not in exact for threshold in thresholds):
+    if any(threshold.metric not in exact and not threshold.is_of_value for threshold in thresholds):
         raise UserError(f"{' and '.join(single[:2])} have one run each, which cannot show how much runs vary: give "
                         "directories of several runs (charact compare --ab makes them), or --allow-single")
 

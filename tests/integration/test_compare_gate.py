@@ -14,6 +14,9 @@ import pytest
 from support.compared import CASE, scattered
 
 from charact.analysis.compare.thresholds import parse
+from charact.analysis.efficiency import flop_utilization
+from charact.machine.datasheets import Datasheet
+from charact.record.in_progress import write_manifest
 
 
 @pytest.fixture(scope="module")
@@ -55,6 +58,25 @@ def test_times_of_one_run_each_need_consent(here: Callable, runs: Path, tmp_path
     assert allowed.returncode == 1
     counted = here("compare", base, slow, "--fail-if", "peak_memory > 1.05", "--quiet", cwd=tmp_path)
     assert counted == (0, "", "")
+
+
+@pytest.mark.parametrize(("rule", "status"), [("mfu < 0.6", 1), ("mfu < 0.4", 0)])
+def test_a_limit_of_a_value_judges_one_run(here: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rule: str,
+                                           status: int) -> None:
+    """195 GFLOP in 0.1 s on a device with a peak of 3.9 TFLOP/s."""
+    monkeypatch.setattr(flop_utilization, "datasheet", lambda name: Datasheet({"fp32": 3.9e12}, 1e9, "by hand"))
+    run = scattered(tmp_path, noise_frac=0.001)
+    described = json.loads((run.path / "run.json").read_text())
+    described["cases"][0]["passes"]["flop"]["recomputed_flop"] = 0.0
+    write_manifest(run.path, described)
+    done = here("compare", run.path, "--fail-if", rule, "--summary", "summary.md", "--junit", "junit.xml", cwd=tmp_path)
+    assert done.returncode == status, done
+    assert ("1 regression" in done.stdout) == bool(status)
+    counted = "1 regression" if status else "no regressions; 1 ok"
+    assert (tmp_path / "summary.md").read_text().startswith(f"# charact: {counted} (")
+    assert ElementTree.parse(tmp_path / "junit.xml").getroot().get("failures") == str(status)
+    refused = here("compare", run.path, "--fail-if", "time > 1.05", cwd=tmp_path)
+    assert (refused.returncode, "at least two groups" in refused.stderr) == (2, True)
 
 
 _STAND_IN = """#!{python}

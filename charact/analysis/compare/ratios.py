@@ -1,6 +1,7 @@
 """Ratios of times and metrics to the baseline's: by case, phase, operator, layer, kernel, problem and others."""
 
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from functools import partial
 
 import pandas as pd
@@ -9,6 +10,7 @@ from charact.analysis.common.cache import memoize
 from charact.analysis.common.pass_status import pass_reason
 from charact.analysis.compare.matching import Group
 from charact.analysis.compare.metrics import all_metrics
+from charact.analysis.compare.metrics._metric import Metric
 from charact.analysis.compare.operator_shares import compositions
 from charact.analysis.compare.pairs import Pair, Samples, measured, pairs, typed
 from charact.analysis.compare.samples import CASE, time_samples
@@ -93,11 +95,39 @@ def metric_ratios(sides: Sequence[Group]) -> pd.DataFrame:
     for pair in pairs(sides, MEASURED):
         for name, metric in all_metrics().items():
             judgement = pair.judged(name)
-            if not (name in pair.new or pair.base_reason or pair.new_reason or metric.measured_by is None):
-                reason = pass_reason(*pair.place, metric.measured_by) or judgement.reason
-                judgement = judgement._replace(reason=reason)
+            if not (name in pair.new or pair.base_reason or pair.new_reason):
+                judgement = judgement._replace(reason=_why_missing(pair, metric) or judgement.reason)
             rows.append([pair.case, pair.side, name, *pair.values(name), *judgement])
     return typed(rows, ["case", "side", "metric", "base", "value"], ["base", "value"])
+
+
+@memoize
+def metric_values(sides: Sequence[Group]) -> pd.DataFrame:
+    """Return the value of each metric in each group but the baseline; of a single group in that.
+
+    Columns: case, as in `matched_cases`; side; metric; value in the metric's unit; low and high, its 95 % interval
+    (null if not known); reason, why value is null.
+    """
+    # A single group is its own baseline, under another name.
+    own = [replace(sides[0], label=f"{sides[0].label} itself", found={})] if len(sides) == 1 else []
+    compared = [*own, *sides]
+    rows: list[list[object]] = []
+    for pair in pairs(compared, MEASURED):
+        for name, metric in all_metrics().items():
+            sample = pair.new.get(name)
+            if sample is None:
+                reason = pair.new_reason or _why_missing(pair, metric) or "not measured"
+                rows.append([pair.case, pair.side, name, None, None, None, reason])
+            else:
+                rows.append([pair.case, pair.side, name, sample.value, *(sample.interval or (None, None)), None])
+    frame = pd.DataFrame(rows, columns=["case", "side", "metric", "value", "low", "high", "reason"])
+    return frame.astype(dict.fromkeys(["value", "low", "high"], "float64") | {"reason": "str"})
+
+
+def _why_missing(pair: Pair, metric: Metric) -> str | None:
+    """Return why the group lacks a metric, if its pass or the metric itself says so."""
+    reason = None if metric.measured_by is None else pass_reason(*pair.place, metric.measured_by)
+    return reason or metric.why_missing(*pair.place)
 
 
 def metric_samples(run: Run) -> Samples:

@@ -1,6 +1,7 @@
 """Samples of the cases of one run, with the repeats that a comparison needs."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -85,6 +86,23 @@ def epochs_sample(values: "pd.Series[float]", whole: float) -> Sample:
     mean = float(values.mean())
     scale = whole / mean if mean else 1.0
     return Sample(whole, tuple(values.tolist()), lambda: scale * resampled(values.tolist(), np.mean))
+
+
+def rate(amount: float, time: Sample) -> Sample:
+    """Return the sample of an amount over a time."""
+    if time.draw is None:
+        return replace(time, value=amount / time.value)
+    least = None if time.least is None else (amount / time.least[1], amount / time.least[0])
+    return Sample(amount / time.value, tuple(amount / repeat for repeat in time.repeats),
+                  lambda: amount / np.asarray(time.draws), least=least)
+
+
+def iteration_rates(run: Run, per_second: "pd.Series[float]") -> Iterator[tuple[str, Sample]]:
+    """Yield cases with the sample of a rate by case, which varies with the time of the iterations."""
+    times = iteration_samples(run)
+    for case, value in per_second.dropna().items():
+        time = times[str(case)]
+        yield str(case), rate(value * time.value, time)
 
 
 def _mean_epoch(run: Run, case: str, walls: "pd.Series[float]") -> Sample:

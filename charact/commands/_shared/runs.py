@@ -20,15 +20,16 @@ if TYPE_CHECKING:
 _KINDS = "a run directory, a directory of runs, or reference:NAME"
 
 
-def read_sides(texts: list[str], on_run: "Callable[[Run], object]" = lambda run: None) -> "list[Group]":
-    """Read the groups of runs that the user named; equal labels are numbered.
+def read_sides(texts: list[str], on_run: "Callable[[Run], object]" = lambda run: None, *,
+               fewest: int = 2) -> "list[Group]":
+    """Read the groups of runs that the user named, `fewest` or more; equal labels are numbered.
 
     `on_run` is called each time after the tables of a run are read.
     """
     from charact.analysis.compare import Group
     from charact.record.presentable import presentable
 
-    if len(texts) < 2:
+    if len(texts) < fewest:
         raise UserError("give at least two groups of runs, as in `charact compare runs/before runs/after`: each is "
                         f"{_KINDS} ({', '.join(reference_names())})")
     named = [(label(name), runs) for name, runs in map(_read, texts)]

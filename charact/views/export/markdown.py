@@ -68,12 +68,12 @@ def summary(judged: pd.DataFrame, sides: Sequence[Group]) -> str:
     others = [comparison_tables.context_table(sides), comparison_tables.failed_table(sides),
               comparison_tables.unmatched_table(sides), comparison_tables.disturbed_table(sides)]  # fmt: skip
     tables = [gate_table(judged, sides), *_explanations(judged, sides), *(each for each in others if each is not None)]
-    against = f"{', '.join(side.label for side in sides[1:])} against {sides[0].label}"
-    return document(f"charact: {headline(judged)} ({against})", tables)
+    labels = [side.label for side in sides]
+    return document(f"charact: {headline(judged)} ({fmt.against(labels) if len(labels) > 1 else labels[0]})", tables)
 
 
 def _explanations(judged: pd.DataFrame, sides: Sequence[Group]) -> list[Table]:
-    worse = judged[judged["outcome"] == "regression"]
+    worse = judged[(judged["outcome"] == "regression") & ~judged["is_of_value"]]
     found: list[Table] = []
     for side in sides[1:]:
         cases = set(worse.loc[worse["side"] == side.label, "case"])

@@ -22,7 +22,7 @@ def side_column(sides: Sequence[Group]) -> list[Column]:
 
 def candidate(sides: Sequence[Group]) -> str:
     """Return the heading of the candidate's numbers."""
-    return sides[1].label if len(sides) == 2 else "Group’s"
+    return sides[-1].label if len(sides) <= 2 else "Group’s"
 
 
 def reason(row: Any) -> str | None:

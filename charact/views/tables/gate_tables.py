@@ -18,6 +18,8 @@ _SHOWN = ("regression", "not significant", "n/a", "ok")
 """Outcomes in display order."""
 _SMALL = 0.001
 _NOTE = "A threshold fails if the ratio passes it significantly, by interval and p. Counted metrics have no noise."
+_OF_VALUE_NOTE = "A limit of a value fails if the value and its 95 % interval are beyond it."
+_OF_VALUE = "the limit is of the value"
 _SINGLE = (
     "The interval of a single run does not cover variation between runs, such as clocks and other load, so equal "
     "programs may fail too: take several runs per group, alternating."
@@ -40,16 +42,20 @@ def gate_table(judged: pd.DataFrame, sides: Sequence[Group]) -> Table:
     words = [(_outcome(row), *values(row), interval(row)) for row in fmt.rows(rows)]
     shown = ["outcome", "base", "value", "interval"]
     rows[shown] = pd.DataFrame(words, index=rows.index, columns=shown)
+    of_value = rows["is_of_value"]
+    baseline = [Column("base", sides[0].label, unbroken=True)] if len(sides) > 1 else []
+    compared = [] if of_value.all() else [
+        Column("ratio", "Ratio", exact_ratio, "value / baseline’s",
+               lambda row: _OF_VALUE if row.is_of_value else None), INTERVAL,
+        Column("p_value", "p", _probability, "probability of such a difference where there is none", _reason)]
     columns = [
         Column("outcome", "Outcome"), Column("rule", "Threshold", unbroken=True), CASE, *side_column(sides),
-        Column("base", sides[0].label, unbroken=True), Column("value", candidate(sides), unbroken=True),
-        Column("ratio", "Ratio", exact_ratio, "value / baseline’s"), INTERVAL,
-        Column("p_value", "p", _probability, "probability of such a difference where there is none", _reason),
+        *baseline, Column("value", candidate(sides), unbroken=True), *(compared or [INTERVAL]),
     ]  # fmt: skip
     single = rows["low"].notna().any() and any(len(side.runs) == 1 for side in sides)
     disturbed = disturbed_cases(sides)
     num_runs = len(disturbed[disturbed["case"].isin(rows["case"])][["side", "run"]].drop_duplicates())
-    notes = [_NOTE, _SINGLE if single else "",
+    notes = ["" if of_value.all() else _NOTE, _OF_VALUE_NOTE if of_value.any() else "", _SINGLE if single else "",
              f"Other programs disturbed cases in {num_runs} run{'' if num_runs == 1 else 's'}: measure these again."
              if num_runs else ""]
     return table(rows, "Gate", columns, " ".join(filter(None, notes)))
@@ -57,12 +63,16 @@ def gate_table(judged: pd.DataFrame, sides: Sequence[Group]) -> Table:
 
 def values(row: Any) -> tuple[str, str]:
     """Format the metric's values in the baseline and the candidate, from a row of `judge`."""
-    base, new = (metric_text.value_alone(row.metric, number, "not measured") for number in (row.base, row.value))
-    return base, new
+    why = _OF_VALUE if row.is_of_value else "not measured"
+    return (metric_text.value_alone(row.metric, row.base, why),
+            metric_text.value_alone(row.metric, row.value, "not measured"))
 
 
 def interval(row: Any) -> str:
-    """Format the interval of a row's ratio: 1.071–1.094."""
+    """Format the interval of a row's ratio, 1.071–1.094, or of its value, 35.2 % to 36.0 %."""
+    if row.is_of_value:
+        ends = [metric_text.value_alone(row.metric, end) for end in (row.value_low, row.value_high)]
+        return fmt.missing("one value") if pd.isna(row.value_low) else " to ".join(ends)
     return fmt.missing(_reason(row)) if pd.isna(row.low) else f"{digits(row.low, 4)}–{digits(row.high, 4)}"
 
 
@@ -71,6 +81,8 @@ def sentence(row: Any) -> str:
     if row.outcome == "n/a":
         return fmt.missing(row.reason)
     base, value = values(row)
+    if row.is_of_value:
+        return f"{row.outcome}: {value}, 95 % interval {interval(row)} (threshold: {row.rule})"
     stated = f"95 % interval {interval(row)}, p {'' if row.p_value < _SMALL else '= '}{_probability(row.p_value)}"
     certainty = f" ({row.reason})" if pd.isna(row.low) else f", {stated}"
     return f"{row.outcome}: {base} to {value}, ratio {digits(row.ratio, 4)}{certainty} (threshold: {row.rule})"

@@ -7,7 +7,10 @@ from charact.views.tables.counter_text import energy
 from charact.views.tables.model import Formatter
 
 _FORMATTERS: dict[Unit, Formatter] = {
-    "s": fmt.seconds, "B": fmt.num_bytes, "J": energy, "1": fmt.share, "samples/s": fmt.number}
+    "s": fmt.seconds, "B": fmt.num_bytes, "J": energy, "1": fmt.share, "samples/s": fmt.number,
+    "tokens/s": fmt.number}
+_IN_LABELS = ("samples/s", "tokens/s")
+"""Units that the label of their metric is."""
 
 
 def label(metric: str) -> str:
@@ -17,7 +20,8 @@ def label(metric: str) -> str:
 
 def unit(metric: str) -> str:
     """Return the unit of a metric as shown: % for a fraction, and none where the label has it."""
-    return {"1": "%", "samples/s": ""}.get(all_metrics()[metric].unit, all_metrics()[metric].unit)
+    of_metric = all_metrics()[metric].unit
+    return "%" if of_metric == "1" else "" if of_metric in _IN_LABELS else of_metric
 
 
 def value(metric: str, number: float | None, reason: str | None = None) -> str:
@@ -28,5 +32,6 @@ def value(metric: str, number: float | None, reason: str | None = None) -> str:
 def value_alone(metric: str, number: float | None, reason: str | None = None) -> str:
     """Return a value with its unit where no label stands next to it; also of `phase.` with a phase."""
     name = "time" if metric.startswith("phase.") else metric
-    added = " samples/s" if all_metrics()[name].unit == "samples/s" and not fmt.absent(number) else ""
+    of_metric = all_metrics()[name].unit
+    added = f" {of_metric}" if of_metric in _IN_LABELS and not fmt.absent(number) else ""
     return f"{value(name, number, reason)}{added}"

@@ -7,8 +7,8 @@ from typing import Literal
 from charact.analysis.common.significance import Sample
 from charact.record.reader import Run
 
-Unit = Literal["s", "B", "J", "1", "samples/s"]
-"""Seconds, bytes, joules, a fraction of 1 (shown as a percentage), samples per second."""
+Unit = Literal["s", "B", "J", "1", "samples/s", "tokens/s"]
+"""Seconds, bytes, joules, a fraction of 1 (shown as a percentage), samples and tokens per second."""
 
 
 @dataclass(frozen=True)
@@ -25,6 +25,8 @@ class Metric:
         higher_is_better: whether a larger value is better.
         is_exact: whether it is counted: then every difference is significant.
         measured_by: optional pass of a case that measures it, which may say why it is missing.
+        why_missing: optional function of a run and a case without it, which may say why.
+        is_limited_itself: whether a number in a threshold limits the value, not its ratio to the baseline's.
     """
 
     name: str
@@ -36,3 +38,5 @@ class Metric:
     higher_is_better: bool = False
     is_exact: bool = False
     measured_by: str | None = None
+    why_missing: Callable[[Run, str], str | None] = lambda run, case: None
+    is_limited_itself: bool = False

@@ -1,13 +1,10 @@
 """Samples per second."""
 
 from collections.abc import Iterator
-from dataclasses import replace
-
-import numpy as np
 
 from charact.analysis.common.significance import Sample
 from charact.analysis.compare.metrics._metric import Metric
-from charact.analysis.compare.samples import CASE, epoch_times, epochs_sample, time_samples
+from charact.analysis.compare.samples import CASE, epoch_times, epochs_sample, rate, time_samples
 from charact.analysis.profile.case_summary import iteration_times
 from charact.analysis.training.stages import stage_times
 from charact.record.reader import Run
@@ -24,21 +21,13 @@ def _rates(run: Run) -> Iterator[tuple[str, Sample]]:
         # The rate of a watched program is that of its summary: all samples / the time of all iterations.
         amount = (float(entry.batch_size) if num_samples is None else
                   samples[CASE].value * num_samples / float(walls.get_group(case).sum()))
-        yield case, _rate(amount, samples[CASE])
+        yield case, rate(amount, samples[CASE])
     if not in_training:
         return
     trained = stage_times(run).query("stage == 'training'").dropna(subset=["samples_per_s"])
     for of_case, epochs in trained.groupby("case", sort=False):
         mean = float(epochs["num_samples"].sum() / epochs["wall_s"].sum())
         yield str(of_case), epochs_sample(epochs["samples_per_s"], mean)
-
-
-def _rate(amount: float, time: Sample) -> Sample:
-    if time.draw is None:
-        return replace(time, value=amount / time.value)
-    least = None if time.least is None else (amount / time.least[1], amount / time.least[0])
-    return Sample(amount / time.value, tuple(amount / repeat for repeat in time.repeats),
-                  lambda: amount / np.asarray(time.draws), least=least)
 
 
 METRIC = Metric("throughput", 20, "samples/s", "samples/s", "batch size over the time of an iteration; of a watched "

@@ -11,14 +11,15 @@ import pandas as pd
 import pytest
 from support.compared import record, scattered, side
 from support.operation_records import vo
-from support.records import case_entry, manifest, run_of, write_inference, write_training
+from support.records import case_entry, case_tables, manifest, run_of, write_inference, write_training
 
 from charact.analysis.common.significance import ONE_VALUE, Sample
 from charact.analysis.compare import Group, metric_ratios, speedups
 from charact.analysis.compare.metrics import all_metrics
 from charact.analysis.compare.metrics.accuracy import _proportion
-from charact.analysis.compare.metrics.throughput import _rate
-from charact.analysis.compare.samples import PUBLISHED, time_samples
+from charact.analysis.compare.samples import PUBLISHED, rate, time_samples
+from charact.analysis.efficiency import flop_utilization
+from charact.machine.datasheets import Datasheet
 from charact.record.in_progress import write_manifest
 from charact.record.reader import Run, load_run
 
@@ -67,11 +68,29 @@ def test_a_rate_is_the_time_turned_over(base_and_new: list[Group]) -> None:
     assert rate["p_value"] == pytest.approx(time["p_value"])
 
 
+def test_rates_of_tokens_and_flop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flop_utilization, "datasheet", lambda name: Datasheet({"fp32": 1e13}, 1e9, "by hand"))
+    entry, tables = case_entry("gpt", 32, "train"), case_tables("train", 32)
+    entry["passes"]["timing"] |= {"num_tokens": 7_680, "num_padding": 2_560}
+    entry["passes"]["flop"]["recomputed_flop"] = 6.5e10
+    run = run_of(tmp_path, (entry, tables))
+    found = metric_ratios([side("base", run), side("new", run)]).set_index("metric")
+    time_s = found["base"]["time"]
+    assert found["base"]["tokens_per_s"] == pytest.approx(768 / time_s)
+    assert found["base"]["mfu"] == pytest.approx(1.3e11 / time_s / 1e13)
+    assert found["base"]["hfu"] == pytest.approx(1.95e11 / time_s / 1e13)
+    assert found["ratio"][["tokens_per_s", "mfu", "hfu"]].tolist() == [1, 1, 1]
+    images = record(tmp_path, case_entry("vgg16", 32, "train"))
+    other = metric_ratios([side("base", images), side("new", images)]).set_index("metric")
+    assert other["reason"]["tokens_per_s"] == "not measured"
+
+
 def test_rates_and_proportions_of_single_numbers(tmp_path: Path) -> None:
-    rate = _rate(8.0, Sample(0.5, (0.25, 0.5), lambda: np.array([0.125, 0.5]), least=(0.25, 1.0)))
-    assert (rate.value, rate.repeats, list(rate.draws), rate.least) == (16, (32, 16), [64, 16], (8, 32))
-    rate = _rate(8.0, Sample(0.5, reason="once"))
-    assert (rate.value, rate.reason) == (16, "once")
+    per_second = rate(8.0, Sample(0.5, (0.25, 0.5), lambda: np.array([0.125, 0.5]), least=(0.25, 1.0)))
+    assert (per_second.value, per_second.repeats, list(per_second.draws), per_second.least) == (
+        16, (32, 16), [64, 16], (8, 32))
+    per_second = rate(8.0, Sample(0.5, reason="once"))
+    assert (per_second.value, per_second.reason) == (16, "once")
     # 8 of 10, with two successes and two failures more.
     error_frac = math.sqrt((10 / 14) * (4 / 14) / 14) / (10 / 14)
     assert _proportion(Run(tmp_path, {}), 0.8, 10).error_frac == pytest.approx(error_frac)

@@ -1,5 +1,7 @@
 """The gate fails on what is both larger than asked and no noise, and on nothing else."""
 
+import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +12,14 @@ from support.records import write_training
 from charact.analysis.common.significance import ONE_RUN_EACH
 from charact.analysis.compare.gate import OUTCOMES, has_failed, judge
 from charact.analysis.compare.thresholds import parse
+from charact.analysis.efficiency import flop_utilization
 from charact.core.errors import UserError
-from charact.record.reader import load_run
+from charact.machine.datasheets import Datasheet
+from charact.record.in_progress import write_manifest
+from charact.record.reader import Run, load_run
+from charact.views.export.markdown import summary
+from charact.views.tables import format as fmt
+from charact.views.tables.gate_tables import gate_table, sentence
 
 SLOWER = {"slowness": {"backward": 1.2}, "seed": 2}  # half of an iteration: 20 % more of it are 10 % of the whole
 NOISY = {"noise_frac": 0.5, "num_iterations": 20}
@@ -60,7 +68,7 @@ def test_what_was_not_measured_has_its_reason(tmp_path: Path) -> None:
     assert judged["outcome"].tolist() == ["n/a", "n/a", "ok"]
     assert judged["reason"].tolist()[:2] == ["not measured", "neither group of runs has this phase"]
     assert not has_failed(judged)
-    with pytest.raises(UserError, match=r"^no threshold could be checked .*not measured.*this phase.*both groups of"):
+    with pytest.raises(UserError, match=r"^no threshold could be checked .*not measured.*this phase.*all groups of"):
         has_failed(judged.iloc[:2])
     with pytest.raises(UserError, match=r"no case in common, so measure the same cases in each$"):
         has_failed(judge([parse("time > 1.05")], [side("base", run)]))
@@ -81,3 +89,54 @@ def test_repeats_and_several_groups(tmp_path: Path) -> None:
     judged = judge([parse("time > 1.05")], [base, same, slow])
     assert dict(zip(judged["side"], judged["outcome"], strict=True)) == {"same": "ok", "slow": "regression"}
     assert set(judged["outcome"]) <= set(OUTCOMES)
+
+
+def utilized(tmp_path: Path) -> Run:
+    """A run whose MFU is 0.5 on a device with a peak of 3.9 TFLOP/s: 195 GFLOP in 0.1 s."""
+    path = scattered(tmp_path, noise_frac=0.001).path
+    described = json.loads((path / "run.json").read_text())
+    described["cases"][0]["passes"]["flop"]["recomputed_flop"] = 0.0
+    write_manifest(path, described)
+    return load_run(path)
+
+
+@pytest.fixture
+def peak(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flop_utilization, "datasheet", lambda name: Datasheet({"fp32": 3.9e12}, 1e9, "by hand"))
+
+
+@pytest.mark.usefixtures("peak")
+def test_a_limit_of_a_value_needs_no_baseline(tmp_path: Path) -> None:
+    rules = {"mfu < 0.4": "ok", "mfu < 0.6": "regression", "mfu > 0.4": "regression", "hfu < 0.4": "n/a"}
+    alone = [side("new", utilized(tmp_path))]
+    judged = judge([parse(rule) for rule in rules], alone)
+    assert dict(zip(judged["rule"], judged["outcome"], strict=True)) == rules
+    row = judged.iloc[0]
+    assert row["value"] == pytest.approx(0.5, rel=0.02)
+    assert row["value_low"] < row["value"] < row["value_high"]
+    assert judged[["base", "ratio", "low", "high"]].isna().all(axis=None)
+    assert judged["reason"].tolist()[-1] == "nothing is recomputed"
+    assert has_failed(judged)
+    in_pair = judge([parse("mfu < 0.6")], [side("base", utilized(tmp_path)), *alone])
+    assert in_pair[["side", "outcome"]].to_numpy().tolist() == [["new", "regression"]]
+    middle = judge([parse(f"mfu < {float(row['value']) + 1e-9!r}")], alone)  # a hair more than the value
+    assert middle["outcome"].tolist() == ["not significant"]
+
+
+@pytest.mark.usefixtures("peak")
+def test_views_of_a_limit_of_a_value(tmp_path: Path) -> None:
+    sides = [side("new", utilized(tmp_path))]
+    judged = judge([parse("mfu < 0.6")], sides)
+    table = gate_table(judged, sides)
+    assert [column.title for column in table.columns][:4] == ["Outcome", "Threshold", "Case", "new"]
+    assert re.search(r"regression: \S+ %, 95 % interval \S+ % to \S+ % \(threshold: mfu < 0.6\)",
+                     sentence(next(fmt.rows(judged))))
+    assert summary(judged, sides).startswith("# charact: 1 regression (new)")
+
+
+def test_a_value_that_is_missing_has_its_reason(tmp_path: Path) -> None:
+    judged = judge([parse("mfu < 0.4")], [side("new", utilized(tmp_path))])
+    assert judged["outcome"].tolist() == ["n/a"]
+    assert judged["reason"].tolist()[0].startswith("no datasheet peak of AMD EPYC is known")
+    with pytest.raises(UserError, match="no datasheet peak"):
+        has_failed(judged)

@@ -27,9 +27,24 @@ from charact.record.schema import PHASES
     ("energy > +12.5%", "energy", ">", 1.125),
     ("total_time > 2", "total_time", ">", 2.0),
     ("inference_time > 2", "inference_time", ">", 2.0),
+    ("mfu < -5%", "mfu", "<", 0.95),
+    ("tokens_per_s < 0.9", "tokens_per_s", "<", 0.9),
 ])  # fmt: skip
 def test_what_a_rule_means(text: str, metric: str, sign: str, limit: float) -> None:
     assert parse(text) == Threshold(metric, sign, limit)
+
+
+@pytest.mark.parametrize(("text", "metric", "sign", "limit"), [
+    ("mfu < 0.4", "mfu", "<", 0.4),
+    ("hfu < .45", "hfu", "<", 0.45),
+    ("mfu > 1", "mfu", ">", 1.0),
+    ("mfu > 0.9", "mfu", ">", 0.9),
+])
+def test_a_number_limits_utilization_itself(text: str, metric: str, sign: str, limit: float) -> None:
+    rule = parse(text)
+    assert rule == Threshold(metric, sign, limit, is_of_value=True)
+    assert parse(str(rule)) == rule
+    assert parse(str(parse("mfu < -5%"))) == Threshold("mfu", "<", 0.95)
 
 
 @pytest.mark.parametrize(("text", "character", "words"), [
@@ -61,6 +76,9 @@ def test_what_a_rule_means(text: str, metric: str, sign: str, limit: float) -> N
     ("time > 1e999", 8, "1 or more"),
     ("throughput < 1.05", 14, "up to 1"),
     ("throughput < 0", 14, "up to 1"),
+    ("mfu < 0", 7, "above 0"),
+    ("mfu > 1e999", 7, "above 0"),
+    ("mfu < +5%", 7, "up to 1"),
     ("throughput < -100%", 14, "up to 1"),
     ("time > 1.05\nx", 13, "expected the end"),
     ("time > ١", 8, "expected a limit"),
@@ -81,7 +99,10 @@ def test_an_unknown_metric_or_phase_is_answered_with_those_there_are() -> None:
         parse("phase.speed > 1")
 
 
-@given(st.sampled_from([*all_metrics(), *(f"phase.{phase}" for phase in PHASES)]), st.floats(1, 1e300), st.data())
+RATIOS = [name for name, metric in all_metrics().items() if not metric.is_limited_itself]
+
+
+@given(st.sampled_from([*RATIOS, *(f"phase.{phase}" for phase in PHASES)]), st.floats(1, 1e300), st.data())
 def test_a_rule_reads_back_from_its_text(metric: str, limit: float, data: st.DataObject) -> None:
     rule = data.draw(st.sampled_from([Threshold(metric, ">", limit), Threshold(metric, "<", 1 / limit)]))
     assert parse(str(rule)) == rule
