@@ -100,7 +100,7 @@ def read_windows(directory: Path) -> tuple[list[Window], int, int]:
 
 def _window(line: bytes) -> Window | None:
     """Return the window of a line; None if it is damaged."""
-    with contextlib.suppress(msgspec.MsgspecError, RecursionError):
+    with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         window = msgspec.json.decode(line, type=Window)
         return window if window.is_valid else None
     return None
@@ -108,6 +108,6 @@ def _window(line: bytes) -> Window | None:
 
 def read_latest(directory: Path) -> Latest | None:
     """Return the last seconds of a program in windows; None for other programs."""
-    with contextlib.suppress(OSError, msgspec.MsgspecError, RecursionError):
+    with contextlib.suppress(OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return msgspec.json.decode((directory / LATEST).read_bytes(), type=Latest)
     return None

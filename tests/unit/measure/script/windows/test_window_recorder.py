@@ -273,6 +273,27 @@ def test_the_last_seconds_are_there_while_the_program_runs(tmp_path: Path) -> No
     assert last.phase_ns["backward"] == last.num_iterations * 2_000_000
 
 
+@settings(deadline=None, max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(place=st.floats(0, 1, exclude_max=True), damage=st.binary(min_size=1, max_size=30))
+def test_any_damage_leaves_windows_as_they_were(tmp_path: Path, place: float, damage: bytes) -> None:
+    log = window_log.WindowLog(tmp_path)
+    path = tmp_path / window_log.WINDOWS
+    path.unlink(missing_ok=True)
+    written = [Window(10 * number, 10 * number + 10, rss_bytes=number) for number in range(6)]
+    for window in written:
+        window.train.add(5, {"forward": 3, "other": 2})
+        log.append(window)
+    content = path.read_bytes()
+    begin = int(place * len(content))
+    path.write_bytes(content[:begin] + damage + content[begin + len(damage):])
+    found, num_bytes, lost_bytes = read_windows(tmp_path)
+    num_before = content[:begin].count(b"\n")
+    assert found[:num_before] == written[:num_before]
+    assert num_bytes + lost_bytes <= path.stat().st_size
+    for window in found:
+        assert window.is_valid
+
+
 def test_damage_leaves_the_windows_before_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(window_log, "WINDOW_NS", 20_000_000)
     windows = recorded(tmp_path, slices_of(1000 * STEP))
