@@ -33,8 +33,9 @@ def median_interval(values: Sequence[float], confidence: float = 0.95) -> tuple[
     return ordered[rank - 1], ordered[num_values - rank]
 
 
-def consecutive_correlation(deviations: Sequence[float], num_levels: int = 1) -> float:
-    """Return the correlation of consecutive deviations from fitted levels, limited to 0 to 0.8.
+def consecutive_correlation(deviations: Sequence[float], num_levels: int = 1, *,
+                            largest: float = _LARGEST_CORRELATION) -> float:
+    """Return the correlation of consecutive deviations from fitted levels, limited to 0 to `largest`.
 
     Deviations from fitted levels are correlated too little, which is corrected to first order.
 
@@ -43,7 +44,7 @@ def consecutive_correlation(deviations: Sequence[float], num_levels: int = 1) ->
     squares = sum(value**2 for value in deviations)
     correlation = sum(value * following for value, following in pairwise(deviations)) / squares if squares else 0.0
     correlation += (1 + 3 * correlation) * num_levels / len(deviations) if squares else 0.0
-    return min(max(correlation, 0.0), _LARGEST_CORRELATION)
+    return min(max(correlation, 0.0), largest)
 
 
 def mean_interval_frac(values: Sequence[float]) -> float | None:

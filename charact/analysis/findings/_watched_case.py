@@ -157,7 +157,8 @@ class WatchedCase:
     @cached_property
     def program_s(self) -> float:
         """Time (s) of the whole program without charact's own; the time of all iterations if its end is not known."""
-        return float(self.program.duration_s or self.run.program_iterations["wall_s"].sum())
+        in_windows_s = sum(entry.passes.timing.window_s or 0.0 for entry in self.run.entries)
+        return float(self.program.duration_s or self.run.program_iterations["wall_s"].sum() + in_windows_s)
 
     @cached_property
     def loop_s(self) -> float:

@@ -1,5 +1,6 @@
 """Findings about long programs: iterations that get slower after many thousands."""
 
+import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -7,9 +8,9 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from charact.analysis.common.block_bootstrap import resampled_medians
 from charact.analysis.findings._finding import Confidence, Finding, Saving
 from charact.analysis.findings._watched_case import WatchedCase
+from charact.core.statistics import consecutive_correlation
 from charact.core.units import quantity, share
 from charact.record.schema import PHASES
 
@@ -18,10 +19,13 @@ _LEAST_SIDE, _LEAST_SIDE_FRAC = 12, 0.05
 """Minimum number of windows before and after a slow-down, and their minimum share of all."""
 _LEAST_FRAC = 0.05
 """Minimum slow-down of the median window."""
-_SURE_FRAC = 0.03
-"""Minimum of the lower end of its 99 % interval."""
-_APART_FRAC = 0.9
-"""Minimum share of the later windows that are slower than 90 % of the earlier ones."""
+_LEAST_ERRORS = 4.5
+"""Minimum slow-down, in standard errors: the best split of noise alone has more in some 1 % of programs."""
+_LARGEST_CORRELATION = 0.99
+_FAR = 4.0
+"""Distance from the level, in standard deviations, from which a window counts as if it were at this distance."""
+_TO_99_PERCENT, _TO_DEVIATION = 2.576, 1.4826
+"""Half-width of a 99 % interval in standard errors, and standard deviation over median absolute deviation."""
 
 Values = npt.NDArray[np.float64]
 
@@ -52,7 +56,7 @@ def late_slow_down(case: WatchedCase) -> Iterator[Finding]:
                 f"{quantity(before_s, 's')} to {quantity(after_s, 's')}, by {share(found.ratio - 1)} (99 % interval "
                 f"{share(found.low - 1)} to {share(found.high - 1)})",
                 f"compared are the medians of {len(before):,} windows of time before and {len(after):,} after")
-    confidence: Confidence = "high" if found.low - 1 >= (found.ratio - 1) / 2 else "medium"
+    confidence: Confidence = "high" if found.low - 1 >= _LEAST_FRAC else "medium"
     yield Finding(
         f"iterations get slower by {share(found.ratio - 1)} after {num_before:,} iterations, most of it in {phase}, "
         "and stay so to the end",
@@ -64,20 +68,27 @@ def late_slow_down(case: WatchedCase) -> Iterator[Finding]:
 def _slow_down(medians_s: Values) -> _SlowDown | None:
     """Return the slow-down that lasts to the end of a series of medians; None without one.
 
-    Consecutive windows resemble each other, so the interval is that of a block bootstrap.
+    Consecutive windows resemble each other, so the standard error is raised by their correlation.
     """
     least = max(_LEAST_SIDE, round(_LEAST_SIDE_FRAC * len(medians_s)))
     if len(medians_s) < max(_FEWEST_WINDOWS, 2 * least) or medians_s.min() <= 0:
         return None
-    position = _split(medians_s, least)
-    before, after = medians_s[:position], medians_s[position:]
-    ratio = float(np.median(after) / np.median(before))
-    if ratio - 1 < _LEAST_FRAC or np.mean(after > np.quantile(before, _APART_FRAC)) < _APART_FRAC:
+    logs, position = np.log(medians_s), _split(medians_s, least)
+    before, after = logs[:position], logs[position:]
+    step = float(np.median(after) - np.median(before))
+    lasting = float(np.median(after[-max(least, len(after) // 4):]) - np.median(before))
+    if step < math.log1p(_LEAST_FRAC) or lasting < step / 2:
         return None
-    generator = np.random.default_rng(0)
-    ratios = resampled_medians(after) / generator.permutation(resampled_medians(before))
-    low, high = np.quantile(ratios, [0.005, 0.995])
-    return _SlowDown(position, ratio, float(low), float(high)) if low - 1 >= _SURE_FRAC else None
+    deviations = np.concatenate([before - np.median(before), after - np.median(after)])
+    far = _FAR * _TO_DEVIATION * float(np.median(np.abs(deviations)))
+    deviations = deviations.clip(-far, far)
+    correlation = consecutive_correlation(deviations.tolist(), 2, largest=_LARGEST_CORRELATION)
+    error = float(deviations.std()) * math.sqrt(
+        (1 + correlation) / (1 - correlation) * (1 / len(before) + 1 / len(after)))
+    if step < _LEAST_ERRORS * error:
+        return None
+    low, high = (math.exp(step + sign * _TO_99_PERCENT * error) for sign in (-1, 1))
+    return _SlowDown(position, math.exp(step), low, high)
 
 
 def _split(medians_s: Values, least: int) -> int:

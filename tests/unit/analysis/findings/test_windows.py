@@ -77,6 +77,14 @@ def test_the_windows_count_in_the_programs_time(tmp_path: Path) -> None:
     assert [*late_slow_down(case), *memory_growth(case)] == []
 
 
+def test_a_killed_program_took_as_long_as_all_its_iterations(tmp_path: Path) -> None:
+    run = long_program(tmp_path)
+    for case in run.manifest["cases"]:
+        case["passes"]["timing"]["program"] = {}
+    (case,) = watched_cases(run)
+    assert case.program_s == pytest.approx((NUM * PER_WINDOW + 100) * 0.01, rel=0.01)
+
+
 def test_thinned_windows_keep_numbers_and_means(tmp_path: Path) -> None:
     series = window_series(long_program(tmp_path, np.linspace(0.004, 0.008, NUM)))
     assert len(series) == NUM
