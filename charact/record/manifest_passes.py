@@ -85,7 +85,7 @@ class TimingPass(Pass):
     num_tokens: Count | None = None
     """Tokens of text that the model read in all timed iterations, without padding; None if it reads no text."""
     num_padding: Count | None = None
-    """Positions of padding that it read with them; None if padding cannot be told from tokens."""
+    """Positions of padding that it read with them; None if it is not known what is padding."""
     ended_by: str | None = None
     precision_target_frac: Amount | None = None
     interval_frac: Amount | None = None

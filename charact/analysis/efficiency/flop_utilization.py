@@ -58,9 +58,9 @@ def _row(run: Run, entry: CaseEntry, facts: dict[Any, Any]) -> dict[str, Any]:
     elif pd.isna(median_s):
         reason = pass_reason(run, entry.case, "timing") or "not timed"
     elif recomputed is None:
-        reason = "the record does not tell recomputed FLOP from the model’s: measure again"
+        reason = "the record lacks the recomputed FLOP: measure again"
     elif sheet is None:
-        name = entry.device_name or f"the device {entry.device}"
+        name = entry.device_name or ("the CPU" if entry.device == "cpu" else f"the device {entry.device}")
         reason = f"no datasheet peak of {name} is known: see its share of the measured ceiling"
     elif precision == "as written":
         reason = "the precision of the program’s products was not counted"

@@ -45,6 +45,7 @@ from charact.views.html.elements.blocks import (
     HFU,
     ITERATION,
     MFU,
+    PADDING,
     PEAK,
     RATE,
     RUN,
@@ -112,7 +113,9 @@ def _card(run: Run, row: Any, verdict: Any, of_ranks: Any) -> Card:
     timing, flop, memory = (pass_reason(run, row.case, name) for name in ("timing", "flop", "memory"))
     numbers = [
         ("timing", Number("samples/s", fmt.number(row.samples_per_s, timing or fmt.no_samples(row.batch_size)))),
-        *([] if pd.isna(row.tokens_per_s) else [("timing", Number("tokens/s", _tokens(row)))]),
+        *([] if pd.isna(row.tokens_per_s) else [("timing", Number("tokens/s", fmt.number(row.tokens_per_s)))]),
+        *([("timing", Number("padding", f"{fmt.share(row.padding_frac)} of the positions"))] if row.padding_frac > 0
+          else []),
         ("flop", Number("FLOP/s", fmt.flop_rate(row.flop_per_s, flop or timing))),
         *(("flop", number) for number in _utilization_numbers(row)),
         ("memory", Number("peak memory", fmt.num_bytes(row.peak_bytes, memory))),
@@ -135,12 +138,6 @@ def _card(run: Run, row: Any, verdict: Any, of_ranks: Any) -> Card:
         numbers=[number for name, number in numbers if was_asked_for(run, name)],
         bars=_bars(run, row.case), meters=_meters(run, row.case), verdict=decided,
     )  # fmt: skip
-
-
-def _tokens(row: Any) -> str:
-    """Return the rate of tokens of a row of `case_summary`, and the share of padding, which is not in it."""
-    padding = f" ({fmt.share(row.padding_frac)} of the positions are padding)" if row.padding_frac > 0 else ""
-    return fmt.number(row.tokens_per_s) + padding
 
 
 def _utilization_numbers(row: Any) -> list[Number]:
@@ -208,7 +205,7 @@ def _table(run: Run, cases: pd.DataFrame) -> Table:
     of_passes = [replace(column, reason=_reason_of(run, name)) for column, name in ((RATE, "flop"), (PEAK, "memory"))
                  if was_asked_for(run, name)]
     columns = [
-        CASE, STATUS, ITERATION, SAMPLES, *_optional_columns(cases, TOKENS), *of_passes,
+        CASE, STATUS, ITERATION, SAMPLES, *_optional_columns(cases, TOKENS, PADDING), *of_passes,
         *([MFU, *_optional_columns(cases, HFU)] if flop else []),
         Column("low_s", "95 % from", fmt.seconds, "lower end of the 95 % interval of the median", _few),
         Column("high_s", "95 % to", fmt.seconds, "upper end of the 95 % interval of the median", _few),

@@ -72,7 +72,8 @@ def interval(row: Any) -> str:
     """Format the interval of a row's ratio, 1.071–1.094, or of its value, 35.2 % to 36.0 %."""
     if row.is_of_value:
         ends = [metric_text.value_alone(row.metric, end) for end in (row.value_low, row.value_high)]
-        return fmt.missing("one value") if pd.isna(row.value_low) else " to ".join(ends)
+        why = "not measured" if pd.isna(row.value) else "fewer than 6 iterations"
+        return fmt.missing(why) if pd.isna(row.value_low) else " to ".join(ends)
     return fmt.missing(_reason(row)) if pd.isna(row.low) else f"{digits(row.low, 4)}–{digits(row.high, 4)}"
 
 

@@ -68,7 +68,7 @@ def test_no_hfu_if_nothing_is_recomputed(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("peaks")
 @pytest.mark.parametrize(("flop_pass", "changes", "reason"), [
-    ({"recomputed_flop": None}, {}, "does not tell recomputed FLOP"),
+    ({"recomputed_flop": None}, {}, "lacks the recomputed FLOP"),
     (None, {"precision": "bf16"}, "the datasheet of AMD EPYC has no peak in bf16"),
     (None, {"precision": "as written"}, "precision of the program’s products was not counted"),
 ])
