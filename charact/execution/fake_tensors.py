@@ -3,6 +3,7 @@
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 from unittest.mock import patch
 
@@ -24,6 +25,32 @@ _AS_COMPUTED = {"fp16": "bf16", "tf32": "fp32"}
 """Substitutes with equal work and sizes, because fake tensors have no values to scale by."""
 
 
+class _FakeTensors(FakeTensorMode):
+    """Fake tensors whose sparse gradients have as many values as real ones: PyTorch's fake kernels lose them."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is _BAG_BACKWARD and args[_IS_SPARSE]:
+            gradient, indices, num_rows = args[0], args[1], args[_NUM_ROWS]
+            with self:
+                values = gradient.new_empty(indices.numel(), gradient.shape[1])
+                return _sparse(indices[None], values, (num_rows, gradient.shape[1]))
+        if func is _CLONE and args[0].layout == torch.sparse_coo:
+            parts = args[0]._indices(), args[0]._values()
+            with self:
+                # A real backward pass keeps contiguous parts of a gradient; among fake tensors it asks for a copy.
+                is_kept = all(part.is_contiguous() for part in parts)
+                if torch._C._current_autograd_node() is None or not is_kept:
+                    parts = parts[0].clone(), parts[1].clone()
+                return _sparse(*parts, args[0].shape)
+        return super().__torch_dispatch__(func, types, args, kwargs)  # type: ignore[no-untyped-call]
+
+
+_BAG_BACKWARD, _CLONE = torch.ops.aten._embedding_bag_backward.default, torch.ops.aten.clone.default
+_NUM_ROWS, _IS_SPARSE = 6, 9
+"""Arguments of an embedding bag's backward."""
+_sparse = partial(torch.sparse_coo_tensor, check_invariants=False)
+
+
 def fake_case(case: Case) -> Case:
     """Return the case for fake tensors: on the CPU, whatever its device."""
     return replace(case, device=torch.device("cpu"), channels_last=False, compiled=False,
@@ -39,7 +66,7 @@ def fake_tensors(case: Case, fake: FakeTensorMode | None = None) -> Iterator[Fak
     before = torch.get_default_dtype()
     torch.set_default_dtype(PRECISIONS[fake_case(case).precision].weights)
     try:
-        with fake or FakeTensorMode() as entered, fake_modules():
+        with fake or _FakeTensors() as entered, fake_modules():
             yield entered
     finally:
         torch.set_default_dtype(before)

@@ -26,12 +26,16 @@ from charact.measure.memory_estimate.fake_operators import (
     run,
 )
 from charact.measure.memory_estimate.operator_memory import OperatorCall, call_of
+from charact.measure.passes.memory_pass import dense_parts
 
 if TYPE_CHECKING:
     from charact.execution.loop import Loop
 
 _LINEAR = torch.ops.aten.linear.default
 _READ = torch.ops.aten._local_scalar_dense.default
+_SPARSE = {torch.ops.aten._embedding_bag_backward.default, torch.ops.aten.clone.default, torch.ops.aten.detach.default,
+           torch.ops.aten._sparse_coo_tensor_with_dims_and_tensors.default}
+"""Operators whose sparse results have a size that does not depend on values."""
 _COUNTS = (torch.ops.aten.sum.default, torch.ops.aten.sum.dim_IntList)
 
 
@@ -93,8 +97,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def hold(self, category: str, values: Iterable[Any]) -> None:
         """Set the category of tensors' storages; unknown storages count as allocated before the iteration."""
         for value in values:
-            if isinstance(value, torch.Tensor):
-                self.trace.blocks[self._number(value, None)].category = category
+            for part in _tensors(value):
+                block = self.trace.blocks[self._number(part, None)]
+                if part is value or block.phase == "backward":  # the rows of a sparse gradient may be the batch's own
+                    block.category = category
 
     def begin(self) -> None:
         """Begin an iteration: live storages become blocks allocated before it."""
@@ -156,6 +162,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.trace.ops.append(op)
         op.call = call_of(func, args, kwargs)
         outputs = run(func, args, kwargs)
+        if func not in _SPARSE and any(leaf.layout == torch.sparse_coo for leaf in tree_leaves(outputs)
+                                       if isinstance(leaf, torch.Tensor)):
+            raise NotImplementedError(f"{func} returns a SparseTensorImpl of unknown size")
         if func in _COUNTS and args[0].dtype == torch.bool:
             outputs._most_true = args[0].numel()
         elif func is torch.ops.aten.all.default or (
@@ -210,7 +219,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _tensors(values: Any) -> list[torch.Tensor]:
-    return [leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor)]
+    """Return the tensors with a storage among the values: of a sparse tensor, its indices and values."""
+    leaves = [leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor)]
+    return [part for leaf in leaves for part in (dense_parts(leaf) if leaf.layout == torch.sparse_coo else [leaf])]
 
 
 def record_iteration(loop: "Loop", recorder: Recorder) -> AllocationTrace:

@@ -31,7 +31,7 @@ def run(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     Fake tensors with values, such as step counts, are computed.
     """
     if args and isinstance(args[0], FakeTensor):
-        if is_in_place(operator) and args[0].constant is None:
+        if is_in_place(operator) and args[0].constant is None and args[0].layout == torch.strided:
             return args[0]
         if operator in _RULES:
             return _RULES[operator](*args, **kwargs)

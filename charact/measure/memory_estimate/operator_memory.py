@@ -30,7 +30,7 @@ from charact.core.files import user_cache
 from charact.core.operator_types import operator_type
 from charact.execution.case_outcome import missing_kernel, one_line
 from charact.execution.out_of_memory import free_host_bytes, host_memory_guard
-from charact.measure.passes.memory_pass import start_memory_events, stop_memory_events
+from charact.measure.passes.memory_pass import dense_parts, start_memory_events, stop_memory_events
 
 _MARK = "charact_operator#"
 """Prefix of profiler annotations around calls; the call's index follows."""
@@ -331,7 +331,7 @@ def _run_marked(call: OperatorCall, mark: str) -> tuple[int, ...]:
     with torch.set_grad_enabled(call.grad_enabled), record_function(mark):
         outputs = call.operator(*args, **kwargs)
     storages = {storage._cdata: storage.nbytes() for leaf in tree_leaves(outputs) if isinstance(leaf, torch.Tensor)
-                if (storage := leaf.untyped_storage())._cdata not in given}
+                for part in dense_parts(leaf) if (storage := part.untyped_storage())._cdata not in given}
     return tuple(storages.values())
 
 

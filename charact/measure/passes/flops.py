@@ -17,6 +17,7 @@ from charact.core.operator_types import operator_type
 from charact.execution.case import Case
 from charact.execution.fake_tensors import fake_loop, fake_tensors
 from charact.execution.running_layer import RunningLayer
+from charact.measure.passes.memory_pass import dense_parts
 from charact.record.manifest_passes import FlopPass
 
 NEEDS_FORMULA = {"convolution", "GEMM", "attention", "recurrent"}
@@ -24,6 +25,8 @@ NEEDS_FORMULA = {"convolution", "GEMM", "attention", "recurrent"}
 _LOOK_UPS = {f"aten::{name}" for name in (
     "embedding", "index_select", "gather", "index", "nll_loss_forward", "nll_loss2d_forward")}
 """Operators that read only some elements of their first tensor."""
+_BAGS = {"aten::_embedding_bag", "aten::_embedding_bag_forward_only"}
+"""Operators that sum rows of their first tensor, of which the second one holds the indices."""
 _UNTOUCHED = {f"aten::{name}" for name in ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided")}
 """Operators that allocate memory and neither read nor write it."""
 
@@ -176,6 +179,8 @@ class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         operator = f"{func.namespace}::{func._overloadpacket.__name__}"
         if func.is_view or operator_type(operator) == "view":  # such as transpose_, whose is_view is False
             return outputs
+        if operator == "aten::clone" and outputs.layout == torch.sparse_coo:
+            return outputs  # a real backward pass keeps a sparse gradient instead of copying it
         flop = None if formula is None else float(formula(*args, **kwargs, out_val=outputs))
         self.work.add(self._phase, self._layer.name(), operator, flop, moved_bytes(operator, args, kwargs, outputs),
                       recomputed=self._layer.recomputes)
@@ -183,10 +188,15 @@ class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def moved_bytes(operator: str, args: Any, kwargs: Any, outputs: Any) -> int:
-    """Return the bytes of a call's inputs and outputs; 0 if it only allocates; of a table, as many as it returns."""
+    """Return the bytes of a call's inputs and outputs; 0 if it only allocates; of a table, those of its used rows."""
     if operator in _UNTOUCHED:
         return 0
+    if operator == "aten::add_" and getattr(args[1], "layout", None) == torch.sparse_coo:
+        return _num_bytes(args[1]) + 2 * _num_bytes(args[1]._values())  # only the rows that have a gradient change
     written = _num_bytes(outputs)
+    if operator in _BAGS:
+        table, indices = args[:2]
+        return written + int(indices.numel()) * _num_bytes(table[0]) + _num_bytes(args[1:], kwargs)
     if operator not in _LOOK_UPS:
         return written + _num_bytes(args, kwargs)
     return written + min(_num_bytes(args[:1]), written) + _num_bytes(args[1:], kwargs)
@@ -195,7 +205,9 @@ def moved_bytes(operator: str, args: Any, kwargs: Any, outputs: Any) -> int:
 def _num_bytes(*values: Any) -> int:
     """Return the bytes of the distinct tensors among the values; repeated elements of an expanded one count once."""
     total = 0
-    for tensor in {id(leaf): leaf for leaf in tree_leaves(values) if isinstance(leaf, Tensor)}.values():
+    leaves = {id(leaf): leaf for leaf in tree_leaves(values) if isinstance(leaf, Tensor)}.values()
+    for tensor in [part for leaf in leaves
+                   for part in (dense_parts(leaf) if leaf.layout == torch.sparse_coo else [leaf])]:
         strides = tensor.stride() if tensor.layout == torch.strided else (1,) * tensor.dim()
         total += tensor.element_size() * math.prod(
             size for size, stride in zip(tensor.shape, strides, strict=True) if stride or not size)

@@ -1,6 +1,7 @@
 """Predictions of models that are not ours, with all that people put into theirs."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -82,8 +83,13 @@ def lazy() -> nn.Module:
 
 
 def sparse() -> nn.Module:
-    """Whose gradients are as large as there are different words."""
+    """Whose gradients have the rows of the words that were read."""
     return nn.Sequential(nn.Embedding(100, 8, sparse=True))
+
+
+def thinned() -> nn.Module:
+    """Whose sparse matrix is as large as there are values other than zero."""
+    return Own(nn.Linear(8, 8), lambda layer, x: torch.sparse.mm(x[0].to_sparse(), layer.weight)[None])
 
 
 MADE_BEFORE = torch.ones(8)
@@ -139,7 +145,7 @@ def test_checkpointing_trades_memory_for_work() -> None:
 @pytest.mark.parametrize("case", [
     own_case("attending", "Sx64", 150, 6, mode="infer"), own_case("recurrent", "Sx32", 60, 8, mode="infer"),
     own_case("padded", "Sx64", 60, 8, mode="infer"), own_case("padded", "Sx64", 60, 8),
-    own_case("one_size", "Sx64", 40, 4), own_case("Typed", "Sx64", 60, 8),
+    own_case("one_size", "Sx64", 40, 4), own_case("Typed", "Sx64", 60, 8), own_case("sparse", "int64[100] S", 70, 8),
 ], ids=lambda case: case.id)  # fmt: skip
 def test_models_of_others(case: Case) -> None:
     prediction, measured = predicted(case), measured_peak(case)
@@ -157,12 +163,18 @@ def test_numbers_of_a_chosen_type_become_of_the_case_s() -> None:
 @pytest.mark.parametrize(("name", "spec", "why"), [
     ("choosing", "Sx8", "aten.nonzero"), ("special", "Sx8", r"charact_tests.no_fake.* no fake kernel"),
     ("reading", "Sx8", r"its \.numpy\(\) reads"), ("outside", "Sx8", "aten.add.Tensor gets a tensor"),
-    ("lazy", "Sx8", "lazy layers"), ("sparse", "int64[100] S", "sparse tensors"),
+    ("lazy", "Sx8", "lazy layers"), ("thinned", "Sx8", "sparse tensors"),
 ])  # fmt: skip
 def test_what_cannot_be_predicted_says_why(name: str, spec: str, why: str) -> None:
     with pytest.raises(CannotEstimate, match=rf"{why}.*--measure") as caught:
         predicted(own_case(name, spec, 2, 4))
     assert "\n" not in str(caught.value)
+
+
+def test_sums_of_sparse_gradients_are_not_predicted() -> None:
+    case = replace(own_case("sparse", "int64[100] S", 7, 2), accumulate=2)
+    with pytest.raises(CannotEstimate, match="sparse tensors, whose size depends on values"):
+        predicted(case)
 
 
 def test_copied_layers_and_a_mean_that_keeps_its_terms() -> None:
