@@ -71,7 +71,7 @@ class Case:
         if (here or self.device.type == "cpu") and (reason := unsupported_reason(self.precision, self.device)):
             raise UserError(reason)
         if self.channels_last and self.workload.input_kind != "image":
-            raise UserError(f"--channels-last orders the axes of images, but {self.workload.name} reads text: "
+            raise UserError(f"--channels-last orders the axes of images, but {self.workload.name} reads none: "
                             "leave it out")
         named = os.environ.get("CXX")
         compilers = [named] if named else ["g++", "clang++"]
@@ -84,11 +84,16 @@ class Case:
                             f"{self.data.name}: choose a smaller --batch-sizes")
 
     def check_size(self) -> None:
-        """Check that the network's layers allow the input size."""
+        """Check that the network's layers allow the input size; the remedy is part of the error."""
         smallest = self.workload.smallest_input_size
         if self.input_size < smallest:
             raise UserError(f"input size {self.input_size} is too small for {self._full_name} "
                             f"(needs at least {smallest})")
+        step = self.workload.input_size_step
+        if below := self.input_size % step:
+            lower = self.input_size - below
+            raise UserError(f"input size {self.input_size} does not suit {self._full_name} (needs a multiple of "
+                            f"{step}): choose {lower} or {lower + step}")
 
 
 def cases_of(workload: Workload, input_sizes: Sequence[int] | None, batch_sizes: Sequence[int] | None,

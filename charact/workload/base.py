@@ -29,7 +29,8 @@ class Workload(ABC):
     """Publication of the model."""
     year: int | None = None
     """Year of that publication; None if there is no paper."""
-    input_kind: Literal["image", "sequence", "other"]
+    input_kind: Literal["image", "sequence", "lookups", "other"]
+    """What the input size is: the side of an image, the length of a sequence, or lookups per sparse feature."""
     default_batch_size: int
     aliases: tuple[str, ...] = ()
     variants: tuple[str, ...] = ("default",)
@@ -52,12 +53,17 @@ class Workload(ABC):
     @property
     @abstractmethod
     def default_input_size(self) -> int:
-        """Side length in pixels or sequence length of the published variant."""
+        """Side length in pixels, sequence length, or lookups per sparse feature of the published variant."""
 
     @property
     @abstractmethod
     def smallest_input_size(self) -> int:
         """Smallest input size that the variant's layers allow."""
+
+    @property
+    def input_size_step(self) -> int:
+        """Number of which every input size is a multiple, such as the side of a patch; by default 1."""
+        return 1
 
     @abstractmethod
     def dataset(self, input_size: int, request: DataRequest) -> "Dataset[Any]":

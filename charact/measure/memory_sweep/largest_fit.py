@@ -54,11 +54,15 @@ def run_fits(cases: Sequence[Case], plan: FitPlan, writer: RunWriter, observer: 
 
 
 class _Search:
-    """One search, and its entries and rows of the record."""
+    """One search, and its entries and rows of the record.
+
+    Values are searched as multiples of a unit: 1, or the step of the workload's input sizes.
+    """
 
     def __init__(self, case: Case, plan: FitPlan, estimator: Estimator, observer: Observer) -> None:
         self._case, self._plan, self._estimator, self._observer = case, plan, estimator, observer
-        self._smallest = 1 if plan.axis == "batch_size" else case.workload.smallest_input_size
+        self._unit = 1 if plan.axis == "batch_size" else case.workload.input_size_step
+        self._smallest = 1 if plan.axis == "batch_size" else case.workload.smallest_input_size // self._unit
         self._estimates: dict[int, MemoryEstimate] = {}
         self._refusals: dict[int, str] = {}
         self._largest: int | None = None
@@ -81,7 +85,7 @@ class _Search:
             ended_by = "memory"
         else:
             assert largest is not None
-            ended_by = self._refusals.get(largest + 1, f"the search ends at {largest}")
+            ended_by = self._refusals.get(largest + 1, f"the search ends at {largest * self._unit}")
         first.entry.passes["fit"] = FitPass("ok", ended_by=ended_by, num_predictions=len(self._estimates),
                                             duration_s=duration_s)
         first.tables["fits"] = [self._row(runs)]
@@ -89,10 +93,10 @@ class _Search:
 
     def _of(self, value: int) -> Case:
         return replace(self._case, batch_size=value) if self._plan.axis == "batch_size" else \
-            replace(self._case, input_size=value)
+            replace(self._case, input_size=value * self._unit)
 
     def _search(self) -> None:
-        most = MOST[self._plan.axis]
+        most = MOST[self._plan.axis] // self._unit
         start = self._start()
         if start is None or self._room(start) < 0:
             self._smallest = smallest_taken(self._room, self._smallest, _LARGEST_FIRST)
@@ -130,7 +134,7 @@ class _Search:
         if not self._is_allowed(value):
             return -math.inf
         if value not in self._estimates:
-            self._observer.pass_started(f"fit, {self._plan.axis.replace('_', ' ')} {value}")
+            self._observer.pass_started(f"fit, {self._plan.axis.replace('_', ' ')} {value * self._unit}")
             self._estimates[value] = self._estimator.estimate(self._of(value))
         limit_bytes = self._plan.memory.target.memory_bytes
         assert limit_bytes is not None
@@ -161,9 +165,11 @@ class _Search:
             value: run.entry.status for value, run in runs.items()
             if self._plan.memory.measure and largest is not None and run.entry.status in ("ok", "oom")}
         return {
-            "searched": self._plan.axis, "device": target.name, "limit_bytes": target.memory_bytes, "value": largest,
+            "searched": self._plan.axis, "device": target.name, "limit_bytes": target.memory_bytes,
+            "value": None if largest is None else largest * self._unit,
             "needed_bytes": needed.get(largest),
             "margin_bytes": None if largest is None else target.memory_bytes - needed[largest],
-            "next_value": following, "next_needed_bytes": needed.get(following),
+            "next_value": None if following is None else following * self._unit,
+            "next_needed_bytes": needed.get(following),
             "verified": verified.get(largest), "next_verified": verified.get(following),
         }

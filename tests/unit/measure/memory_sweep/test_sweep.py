@@ -3,7 +3,7 @@
 import os
 import signal
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +44,14 @@ class Pairs(TwoLayers):
         if len(batch[0]) < 2:
             raise ValueError("needs two samples")
         return model(batch[0])
+
+
+@dataclass(kw_only=True)
+class Patches(TwoLayers):
+    """Takes multiples of 96 features."""
+
+    smallest_input_size: int = 96
+    input_size_step: int = 96
 
 
 def looked_at(tmp_path: Path, cases: list[Case], plan: MemoryPlan, notes: Notes | None = None) -> Run:
@@ -180,6 +188,16 @@ class TestSearches:
         row, _ = searched(tmp_path, small_case(batch_size=8), plan)
         assert row["case"].startswith(f"two_layers-{row['value']}-b8-")
         assert row["needed_bytes"] <= TIGHT.memory_bytes < row["next_needed_bytes"]
+
+    def test_the_largest_input_is_a_multiple_of_the_step(self, tmp_path: Path) -> None:
+        plan = FitPlan("input_size", MemoryPlan(TIGHT, measure=False))
+        case = replace(small_case(batch_size=8, workload=Patches()), input_size=96)
+        row, run = searched(tmp_path, case, plan)
+        assert row["value"] > row["value"] % 96 == 0
+        assert row["next_value"] == row["value"] + 96
+        assert row["needed_bytes"] <= TIGHT.memory_bytes < row["next_needed_bytes"]
+        assert row["case"] == f"two_layers-{row['value']}-b8-train-fp32-cpu"
+        assert run.passes(row["case"])["fit"]["ended_by"] == "memory"
 
     def test_a_search_that_the_data_end(self, tmp_path: Path) -> None:
         row, run = searched(tmp_path, small_case(batch_size=1), FitPlan("batch_size", MemoryPlan(AMPLE, measure=False)))
