@@ -125,8 +125,8 @@ def workloads() -> str:
             for one in all_workloads().values()]
     return _joined([
         "# Workloads and data sets",
-        "The first variant is the default. The input size is the side in pixels of an image, or the length in tokens "
-        "of a sequence.",
+        "The first variant is the default. The input size is the side in pixels of an image, the length in tokens of a "
+        "sequence, or the number of lookups of each sparse feature. Of `vit`, `dit` and `unet` it is a multiple of 16.",
         "## Workloads", _table(["name", "aliases", "variants", "input", "size", "batch", "source"], rows),
         "## Data sets", _table(["name", "kind", "splits", "content"], [
             [f"`{one.name}`", one.kind or "any", ", ".join(one.splits), one.description]

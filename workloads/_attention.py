@@ -29,13 +29,19 @@ class Cache(Protocol):
         """Add to `length`, after the last layer."""
 
 
-@dataclass(frozen=True)
-class Sizes:
-    """Sizes of a transformer; the pointwise network is 4 times as wide inside."""
+@dataclass(frozen=True, kw_only=True)
+class LayerSizes:
+    """Sizes of the layers of a transformer; the pointwise network is 4 times as wide inside."""
 
     width: int
     num_heads: int
     num_layers: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sizes(LayerSizes):
+    """Sizes of a transformer of text."""
+
     num_words: int
     context: int | None = None
     """Longest sequence that there are learned positions for; None where positions are computed."""
@@ -85,7 +91,8 @@ class Attention(nn.Module):
 class Layer(nn.Module):
     """Attention to itself, in a decoder attention to the encoder's output, and a pointwise network."""
 
-    def __init__(self, sizes: Sizes, activation: nn.Module, *, causal: bool, cross: bool, norm_first: bool) -> None:
+    def __init__(self, sizes: LayerSizes, activation: nn.Module, *, causal: bool, cross: bool,
+                 norm_first: bool) -> None:
         super().__init__()
         self.causal = causal
         self.norm_first = norm_first

@@ -22,6 +22,7 @@ KEYS_READ: dict[Kind, tuple[str, ...]] = {
     "image": ("classes",), "language_model": ("vocabulary", "zipf"),
     "translation": ("vocabulary", "zipf", "length-mean", "length-spread"),
     "cloze": ("vocabulary", "zipf", "length-mean", "length-spread"),
+    "segmentation": ("classes",), "latent": ("classes",), "click": ("zipf",),
 }  # fmt: skip
 """Keys that apply to synthetic data of each kind."""
 
@@ -54,6 +55,6 @@ def make_label(seed: int, split: Split, index: int, num_classes: int) -> int:
 DATASETS = [
     DatasetSpec(
         name="synthetic", kind=None, splits=("train", "valid", "test"), source="seeded random numbers",
-        description="images of uniform noise with random labels; text of Zipf-distributed words",
+        description="images of uniform noise with random labels; Zipf-distributed words and clicks; masks; latents",
     ),
 ]

@@ -68,6 +68,30 @@ class Accuracy(_Mean):
         self._add((logits.argmax(-1) == labels).sum(), len(labels))
 
 
+class PixelAccuracy(_Mean):
+    """Share of pixels whose largest output is that of the correct class."""
+
+    name = "pixel_accuracy"
+    larger_is_better = True
+
+    def update(self, outputs: Any, batch: Any) -> None:
+        """Add a batch: outputs (N, classes, H, W); the masks (N, H, W) are last in the batch."""
+        masks = batch[-1]
+        self._add((outputs.argmax(1) == masks).sum(), masks.numel())
+
+
+class BinaryAccuracy(_Mean):
+    """Share of samples whose logit has the sign of their label, 0 or 1."""
+
+    name = "binary_accuracy"
+    larger_is_better = True
+
+    def update(self, outputs: Any, batch: Any) -> None:
+        """Add a batch: logits (N,); the labels are last in the batch."""
+        labels = batch[-1]
+        self._add(((outputs > 0) == (labels > 0.5)).sum(), len(labels))
+
+
 class Perplexity(_Mean):
     """Exponential of the mean loss of a word.
 

@@ -22,9 +22,9 @@ from charact.workload.registry import all_workloads
 ALIKE = {"resnet34", "resnet50", "resnet50v2", "vgg11_bn", "convolve2d", "model_b"}
 """Others with a near relative that is quicker."""
 SLOW_TRAINING = {"aoa_reader", "model_a", "transformer", "transformer_lm", "vgg11", "googlenet", "xception",
-                 "rnn_lm"}
+                 "rnn_lm", "vit", "dit"}
 SLOW_INFERENCE = {"resnet18", "seq2seq", "transformer", "rnn_lm", "xception", "aoa_reader", "googlenet",
-                  "vgg11", "model_a"}
+                  "vgg11", "model_a", "unet", "dlrm"}
 """Those that the other mode or another network shows quicker."""
 CHOSEN_VARIANTS = {"transformer": "small", "transformer_lm": "small"}
 

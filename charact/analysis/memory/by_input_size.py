@@ -15,7 +15,7 @@ from charact.record.reader import Run
 
 SERIES = ["workload", "variant", "mode", "batch_size", "precision", "device", "ranks"]
 """Columns that are equal in the cases of a series, which differ only in input size."""
-_POSITIONS = {"image": "pixel", "sequence": "token"}
+_POSITIONS = {"image": "pixel", "sequence": "token", "lookups": "lookup"}
 _LINE = ["slope_bytes", "slope_error_bytes", "slope_low_bytes", "slope_high_bytes",
          "fixed_bytes", "fixed_error_bytes", "fixed_low_bytes", "fixed_high_bytes",
          "square_bytes", "linear_bytes", "spread_frac", "residual_frac"]  # fmt: skip
@@ -28,8 +28,8 @@ def case_series(run: Run) -> pd.DataFrame:
 
     Columns: case; workload, variant, mode, batch_size, precision, device, ranks (together: a series; batch_size is that
     of each rank, and ranks 'fsdp2 over 8 ranks', or empty for a single process); input_size; position ('pixel',
-    'token', or 'unit of S' if a model's own input spec defines the size); num_positions of a sample: the square of the
-    side for images, else the input size.
+    'token', 'lookup', or 'unit of S' if a model's own input spec defines the size); num_positions of a sample: the
+    square of the side for images, else the input size.
     """
     cases = named_series(run)
     cases = cases[cases["input_size"].notna()].astype({"input_size": "int64"})

@@ -18,8 +18,8 @@ from charact.core.files import reading
 _REMEDY = "make it readable, or name another --data-dir"
 
 Split = Literal["train", "valid", "test"]
-Kind = Literal["image", "language_model", "translation", "cloze"]
-"""Type of a data set's samples; a workload reads one kind."""
+Kind = Literal["image", "language_model", "translation", "cloze", "segmentation", "latent", "click"]
+"""Type of a data set's samples; a workload reads one kind. The last three are synthetic only."""
 Pictures = NDArray[np.uint8]
 """(N, H, W) gray or (N, 3, H, W) colour images."""
 Labels = NDArray[np.int64]

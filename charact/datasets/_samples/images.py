@@ -45,8 +45,12 @@ class SyntheticImages(ImageDataset):
             raise IndexError(index)
         number = index % self._num_drawn
         if number not in self._drawn:
-            self._drawn[number] = torch.from_numpy(make_picture(self.seed, self.split, number, self.input_size))
+            self._drawn[number] = self.draw(number)
         return self._drawn[number], make_label(self.seed, self.split, index, self.num_classes)
+
+    def draw(self, number: int) -> Tensor:
+        """Return the image with a number."""
+        return torch.from_numpy(make_picture(self.seed, self.split, number, self.input_size))
 
 
 class StoredImages(ImageDataset):

@@ -117,7 +117,7 @@ def _weights_and_results(runs: Sequence[Run]) -> list[Block]:
 
 
 _CATEGORY = Column("category", "Category")
-_INPUTS = {"pixel": "image area", "token": "sequence length", "unit of S": "input size"}
+_INPUTS = {"pixel": "image area", "token": "sequence length", "lookup": "lookups", "unit of S": "input size"}
 
 
 def _worded(rows: pd.DataFrame) -> pd.DataFrame:

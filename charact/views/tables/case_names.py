@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 _Case = Mapping[str, Any]
-_SIZES = {"image": "px", "sequence": "tokens"}
+_SIZES = {"image": "px", "sequence": "tokens", "lookups": "lookups"}
 
 
 def _size(case: _Case) -> str:

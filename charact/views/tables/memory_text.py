@@ -10,9 +10,10 @@ from charact.record.reader import Run
 from charact.record.schema import NOT_SEARCHED
 from charact.views.tables import format as fmt
 
-AXES = {"pixel": "image area (pixels)", "token": "sequence length (tokens)", "unit of S": "S of --input-spec"}
+AXES = {"pixel": "image area (pixels)", "token": "sequence length (tokens)",
+        "lookup": "lookups per sparse feature", "unit of S": "S of --input-spec"}
 """Axis labels for input sizes, by the unit of a position of the input."""
-_UNITS = {"pixel": " px", "token": " tokens", "unit of S": " (S)"}
+_UNITS = {"pixel": " px", "token": " tokens", "lookup": " lookups", "unit of S": " (S)"}
 PREDICTED_ONLY = "predicted only"
 _NUM_LARGEST = 3
 

@@ -93,7 +93,7 @@ class TestRefused:
     def test_channels_last_for_text(self) -> None:
         workload = find_workload("rnn_lm").prepare()
         case = Case(workload, 4, 2, "infer", "fp32", torch.device("cpu"), DataRequest(), channels_last=True)
-        with pytest.raises(UserError, match=r"^--channels-last orders the axes of images, but rnn_lm reads text"):
+        with pytest.raises(UserError, match=r"^--channels-last orders the axes of images, but rnn_lm reads none"):
             case.check()
 
     def test_compilation_without_a_compiler(self, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ from charact.datasets._common.request import DataRequest
 from charact.datasets._common.vocabulary import Vocabulary
 from charact.datasets._samples.cloze import Cloze
 from charact.execution.case import Case
-from charact.workload.metrics import Accuracy, Bleu, Metric, Perplexity, TokenAccuracy
+from charact.workload.metrics import Accuracy, BinaryAccuracy, Bleu, Metric, Perplexity, PixelAccuracy, TokenAccuracy
 from charact.workload.registry import all_workloads, find_workload
 
 
@@ -90,6 +90,22 @@ def test_a_perplexity_beyond_all_numbers_is_infinite() -> None:
     assert metric.value() == math.inf
 
 
+def test_pixel_accuracy_counts_pixels_of_all_images() -> None:
+    metric = PixelAccuracy()
+    logits = torch.zeros(2, 3, 1, 2)
+    logits[0, 2, 0, 0] = logits[0, 1, 0, 1] = logits[1, 1, 0, 0] = logits[1, 2, 0, 1] = 1
+    metric.update(logits, [None, torch.tensor([[[2, 1]], [[1, 0]]])])
+    metric.update(logits[:1], [None, torch.tensor([[[0, 0]]])])
+    assert metric.value() == 3 / 6
+
+
+def test_binary_accuracy_compares_signs_with_labels() -> None:
+    metric = BinaryAccuracy()
+    metric.update(torch.tensor([3.0, -1.0, 0.5, -2.0]), [None, torch.tensor([1.0, 0.0, 0.0, 1.0])])
+    metric.update(torch.tensor([-3.0]), [None, torch.tensor([0.0])])
+    assert metric.value() == 3 / 5
+
+
 def test_token_accuracy_leaves_padding_out() -> None:
     metric = TokenAccuracy()
     metric.update(one_hot([[5, 6, 1, 0], [5, 3, 0, 4]]), [None, torch.tensor([[5, 7, 1, 0], [5, 3, 1, 0]])])
@@ -155,7 +171,7 @@ def test_before_the_first_batch_there_is_no_value(metric: Metric) -> None:
     assert metric.value() is None
 
 
-def test_every_workload_has_a_metric() -> None:
+def test_every_workload_has_a_metric_but_diffusion() -> None:
     class Vocabularies:
         target_vocabulary = WORDS
 
@@ -164,7 +180,8 @@ def test_every_workload_has_a_metric() -> None:
     language = {"rnn_lm": ["perplexity"], "transformer_lm": ["perplexity"], "llama": ["perplexity"],
                 "transformer": ["token_accuracy"], "seq2seq": ["token_accuracy", "bleu"],
                 "aoa_reader": ["candidate_accuracy"]}
-    assert names == {name: ["accuracy"] for name in names} | language
+    others = {"dit": [], "unet": ["pixel_accuracy"], "dlrm": ["binary_accuracy"]}
+    assert names == {name: ["accuracy"] for name in names} | language | others
 
 
 def test_the_rate_of_rnn_lm_is_quartered_when_the_validation_does_not_improve() -> None:

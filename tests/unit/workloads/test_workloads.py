@@ -19,11 +19,12 @@ from charact.core.errors import UserError
 from charact.datasets._common.request import DataRequest
 from charact.workload import registry
 from charact.workload.base import Workload
+from charact.workload.image_classification import ImageClassification
 from charact.workload.registry import all_workloads, find_workload
 
 CASES = [
     (name, variant)
-    for name, workload in all_workloads().items() if workload.input_kind == "image"
+    for name, workload in all_workloads().items() if isinstance(workload, ImageClassification)
     for variant in workload.variants
 ]
 LARGE = {"model_b", "xception", "resnet50v2"}

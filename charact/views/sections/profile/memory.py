@@ -39,7 +39,7 @@ _ALIKE = [name for name in SERIES if name != "mode"]
 
 
 _LEAD = "What PyTorch’s allocator holds, without memory that libraries and Python take for themselves."
-_INPUTS = {"pixel": "image area", "token": "sequence length", "unit of S": "input size"}
+_INPUTS = {"pixel": "image area", "token": "sequence length", "lookup": "lookups", "unit of S": "input size"}
 
 
 def _has_memory(run: Run) -> bool:

@@ -27,6 +27,23 @@ def images(size: int, batch_size: int) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.empty(batch_size, 3, size, size), torch.zeros(batch_size, dtype=torch.int64)
 
 
+def test_tables_with_sparse_gradients_count_the_rows_that_are_used() -> None:
+    batch_size, size, width = 8, 3, 16
+    case = Case(find_workload("dlrm").prepare(), size, batch_size, "train", "fp32", torch.device("cpu"), DataRequest())
+    rows, _ = flop_pass(case, (torch.empty(batch_size, 13), torch.zeros(batch_size, 26, size, dtype=torch.int64),
+                               torch.zeros(batch_size)))
+    lookups = batch_size * size
+    of_table = {(row["phase"], row["operator"]): row["bytes"] for row in rows if row["layer"] == "tables.2"}
+    used = 4 * width * lookups
+    sums, places, starts = 4 * width * batch_size, 8 * lookups, 8 * batch_size
+    assert used + sums + places + starts <= of_table["forward", "aten::_embedding_bag"] < 2 * used
+    assert of_table["backward", "aten::_embedding_bag_backward"] >= used + places + sums
+    assert ("backward", "aten::clone") not in of_table
+    (update,) = (row["bytes"] for row in rows if row["phase"] == "update" and row["operator"] == "aten::add_")
+    networks = sum(each.numel() for name, each in Loop(case).model.named_parameters() if "tables" not in name)
+    assert update == 26 * (3 * used + places) + 3 * 4 * networks
+
+
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_each_product_is_counted_in_its_phase_and_layer(precision: str) -> None:
     case = small_case("train", precision=precision)
