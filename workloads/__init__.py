@@ -1,1 +1,1 @@
-"""Built-in workloads, one family a file; each has a list named WORKLOADS."""
+"""Built-in workloads, one family a file, those of images in a folder; each file has a list named WORKLOADS."""

@@ -4,15 +4,15 @@ from collections.abc import Sequence
 from importlib.metadata import entry_points
 
 from charact.core.errors import UserError
-from charact.core.plugins import modules_in
+from charact.core.plugins import modules_below
 from charact.core.text import did_you_mean
 from charact.workload.base import Workload
 
 
 def all_workloads() -> dict[str, Workload]:
     """Return every workload by name: those in `workloads/`, then those of entry points, with unique names."""
-    modules = [(f"workloads/{module.__name__.rpartition('.')[2]}.py", module)
-               for module in modules_in("charact.workloads")]
+    built_in = sorted(modules_below("charact.workloads"), key=lambda module: module.__name__.rpartition(".")[2])
+    modules = [(f"{module.__name__.removeprefix('charact.').replace('.', '/')}.py", module) for module in built_in]
     modules += [(f"entry point {point.value}", point.load()) for point in entry_points(group="charact.workloads")]
     found: dict[str, Workload] = {}
     for origin, module in modules:

@@ -46,7 +46,7 @@ HEAVY = {"torch", "numpy", "pandas", "pyarrow", "matplotlib", "tensorboard", "ri
 
 def sources() -> dict[str, Path]:
     """Files by module name."""
-    paths = [*PACKAGE.rglob("*.py"), *(ROOT / "workloads").glob("*.py")]
+    paths = [*PACKAGE.rglob("*.py"), *(ROOT / "workloads").rglob("*.py")]
     names = [("charact." if path.is_relative_to(ROOT / "workloads") else "")
              + ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__") for path in paths]
     return dict(zip(names, paths, strict=True))
@@ -87,8 +87,10 @@ def imports(body: ast.AST) -> Iterator[tuple[str, int]]:
         if isinstance(node, ast.Import):
             yield from ((alias.name, node.lineno) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            # Only workloads import by relative names, from their own folder.
-            package = ".".join(filter(None, ["charact.workloads" if node.level else None, node.module]))
+            package = node.module or ""
+            if node.level:  # only workloads import by relative names, of their own folder or the one above
+                homes = [f"{home}.{package}".rstrip(".") for home in ("charact.workloads", "charact.workloads.images")]
+                package = next((home for home in homes[:: 1 if package else -1] if home in SOURCES), homes[0])
             for alias in node.names:
                 module = f"{package}.{alias.name}"
                 yield (module if module in SOURCES else package), node.lineno
@@ -201,7 +203,7 @@ assert charact.cli.run(["--help"]) == 0
     ("charact.views.terminal.renderer", "import charact.measure.passes.timing"),
     ("charact.measure.counters.host", "from charact.views.tables import format"),
     ("charact.record.reader", "from charact.bricks.suite.composition import Composition"),
-    ("charact.workloads.resnet", "from charact.record.reader import load_run"),
+    ("charact.workloads.images.resnet", "from charact.record.reader import load_run"),
     ("charact.core.operator_types", "from charact.traces.events import Operator"),
     ("charact.commands.list", "import torch"),
     ("charact.commands.list", "from charact.cli import main"),

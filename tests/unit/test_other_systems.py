@@ -53,7 +53,7 @@ os.listdir = absent(listed)
 
 def modules() -> list[str]:
     """All modules of charact that must be imported on every system."""
-    paths = [*(ROOT / "charact").rglob("*.py"), *(ROOT / "workloads").glob("*.py")]
+    paths = [*(ROOT / "charact").rglob("*.py"), *(ROOT / "workloads").rglob("*.py")]
     names = sorted(".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__") for path in paths)
     names = [name if name.startswith("charact") else f"charact.{name}" for name in names]
     return [name for name in names

@@ -116,7 +116,7 @@ def _workload_files() -> Iterator[Path]:
 
     spec = find_spec("charact.workloads")  # in a clone, the folder is next to the package
     for place in (spec.submodule_search_locations or []) if spec else []:
-        yield from _files(Path(place))
+        yield from (path for path in Path(place).rglob("*.py") if not path.name.startswith("_"))
     for point in entry_points(group="charact.workloads"):
         path = point.dist.locate_file(f"{point.module.replace('.', '/')}.py") if point.dist else None
         if path is not None and os.path.isfile(str(path)):

@@ -53,7 +53,7 @@ def test_accuracy_understands_what_models_give_in_training(name: str, variant: s
 
 
 def test_a_defect_is_put_into_the_class_that_its_probability_is_nearest_to() -> None:
-    from charact.workloads.model_a import DefectOutputs
+    from charact.workloads.images.model_a import DefectOutputs
 
     levels, probability = torch.linspace(0, 1, 4), torch.tensor([0.05, 0.4, 0.6, 1.2])
     outputs = DefectOutputs(-(probability[:, None] - levels).abs(), probability, levels)

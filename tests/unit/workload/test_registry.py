@@ -19,7 +19,7 @@ def test_workloads_are_found_by_name_and_alias(monkeypatch: pytest.MonkeyPatch) 
     one, two = replace(RESNET, name="one", aliases=("first", "uno")), replace(RESNET, name="two", aliases=())
     modules = [SimpleNamespace(__name__="charact.workloads.a", WORKLOADS=[one])]
     point = SimpleNamespace(value="mine:all", load=lambda: SimpleNamespace(WORKLOADS=[two]))
-    monkeypatch.setattr(registry, "modules_in", lambda _: modules)
+    monkeypatch.setattr(registry, "modules_below", lambda _: modules)
     monkeypatch.setattr(registry, "entry_points", lambda group: [point] if group == "charact.workloads" else [])
     assert registry.all_workloads() == {"one": one, "two": two}
     assert [registry.find_workload(name) for name in ("one", "uno", "two")] == [one, one, two]

@@ -14,7 +14,7 @@ from charact.execution.case import Case
 from charact.execution.loop import Loop
 from charact.measure.passes.flops import flop_pass
 from charact.workload.registry import find_workload
-from charact.workloads.googlenet import GoogLeNetOutputs
+from charact.workloads.images.googlenet import GoogLeNetOutputs
 
 CASES = [
     ("mlp", "mnist"), ("convolve2d", "vo"), ("model_b", "vo"), ("model_b", "rahimzadeh"), ("model_a", "deitsch"),

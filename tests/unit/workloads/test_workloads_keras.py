@@ -15,10 +15,10 @@ from charact.core.errors import UserError
 from charact.datasets._common.request import DataRequest
 from charact.execution.loop import Loop
 from charact.workload.registry import find_workload
-from charact.workloads import resnet_v2, xception
-from charact.workloads._keras import RegularizedDense, RegularizedOutputs
-from charact.workloads.convolve2d import SameConv2d, convolve2d
-from charact.workloads.xception import SameMaxPool2d
+from charact.workloads.images import resnet_v2, xception
+from charact.workloads.images._keras import RegularizedDense, RegularizedOutputs
+from charact.workloads.images.convolve2d import SameConv2d, convolve2d
+from charact.workloads.images.xception import SameMaxPool2d
 
 
 def same_padding(size: int, kernel: int, stride: int) -> tuple[int, int]:

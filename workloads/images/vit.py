@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from charact.workload import ImageClassification
 
-from ._attention import DROPOUT, Layer, LayerSizes
+from .._attention import DROPOUT, Layer, LayerSizes
 
 PATCH = 16
 """Side of a patch in pixels."""

@@ -81,7 +81,7 @@ class UNetWorkload(Workload):
     @property
     def input_size_step(self) -> int:
         """16: four poolings halve the side."""
-        return 2**NUM_LEVELS
+        return 1 << NUM_LEVELS
 
     def dataset(self, input_size: int, request: DataRequest) -> Any:
         """Return images and masks, (float32 (3, size, size), int64 (size, size))."""

@@ -16,8 +16,8 @@ from torch.nn import functional
 from charact.datasets._samples.latents import NUM_CHANNELS, PIXELS, latent_dataset
 from charact.workload import DataRequest, Workload
 
-from ._attention import Attention, LayerSizes
-from .transformer import sinusoids
+from .._attention import Attention, LayerSizes
+from ..transformer import sinusoids
 
 PATCH = 2
 """Side of a patch in positions of the latents."""

@@ -1,0 +1,1 @@
+"""Built-in workloads of images, one family a file; each has a list named WORKLOADS."""
