@@ -14,6 +14,8 @@ NUM_COLUMNS = 160
 _HEIGHT_PX, _WIDTH_PX = 250, 560
 _OVER = 1.15
 """End of the axis of times over the longest 90 % quantile."""
+_MOST_OVER = 2.5
+"""End of that axis over the median of the means, at most: longer times end at the edge."""
 _MEMORY = {"rss_bytes": "resident set", "allocated_bytes": "CUDA allocator"}
 
 
@@ -26,13 +28,13 @@ def times(title: str, rows: pd.DataFrame) -> Chart:
     """
     phases = [name for name in PHASES if (rows[name] > 0).any()]
     edges = [*rows["start_s"], rows["end_s"].iloc[-1]]
-    high = _OVER * float(max(rows["p90_s"].max(), rows["mean_s"].max()))
-    tops = rows[phases].cumsum(axis="columns")
+    high = min(_OVER * float(max(rows["p90_s"].max(), rows["mean_s"].max())), _MOST_OVER * rows["mean_s"].median())
+    tops = rows[phases].cumsum(axis="columns").clip(upper=high)
     marks: list[Mark] = [Area(edges, 0, [*tops[name], tops[name].iloc[-1]], palette.PHASES[name], steps="post")
                          for name in reversed(phases)]  # each covers the lower part of the one behind it
     middles = (rows["start_s"] + rows["end_s"]) / 2
-    curves = [Curve(middles, rows["median_s"], INK, SOLID, label="median"),
-              Curve(middles, rows["p90_s"], INK, DASHED, label="90 % quantile")]
+    curves = [Curve(middles, rows["median_s"].clip(upper=high), INK, SOLID, label="median"),
+              Curve(middles, rows["p90_s"].clip(upper=high), INK, DASHED, label="90 % quantile")]
     marks += curves
     marks += [Span(start, end, text=_text(row, phases))
               for start, end, row in zip(edges[:-1], edges[1:], fmt.rows(rows), strict=True)]

@@ -38,6 +38,14 @@ def test_the_chart_stacks_the_phases_to_the_mean(run: Run) -> None:
     assert list(p90.y) == list(rows["p90_s"])
 
 
+def test_a_slow_window_does_not_hide_the_others(run: Run) -> None:
+    rows = thinned_windows(window_series(run), NUM_COLUMNS)
+    rows.loc[0, ["mean_s", "median_s", "p90_s", "backward"]] += 10.0
+    chart = times("Time", rows)
+    assert chart.y.high == pytest.approx(2.5 * rows["mean_s"].median())
+    assert all(max(mark.high) <= chart.y.high for mark in chart.marks if isinstance(mark, Area))
+
+
 def test_a_program_of_few_iterations_has_no_section(run: Run) -> None:
     short = Run(run.path, run.manifest, _tables={"windows": run.windows.iloc[:0]})
     assert not SECTION.belongs_to(short)

@@ -82,7 +82,7 @@ def script_cases(log: EventLog, name: str, source: str, skip: int | None, limit:
             entry.passes.timing.update(**token_counts(log, iterations, is_inspected=not cases))
             tables["program_iterations"] = program_iteration_rows(log, of_mode, iterations, undisturbed)
             if log.windows:
-                tables["windows"] = window_rows(log, undisturbed, training=training)
+                tables["windows"] = window_rows(log, iterations, training=training)
                 in_windows = [window.of(training) for window in log.windows]
                 entry.passes.timing.update(num_window_iterations=sum(each.num_iterations for each in in_windows),
                                            window_s=sum(each.wall.sum_ns for each in in_windows) / 1e9)

@@ -15,7 +15,7 @@ _QUANTILES = {"median_s": 0.5, "p90_s": 0.9, "p99_s": 0.99}
 def window_rows(log: EventLog, iterations: Sequence[Iteration], *, training: bool) -> Rows:
     """Return rows of the table `windows` for a mode; none if the program ended before its event log was full.
 
-    `iterations` are those of the mode in the event log that no pass measured. They make windows as long as the longest
+    `iterations` are the timed ones of the mode in the event log. They make windows as long as the longest
     of the log's own, so that all windows can be compared.
     """
     if not log.windows:
