@@ -10,6 +10,8 @@ from charact.core.units import share
 from charact.measure.script.spans.frame_samples import Samples
 
 FULL = "the record was full before the program ended: choose the recorded iterations with --skip and --iterations"
+LATE = ("{:,} iterations of {} are in no case, since the first of them began after the event log was full: let one run "
+        "before the first 60,000 iterations have ended")
 MIXED = ("no call between two backwards was recorded, since modules and optimizers are called inside a compiled "
          "function: that time counts as other; name its phases with a Profiler's phase()")
 WHOLE = ("a function was compiled as a whole: its loss counts as forward, and an update in it as other; run without "

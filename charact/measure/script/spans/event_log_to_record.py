@@ -12,7 +12,7 @@ from charact.core.errors import UserError
 from charact.core.timeline import Iteration, Mode, iteration_rows, total_s
 from charact.measure.script.program.facts import program_facts, program_iteration_rows
 from charact.measure.script.ranks.collectives import collective_rows
-from charact.measure.script.spans.blind_spots import NO_DEVICE_TIMES, blind_spots, unwatched
+from charact.measure.script.spans.blind_spots import LATE, NO_DEVICE_TIMES, blind_spots, unwatched
 from charact.measure.script.spans.event_log_reader import EventLog
 from charact.measure.script.spans.frame_samples import Samples
 from charact.measure.script.spans.iterations import MAX_WARMUP_ITERATIONS
@@ -88,6 +88,8 @@ def script_cases(log: EventLog, name: str, source: str, skip: int | None, limit:
                                            window_s=sum(each.wall.sum_ns for each in in_windows) / 1e9)
             add_passes(log, entry, tables, None if cases else passes, of_mode)
             cases.append((entry, tables))
+        elif cases and not of_mode and (late := sum(window.of(training).num_iterations for window in log.windows)):
+            cases[0][0].passes.timing.blind_spots.append(LATE.format(late, "inference"))
     return cases
 
 

@@ -156,6 +156,19 @@ def test_windows_follow_a_full_log(tmp_path: Path, small_log: None) -> None:
     assert timing.window_s < timing.program.duration_s
 
 
+def test_inference_that_begins_after_the_log_is_full_is_reported(tmp_path: Path, small_log: None) -> None:
+    def program() -> Any:
+        model, *rest = training(50)()
+        with torch.no_grad():
+            for _ in range(40):
+                model(torch.ones(1, 4))
+        return model, rest
+
+    ((entry, _),) = cases(watched(tmp_path, program))
+    (spot,) = (each for each in entry.passes.timing.blind_spots if "in no case" in each)
+    assert spot.startswith("40 iterations of inference are in no case")
+
+
 def test_a_log_of_some_iterations_ends_when_it_is_full(tmp_path: Path, small_log: None) -> None:
     session = Session(tmp_path, Plan(skip=100, iterations=10))
     session.start()
