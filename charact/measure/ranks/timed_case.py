@@ -12,25 +12,27 @@ from torch import nn
 
 from charact.core.observer import Observer
 from charact.core.timeline import Iteration, iteration_rows
+from charact.execution.batches import Batches
 from charact.execution.case import Case
-from charact.execution.case_outcome import case_entry
+from charact.execution.case_outcome import case_entry, one_line
 from charact.execution.interrupt import Interrupt
 from charact.execution.loop import Loop
 from charact.execution.precision import float32_products
 from charact.execution.sharding import Shard, shard_by_block
 from charact.machine.core_use import CoreMeter
 from charact.measure.case_loop import ending_of, run_each
+from charact.measure.passes.flops import flop_pass
 from charact.measure.passes.runner import PASSES
 from charact.measure.passes.timing import StopRule, ended_by, spread_frac
 from charact.measure.passes.token_counter import TokenCounter
 from charact.measure.ranks.processes import largest_over_ranks, results_of_ranks
 from charact.measure.ranks.rank_timer import RankTimer
 from charact.record.manifest import CaseEntry
-from charact.record.manifest_passes import CollectivesPass, TimingPass
+from charact.record.manifest_passes import CollectivesPass, FlopPass, TimingPass
 from charact.record.schema import Rows
 from charact.record.writer import RunWriter
 
-_ONLY_TIMED = "on several ranks only the timing pass runs: charact run --nproc has the others"
+_ONLY_TIMED = "on several ranks only timing and FLOP are taken: charact run --nproc has the others"
 _REASONS = ("max_iterations", "max_seconds", "precision")
 _NUM_WARMUP = 5
 _TURN = 5
@@ -49,16 +51,19 @@ class RankTiming:
 
 def run_rank_cases(cases: Sequence[Case], rule: StopRule, num_threads: int, writer: RunWriter, observer: Observer,
                    interrupt: Interrupt) -> None:
-    """Time each case on its ranks, of `num_threads` each, and write a case for each rank.
+    """Time each case on its ranks, of `num_threads` each, count its FLOP, and write a case for each rank.
 
     Errors and signals: see `run_each`.
     """
     def run(case: Case) -> list[tuple[CaseEntry, dict[str, Rows]]]:
         timings: list[RankTiming] = []
+        work: list[tuple[Rows, FlopPass]] = []
 
         def measure() -> None:
             observer.pass_started("timing")
             timings.extend(time_on_ranks(case, rule, num_threads))
+            observer.pass_started("flop")
+            work.append(rank_flop(case))
 
         ending = ending_of(measure, case.device, case.precision, interrupt, guarded=False)  # the ranks allocate
         if ending is not None:
@@ -68,19 +73,34 @@ def run_rank_cases(cases: Sequence[Case], rule: StopRule, num_threads: int, writ
                 entry.passes.end(name, "skipped", ending["reason"])
             return [(entry, {})]
         entries = []
+        (flop_rows, flop_facts), = work
         for rank, timing in enumerate(timings):
             entry = case_entry(case)
             for name in PASSES:
                 entry.passes.end(name, "skipped", _ONLY_TIMED)
-            entry.passes["timing"] = timing.facts
+            entry.passes["timing"], entry.passes["flop"] = timing.facts, flop_facts
             entry.num_parameters = timing.num_parameters
             if case.parallel:
                 entry.passes["collectives"] = timing.collectives
                 entry.update(case=f"{case.id}-rank{rank}", rank=rank)
-            entries.append((entry, timing.tables))
+            entries.append((entry, timing.tables | {"flop": flop_rows}))
         return entries
 
     run_each(cases, run, writer, observer, interrupt)
+
+
+def rank_flop(case: Case) -> tuple[Rows, FlopPass]:
+    """Return rows of the table `flop` of one rank, and facts of the FLOP pass; every rank has a batch of the same size.
+
+    *Error*: what FSDP2 and the exchange of gradients compute is not counted.
+    """
+    alone = replace(case, parallel=None, num_ranks=1)
+    try:
+        on_cpu = replace(alone, device=torch.device("cpu"), num_workers=0)
+        batch = next(Batches(on_cpu, on_cpu.dataset(), shuffle=False, whole=True).epoch())
+        return flop_pass(alone, batch)
+    except Exception as error:
+        return [], FlopPass("failed", one_line(error, case.precision))
 
 
 def time_on_ranks(case: Case, rule: StopRule, num_threads: int) -> list[RankTiming]:

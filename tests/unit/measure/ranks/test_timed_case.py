@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import msgspec
@@ -10,12 +11,15 @@ import torch
 import torch.distributed as dist
 from support import recording
 from support.sleeping_ranks import SleepingRanks
-from support.small import WIDTH, small_case
+from support.small import WIDTH, TwoLayers, small_case
 
+from charact.analysis.efficiency import flop_utilization as utilization
+from charact.analysis.ranks.job_rates import job_rates
 from charact.analysis.ranks.scaling import CAUSES, scaling
 from charact.core.observer import Observer
+from charact.machine.datasheets import Datasheet
 from charact.measure.passes.timing import StopRule
-from charact.measure.ranks.timed_case import RankTiming, run_rank_cases, time_on_ranks, time_rank
+from charact.measure.ranks.timed_case import RankTiming, rank_flop, run_rank_cases, time_on_ranks, time_rank
 from charact.measure.script.ranks.collectives import enable_flight_recorder
 from charact.record.manifest_passes import CollectivesPass
 from charact.record.reader import Run
@@ -116,3 +120,30 @@ def test_a_rank_that_fails_fails_its_case(tmp_path: Path) -> None:
     assert (failed.case, failed.status) == ("two_layers-8-b4-train-fp32-cpu-ddpx2", "error")
     assert "is broken in sleeping_ranks.py" in failed.reason
     assert alone.status == "ok"
+
+
+FLOP = 2 * 4 * 8 * WIDTH + 2 * 4 * WIDTH * 10, 2 * 4 * 8 * WIDTH + 2 * 2 * 4 * WIDTH * 10
+"""FLOP of the forward and of the backward of a batch of 4 with 8 features, by hand."""
+
+
+def test_flop_are_those_of_the_batch_of_one_rank() -> None:
+    case = replace(small_case("train", batch_size=4, workload=SleepingRanks(default_input_size=8)),
+                   parallel="ddp", num_ranks=2)
+    rows, facts = rank_flop(case)
+    assert sum(row["flop"] or 0.0 for row in rows) == sum(FLOP)
+    assert (facts.status, facts.recomputed_flop) == ("ok", 0.0)
+    broken = replace(case, workload=TwoLayers(default_input_size=8, fail_in="forward").prepare())
+    rows, facts = rank_flop(broken)
+    assert (rows, facts.status, facts.reason) == ([], "failed", "ValueError: the model")
+
+
+@pytest.mark.slow
+def test_utilization_of_ranks_is_that_of_their_sleeps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(utilization, "datasheet", lambda name: Datasheet({"fp32": 1e9}, 1e9, "by hand"))
+    workload = SleepingRanks(sleep_s=0.01, default_input_size=8)
+    run = recorded(tmp_path, workload, [("ddp", 2)], 4)
+    walls = [median(rows.groupby("iteration")["host_s"].sum()) for _, rows in run.iterations.groupby("case")]
+    assert min(walls) >= 0.04
+    shares = [sum(FLOP) / wall_s / 1e9 for wall_s in walls]
+    assert utilization.flop_utilization(run)["mfu_frac"].tolist() == pytest.approx(shares, rel=0.01)
+    assert job_rates(run)["mfu_frac"].tolist() == pytest.approx([sum(shares) / 2], rel=0.01)
