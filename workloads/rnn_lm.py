@@ -14,10 +14,10 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 
 from charact.datasets._samples.text_streams import language_model_dataset
-from charact.workload import DataRequest, Workload
+from charact.workload import DataRequest, Generator, Workload
 from charact.workload.metrics import Metric, Perplexity
 
 NUM_WORDS = 33_278
@@ -44,16 +44,46 @@ class RNNModel(nn.Module):
         if tied:
             self.decoder.weight = self.encoder.weight
 
-    def forward(self, words: Tensor, state: Any) -> tuple[Tensor, Any]:
+    def forward(self, words: Tensor, state: Any, *, last: bool = False) -> tuple[Tensor, Any]:
         """Return log-probabilities (T·N, vocabulary) of the next words, and the new state.
 
         Args:
             words: (T, N) word indices.
             state: state before the first word; None for zeros.
+            last: whether only the words after the last ones are wanted, (N, vocabulary).
         """
         hidden, state = self.rnn(self.drop(self.encoder(words)), state)
+        hidden = hidden[-1:] if last else hidden
         logits = self.decoder(self.drop(hidden))
         return functional.log_softmax(logits.flatten(0, 1), dim=1), state
+
+
+class RecurrentGenerator(Generator):
+    """Generation by a recurrent network, whose state has one size however many words it has read."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+        self._state: Any = None
+        self._after_prompt: Any = None
+
+    def prefill(self, batch: Any) -> Tensor:
+        """See `Generator`; the batch has words (T, N)."""
+        logits, self._state = self._model(batch[0], None, last=True)
+        self._after_prompt = self._state
+        return logits  # type: ignore[no-any-return]
+
+    def decode(self, words: Tensor) -> Tensor:
+        """See `Generator`."""
+        logits, self._state = self._model(words[None], self._state, last=True)
+        return logits  # type: ignore[no-any-return]
+
+    def go_to(self, num_words: int) -> None:
+        """See `Generator`."""
+        self._state = self._after_prompt
+
+    def state(self) -> list[Tensor]:
+        """Return the hidden state, after the prompt and now."""
+        return [each for each in tree_leaves([self._after_prompt, self._state]) if each is not None]
 
 
 def _variants() -> tuple[str, ...]:
@@ -124,6 +154,10 @@ class RNNLanguageModel(Workload):
     def optimizers(self, model: nn.Module) -> list[torch.optim.Optimizer]:
         """Return plain SGD with learning rate 20, which equals the source's hand-written update."""
         return [torch.optim.SGD(model.parameters(), lr=20)]
+
+    def generator(self, model: nn.Module, output_size: int, cache: str) -> Generator:
+        """Return a generation that keeps the hidden state."""
+        return RecurrentGenerator(model)
 
     def clip_gradients(self, model: nn.Module) -> None:
         """Clip the total norm of all gradients to 0.25."""

@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from charact.datasets._samples.translation_pairs import translation_dataset
 from charact.datasets.tatoeba import PADDING, SOS
-from charact.workload import DataRequest, Workload
+from charact.workload import DataRequest, Generator, Workload
 from charact.workload.metrics import Bleu, Metric, TokenAccuracy
 
 
@@ -146,6 +146,37 @@ class Translator(nn.Module):
         return torch.cat(logits, 1).log_softmax(2)
 
 
+class TranslationGenerator(Generator):
+    """Translation of sentences: what the encoder says of each word is kept, and the decoder's state."""
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
+        self._states: Any = None
+        self._hidden: Any = None
+        self._first: Any = None
+
+    def prefill(self, batch: Any) -> Tensor:
+        """See `Generator`: encode the sources (N, T), and read the start mark."""
+        sources = batch[0]
+        self._states, self._hidden = self._model.encoder(sources)
+        logits = self.decode(torch.full_like(sources[:, 0], SOS))
+        self._first = self._hidden
+        return logits
+
+    def decode(self, words: Tensor) -> Tensor:
+        """See `Generator`."""
+        logits, self._hidden = self._model.decoder(words[:, None], self._hidden, self._states)
+        return logits[:, -1]  # type: ignore[no-any-return]
+
+    def go_to(self, num_words: int) -> None:
+        """See `Generator`."""
+        self._hidden = self._first
+
+    def state(self) -> list[Tensor]:
+        """Return the encoder's states, and the decoder's after the start mark and now."""
+        return [each for each in (self._states, self._first, self._hidden) if each is not None]
+
+
 @dataclass(kw_only=True)
 class Seq2seqWorkload(Workload):
     """The tutorial's translator, French to English.
@@ -214,6 +245,10 @@ class Seq2seqWorkload(Workload):
         if self.variant == "tutorial2017":
             return [torch.optim.SGD(part.parameters(), lr=0.01) for part in parts]
         return [torch.optim.Adam(part.parameters(), lr=0.001) for part in parts]
+
+    def generator(self, model: nn.Module, output_size: int, cache: str) -> Generator:
+        """Return a translation that keeps the states."""
+        return TranslationGenerator(model)
 
     def metrics(self, dataset: Any) -> list[Metric]:
         """Return the share of correct words, and BLEU of what is written without seeing the targets."""

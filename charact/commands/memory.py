@@ -13,13 +13,13 @@ import typer
 from charact.commands._shared import completion
 from charact.commands._shared import options as opt
 from charact.core.errors import UserError
-from charact.record.schema import MODES, PRECISIONS
+from charact.record.schema import PRECISIONS
 
 if TYPE_CHECKING:
     from charact.record.writer import RunWriter
     from charact.views.terminal.progress import LiveProgress
 
-_AXES = {"batch-size": "batch_size", "input-size": "input_size"}
+_AXES = {"batch-size": "batch_size", "input-size": "input_size", "context": "input_size"}
 _AMOUNT = re.compile(r"[\d.]+([kmgtp]i?b?|b)?", re.IGNORECASE)
 """An amount of memory, complete or not: no workload has such a name."""
 _SMALLEST_BYTES = 2**20
@@ -39,7 +39,9 @@ def command(
     learning_rate: opt.LearningRate = None,
     input_sizes: opt.InputSizes = None,
     batch_sizes: opt.BatchSizes = None,
+    output_sizes: opt.OutputSizes = None,
     mode: opt.Modes = "train,infer",
+    cache: opt.Caches = "static",
     precision: opt.Precision = "fp32",
     accumulate: Annotated[int, typer.Option(
         min=1, max=10_000, help="Batches per update (gradient accumulation) in training.")] = 1,
@@ -55,8 +57,8 @@ def command(
     fit: Annotated[bool, typer.Option(
         "--fit", help="Search the largest batch that fits the device, or an amount: --fit 16GiB.")] = False,
     fit_by: Annotated[str | None, typer.Option(
-        metavar="AXIS", help="What to search: batch-size at each input size (default), or input-size at each batch "
-                             "size.")] = None,
+        metavar="AXIS", help="What to search: batch-size at each input size (default), or input-size (context) at "
+                             "each batch size.")] = None,
     verify: Annotated[bool, typer.Option("--verify", help="Run the result, and the next larger value.")] = False,
     variant: opt.Variant = None,
     data: opt.Data = "synthetic",
@@ -84,6 +86,7 @@ def command(
       charact memory vgg16 --predict --device-like a100-80gb --batch-sizes 256 --mode train
       charact memory transformer --fit 16GiB --input-sizes 32,64 --mode train
       charact memory resnet18 --device-memory 500MiB --fit --verify
+      charact memory llama --mode generate --fit 80GiB --fit-by context
       charact memory resnet50 --parallel ddp,fsdp2 --nproc 8 --mode train
     """  # noqa: D301  (click wants the character itself)
     from charact.measure.memory_estimate.target_devices import target_names
@@ -108,7 +111,7 @@ def command(
     limit_bytes = _limit_bytes(fit, device_memory, amounts)
     sizes = None if input_sizes is None else opt.parse_sizes(input_sizes, "--input-sizes")
     batches = None if batch_sizes is None else opt.parse_sizes(batch_sizes, "--batch-sizes")
-    modes = opt.parse_choices(mode, "--mode", MODES)
+    modes, generation = opt.parse_modes(mode, output_sizes, cache)
     precisions = opt.parse_choices(precision, "--precision", PRECISIONS)
     if accumulate > 1 and "train" not in modes:
         raise UserError("--accumulate is for training: add train to --mode, or leave it out")
@@ -125,6 +128,7 @@ def command(
         "command": "memory", "predict": not measure, "measure": not predict, "fit": axis if fit else None,
         "verify": verify, "device_like": device_like, "device_memory_bytes": limit_bytes, "accumulate": accumulate,
         "data": data, "synthetic": synthetic or "", "seed": seed, "parallel": parallel, "nproc": nproc,
+        "output_sizes": output_sizes,
     } | {option[2:].replace("-", "_"): value for option, value in own.items() if value is not None}
 
     from charact.execution.interrupt import Interrupt
@@ -155,7 +159,8 @@ def command(
                 sizes = [workload.smallest_input_size]
             elif fit:
                 batches = [1]
-            cases += cases_of(workload, sizes, batches, modes, precisions, device=chosen.device, data=request)
+            cases += cases_of(workload, sizes, batches, modes, precisions, **generation, device=chosen.device,
+                              data=request)
         cases = [replace(case, accumulate=accumulate) if case.mode == "train" else case for case in cases]
         if ranks:
             cases = [replace(case, parallel=name, num_ranks=number) for case in cases for name, number in ranks]

@@ -9,7 +9,7 @@ from charact.commands._shared import completion
 from charact.commands._shared import options as opt
 from charact.core.errors import UserError
 from charact.core.output import warn
-from charact.record.schema import MODES, PRECISIONS
+from charact.record.schema import PRECISIONS
 
 if TYPE_CHECKING:
     from charact.commands._shared.run_cases import Measure
@@ -32,7 +32,9 @@ def command(
     learning_rate: opt.LearningRate = None,
     input_sizes: opt.InputSizes = None,
     batch_sizes: opt.BatchSizes = None,
+    output_sizes: opt.OutputSizes = None,
     mode: opt.Modes = "train,infer",
+    cache: opt.Caches = "static",
     precision: opt.Precision = "fp32",
     variant: opt.Variant = None,
     data: opt.Data = "synthetic",
@@ -69,7 +71,12 @@ def command(
     \b
       charact profile resnet --input-sizes 32,224
       charact profile vgg16 resnet50 --batch-sizes 1,8 --mode infer --precision fp32,bf16
+      charact profile llama --mode generate --input-sizes 128,512 --output-sizes 64
       charact profile resnet18 --variant cifar --data cifar10 --data-dir ~/data --workers 2
+
+    With --mode generate, language models read prompts of the input size (prefill) and then one word after another
+    (decode), each of which is a case: its iterations are prompts, or words. The most likely word is chosen each time,
+    and an end mark ends nothing.
 
     With --parallel, workloads or your own model train on several ranks of this machine, and only their time is
     measured, on each rank. --nproc 1,2 also measures a single process, from which the scaling efficiency follows: weak
@@ -92,7 +99,7 @@ def command(
     """  # noqa: D301  (click wants the character itself)
     sizes = None if input_sizes is None else opt.parse_sizes(input_sizes, "--input-sizes")
     batches = None if batch_sizes is None else opt.parse_sizes(batch_sizes, "--batch-sizes")
-    modes = opt.parse_choices(mode, "--mode", MODES)
+    modes, generation = opt.parse_modes(mode, output_sizes, cache)
     precisions = opt.parse_choices(precision, "--precision", PRECISIONS)
     sources_named = [] if counters == "none" else opt.parse_list(counters, "--counters")
     request = opt.data_request(data, data_dir, synthetic, split, seed)
@@ -112,7 +119,7 @@ def command(
     options: dict[str, Any] = {
         "data": data, "synthetic": synthetic or "", "split": split, "workers": workers, "seed": seed,
         "channels_last": channels_last, "compiled": compiled, "counters": counters, "parallel": parallel,
-        "nproc": nproc,
+        "nproc": nproc, "output_sizes": output_sizes,
         "precision_target_frac": precision_target, "max_iterations": max_iterations, "max_seconds": max_seconds,
     } | {option[2:].replace("-", "_"): value for option, value in own.items() if value is not None}
 
@@ -131,7 +138,7 @@ def command(
         prepared = ([find_workload(workload).prepare(variant) for workload in names]
                     or [opt.load_own_model(own).prepare()])
         cases = checked(case for workload in prepared for case in cases_of(
-            workload, sizes, batches, modes, precisions, device=resolve_device(device), data=request,
+            workload, sizes, batches, modes, precisions, **generation, device=resolve_device(device), data=request,
             num_workers=workers, channels_last=channels_last, compiled=compiled))
         sources = chosen_sources(sources_named)
         rule = StopRule(precision_target, max_iterations, max_seconds)

@@ -13,7 +13,10 @@ from torch.utils.data import Dataset
 from charact.core.errors import UserError
 from charact.datasets._common.request import DataRequest
 from charact.execution.precision import PRECISIONS, unsupported_reason
+from charact.record.schema import GENERATING_MODES
 from charact.workload.base import Workload
+
+DEFAULT_OUTPUT_SIZE = 32
 
 
 @dataclass(frozen=True)
@@ -37,14 +40,20 @@ class Case:
     """How ranks train together, one of `schema.PARALLEL`; None for a single process."""
     num_ranks: int = 1
     """Number of ranks, each with a batch of `batch_size`."""
+    output_size: int = 0
+    """Words that each request gets, if the case generates; 0 otherwise."""
+    cache: str = "static"
+    """How a generation keeps keys and values, one of `schema.CACHES`."""
 
     @property
     def id(self) -> str:
         """Readable and stable identifier, e.g. `resnet50-224-b8-train-fp32-cpu`."""
         device = str(self.device).replace(":", "")
+        size = f"{self.input_size}+{self.output_size}" if self.mode in GENERATING_MODES else str(self.input_size)
+        mode = self.mode if self.cache == "static" else f"{self.mode}.{self.cache}"
         batch = f"b{self.batch_size}" + (f"x{self.accumulate}" if self.accumulate > 1 else "")
         ranks = f"-{self.parallel}x{self.num_ranks}" if self.parallel else ""
-        return f"{self._full_name}-{self.input_size}-{batch}-{self.mode}-{self.precision}-{device}{ranks}"
+        return f"{self._full_name}-{size}-{batch}-{mode}-{self.precision}-{device}{ranks}"
 
     @property
     def _full_name(self) -> str:
@@ -94,13 +103,35 @@ class Case:
             lower = self.input_size - below
             raise UserError(f"input size {self.input_size} does not suit {self._full_name} (needs a multiple of "
                             f"{step}): choose {lower} or {lower + step}")
+        longest = self.workload.longest_input_size
+        if longest is not None and self.input_size + self.output_size > longest:
+            outputs = f" with output size {self.output_size}" if self.output_size else ""
+            raise UserError(f"input size {self.input_size}{outputs} is too large for {self._full_name} "
+                            f"(takes at most {longest})")
 
 
 def cases_of(workload: Workload, input_sizes: Sequence[int] | None, batch_sizes: Sequence[int] | None,
-             modes: Sequence[str], precisions: Sequence[str], **options: Any) -> list[Case]:
-    """Return a case for each combination, not checked; the workload's defaults stand for sizes that are not given."""
-    return [Case(workload, size, batch, mode, precision, **options) for size, batch, mode, precision in product(
-        input_sizes or [workload.default_input_size], batch_sizes or [workload.default_batch_size], modes, precisions)]
+             modes: Sequence[str], precisions: Sequence[str], output_sizes: Sequence[int] = (),
+             caches: Sequence[str] = ("static",), **options: Any) -> list[Case]:
+    """Return a case for each combination, not checked; the workload's defaults stand for sizes that are not given.
+
+    Output sizes and kinds of caches only distinguish the modes that generate.
+
+    Raises:
+        UserError: the workload does not generate, but a mode does.
+    """
+    cases = []
+    sizes, batches = input_sizes or [workload.default_input_size], batch_sizes or [workload.default_batch_size]
+    for size, batch, mode, precision in product(sizes, batches, modes, precisions):
+        if mode not in GENERATING_MODES:
+            cases.append(Case(workload, size, batch, mode, precision, **options))
+            continue
+        if not workload.generates:
+            raise UserError(f"{workload.name} does not generate: leave --mode generate out")
+        cases += [Case(workload, size, batch, mode, precision, output_size=outputs, cache=cache, **options)
+                  for outputs, cache in product(output_sizes or [DEFAULT_OUTPUT_SIZE], caches)
+                  if mode == "prefill" or outputs > 1]  # the first word is that of the prefill
+    return cases
 
 
 def checked(cases: Iterable[Case], *, here: bool = True) -> list[Case]:

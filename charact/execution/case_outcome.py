@@ -9,6 +9,7 @@ from charact.execution.case import Case
 from charact.execution.out_of_memory import is_out_of_memory, reason_line, requested_bytes
 from charact.machine.facts import device_name
 from charact.record.manifest import CaseEntry
+from charact.record.schema import GENERATING_MODES
 
 _ONEDNN = re.compile("could not create a (?:primitive )?descriptor for (?:the|an?) (.+?) primitive")
 _NEEDS_INSTRUCTIONS = re.compile(r"(\w+): \w+ path needs the cpu support ([\w, ]+)")
@@ -25,6 +26,8 @@ def case_entry(case: Case, name: str | None = None) -> CaseEntry:
         input_size=case.input_size, batch_size=case.batch_size, mode=case.mode, precision=case.precision,
         device=str(case.device), device_name=name or device_name(case.device), data=case.data.name,
         source=case.workload.source)
+    if case.mode in GENERATING_MODES:
+        entry.update(output_size=case.output_size, cache=case.cache)
     if case.parallel:
         entry.update(parallel=case.parallel, rank=0, world_size=case.num_ranks,
                      global_batch_size=case.batch_size * case.num_ranks)

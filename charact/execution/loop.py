@@ -12,6 +12,8 @@ from charact.execution.batches import Batches
 from charact.execution.case import Case
 from charact.execution.precision import PRECISIONS
 from charact.execution.sharding import Shard
+from charact.record.schema import GENERATING_MODES
+from charact.workload.generation import Generator
 
 Mark = Callable[[str], AbstractContextManager[Any]]
 """Function that returns, for a phase's name, a context manager around it."""
@@ -27,6 +29,9 @@ class Step(NamedTuple):
 
 class Loop:
     """A case in execution: its model on the device, its optimizers, and its iterations.
+
+    In mode decode an iteration reads one word of each request and chooses the next, the most likely one, until each has
+    its number of outputs; an end mark ends none. Then the same prompts go on anew, without being read again.
 
     Args:
         case: the case to run.
@@ -60,6 +65,12 @@ class Loop:
         # With PyTorch's default scale the first steps overflow and are skipped, which would make updates too short.
         self.scaler = torch.amp.GradScaler(case.device.type, init_scale=2.0**10,
                                            enabled=case.training and self.precision.scaled)
+        self.generator: Generator | None = self.workload.generator(
+            self._called, case.output_size, case.cache) if case.mode in GENERATING_MODES else None
+        self._words: torch.Tensor | None = None
+        """Words that each request reads next; None before its prompt was read."""
+        self._num_read = 0
+        """Number of words that each request has read after its prompt."""
         self.batch: Any = None
         """Batch of the current iteration, on the device; None between iterations."""
         self._batches = self._endless_batches() if batches is None else batches
@@ -71,7 +82,8 @@ class Loop:
             StopIteration: there are no more batches.
             RuntimeError: the model should be compiled, but no part of it was.
         """
-        step = self._train(mark) if self.case.training else self._predict(mark)
+        act = {"train": self._train, "infer": self._predict, "prefill": self._prefill, "decode": self._decode}
+        step = act[self.case.mode](mark)
         self.batch = None
         if self._compiling and not self.num_compiled:
             raise RuntimeError("torch.compile compiled no part of this model (it cannot compile PyTorch's recurrent "
@@ -94,7 +106,21 @@ class Loop:
     def feed(self, batches: Iterator[Any]) -> None:
         """Continue with other batches, on the device, as at the beginning of an epoch."""
         self.workload.start_epoch()
-        self._batches = batches
+        self._batches, self._words = batches, None
+
+    def cache(self) -> list[torch.Tensor]:
+        """Return the tensors that a generation keeps from one word to the next; none in other modes."""
+        return [] if self.generator is None else self.generator.state()
+
+    def place(self, frac: float) -> None:
+        """Go on at a share of the words that a request reads after its prompt; no effect in modes but decode."""
+        if self.case.mode == "decode":
+            if self._words is None:
+                self._begin_requests()
+            assert self.generator is not None
+            self._num_read = round(frac * (self.case.output_size - 2))
+            with torch.inference_mode():
+                self.generator.go_to(self._num_read)
 
     def next_batch(self) -> Any:
         """Fetch the next batch, on the device.
@@ -145,6 +171,34 @@ class Loop:
         with mark("forward"), torch.inference_mode(), self.autocast():
             outputs = self.workload.forward(self._predicting, self.batch)
         return Step(self.batch, outputs, None)
+
+    def _prefill(self, mark: Mark) -> Step:
+        assert self.generator is not None
+        with mark("data"):
+            self.batch = self.next_batch()
+        with mark("forward"), torch.inference_mode(), self.autocast():
+            logits = self.generator.prefill(self.batch)
+        with mark("sample"), torch.inference_mode():
+            words = logits.argmax(-1)
+        return Step(self.batch, words, None)
+
+    def _decode(self, mark: Mark) -> Step:
+        if self._words is None:
+            self._begin_requests()
+        assert self.generator is not None
+        if self._num_read == self.case.output_size - 1:  # the last word is not read
+            self._num_read = 0
+            self.generator.go_to(0)
+        with mark("forward"), torch.inference_mode(), self.autocast():
+            logits = self.generator.decode(self._words)
+        with mark("sample"), torch.inference_mode():
+            self._words = logits.argmax(-1)
+        self._num_read += 1
+        return Step(None, self._words, None)
+
+    def _begin_requests(self) -> None:
+        self._words = self._prefill(lambda _: contextlib.nullcontext()).outputs
+        self.batch, self._num_read = None, 0
 
     def _endless_batches(self) -> Iterator[Any]:
         batches = Batches(self.case, self.dataset, shuffle=self.case.training, whole=True)

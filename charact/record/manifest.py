@@ -64,6 +64,8 @@ class CaseEntry(Facts):
     input_kind: str | None = None
     input_size: Count | None = None
     batch_size: Count | None = None
+    output_size: Count | None = None
+    cache: str | None = None
     device_name: str | None = None
     data: str | None = None
     num_parameters: Count | None = None

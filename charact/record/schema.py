@@ -13,8 +13,9 @@ SCHEMA_VERSION = 1
 Rows = list[dict[str, Any]]
 """Rows of a table, without the column `case` until they are written."""
 
-PHASES = ("data", "forward", "loss", "backward", "update", "communication", "other")
-"""Phases of an iteration, in order. They never overlap; with `other` they sum to the iteration's wall time."""
+PHASES = ("data", "forward", "loss", "sample", "backward", "update", "communication", "other")
+"""Phases of an iteration, in order; `sample` chooses the next words of a generation. They never overlap; with `other`
+they sum to the iteration's wall time."""
 
 ITERATION_KINDS = ("warm-up", "timed", "pass")
 """Kinds of the iterations of a watched program."""
@@ -23,9 +24,10 @@ LOAD_PHASES = ("build", "read", "place")
 """Phases of a load: creating the model, reading the file, moving the weights to the device."""
 
 MEMORY_CATEGORIES = ("weights", "unsharded_weights", "gradients", "optimizer_state", "activations", "temporary",
-                     "input", "communication_buffers", "workspaces", "unknown")
-"""`unsharded_weights`: parameters that FSDP2 has gathered from all ranks; `communication_buffers`: tensors that a
-collective reads or writes and that hold neither parameters nor the gradients of an update."""
+                     "input", "kv_cache", "communication_buffers", "workspaces", "unknown")
+"""`kv_cache`: what a generation keeps from one word to the next; `unsharded_weights`: parameters that FSDP2 has
+gathered from all ranks; `communication_buffers`: tensors that a collective reads or writes and that hold neither
+parameters nor the gradients of an update."""
 
 MEMORY_ORIGINS = ("tensors", "workspaces", "rounding")
 """Origins of estimated bytes: tensors (exact), operators' workspaces (measured or modelled), rounding of each block
@@ -34,7 +36,16 @@ by the device's allocator."""
 NOT_SEARCHED = "not searched"
 """Start of the reason why it is not known what would fit, if nothing was searched; ": " and a command follow."""
 
-MODES = ("train", "infer")
+GENERATING_MODES = ("prefill", "decode")
+"""Modes of a generation: prompts are read at once, and then one word after another."""
+
+MODES = ("train", "infer", *GENERATING_MODES)
+
+GENERATE = "generate"
+"""Name of both modes of a generation together."""
+
+CACHES = ("static", "growing", "int8")
+"""How a generation keeps keys and values; see `charact.workload.key_value_cache`."""
 
 STEP_KINDS = ("prefill", "decode", "mixed")
 """Kinds of an inference server's steps."""

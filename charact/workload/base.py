@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
     from torch.utils.data import Dataset
 
+    from charact.workload.generation import Generator
     from charact.workload.metrics import Metric
 
 
@@ -65,6 +66,16 @@ class Workload(ABC):
         """Number of which every input size is a multiple, such as the side of a patch; by default 1."""
         return 1
 
+    @property
+    def longest_input_size(self) -> int | None:
+        """Largest input size, together with the outputs of a generation; None if there is none."""
+        return None
+
+    @property
+    def generates(self) -> bool:
+        """Whether there is a `generator`."""
+        return type(self).generator is not Workload.generator
+
     @abstractmethod
     def dataset(self, input_size: int, request: DataRequest) -> "Dataset[Any]":
         """Return samples at an input size. For images each is (float32 (3, size, size), int64 label).
@@ -95,6 +106,14 @@ class Workload(ABC):
     @abstractmethod
     def optimizers(self, model: "nn.Module") -> "list[Optimizer]":
         """Return the optimizers with the published settings; all of them step in every iteration."""
+
+    def generator(self, model: "nn.Module", output_size: int, cache: str) -> "Generator":
+        """Return a generation with the model, in evaluation mode, of at most `output_size` words for each prompt.
+
+        Batches are those of `dataset`, and its input size is the length of the prompts. `cache` is one of
+        `schema.CACHES`; a model without keys and values takes no notice of it. By default there is none.
+        """
+        raise NotImplementedError(f"{self.name} does not generate")
 
     def clip_gradients(self, model: "nn.Module") -> None:  # noqa: B027  (most workloads clip nothing)
         """Clip the gradients in place, before the optimizers step, as published; by default not at all."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from charact.core.declared_names import declared_names
-from charact.record.schema import MODES, PHASES, PRECISIONS
+from charact.record.schema import CACHES, GENERATE, MODES, PHASES, PRECISIONS
 
 _PACKAGE = Path(__file__).parents[2]
 _PARTIAL = ".partial-"
@@ -55,7 +55,8 @@ def target_devices(incomplete: str) -> list[str]:
     return target_names()
 
 
-modes = listed(lambda incomplete: MODES)
+modes = listed(lambda incomplete: (*MODES, GENERATE))
+caches = listed(lambda incomplete: CACHES)
 precisions = listed(lambda incomplete: PRECISIONS)
 
 

@@ -13,7 +13,7 @@ import typer.core
 from charact.commands._shared import completion
 from charact.core.errors import UserError
 from charact.core.text import did_you_mean
-from charact.record.schema import PARALLEL
+from charact.record.schema import CACHES, GENERATE, GENERATING_MODES, MODES, PARALLEL
 
 if TYPE_CHECKING:
     from charact.datasets._common.request import DataRequest, Synthetic
@@ -22,7 +22,13 @@ if TYPE_CHECKING:
 InputSizes = Annotated[str | None, typer.Option(
     help="Side lengths in pixels: 32,224, or a range 32:224:32 (end included). Default: the workload's.")]
 BatchSizes = Annotated[str | None, typer.Option(help="Batch sizes, as list or range. Default: the workload's.")]
-Modes = Annotated[str, typer.Option(help="train, infer, or train,infer for both.", autocompletion=completion.modes)]
+Modes = Annotated[str, typer.Option(help="train, infer, generate (which is prefill,decode), or several.",
+                                    autocompletion=completion.modes)]
+OutputSizes = Annotated[str | None, typer.Option(
+    metavar="SIZES", help="With --mode generate: words that each request gets. Default: 32.")]
+Caches = Annotated[str, typer.Option(
+    "--cache", help="With --mode generate, how keys and values are kept: static, growing (copied for each word), int8.",
+    autocompletion=completion.caches)]
 Precision = Annotated[str, typer.Option(
     help="fp32, tf32 (CUDA), bf16 and fp16 by autocast, pure-bf16 (weights too).",
     autocompletion=completion.precisions)]
@@ -114,6 +120,21 @@ def parse_sizes(text: str, option: str) -> list[int]:
 def parse_choices(text: str, option: str, choices: Collection[str]) -> list[str]:
     """Parse a comma-separated list of choices; without duplicates, in order."""
     return [parse_choice(word, option, choices) for word in parse_list(text, option)]
+
+
+def parse_modes(text: str, output_sizes: str | None, caches: str) -> tuple[list[str], dict[str, list[Any]]]:
+    """Return the modes of --mode, and for those that generate the arguments of `cases_of`."""
+    words = [mode for word in parse_list(text, "--mode") for mode in (GENERATING_MODES if word == GENERATE else [word])]
+    for word in words:
+        parse_choice(word, "--mode", [*MODES, GENERATE])
+    modes = list(dict.fromkeys(words))
+    if not set(modes) & set(GENERATING_MODES):
+        for option, is_given in (("--output-sizes", output_sizes is not None), ("--cache", caches != CACHES[0])):
+            if is_given:
+                raise UserError(f"{option} is for --mode generate: add that, or leave {option} out")
+        return modes, {}
+    sizes = [] if output_sizes is None else parse_sizes(output_sizes, "--output-sizes")
+    return modes, {"output_sizes": sizes, "caches": parse_choices(caches, "--cache", CACHES)}
 
 
 def parse_choice(text: str, option: str, choices: Collection[str]) -> str:

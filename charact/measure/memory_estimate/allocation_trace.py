@@ -114,7 +114,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def ended(self) -> AllocationTrace:
         """End the iteration and return its trace, with a category for every block."""
         for block in self.trace.blocks:
-            if block.category == "temporary" and block.phase in ("forward", "loss"):
+            if block.category == "temporary" and block.phase in ("forward", "loss", "sample"):
                 block.category = "activations"
             elif block.category == "temporary" and block.death is None:
                 block.category = "unknown"
@@ -227,9 +227,11 @@ def _tensors(values: Any) -> list[torch.Tensor]:
 def record_iteration(loop: "Loop", recorder: Recorder) -> AllocationTrace:
     """Record one iteration of a loop, with a category for each block.
 
-    Weights, gradients and optimizer state are identified by the loop's model and optimizers; the batch is input; blocks
-    allocated in the forward pass or the loss are activations; all others are temporary.
+    Weights, gradients and optimizer state are identified by the loop's model and optimizers; the batch is input; what a
+    generation keeps is its cache; other blocks allocated in the forward pass or the loss are activations; all others
+    are temporary. In a decoding, the iteration is that of the last word.
     """
+    loop.place(1.0)
     recorder.begin()
 
     @contextlib.contextmanager
@@ -238,6 +240,8 @@ def record_iteration(loop: "Loop", recorder: Recorder) -> AllocationTrace:
             yield
         if phase == "data":
             recorder.hold("input", tree_leaves(loop.batch))
+        elif phase == "forward":
+            recorder.hold("kv_cache", loop.cache())
         elif phase == "backward":
             recorder.hold("gradients", [parameter.grad for parameter in loop.model.parameters()])
         elif phase == "update":
@@ -246,6 +250,7 @@ def record_iteration(loop: "Loop", recorder: Recorder) -> AllocationTrace:
     weights = (*loop.model.parameters(), *loop.model.buffers())
     recorder.hold("weights", [tensor for tensor in weights if not is_lazy(tensor)])
     recorder.hold("optimizer_state", _states(loop))
+    recorder.hold("kv_cache", loop.cache())
     with recorder.recording():
         loop.iteration(mark)
     return recorder.ended()

@@ -22,7 +22,7 @@ from charact.measure.memory_estimate.replay import CachingAllocator, HostAllocat
 from charact.measure.memory_estimate.target_devices import Target
 from charact.measure.ranks.processes import threads_of_rank, with_threads
 from charact.record.manifest_passes import PredictionPass, Workspaces
-from charact.record.schema import MEMORY_ORIGINS
+from charact.record.schema import GENERATING_MODES, MEMORY_ORIGINS
 from charact.workload.base import Workload
 
 _MIN_UNCERTAINTY = 0.002
@@ -88,7 +88,8 @@ class Estimator:
         if case.parallel:
             with fake_process_group(case.num_ranks), _kernels_of(self.target):
                 return FakeProgram(case).trace(case)
-        key = id(case.workload), case.mode, case.precision, case.data, case.accumulate
+        key = (id(case.workload), case.mode, case.precision, case.data, case.accumulate, case.cache,
+               (case.input_size, case.output_size, case.batch_size) if case.mode in GENERATING_MODES else ())
         with _kernels_of(self.target):
             shapes = weight_shapes(case)
             _, known_shapes, program = self._programs.get(key, (None, None, None))

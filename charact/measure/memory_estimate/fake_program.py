@@ -31,6 +31,7 @@ from charact.execution.precision import PRECISIONS
 from charact.execution.running_layer import RunningLayer
 from charact.measure.memory_estimate.allocation_trace import AllocationTrace, Recorder, record_iteration
 from charact.measure.memory_estimate.ranks import Buckets, RankRecorder, shard_of
+from charact.record.schema import GENERATING_MODES
 from charact.workload.base import Workload
 
 _SIGNS = (
@@ -73,7 +74,7 @@ class FakeProgram:
             self._recorder = Recorder(layer) if case.parallel is None else RankRecorder(layer)
             self._recorder.masks_are_full = partial(_has_full_masks, case)
         self._warm = False
-        self._carries = type(case.workload).start_epoch is not Workload.start_epoch
+        self._carries = type(case.workload).start_epoch is not Workload.start_epoch or case.mode in GENERATING_MODES
 
     def trace(self, case: Case) -> AllocationTrace:
         """Record the allocation trace of a warm iteration at the case's input and batch size.

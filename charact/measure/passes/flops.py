@@ -94,7 +94,8 @@ def flop_pass(case: Case, batch: Any) -> tuple[list[dict[str, Any]], FlopPass]:
     *Error*: exact for these operators; pointwise work is not counted, as in the published counts. The fact `uncounted`
     names operators with much work but no formula.
 
-    The model is built again on fake tensors; of the batch only shapes and types are used.
+    The model is built again on fake tensors; of the batch only shapes and types are used. Of a decoding, it is the
+    iteration in the middle of the outputs.
     """
     with fake_tensors(case) as fake:
         # Created anew: a tensor of another device cannot be converted among fake ones.
@@ -103,6 +104,7 @@ def flop_pass(case: Case, batch: Any) -> tuple[list[dict[str, Any]], FlopPass]:
         loop = fake_loop(case, itertools.repeat(fake_batch), fake)
         if case.training:
             loop.iteration(lambda phase: contextlib.nullcontext())  # the first update also creates state
+        loop.place(0.5)
         counter = _Counter(loop.model)
         with counter:
             loop.iteration(counter.mark)

@@ -7,7 +7,7 @@ by the addresses of their tensors after the phase that creates them; other block
 import contextlib
 import gc
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import psutil
@@ -35,21 +35,23 @@ CUDA_UNIT_BYTES = 512
 """Granularity of CUDA's allocator in bytes, also in its statistics and in profiler events."""
 _OF_RANKS = ("unsharded_weights", "communication_buffers")
 """Categories that only a program of several ranks has."""
-_MADE_IN = {"input": "data", "gradients": "backward", "optimizer_state": "update"}
+_MADE_IN = {"input": "data", "gradients": "backward", "optimizer_state": "update", "kv_cache": "forward"}
 """Phase in which blocks of a category are allocated, for those found by their address."""
 
 
 class BlockOwners:
     """Blocks on a device with known owners, at the start of an iteration and after each of its phases.
 
-    Attributes of `carriers` hold tensors between iterations, such as a hidden state. `others`: whether to count all
+    Attributes of `carriers` hold tensors between iterations, such as a hidden state; `cache` returns those of a
+    generation, such as keys and values. `others`: whether to count all
     other live tensors, such as a copy of the weights, as `unknown`, and the buckets of `DistributedDataParallel`. It
     has no effect on CUDA, whose allocator's statistics include them.
     """
 
     def __init__(self, device: torch.device, models: Sequence[torch.nn.Module],
                  optimizers: Sequence[torch.optim.Optimizer], carriers: Sequence[Any] = (), *,
-                 others: bool = False) -> None:
+                 cache: Callable[[], Sequence[Any]] = tuple, others: bool = False) -> None:
+        self._cache = cache
         self.device, self._others = device, others and device.type == "cpu"
         self._models, self._optimizers, self._carriers = models, optimizers, carriers
         self._finalizers: list[weakref.finalize[..., Any]] = []
@@ -75,7 +77,8 @@ class BlockOwners:
         weights = [tensor for model in self._models for tensor in (*model.parameters(), *model.buffers())]
         carried = tree_leaves([list(vars(carrier).values()) for carrier in self._carriers])
         for category, tensors in (("weights", weights), ("gradients", self._gradients()),
-                                  ("optimizer_state", self._state()), ("activations", carried)):
+                                  ("optimizer_state", self._state()), ("kv_cache", self._cache()),
+                                  ("activations", carried)):
             for storage in self._storages(tensors):
                 self._hold(category, storage)
         if not self._others:
@@ -99,6 +102,7 @@ class BlockOwners:
         """Record new gradients and optimizer state at the end of a phase."""
         self.addresses["gradients"].update(self._new(self._gradients()))
         self.addresses["optimizer_state"].update(self._new(self._state()))
+        self.addresses["kv_cache"].update(self._new(self._cache()))
 
     def end(self) -> None:
         """Stop to record releases at the end of the iteration."""
@@ -148,6 +152,7 @@ class MemoryProbe:
 
     - weights: parameters and buffers.
     - gradients, optimizer_state, input (the batch).
+    - kv_cache: what a generation keeps from one word to the next.
     - activations: allocated in the forward or loss, and kept longer than the operator that allocated them; also tensors
       that a workload keeps between iterations, such as a hidden state.
     - temporary: other blocks freed by the end of the iteration, inside an operator or gradients of activations.
@@ -162,9 +167,9 @@ class MemoryProbe:
 
     def __init__(self, device: torch.device, models: Sequence[torch.nn.Module],
                  optimizers: Sequence[torch.optim.Optimizer], carriers: Sequence[Any] = (), *,
-                 others: bool = False, operators: bool = True) -> None:
+                 cache: Callable[[], Sequence[Any]] = tuple, others: bool = False, operators: bool = True) -> None:
         self._device, self._on_cuda = device, device.type == "cuda"
-        self._owners = BlockOwners(device, models, optimizers, carriers, others=others)
+        self._owners = BlockOwners(device, models, optimizers, carriers, cache=cache, others=others)
         self.operators = operators
         self._results: Any = None
 
@@ -286,7 +291,7 @@ def _category(event: Allocation, block: Block, tree: EventTree, owners: BlockOwn
         for category, addresses in owners.addresses.items():
             if event.address in addresses and block.phase == _MADE_IN[category]:
                 return category
-    if block.phase in ("forward", "loss") and (block.death is None or block.death > event.operator_end_ns):
+    if block.phase in ("forward", "loss", "sample") and (block.death is None or block.death > event.operator_end_ns):
         return "activations"
     return "unknown" if block.death is None and not failed else "temporary"
 
@@ -321,11 +326,13 @@ def dense_parts(tensor: torch.Tensor) -> list[torch.Tensor]:
 
 def probe_for(loop: "Loop", *, operators: bool = True) -> MemoryProbe:
     """Return a probe of a loop's iterations."""
-    return MemoryProbe(loop.case.device, [loop.model], loop.optimizers, [loop.workload], operators=operators)
+    return MemoryProbe(loop.case.device, [loop.model], loop.optimizers, [loop.workload], cache=loop.cache,
+                       operators=operators)
 
 
 def run_under(probe: MemoryProbe, loop: "Loop") -> None:
-    """Run an iteration and record it with a probe."""
+    """Run an iteration and record it with a probe; in a decoding, it is that of the last word."""
+    loop.place(1.0)
     # A hook inside a compiled model would break its graph.
     with layer_marks(loop.model) if probe.operators and not loop.case.compiled else contextlib.nullcontext():
         probe.begin()

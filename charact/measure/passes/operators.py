@@ -171,6 +171,7 @@ def operator_pass(loop: "Loop", trace_path: Path, num_iterations: int | None = N
     fewest, most = num_iterations or NUM_ITERATIONS, num_iterations or _MAX_ITERATIONS
     # A hook inside a compiled model would break its graph: its operators belong to no layer.
     with contextlib.nullcontext() if loop.case.compiled else layer_marks(loop.model):
+        loop.place(0.5)
         loop.iteration(phase_mark)
         number, last = 0, False
         while not last:

@@ -26,11 +26,15 @@ WARMUP_TIME_FRAC = 0.4  # of the time limit
 
 @dataclass(frozen=True)
 class StopRule:
-    """End of a measurement: at a target precision or at a limit."""
+    """End of a measurement: at a target precision or at a limit.
+
+    At least `min_iterations` are measured, or 6 if they take too long.
+    """
 
     precision_target_frac: float = 0.02
     max_iterations: int = 100
     max_seconds: float = 15.0
+    min_iterations: int = MIN_ITERATIONS
 
 
 @dataclass(frozen=True)
@@ -63,6 +67,7 @@ def timing_pass(loop: Loop, rule: StopRule, on_iteration: Callable[[int, float],
 
     warmup_ended_by, warmup_s = warm_up(iterate, rule)
     num_more = warm_device(loop.case.device, lambda: loop.iteration(lambda _: nullcontext()))
+    loop.place(0.0)
     measured: list[Iteration] = []
     wall_s: list[float] = []
     num_started, tokens = 0, TokenCounter(loop.case)
@@ -109,7 +114,7 @@ def ended_by(wall_s: list[float], num_started: int, rule: StopRule, spent_s: flo
     if len(wall_s) < MIN_ITERATIONS:
         return None
     spread = spread_frac(wall_s)
-    if spread is not None and spread <= rule.precision_target_frac:
+    if len(wall_s) >= rule.min_iterations and spread is not None and spread <= rule.precision_target_frac:
         return "precision"
     return "max_seconds" if spent_s >= rule.max_seconds else None
 

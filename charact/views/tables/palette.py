@@ -11,7 +11,7 @@ from charact.core.operator_types import OUTSIDE_OPERATORS, operator_group
 
 PHASES = {
     "data": "#CCBB44", "forward": "#4477AA", "loss": "#AA3377", "backward": "#EE6677", "update": "#228833",
-    "communication": "#66CCEE", "other": "#BBBBBB",
+    "sample": "#553388", "communication": "#66CCEE", "other": "#BBBBBB",
 }  # fmt: skip
 
 STAGES = {"training": "#0077BB", "validation": "#33BBEE", "checkpointing": "#BBCC33"}
@@ -30,7 +30,7 @@ CASES = ("#7766CC", "#CC6677", "#44AA99", "#AA4499", "#999933", "#88AACC", "#882
 CATEGORIES = {
     "weights": "#77AADD", "gradients": "#EE8866", "optimizer_state": "#44BB99", "activations": "#99DDFF",
     "temporary": "#EEDD88", "input": "#FFAABB", "workspaces": "#BBCC33", "unknown": "#DDDDDD",
-    "unsharded_weights": "#AABBEE", "communication_buffers": "#CCAADD",
+    "unsharded_weights": "#AABBEE", "communication_buffers": "#CCAADD", "kv_cache": "#BBAA88",
 }  # fmt: skip
 """Colors of memory categories: pale, as those of phases are saturated. None is the color of a phase."""
 

@@ -1,0 +1,82 @@
+"""Generations: time to the first token and per token, from the cases of one model that read prompts and decode."""
+
+from typing import Any
+
+import pandas as pd
+
+from charact.analysis.common.cache import memoize
+from charact.analysis.profile.case_summary import case_summary, iteration_times
+from charact.record.reader import Run
+from charact.record.schema import GENERATING_MODES
+
+MIN_ITERATIONS_OF = {"p90_s": 10, "p99_s": 100}
+"""Least number of iterations for a percentile."""
+_ALIKE = ["workload", "variant", "input_size", "output_size", "batch_size", "precision", "device", "cache"]
+
+
+def is_generation(run: Run) -> bool:
+    """Return whether a case of a run reads prompts, or decodes."""
+    return any(entry.mode in GENERATING_MODES for entry in run.entries)
+
+
+@memoize
+def generations(run: Run) -> pd.DataFrame:
+    """Return one row for each generation, whose prompts and whose decoding are a case each; missing values are null.
+
+    Columns: workload; variant; input_size, of the prompts; output_size; batch_size; precision; device; cache;
+    prefill_case and decode_case; first_s with first_low_s and first_high_s, the median time to the first token and its
+    95 % interval; token_s with token_low_s and token_high_s, the median time of each further token; p50_s (token_s),
+    p90_s and p99_s of these (null with too few, see `MIN_ITERATIONS_OF`); num_tokens, how many of them were timed, and
+    whole, whether that is at least once each; request_s, the time of a whole request: first_s and the mean time of a
+    further token for each of them; tokens_per_s, of one request after its first token; all_tokens_per_s, of a whole
+    batch, its prompts included: batch_size x output_size / request_s.
+    """
+    summary = case_summary(run).set_index("case")
+    walls = {str(case): times for case, times in iteration_times(run).groupby("case", sort=False)["wall_s"]}
+    groups: dict[tuple[Any, ...], dict[str, str]] = {}
+    for entry in run.entries:
+        if entry.mode in GENERATING_MODES:
+            key = tuple(getattr(entry, name) for name in _ALIKE)
+            groups.setdefault(key, {})[entry.mode] = entry.case
+    rows = [_row(key, cases, summary, walls) for key, cases in groups.items()]
+    columns = [*_ALIKE, "prefill_case", "decode_case", "first_s", "first_low_s", "first_high_s", "token_s",
+               "token_low_s", "token_high_s", "p50_s", "p90_s", "p99_s", "num_tokens", "whole", "request_s",
+               "tokens_per_s", "all_tokens_per_s"]
+    return pd.DataFrame(rows, columns=columns)
+
+
+def _row(key: tuple[Any, ...], cases: dict[str, str], summary: pd.DataFrame,
+         walls: "dict[str, pd.Series[float]]") -> dict[str, Any]:
+    row: dict[str, Any] = dict(zip(_ALIKE, key, strict=True))
+    for mode, name in (("prefill", "first"), ("decode", "token")):
+        case = row[f"{mode}_case"] = cases.get(mode)
+        if case is not None:
+            row |= {f"{name}{end}": summary.loc[case, column] for end, column in (
+                ("_s", "median_s"), ("_low_s", "low_s"), ("_high_s", "high_s"))}
+    times = walls.get(row["decode_case"] or "", pd.Series(dtype="float64"))
+    num_further = row["output_size"] - 1
+    row |= {"num_tokens": len(times), "whole": len(times) >= num_further, "p50_s": row.get("token_s")}
+    row |= {f"p{share}_s": times.quantile(share / 100) for share in (90, 99)
+            if len(times) >= MIN_ITERATIONS_OF[f"p{share}_s"]}
+    if len(times):
+        row["tokens_per_s"] = 1 / row["token_s"]
+    if row.get("first_s") is not None and (len(times) or not num_further):
+        row["request_s"] = row["first_s"] + num_further * (times.mean() if len(times) else 0.0)
+        row["all_tokens_per_s"] = row["batch_size"] * row["output_size"] / row["request_s"]
+    return row
+
+
+@memoize
+def token_times(run: Run) -> pd.DataFrame:
+    """Return the time of each token of each decoding by the number of tokens that the request has read before.
+
+    Columns: case; context, that number, with the prompt; time_s, the median over the requests.
+    """
+    entries = {entry.case: entry for entry in run.entries if entry.mode == "decode"}
+    times = iteration_times(run)
+    times = times[times["case"].isin(list(entries))]
+    rows = times.assign(context=[
+        entries[case].input_size + number % (entries[case].output_size - 1)
+        for case, number in zip(times["case"], times["iteration"], strict=True)])
+    grouped = rows.groupby(["case", "context"], sort=False)["wall_s"].median().reset_index()
+    return grouped.rename(columns={"wall_s": "time_s"}).sort_values(["case", "context"], kind="stable")

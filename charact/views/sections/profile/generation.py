@@ -1,0 +1,85 @@
+"""The section Generation: time to the first token and per token, and tokens per second, by prompt, outputs and batch."""
+
+from typing import Any
+
+import pandas as pd
+
+from charact.analysis.profile.generation import MIN_ITERATIONS_OF, generations, is_generation, token_times
+from charact.record.reader import Run
+from charact.views.charts import Axis, Chart, Curve
+from charact.views.document import Block, Body
+from charact.views.section import Section
+from charact.views.tables import format as fmt
+from charact.views.tables import palette
+from charact.views.tables.model import Column, table
+
+_LEAD = (
+    "A request is a prompt and its outputs. All prompts of a batch are read at once (prefill), from which each request "
+    "gets its first token; each further token is an iteration of its own (decode). The most likely token is chosen, and "
+    "an end mark ends no request, so that all have the same number of outputs."
+)
+_NOTE = (
+    "A request’s time is that of its prompt and, for each further token, the mean of those that were timed. Prompts and "
+    "decoding are measured apart: decoding goes on from the same prompts again and again, without reading them anew."
+)
+_FEWEST_POINTS = 8
+"""Least number of tokens of a curve against the context."""
+
+
+def _failed(row: Any) -> str:
+    return "not measured"
+
+
+def _too_few(name: str) -> Any:
+    return lambda row: f"fewer than {MIN_ITERATIONS_OF[name]} tokens"
+
+
+_COLUMNS = [
+    Column("name", "Model"), Column("input_size", "Prompt", fmt.number, "tokens of a prompt"),
+    Column("output_size", "Outputs", fmt.number, "tokens that each request gets"),
+    Column("batch_size", "Batch", fmt.number, "requests at once"), Column("cache", "Cache"),
+    Column("first_s", "First token", fmt.seconds, "median time from the prompts to the first token", _failed),
+    Column("token_s", "Per token", fmt.seconds, "median time of a further token of all requests of the batch", _failed),
+    Column("token_low_s", "95 % from", fmt.seconds, "lower end of the 95 % interval of the median", _failed),
+    Column("token_high_s", "95 % to", fmt.seconds, "upper end of the 95 % interval of the median", _failed),
+    Column("p90_s", "p90", fmt.seconds, "10 % of the further tokens took longer", _too_few("p90_s")),
+    Column("p99_s", "p99", fmt.seconds, "1 % of the further tokens took longer", _too_few("p99_s")),
+    Column("request_s", "Request", fmt.seconds, "prompt and all outputs", _failed),
+    Column("tokens_per_s", "Tokens/s, each", fmt.number, "of one request after its first token", _failed),
+    Column("all_tokens_per_s", "Tokens/s, all", fmt.number, "outputs of the batch over the request’s time", _failed),
+]  # fmt: skip
+
+
+def _html(run: Run) -> Body:
+    rows = generations(run)
+    names = [", ".join(filter(None, [row.workload, row.variant, row.precision, row.device])) for row in fmt.rows(rows)]
+    blocks = [Block(table=table(rows.assign(name=names), "Time of a generation", _COLUMNS, _partly(rows)))]
+    if (chart := _by_context(token_times(run))) is not None:
+        blocks.append(Block(figures=[chart]))
+    return Body(lead=_LEAD, blocks=blocks)
+
+
+def _partly(rows: pd.DataFrame) -> str:
+    part = [row.decode_case for row in fmt.rows(rows) if row.decode_case and not row.whole]
+    return _NOTE if not part else (
+        f"{_NOTE} The time was up before all tokens were timed once, so the later ones count as the earlier: "
+        f"{', '.join(part)}; give a larger --max-seconds.")
+
+
+def _by_context(times: pd.DataFrame) -> Chart | None:
+    """Return the time of a token against the number of tokens read before; None if there are few."""
+    cases = {str(case): rows for case, rows in times.groupby("case", sort=False) if len(rows) >= _FEWEST_POINTS}
+    if not cases:
+        return None
+    curves = [Curve(rows["context"], rows["time_s"], palette.CASES[number % len(palette.CASES)], label=case,
+                    texts=[f"{case}\nafter {row.context} tokens: {fmt.seconds(row.time_s)}" for row in fmt.rows(rows)])
+              for number, (case, rows) in enumerate(cases.items())]
+    return Chart("Time of a token against the tokens read before", Axis("tokens read before", whole=True),
+                 Axis("time of a token", "s", low=0), curves, 250)
+
+
+SECTION = Section(
+    "generation", "Generation", 43, _html, shows=is_generation,
+    points={"timing": [("time to the first token, time per token", "measured: iterations of the modes prefill and "
+                        "decode")]},
+)

@@ -1,0 +1,71 @@
+"""Generation: a model that reads prompts at once, and then one word after another, with a state between them."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from charact.workload.key_value_cache import KeyValueCache
+
+
+class Generator(ABC):
+    """A model that generates for a batch of requests, all with prompts of one length.
+
+    Words are int64, and N is the number of requests.
+    """
+
+    @abstractmethod
+    def prefill(self, batch: Any) -> "Tensor":
+        """Forget earlier requests and read the prompts of a batch; return logits of the next words, (N, vocabulary)."""
+
+    @abstractmethod
+    def decode(self, words: "Tensor") -> "Tensor":
+        """Read one more word of each request, (N,); return logits of the next ones, (N, vocabulary)."""
+
+    @abstractmethod
+    def go_to(self, num_words: int) -> None:
+        """Go on as if so many words had been read after the prompts; what the state says of them is arbitrary.
+
+        With 0 it is as after `prefill`.
+        """
+
+    @abstractmethod
+    def state(self) -> "list[Tensor]":
+        """Return the tensors that are kept from one word to the next, such as keys and values."""
+
+
+class DecoderGenerator(Generator):
+    """A decoder with a cache of keys and values.
+
+    Args:
+        model: called with words (N, T) and the cache; returns logits of the last words, (N, 1, vocabulary).
+        cache: an empty cache.
+        prompts: returns the prompts (N, T) of a batch.
+    """
+
+    def __init__(self, model: "nn.Module", cache: "KeyValueCache", prompts: "Callable[[Any], Tensor]") -> None:
+        self._model, self._cache, self._prompts = model, cache, prompts
+
+    def prefill(self, batch: Any) -> "Tensor":
+        """See `Generator`."""
+        self._cache.clear()
+        logits: Tensor = self._model(self._prompts(batch), self._cache)[:, -1]
+        self._cache.keep()
+        return logits
+
+    def decode(self, words: "Tensor") -> "Tensor":
+        """See `Generator`."""
+        logits: Tensor = self._model(words[:, None], self._cache)[:, -1]
+        return logits
+
+    def go_to(self, num_words: int) -> None:
+        """See `Generator`."""
+        self._cache.cut()
+        if num_words:
+            self._cache.skip(num_words)
+
+    def state(self) -> "list[Tensor]":
+        """Return all keys and values."""
+        return self._cache.tensors()
