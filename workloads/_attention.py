@@ -5,7 +5,6 @@ Attention weights have no dropout: Vaswani et al. name none, and today's models 
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -14,19 +13,7 @@ from torch.nn import functional
 DROPOUT = 0.1
 Extend = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 """Function that stores new keys and values, each (N, heads, T, head width), and returns those of all positions."""
-
-
-class Cache(Protocol):
-    """Keys and values of earlier positions, by layer."""
-
-    length: Any
-    """Number of positions so far: a number, or a tensor of one."""
-
-    def extend(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Store a layer's new keys and values, each (N, heads, T, head width); return those of all positions."""
-
-    def advance(self, num_positions: int) -> None:
-        """Add to `length`, after the last layer."""
+KeysAndValues = tuple[Tensor, Tensor]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,15 +64,23 @@ class Attention(nn.Module):
         self.value = nn.Linear(width, width)
         self.out = nn.Linear(width, width)
 
-    def forward(self, x: Tensor, memory: Tensor, mask: Tensor | None = None, *, causal: bool = False,
+    def forward(self, x: Tensor, memory: Tensor | KeysAndValues, mask: Tensor | None = None, *, causal: bool = False,
                 extend: Extend | None = None) -> Tensor:
-        """(N, T, width) and (N, S, width) to (N, T, width); `mask` (N, 1, 1, S) is true where memory may be seen."""
-        query, key, value = (split_heads(each, self.num_heads)
-                             for each in (self.query(x), self.key(memory), self.value(memory)))
+        """(N, T, width) and (N, S, width) to (N, T, width); `mask` (N, 1, 1, S) is true where memory may be seen.
+
+        Instead of the memory, there may be its keys and values.
+        """
+        query = split_heads(self.query(x), self.num_heads)
+        key, value = memory if isinstance(memory, tuple) else self.keys_and_values(memory)
         if extend is not None:
             key, value = extend(key, value)
         outputs: Tensor = self.out(attend(query, key, value, mask, causal=causal).transpose(1, 2).flatten(2))
         return outputs
+
+
+    def keys_and_values(self, memory: Tensor) -> KeysAndValues:
+        """(N, S, width) to keys and values, each (N, heads, S, head width)."""
+        return split_heads(self.key(memory), self.num_heads), split_heads(self.value(memory), self.num_heads)
 
 
 class Layer(nn.Module):
@@ -106,7 +101,7 @@ class Layer(nn.Module):
         self.mlp_norm = nn.LayerNorm(sizes.width)
         self.dropout = nn.Dropout(DROPOUT)
 
-    def forward(self, x: Tensor, mask: Tensor | None = None, memory: Tensor | None = None,
+    def forward(self, x: Tensor, mask: Tensor | None = None, memory: Tensor | KeysAndValues | None = None,
                 extend: Extend | None = None) -> Tensor:
         """(N, T, width) to the same; the mask is the memory's where there is one, else the sequence's own."""
         own_mask = mask if memory is None else None

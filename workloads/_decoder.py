@@ -13,7 +13,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ._attention import Cache, Extend, attend, split_heads
+from charact.workload.key_value_cache import KeyValueCache
+
+from ._attention import Extend, attend, split_heads
 
 STD = 0.02
 """Standard deviation of new weights, as in GPT-2."""
@@ -137,7 +139,7 @@ class Decoder(nn.Module):
         if sizes.tied:
             self.head.weight = self.words.weight
 
-    def forward(self, words: Tensor, cache: Cache | None = None) -> Tensor:
+    def forward(self, words: Tensor, cache: KeyValueCache | None = None) -> Tensor:
         """Words (N, T) to logits of the next ones, (N, T, vocabulary); with a cache only those after the last word."""
         first = 0 if cache is None else cache.length
         x = self.words(words)

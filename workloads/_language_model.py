@@ -8,9 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from charact.core.errors import UserError
 from charact.datasets._samples.text_streams import language_model_dataset
-from charact.workload import DataRequest, Workload
+from charact.workload import DataRequest, DecoderGenerator, Generator, Workload
 from charact.workload.metrics import Metric, Perplexity
 
 
@@ -48,16 +47,13 @@ class LanguageModelWorkload(Workload):
         """Return 1: one word, from which the next is predicted."""
         return 1
 
-    def check_length(self, input_size: int) -> None:
-        """Check that the model has positions for a sequence of `input_size` words."""
-        context = self.sizes.context
-        if context is not None and input_size > context:
-            raise UserError(f"input size {input_size} is too large for {self.name} {self.variant} "
-                            f"(takes at most {context})")
+    @property
+    def longest_input_size(self) -> int | None:
+        """Return the number of positions that the model has."""
+        return self.sizes.context
 
     def dataset(self, input_size: int, request: DataRequest) -> Any:
         """Return segments of streams, (int64 (size,), int64 (size,)), in batches (size, batch)."""
-        self.check_length(input_size)
         return language_model_dataset(request, input_size=input_size, num_synthetic_words=self.sizes.num_words)
 
     def forward(self, model: nn.Module, batch: Any) -> Any:
@@ -78,6 +74,10 @@ class LanguageModelWorkload(Workload):
         others = [parameter for parameter in model.parameters() if parameter.dim() <= 1]
         groups = [{"params": matrices, "weight_decay": 0.01}, {"params": others, "weight_decay": 0.0}]
         return [torch.optim.AdamW(groups, lr=2.5e-4)]
+
+    def generator(self, model: nn.Module, output_size: int, cache: str) -> Generator:
+        """Return a generation that keeps keys and values; the model has the argument `cache`."""
+        return DecoderGenerator(model, output_size, cache, lambda batch: batch[0].T)
 
     def clip_gradients(self, model: nn.Module) -> None:
         """Clip the norm of all gradients together to 1, as in GPT's code."""

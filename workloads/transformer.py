@@ -5,7 +5,9 @@ sublayer, sinusoidal positions, output layer tied to the target embedding.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -14,10 +16,11 @@ from torch.nn import functional
 
 from charact.datasets._samples.translation_pairs import translation_dataset
 from charact.datasets.tatoeba import PADDING, SOS
-from charact.workload import DataRequest, Workload
+from charact.workload import DataRequest, Generator, Workload
+from charact.workload.key_value_cache import KINDS, KeyValueCache
 from charact.workload.metrics import Metric, TokenAccuracy
 
-from ._attention import DROPOUT, Layer, Sizes
+from ._attention import DROPOUT, KeysAndValues, Layer, Sizes
 
 SIZES = {
     "base": Sizes(width=512, num_heads=8, num_layers=6, num_words=37_000),
@@ -64,20 +67,70 @@ class Translator(nn.Module):
             sources: (N, T) words of the source sentences.
             targets: (N, T) words to predict.
         """
+        memory, mask = self.encode(sources)
+        before = functional.pad(targets[:, :-1], (1, 0), value=SOS)
+        return self.decode(before, [memory] * len(self.decoder), mask)
+
+    def encode(self, sources: Tensor) -> tuple[Tensor, Tensor]:
+        """Words (N, T) to the memory (N, T, width), and the mask (N, 1, 1, T) that is true where there is a word."""
         mask = (sources != PADDING)[:, None, None, :]
         memory = self._embed(sources, self.sources)
         for layer in self.encoder:
             memory = layer(memory, mask)
-        before = functional.pad(targets[:, :-1], (1, 0), value=SOS)
-        x = self._embed(before, self.targets)
-        for layer in self.decoder:
-            x = layer(x, mask, memory)
+        return memory, mask
+
+    def decode(self, words: Tensor, memories: Sequence[Tensor | KeysAndValues], mask: Tensor,
+               cache: KeyValueCache | None = None) -> Tensor:
+        """Words (N, T), which follow those in the cache, to logits of the next ones, (N, T, vocabulary).
+
+        `memories` has for each layer the memory, or its keys and values.
+        """
+        first = 0 if cache is None else cache.length
+        x = self._embed(words, self.targets, first)
+        for index, (layer, memory) in enumerate(zip(self.decoder, memories, strict=True)):
+            x = layer(x, mask, memory, None if cache is None else partial(cache.extend, index))
+        if cache is not None:
+            cache.advance(words.shape[1])
         logits: Tensor = self.head(x)
         return logits
 
-    def _embed(self, words: Tensor, embedding: nn.Module) -> Tensor:
-        embedded: Tensor = self.dropout(embedding(words) * math.sqrt(self.width) + self.positions[: words.shape[1]])
+    def _embed(self, words: Tensor, embedding: nn.Module, first: int = 0) -> Tensor:
+        positions = self.positions[first:first + words.shape[1]]
+        embedded: Tensor = self.dropout(embedding(words) * math.sqrt(self.width) + positions)
         return embedded
+
+
+class TranslationGenerator(Generator):
+    """Translation: keys and values of the sources are kept, and of the words written so far."""
+
+    def __init__(self, model: Any, cache: KeyValueCache) -> None:
+        self._model, self._cache = model, cache
+        self._memories: list[KeysAndValues] = []
+        self._mask: Any = None
+
+    def prefill(self, batch: Any) -> Tensor:
+        """See `Generator`: encode the sources (N, T), and read the start mark."""
+        self._cache.clear()
+        memory, self._mask = self._model.encode(batch[0])
+        self._memories = [layer.cross_attention.keys_and_values(memory) for layer in self._model.decoder]
+        logits = self.decode(torch.full_like(batch[0][:, 0], SOS))
+        self._cache.keep()
+        return logits
+
+    def decode(self, words: Tensor) -> Tensor:
+        """See `Generator`."""
+        logits: Tensor = self._model.decode(words[:, None], self._memories, self._mask, self._cache)
+        return logits[:, -1]
+
+    def go_to(self, num_words: int) -> None:
+        """See `Generator`."""
+        self._cache.cut()
+        if num_words:
+            self._cache.skip(num_words)
+
+    def state(self) -> list[Tensor]:
+        """Return all keys and values."""
+        return [*self._cache.tensors(), *(each for pair in self._memories for each in pair)]
 
 
 def sinusoids(length: int, width: int) -> Tensor:
@@ -139,6 +192,13 @@ class TransformerWorkload(Workload):
         The paper's learning rate rises to 7e-4 and then falls.
         """
         return [torch.optim.Adam(model.parameters(), lr=1e-4, betas=(0.9, 0.98), eps=1e-9)]
+
+    def generator(self, model: nn.Module, output_size: int, cache: str) -> Generator:
+        """Return a translation that keeps keys and values, and that may be longer than the sentences of the data."""
+        assert isinstance(model, Translator)
+        if output_size > len(model.positions):
+            model.positions = sinusoids(output_size, model.width).to(model.positions)
+        return TranslationGenerator(model, KINDS[cache](output_size))
 
     def metrics(self, dataset: Any) -> list[Metric]:
         """Return the share of correctly predicted words, with teacher forcing."""

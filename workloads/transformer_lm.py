@@ -12,7 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ._attention import DROPOUT, Cache, Layer, Sizes
+from charact.workload.key_value_cache import KeyValueCache
+
+from ._attention import DROPOUT, Layer, Sizes
 from ._language_model import LanguageModelWorkload
 
 SIZES = {
@@ -45,7 +47,7 @@ class LanguageModel(nn.Module):
             elif name.endswith("bias"):
                 nn.init.zeros_(parameter)
 
-    def forward(self, words: Tensor, cache: Cache | None = None) -> Tensor:
+    def forward(self, words: Tensor, cache: KeyValueCache | None = None) -> Tensor:
         """Words (N, T) to logits of the next ones, (N, T, vocabulary); with a cache only those after the last word."""
         first = 0 if cache is None else cache.length
         places = first + torch.arange(words.shape[1], device=words.device)

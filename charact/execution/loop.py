@@ -67,8 +67,10 @@ class Loop:
                                            enabled=case.training and self.precision.scaled)
         self.generator: Generator | None = self.workload.generator(
             self._called, case.output_size, case.cache) if case.mode in GENERATING_MODES else None
+        self._first_words: torch.Tensor | None = None
+        """The word of each request that follows its prompt; None before the prompts were read."""
         self._words: torch.Tensor | None = None
-        """Words that each request reads next; None before its prompt was read."""
+        """Word that each request reads next."""
         self._num_read = 0
         """Number of words that each request has read after its prompt."""
         self.batch: Any = None
@@ -106,7 +108,7 @@ class Loop:
     def feed(self, batches: Iterator[Any]) -> None:
         """Continue with other batches, on the device, as at the beginning of an epoch."""
         self.workload.start_epoch()
-        self._batches, self._words = batches, None
+        self._batches, self._first_words = batches, None
 
     def cache(self) -> list[torch.Tensor]:
         """Return the tensors that a generation keeps from one word to the next; none in other modes."""
@@ -115,7 +117,7 @@ class Loop:
     def place(self, frac: float) -> None:
         """Go on at a share of the words that a request reads after its prompt; no effect in modes but decode."""
         if self.case.mode == "decode":
-            if self._words is None:
+            if self._first_words is None:
                 self._begin_requests()
             assert self.generator is not None
             self._num_read = round(frac * (self.case.output_size - 2))
@@ -183,12 +185,13 @@ class Loop:
         return Step(self.batch, words, None)
 
     def _decode(self, mark: Mark) -> Step:
-        if self._words is None:
+        if self._first_words is None:
             self._begin_requests()
         assert self.generator is not None
         if self._num_read == self.case.output_size - 1:  # the last word is not read
-            self._num_read = 0
+            self._num_read, self._words = 0, self._first_words
             self.generator.go_to(0)
+        assert self._words is not None
         with mark("forward"), torch.inference_mode(), self.autocast():
             logits = self.generator.decode(self._words)
         with mark("sample"), torch.inference_mode():
@@ -197,7 +200,7 @@ class Loop:
         return Step(None, self._words, None)
 
     def _begin_requests(self) -> None:
-        self._words = self._prefill(lambda _: contextlib.nullcontext()).outputs
+        self._words = self._first_words = self._prefill(lambda _: contextlib.nullcontext()).outputs
         self.batch, self._num_read = None, 0
 
     def _endless_batches(self) -> Iterator[Any]:

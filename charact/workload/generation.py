@@ -40,18 +40,25 @@ class DecoderGenerator(Generator):
     """A decoder with a cache of keys and values.
 
     Args:
-        model: called with words (N, T) and the cache; returns logits of the last words, (N, 1, vocabulary).
-        cache: an empty cache.
+        model: called with words (N, T) and a `KeyValueCache`; returns logits of the last words, (N, 1, vocabulary).
+        output_size: words of each request after its prompt.
+        cache: kind of the cache, one of `schema.CACHES`.
         prompts: returns the prompts (N, T) of a batch.
     """
 
-    def __init__(self, model: "nn.Module", cache: "KeyValueCache", prompts: "Callable[[Any], Tensor]") -> None:
-        self._model, self._cache, self._prompts = model, cache, prompts
+    def __init__(self, model: "nn.Module", output_size: int, cache: str, prompts: "Callable[[Any], Tensor]") -> None:
+        self._model, self._output_size, self._kind, self._prompts = model, output_size, cache, prompts
+        self._cache: KeyValueCache | None = None
 
     def prefill(self, batch: Any) -> "Tensor":
         """See `Generator`."""
+        from charact.workload.key_value_cache import KINDS
+
+        prompts = self._prompts(batch)
+        if self._cache is None:
+            self._cache = KINDS[self._kind](prompts.shape[1] + self._output_size)
         self._cache.clear()
-        logits: Tensor = self._model(self._prompts(batch), self._cache)[:, -1]
+        logits: Tensor = self._model(prompts, self._cache)[:, -1]
         self._cache.keep()
         return logits
 
@@ -62,10 +69,11 @@ class DecoderGenerator(Generator):
 
     def go_to(self, num_words: int) -> None:
         """See `Generator`."""
+        assert self._cache is not None
         self._cache.cut()
         if num_words:
             self._cache.skip(num_words)
 
     def state(self) -> "list[Tensor]":
         """Return all keys and values."""
-        return self._cache.tensors()
+        return [] if self._cache is None else self._cache.tensors()

@@ -17,8 +17,7 @@ from charact.workload import Generator
 from charact.workload.registry import all_workloads, find_workload
 
 NUM_OUTPUTS, BATCH, LENGTH = 7, 3, 9
-QUICK = {"rnn_lm": "lstm", "seq2seq": "bahdanau", "transformer_lm": "small", "transformer": "small", "llama": "tiny",
-         "moe": "tiny"}
+QUICK = {"rnn_lm": "lstm", "seq2seq": "bahdanau", "transformer_lm": "small", "transformer": "small", "llama": "tiny"}
 GENERATING = [name for name, workload in all_workloads().items() if workload.generates]
 
 
@@ -122,7 +121,7 @@ def test_a_loop_decodes_each_word_once_and_begins_anew() -> None:
         words.append(loop.iteration(mark).outputs.tolist())
         steps.append(tuple(phases))
     assert set(steps) == {("forward", "sample")}
-    assert words[3:6] != words[:3]  # goes on with other words than the first
+    assert words[3:6] == words[:3]
     loop.place(1.0)
     loop.iteration(lambda phase: torch.inference_mode())
     assert loop._num_read == 3

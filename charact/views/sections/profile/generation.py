@@ -1,4 +1,4 @@
-"""The section Generation: time to the first token and per token, and tokens per second, by prompt, outputs and batch."""
+"""The section Generation: time to the first token and per token, and tokens per second."""
 
 from typing import Any
 
@@ -14,13 +14,14 @@ from charact.views.tables import palette
 from charact.views.tables.model import Column, table
 
 _LEAD = (
-    "A request is a prompt and its outputs. All prompts of a batch are read at once (prefill), from which each request "
-    "gets its first token; each further token is an iteration of its own (decode). The most likely token is chosen, and "
-    "an end mark ends no request, so that all have the same number of outputs."
+    "A request is a prompt and its outputs. All prompts of a batch are read at once (prefill), from which each "
+    "request gets its first token; each further token is an iteration of its own (decode). The most likely token is "
+    "chosen, and an end mark ends no request, so that all have the same number of outputs."
 )
 _NOTE = (
-    "A request’s time is that of its prompt and, for each further token, the mean of those that were timed. Prompts and "
-    "decoding are measured apart: decoding goes on from the same prompts again and again, without reading them anew."
+    "A request’s time is that of its prompt and, for each further token, the mean of those that were timed. Prompts "
+    "and decoding are measured apart: decoding goes on from the same prompts again and again, without reading them "
+    "anew."
 )
 _FEWEST_POINTS = 8
 """Least number of tokens of a curve against the context."""
