@@ -3,7 +3,7 @@
 import contextlib
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch.utils.data import Dataset
@@ -65,8 +65,9 @@ class Loop:
         # With PyTorch's default scale the first steps overflow and are skipped, which would make updates too short.
         self.scaler = torch.amp.GradScaler(case.device.type, init_scale=2.0**10,
                                            enabled=case.training and self.precision.scaled)
-        self.generator: Generator | None = self.workload.generator(
-            self._called, case.output_size, case.cache) if case.mode in GENERATING_MODES else None
+        self.generator: Generator | None = None
+        if case.mode in GENERATING_MODES:
+            self.generator = self.workload.generator(cast(torch.nn.Module, self._called), case.output_size, case.cache)
         self._first_words: torch.Tensor | None = None
         """The word of each request that follows its prompt; None before the prompts were read."""
         self._words: torch.Tensor | None = None

@@ -72,11 +72,12 @@ def token_times(run: Run) -> pd.DataFrame:
 
     Columns: case; context, that number, with the prompt; time_s, the median over the requests.
     """
-    entries = {entry.case: entry for entry in run.entries if entry.mode == "decode"}
+    sizes = {entry.case: (entry.input_size or 0, entry.output_size or 0) for entry in run.entries
+             if entry.mode == "decode"}
     times = iteration_times(run)
-    times = times[times["case"].isin(list(entries))]
+    times = times[times["case"].isin(list(sizes))]
     rows = times.assign(context=[
-        entries[case].input_size + number % (entries[case].output_size - 1)
-        for case, number in zip(times["case"], times["iteration"], strict=True)])
+        sizes[case][0] + number % (sizes[case][1] - 1) for case, number in zip(
+            times["case"], times["iteration"], strict=True)])
     grouped = rows.groupby(["case", "context"], sort=False)["wall_s"].median().reset_index()
     return grouped.rename(columns={"wall_s": "time_s"}).sort_values(["case", "context"], kind="stable")

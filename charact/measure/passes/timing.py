@@ -73,7 +73,7 @@ def timing_pass(loop: Loop, rule: StopRule, on_iteration: Callable[[int, float],
     num_started, tokens = 0, TokenCounter(loop.case)
     while (reason := ended_by(wall_s, num_started, rule, time.perf_counter() - begun)) is None:
         with phases:
-            indices = tokens.indices(loop.iteration(phases).batch)
+            indices = tokens.indices(loop.iteration(phases))
         tokens.add(indices)
         num_started += 1
         measured += phases.take()

@@ -143,7 +143,7 @@ def _timed(loop: Loop, rule: StopRule, device: torch.device) -> RankTiming:
         def iterate(number: int) -> tuple[list[Iteration], list[Rows]]:
             for _ in range(number):
                 with timer.phases:
-                    indices = tokens.indices(loop.iteration(timer.phases).batch)
+                    indices = tokens.indices(loop.iteration(timer.phases))
                 tokens.add(indices)
             return timer.take()
 

@@ -29,6 +29,7 @@ from charact.analysis.memory.composition import memory_composition
 from charact.analysis.profile.breakdown import operator_types, phase_breakdown, top_operators
 from charact.analysis.profile.case_summary import MIN_SPREAD_ITERATIONS, case_summary, repeated_cases
 from charact.analysis.profile.core_use import Disturbance, disturbance, why_unreliable
+from charact.analysis.profile.generation import generations, is_generation
 from charact.analysis.profile.serving import serving_gaps, serving_kernels, serving_kinds, serving_limits
 from charact.analysis.ranks.collectives import collective_summary
 from charact.analysis.ranks.job_rates import job_rates
@@ -37,7 +38,7 @@ from charact.analysis.ranks.scaling import CAUSES, case_scaling
 from charact.analysis.ranks.stragglers import BALANCED, rank_verdicts
 from charact.analysis.ranks.waiting import rank_waits
 from charact.record.reader import Run
-from charact.record.schema import SAMPLED_PHASES
+from charact.record.schema import GENERATING_MODES, SAMPLED_PHASES
 from charact.views.case_kind import CaseKind, CasePart, Overview, shown_as, takes
 from charact.views.document import Card, Item, Line, Lines, Meter, Number, ShareBar, bar
 from charact.views.html.elements.blocks import (
@@ -414,14 +415,35 @@ _PARTS = {
 def _answer(run: Run, cases: pd.DataFrame) -> str:
     """Return how long iterations take, in which phase and why; of a watched program, what the first remedy saves.
 
-    Of an inference server's trace, the sentence is on its steps.
+    Of an inference server's trace, the sentence is on its steps; of a generation, on its tokens.
     """
+    if is_generation(run):
+        rest = cases[~cases["mode"].isin(GENERATING_MODES)]
+        return "; ".join([*_of_generations(run), *([_answer_of_iterations(run, rest)] if len(rest) else [])])
     served = serving_limits(run)
     if len(served):
         sentences = [f"{row.case}: {serving_text.limit(row)}" for row in fmt.rows(served)]
         rest = cases[~cases["case"].isin(served["case"])]
         return "; ".join([*sentences, *([_answer_of_iterations(run, rest)] if len(rest) else [])])
     return _answer_of_iterations(run, cases)
+
+
+def _of_generations(run: Run) -> list[str]:
+    """Return how long first and further tokens take, over all generations, and what most of the cases are bound by."""
+    rows = generations(run)
+    whole = [f"the first token takes {_from_to(rows['first_s'])}", f"each further one {_from_to(rows['token_s'])}"]
+    verdicts = bottlenecks(run).merge(run.cases[["case", "mode"]], on="case")
+    common = verdicts.loc[verdicts["mode"] == "decode", "verdict"].dropna().mode()
+    bound = f"; decoding is {common.iloc[0]}" if len(common) else ""
+    return [f"{', '.join(whole)}: {_from_to(rows['all_tokens_per_s'], fmt.number)} tokens/s in all{bound}"]
+
+
+def _from_to(values: "pd.Series[float]", text: Callable[[float], object] = fmt.seconds) -> str:
+    known = values.dropna()
+    if known.empty:
+        return str(fmt.missing("not measured"))
+    ends = dict.fromkeys(str(text(float(end))) for end in (known.min(), known.max()))
+    return " to ".join(ends)
 
 
 def _answer_of_iterations(run: Run, cases: pd.DataFrame) -> str:

@@ -9,7 +9,7 @@ from support.small import small_case
 
 from charact.datasets._common.request import DataRequest
 from charact.execution.case import Case
-from charact.execution.loop import Loop
+from charact.execution.loop import Loop, Step
 from charact.measure.passes.timing import StopRule, timing_pass
 from charact.measure.passes.token_counter import TokenCounter
 from charact.workload.base import Workload
@@ -38,7 +38,7 @@ def batch_of(case: Case) -> Any:
 
 def counted(case: Case, batch: Any) -> dict[str, int]:
     counter = TokenCounter(case)
-    counter.add(counter.indices(batch))
+    counter.add(counter.indices(Step(batch, None, None)))
     return counter.facts()
 
 
