@@ -55,8 +55,11 @@ def _html(run: Run) -> Body:
     rows = generations(run)
     names = [", ".join(filter(None, [row.workload, row.variant, row.precision, row.device])) for row in fmt.rows(rows)]
     blocks = [Block(table=table(rows.assign(name=names), "Time of a generation", _COLUMNS, _partly(rows)))]
-    if (chart := _by_context(token_times(run))) is not None:
-        blocks.append(Block(figures=[chart]))
+    cases = {str(case): of_case for case, of_case in token_times(run).groupby("case", sort=False)
+             if len(of_case) >= _FEWEST_POINTS}
+    if cases:
+        colors = {case: palette.CASES[number % len(palette.CASES)] for number, case in enumerate(cases)}
+        blocks.append(Block(figures=[_by_context(cases, colors)], legend=list(colors.items())))
     return Body(lead=_LEAD, blocks=blocks)
 
 
@@ -67,14 +70,11 @@ def _partly(rows: pd.DataFrame) -> str:
         f"{', '.join(part)}; give a larger --max-seconds.")
 
 
-def _by_context(times: pd.DataFrame) -> Chart | None:
-    """Return the time of a token against the number of tokens read before; None if there are few."""
-    cases = {str(case): rows for case, rows in times.groupby("case", sort=False) if len(rows) >= _FEWEST_POINTS}
-    if not cases:
-        return None
-    curves = [Curve(rows["context"], rows["time_s"], palette.CASES[number % len(palette.CASES)], label=case,
+def _by_context(cases: dict[str, pd.DataFrame], colors: dict[str, str]) -> Chart:
+    """Return the time of a token against the number of tokens read before."""
+    curves = [Curve(rows["context"], rows["time_s"], colors[case],
                     texts=[f"{case}\nafter {row.context} tokens: {fmt.seconds(row.time_s)}" for row in fmt.rows(rows)])
-              for number, (case, rows) in enumerate(cases.items())]
+              for case, rows in cases.items()]
     return Chart("Time of a token against the tokens read before", Axis("tokens read before", whole=True),
                  Axis("time of a token", "s", low=0), curves, 250)
 
