@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
 CUDA_UNIT_BYTES = 512
 """Granularity of CUDA's allocator in bytes, also in its statistics and in profiler events."""
-_OF_RANKS = ("unsharded_weights", "communication_buffers")
-"""Categories that only a program of several ranks has."""
+_SELDOM = ("unsharded_weights", "communication_buffers", "kv_cache")
+"""Categories that only a program of several ranks has, or a generation."""
 _MADE_IN = {"input": "data", "gradients": "backward", "optimizer_state": "update", "kv_cache": "forward"}
 """Phase in which blocks of a category are allocated, for those found by their address."""
 
@@ -281,8 +281,9 @@ def curve_of(tree: EventTree, owners: BlockOwners, rest: dict[str, int], *, fail
         data_end_ns = next((end_ns for _, end_ns, phase in tree.phases if phase == "data"), 0)
         blocks.append(Block(from_worker_bytes, "input", birth=data_end_ns))
         places.setdefault(data_end_ns, Place(data_end_ns, tree.phase_at(data_end_ns)))
-    return MemoryCurve.of(blocks, places.values(),
-                          [(category, None) for category in MEMORY_CATEGORIES if category not in _OF_RANKS])
+    held = {block.category for block in blocks}
+    return MemoryCurve.of(blocks, places.values(), [
+        (category, None) for category in MEMORY_CATEGORIES if category in held or category not in _SELDOM])
 
 
 def _category(event: Allocation, block: Block, tree: EventTree, owners: BlockOwners, failed: bool) -> str:

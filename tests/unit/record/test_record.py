@@ -750,7 +750,7 @@ class TestChecksums:
 
 class TestValues:
     @pytest.mark.parametrize(("table", "column", "value", "problem"), [
-        ("iterations", "phase", "forwards", "'forwards' is not one of data, forward, loss, backward, update,"),
+        ("iterations", "phase", "forwards", "'forwards' is not one of data, forward, loss, sample, backward, update,"),
         ("iterations", "host_s", math.nan, "a number is not finite"),
         ("iterations", "host_s", math.inf, "a number is not finite"),
         ("iterations", "host_s", None, "1 rows have no value"),

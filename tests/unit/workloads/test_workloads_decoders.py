@@ -10,6 +10,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from charact.core.errors import UserError
 from charact.datasets._common.request import DataRequest
+from charact.execution.case import cases_of
 from charact.measure.passes.flops import work_of
 from charact.workload.registry import find_workload
 from charact.workloads._decoder import rotate, rotations_at
@@ -152,5 +153,7 @@ def test_each_key_head_serves_as_many_heads_in_a_row() -> None:
 
 
 def test_an_input_beyond_the_context_is_refused() -> None:
-    with pytest.raises(UserError, match=r"input size 131073 is too large for llama tiny \(takes at most 131072\)"):
-        find_workload("llama").prepare().dataset(131_073, DataRequest())
+    (case,) = cases_of(find_workload("llama").prepare(), [131_072], [1], ["prefill"], ["fp32"], [1],
+                       device=torch.device("cpu"), data=DataRequest())
+    with pytest.raises(UserError, match=r"131072 with output size 1 is too large for llama \(takes at most 131072\)"):
+        case.check()

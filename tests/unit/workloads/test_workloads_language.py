@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, default_collate
 from charact.core.errors import UserError
 from charact.datasets._common.request import DataRequest
 from charact.datasets._samples.text_streams import TokenStreams
-from charact.execution.case import Case
+from charact.execution.case import Case, cases_of
 from charact.execution.loop import Loop
 from charact.measure.passes.flops import flop_pass
 from charact.workload.base import Workload
@@ -157,8 +157,10 @@ def test_positions_are_the_papers() -> None:
 
 
 def test_an_input_beyond_the_learned_positions_is_refused() -> None:
-    with pytest.raises(UserError, match=r"input size 1025 is too large for transformer_lm gpt2 \(takes at most 1024\)"):
-        prepared("transformer_lm", "gpt2").dataset(1025, DataRequest())
+    (case,) = cases_of(prepared("transformer_lm", "gpt2"), [1025], [1], ["infer"], ["fp32"],
+                       device=torch.device("cpu"), data=DataRequest())
+    with pytest.raises(UserError, match=r"input size 1025 is too large for transformer_lm.gpt2 \(takes at most 1024\)"):
+        case.check()
 
 
 @pytest.mark.slow

@@ -18,7 +18,7 @@ def iterations(num: int, slow: list[int], phase: str = "other", **columns: Any) 
     noise = np.random.default_rng(0).uniform(0.98, 1.02, num)
     walls = np.where(np.isin(np.arange(num), slow), SLOW_S, TYPICAL_S) * noise
     phases = {f"{name}_s": np.full(num, np.nan) for name in
-              ("data", "forward", "loss", "backward", "update", "communication", "other")}
+              ("data", "forward", "loss", "sample", "backward", "update", "communication", "other")}
     phases["forward_s"] = np.full(num, TYPICAL_S / 2)
     phases[f"{phase}_s"] = walls - TYPICAL_S / 2
     facts = {"compile_s": np.nan, "gc_s": np.nan, "first_of_epoch": 0, "input_shapes": "[[8,3]]"} | columns

@@ -69,7 +69,7 @@ def measured(mode: str, **options: Any) -> tuple[dict[tuple[str, str], dict[str,
 def test_training() -> None:
     moments, facts, _ = measured("train")
     for categories in moments.values():
-        assert set(categories) == set(MEMORY_CATEGORIES) - {"unsharded_weights", "communication_buffers"}
+        assert set(categories) == set(MEMORY_CATEGORIES) - {"unsharded_weights", "communication_buffers", "kv_cache"}
         assert categories["weights"] == categories["optimizer_state"] == WEIGHTS
         assert all(held >= 0 for held in categories.values())
     assert moments["phase_peak", "data"]["input"] in (0, INPUT)
