@@ -7,7 +7,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from charact.remedies.program import Place
+from charact.analysis.findings._finding import Place
 from charact.remedies.remedy import Setting
 
 _MOST_POSITIONAL = 5

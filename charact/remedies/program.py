@@ -1,29 +1,30 @@
-"""What the first run of a program says about it, from which remedies choose their settings."""
+"""What the first run of a program says about it, from which remedies choose their settings.
+
+A trial's process imports this file with the remedies, but reads no run: what reads one is imported where it is used.
+With pandas in the process, the workers of a `DataLoader` start a quarter of a second later.
+"""
 
 import shutil
 from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pandas as pd
-
-from charact.analysis.common.script_attribution import is_watched
-from charact.analysis.findings import findings
-from charact.analysis.findings._finding import WEIGHTS, Place
-from charact.analysis.profile.breakdown import case_operator_types, phase_breakdown
 from charact.record.manifest import CaseEntry
 from charact.record.manifest_program import ProgramFacts, ProgramSettings
-from charact.record.reader import Run
 
-__all__ = ["Place", "Program"]
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from charact.analysis.findings._finding import Place
+    from charact.record.reader import Run
 
 
 @dataclass(frozen=True)
 class Program:
     """A program, or a built-in workload, that ran once under charact."""
 
-    run: Run
+    run: "Run"
 
     @cached_property
     def entry(self) -> CaseEntry:
@@ -34,6 +35,8 @@ class Program:
     @property
     def is_watched(self) -> bool:
         """Whether it is a program of the user's, not a built-in workload."""
+        from charact.analysis.common.script_attribution import is_watched
+
         return is_watched(self.run)
 
     @cached_property
@@ -77,11 +80,15 @@ class Program:
 
     def share(self, phase: str) -> float:
         """Return the share of a phase in the case's iteration."""
+        from charact.analysis.profile.breakdown import phase_breakdown
+
         rows = phase_breakdown(self.run)
         return float(rows.loc[(rows["case"] == self.entry.case) & (rows["phase"] == phase), "share_frac"].sum())
 
     def operator_share(self, *kinds: str) -> float:
         """Return the share of operator types in the case's iteration, under the profiler; 0 if not measured."""
+        from charact.analysis.profile.breakdown import case_operator_types
+
         rows = case_operator_types(self.run)
         return float(rows.loc[(rows["case"] == self.entry.case) & rows["operator_type"].isin(kinds),
                               "share_frac"].sum()) if len(rows) else 0.0
@@ -93,6 +100,8 @@ class Program:
 
     def expected_frac(self, *names: str) -> float:
         """Return the middle of what a finding with one of these IDs may save, times a factor for its confidence."""
+        from charact.analysis.findings._finding import WEIGHTS
+
         row = self.finding(*names)
         if row is None or row.recoverable_frac is None:
             return 0.0
@@ -105,6 +114,15 @@ class Program:
         return None if row is None else f"{row.cause}: {row.remedy}."
 
     @cached_property
-    def findings(self) -> pd.DataFrame:
+    def findings(self) -> "pd.DataFrame":
         """Findings about the program, see `charact.analysis.findings`."""
+        from charact.analysis.findings import findings
+
         return findings(self.run)
+
+
+def place_of(settings: Any) -> "Place | None":
+    """Return the line that creates a loader or an optimizer, from its settings; None if it was not recorded."""
+    from charact.analysis.findings._finding import Place
+
+    return Place.of(settings)

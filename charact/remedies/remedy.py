@@ -3,12 +3,15 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from charact.core.errors import UserError
 from charact.core.plugins import modules_in
 from charact.core.text import did_you_mean
-from charact.remedies.program import Place, Program
+from charact.remedies.program import Program
+
+if TYPE_CHECKING:
+    from charact.analysis.findings._finding import Place
 
 Numerics = Literal["same", "rounded", "changed"]
 """What a remedy may do to the results: nothing, another order of rounding, or numbers of another precision."""
@@ -26,7 +29,7 @@ class Setting:
     label: str
     change: str
     """Code that does the same in the program, in one line; with `…` for what stays."""
-    place: Place | None = None
+    place: "Place | None" = None
     """Line of the call that `change` extends; None if it is a new line."""
     added: str = ""
     """Arguments to add to the call at `place`, as code; empty if `change` is a new line."""

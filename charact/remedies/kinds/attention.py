@@ -1,6 +1,5 @@
 """Compute scaled dot-product attention by another of PyTorch's backends."""
 
-from charact.analysis.profile.breakdown import operator_times
 from charact.remedies.patching import OutermostCalls
 from charact.remedies.program import Program
 from charact.remedies.remedy import Remedy, Setting
@@ -17,6 +16,8 @@ def _settings(program: Program) -> list[Setting] | str:
     share = program.operator_share("attention")
     if not share:
         return "no operator is scaled_dot_product_attention"
+    from charact.analysis.profile.breakdown import operator_times
+
     rows = operator_times(program.run)
     # The operator of the forward has one name for all backends; that of the backward has the backend's.
     backward = " ".join(rows.loc[(rows["case"] == program.entry.case) & (rows["phase"] == "backward"), "operator"])

@@ -1,7 +1,7 @@
 """Update all tensors of an optimizer in one fused operator."""
 
 from charact.remedies.patching import change_arguments
-from charact.remedies.program import Place, Program
+from charact.remedies.program import Program, place_of
 from charact.remedies.remedy import Remedy, Setting
 
 _CLASSES = ("SGD", "Adam", "AdamW", "Adagrad")
@@ -21,7 +21,7 @@ def _settings(program: Program) -> list[Setting] | str:
     values = {"name": largest.class_, "file": largest.file, "line": largest.line}
     # PyTorch refuses both. On a CPU, only the program itself chooses foreach.
     added = "foreach=None, fused=True" if program.on_cpu and largest.implementation == "foreach" else "fused=True"
-    return [Setting("fused", values, "fused=True", f"{largest.class_}(…, {added})", Place.of(largest), added, expected)]
+    return [Setting("fused", values, "fused=True", f"{largest.class_}(…, {added})", place_of(largest), added, expected)]
 
 
 def _apply(name: str, file: str | None, line: int | None) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 from charact.record.manifest_program import LoaderSettings
 from charact.remedies.patching import change_arguments, unavailable
-from charact.remedies.program import Place, Program
+from charact.remedies.program import Program, place_of
 from charact.remedies.remedy import Remedy, Setting
 
 _EPOCHS = 4
@@ -37,7 +37,7 @@ def _persistent(loader: LoaderSettings, expected_frac: float) -> Setting:
     per_epoch = (loader.num_batches or 0) // max(loader.num_iterators or 1, 1)
     added = "persistent_workers=True"
     values = {"num_workers": loader.num_workers, "file": loader.file, "line": loader.line}
-    return Setting("workers", values, added, f"DataLoader(…, {added})", Place.of(loader), added, expected_frac,
+    return Setting("workers", values, added, f"DataLoader(…, {added})", place_of(loader), added, expected_frac,
                    _EPOCHS * per_epoch)
 
 
@@ -48,7 +48,7 @@ def _setting(loader: LoaderSettings, number: int, expected_frac: float) -> Setti
     if not number and loader.prefetch_factor not in (None, _PREFETCH_FACTOR):
         added += ", prefetch_factor=None"
     values: dict[str, Any] = {"num_workers": number, "file": loader.file, "line": loader.line}
-    return Setting("workers", values, added, f"DataLoader(…, {added})", Place.of(loader), added, expected_frac)
+    return Setting("workers", values, added, f"DataLoader(…, {added})", place_of(loader), added, expected_frac)
 
 
 def _apply(num_workers: int, file: str | None, line: int | None) -> None:

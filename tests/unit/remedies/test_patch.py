@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from charact.analysis.findings._finding import Place
 from charact.remedies.patch import unified_diff
-from charact.remedies.program import Place
 from charact.remedies.remedy import Setting
 
 

@@ -41,6 +41,14 @@ def test_trials_draw_the_same_random_numbers_and_record_the_first_losses(tmp_pat
     assert first.run.path != second.run.path
 
 
+def test_a_trial_imports_nothing_that_a_watched_program_does_not() -> None:
+    """With pandas, the workers of a loader start a quarter of a second later, in each epoch."""
+    program = ("import sys; from charact.remedies import losses, patching, remedy, trial; remedy.all_remedies(); "
+               "print({'torch', 'pandas', 'pyarrow', 'numpy', 'scipy'} & set(sys.modules))")
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems refuse the name")
 def test_a_trial_in_a_directory_whose_name_is_no_text(tmp_path: Path) -> None:
     directory = Path(os.fsdecode(os.fsencode(tmp_path) + b"/d\xff"))

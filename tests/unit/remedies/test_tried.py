@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from charact.analysis.findings._finding import Place
 from charact.core.errors import UserError
-from charact.remedies.program import Place
 from charact.remedies.race import Candidate, Numbers, Result, Untried
 from charact.remedies.remedy import Setting
 from charact.remedies.tried import FILE, NOT_FINITE, Tried, TriedRemedy, read_tried, tried, write_tried

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from support.remedied import PHASE_S, Trials, chosen, program, refused
 
-from charact.remedies.program import Place
+from charact.analysis.findings._finding import Place
 
 ADAM = {"class": "Adam", "implementation": "for-loop", "num_parameters": 5, "file": "train.py", "line": 9}
 

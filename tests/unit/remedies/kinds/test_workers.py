@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from support.remedied import Trials, chosen, program, refused, tried
 
-from charact.remedies.program import Place
+from charact.analysis.findings._finding import Place
 
 LOADER = {"class": "DataLoader", "num_workers": 0, "wait_s": 3.0, "file": "data/train.py", "line": 5}
 
