@@ -126,14 +126,14 @@ class DecoderLayer(nn.Module):
 
 
 class Decoder(nn.Module):
-    """Embedding, layers and an output layer; `mlp` creates the pointwise network of a layer."""
+    """Embedding, layers and an output layer; `mlp` returns the pointwise network of a new layer."""
 
-    def __init__(self, sizes: DecoderSizes, num_words: int, mlp: Callable[[DecoderSizes], nn.Module]) -> None:
+    def __init__(self, sizes: DecoderSizes, num_words: int, mlp: Callable[[], nn.Module]) -> None:
         super().__init__()
         self.sizes = sizes
         self.words = nn.Embedding(num_words, sizes.width)
         nn.init.normal_(self.words.weight, std=STD)
-        self.layers = nn.ModuleList(DecoderLayer(sizes, mlp(sizes)) for _ in range(sizes.num_layers))
+        self.layers = nn.ModuleList(DecoderLayer(sizes, mlp()) for _ in range(sizes.num_layers))
         self.norm = nn.RMSNorm(sizes.width, eps=EPSILON)
         self.head = Matrix(sizes.width, num_words)
         if sizes.tied:

@@ -5,6 +5,7 @@ model card. Rotary frequencies are not rescaled for long contexts as in Llama 3.
 """
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from ._decoder import Decoder, DecoderSizes, GatedNetwork
@@ -37,7 +38,7 @@ class Llama(LanguageModelWorkload):
 
     def model(self, dataset: Any) -> Decoder:
         """Return the network for the dataset's vocabulary."""
-        return Decoder(self.sizes, dataset.num_words, GatedNetwork)
+        return Decoder(self.sizes, dataset.num_words, partial(GatedNetwork, self.sizes))
 
 
 WORKLOADS = [Llama()]

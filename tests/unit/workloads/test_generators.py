@@ -17,7 +17,8 @@ from charact.workload import Generator
 from charact.workload.registry import all_workloads, find_workload
 
 NUM_OUTPUTS, BATCH, LENGTH = 7, 3, 9
-QUICK = {"rnn_lm": "lstm", "seq2seq": "bahdanau", "transformer_lm": "small", "transformer": "small", "llama": "tiny"}
+QUICK = {"rnn_lm": "lstm", "seq2seq": "bahdanau", "transformer_lm": "small", "transformer": "small", "llama": "tiny",
+         "moe": "tiny"}
 GENERATING = [name for name, workload in all_workloads().items() if workload.generates]
 
 
