@@ -54,7 +54,7 @@ class Experts(nn.Module):
         """Words that each expert got in all calls."""
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
-        super()._apply(fn, recurse)
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         self.num_routed = fn(self.num_routed)
         return self
 
@@ -78,7 +78,8 @@ class Experts(nn.Module):
         dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
         x, gate, up, down = (each.to(dtype) for each in (x, self.gate, self.up, self.down))
         hidden = functional.silu(grouped_gemm(x, gate, ends)) * grouped_gemm(x, up, ends)
-        return grouped_gemm(hidden, down, ends)
+        outputs: Tensor = grouped_gemm(hidden, down, ends)
+        return outputs
 
 
 @dataclass(kw_only=True)
