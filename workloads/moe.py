@@ -104,8 +104,13 @@ class MixtureOfExperts(LanguageModelWorkload):
         return model
 
     def facts(self) -> dict[str, Any]:
-        """Return `words_of_experts`: by layer, the words that each expert got in all iterations so far."""
-        return {"words_of_experts": [experts.num_routed.tolist() for experts in self._experts]}
+        """Return the words that each expert got in all iterations so far, by layer, and how uneven they are.
+
+        `imbalance_of_experts`: by layer, the largest number of words over the mean, 1 for a balanced load.
+        """
+        counts = [experts.num_routed.tolist() for experts in self._experts]
+        return {"words_of_experts": counts,
+                "imbalance_of_experts": [round(max(each) * len(each) / max(sum(each), 1), 3) for each in counts]}
 
 
 WORKLOADS = [MixtureOfExperts()]

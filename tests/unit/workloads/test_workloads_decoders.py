@@ -26,7 +26,7 @@ SIZES = {
     ("moe", "8x7b"): (32, 4096, 32, 8, 14_336, 32_000),
 }
 PUBLISHED_PARAMETERS = {("llama", "3.2-1b"): 1_235_814_400, ("llama", "3.1-8b"): 8_030_261_248,
-                        ("moe", "8x7b"): 46_702_792_704, ("bert", "base"): 109_514_298}
+                        ("moe", "8x7b"): 46_702_792_704}
 SMALL = [("transformer_lm", "small"), ("llama", "tiny"), ("moe", "tiny")]
 NUM_EXPERTS, NUM_CHOSEN = 8, 2
 
@@ -104,69 +104,6 @@ def test_no_word_sees_later_ones(name: str, variant: str) -> None:
         one, other = model(words), model(changed)
     assert torch.allclose(one[:, :5], other[:, :5], atol=1e-5)
     assert not torch.allclose(one[:, 5:], other[:, 5:], atol=1e-2)
-
-
-@pytest.mark.parametrize("num_words", [1, 128])
-@pytest.mark.parametrize(("variant", "layers", "width"), [("tiny", 2, 128), ("base", 12, 768)])
-def test_flop_of_an_encoder(variant: str, layers: int, width: int, num_words: int) -> None:
-    with FakeTensorMode(), torch.inference_mode():
-        workload = find_workload("bert").prepare(variant)
-        model = workload.model(workload.dataset(8, DataRequest())).eval()
-        flop, _, uncounted = work_of(lambda: model(torch.zeros(1, num_words, dtype=torch.int64)))
-    per_word = layers * (2 * 12 * width**2 + 4 * num_words * width) + 2 * width**2 + 2 * width * 30_522
-    assert (flop, uncounted) == (pytest.approx(num_words * per_word, rel=1e-6), [])
-
-
-def test_an_encoder_restores_masked_words() -> None:
-    workload: Any = find_workload("bert").prepare()
-    dataset = workload.dataset(100, DataRequest())
-    words, targets = (torch.stack(each) for each in zip(*[dataset[index] for index in range(50)], strict=True))
-    is_predicted = targets >= 0
-    assert is_predicted.sum(1).tolist() == [15] * 50
-    shares = [float((words[is_predicted] == dataset.num_words - 1).float().mean()),
-              float((words[is_predicted] == targets[is_predicted]).float().mean())]
-    assert shares == pytest.approx([0.8, 0.1], abs=0.05)
-    assert workload.generates is False
-    assert not bool((words[~is_predicted] == dataset.num_words - 1).any())
-    changed = words[:2, :8].clone()
-    changed[:, 7] += 1
-    with torch.inference_mode():
-        model = workload.model(dataset).eval()
-        assert not torch.allclose(model(words[:2, :8])[:, 0], model(changed)[:, 0])  # the first word sees the last
-
-
-def test_words_go_to_the_two_experts_with_the_highest_scores() -> None:
-    """Against a loop over words and experts; and how many words each expert got is a fact."""
-    workload: Any = find_workload("moe").prepare()
-    model = workload.model(workload.dataset(8, DataRequest())).eval()
-    experts = model.layers[0].mlp
-    x = torch.randn(2, 5, 256)
-    with torch.inference_mode():
-        found = experts(x)
-        expected, counts = torch.zeros_like(x), [0] * NUM_EXPERTS
-        for row, column in torch.cartesian_prod(torch.arange(2), torch.arange(5)).tolist():
-            word = x[row, column]
-            scores, chosen = experts.router(word).topk(NUM_CHOSEN)
-            for weight, number in zip(scores.softmax(0), chosen.tolist(), strict=True):
-                counts[number] += 1
-                hidden = torch.nn.functional.silu(experts.gate[number] @ word) * (experts.up[number] @ word)
-                expected[row, column] += weight * (experts.down[number] @ hidden)
-    assert torch.allclose(found, expected, atol=1e-5)
-    assert workload.facts()["words_of_experts"] == [counts, *[[0] * NUM_EXPERTS] * 3]
-
-
-def test_gradients_of_experts_are_those_of_dense_products() -> None:
-    from charact.workloads._grouped_gemm import grouped_gemm
-
-    x, weights = torch.randn(7, 4, requires_grad=True), torch.randn(3, 5, 4, requires_grad=True)
-    ends = torch.tensor([2, 2, 7], dtype=torch.int32)
-    group = [0, 0, 2, 2, 2, 2, 2]
-    dense = (weights[group] @ x[..., None])[..., 0]
-    found = grouped_gemm(x, weights, ends)
-    assert torch.allclose(found, dense, atol=1e-6)
-    gradients = [torch.autograd.grad(each.square().sum(), (x, weights)) for each in (found, dense)]
-    for one, other in zip(*gradients, strict=True):
-        assert torch.allclose(one, other, atol=1e-5)
 
 
 def test_rotated_products_depend_on_the_distance_of_positions_only() -> None:
