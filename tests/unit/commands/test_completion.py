@@ -126,7 +126,8 @@ def test_devices_are_those_of_the_system(monkeypatch: pytest.MonkeyPatch) -> Non
 
 @pytest.mark.parametrize(("complete", "incomplete", "expected"), [
     (completion.modes, "", ["train", "infer", "prefill", "decode", "generate"]),
-    (completion.modes, "train,in", ["train,train", "train,infer"]),
+    (completion.modes, "train,in", [
+        f"train,{mode}" for mode in ("train", "infer", "prefill", "decode", "generate")]),
 ])
 def test_lists_complete_their_last_item(
     complete: Callable[[str], list[str]], incomplete: str, expected: list[str]

@@ -71,8 +71,8 @@ def test_times_of_the_phases_and_other_sum_to_the_wall_time() -> None:
                  Interval("backward", 85, 95, 0)]
     ((row,),) = rows_of(EventLog([Iteration(0, 100, intervals)]))
     found = {phase: row[f"{phase}_s"] and round(row[f"{phase}_s"] * SECOND) for phase in PHASES}
-    assert found == {"data": 10, "forward": 30, "loss": None, "backward": 10, "update": None, "communication": None,
-                     "other": 50}
+    assert found == {"data": 10, "forward": 30, "loss": None, "backward": 10, "update": None, "sample": None,
+                     "communication": None, "other": 50}
     assert (row["wall_s"], row["compile_s"]) == (100 / SECOND, 40 / SECOND)
 
 
