@@ -170,7 +170,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         elif func is torch.ops.aten.all.default or (
                 func is torch.ops.aten.eq.Scalar and getattr(args[0], "_most_true", None) == args[1]):
             outputs._all_are_true = True  # whether all values of a mask are
-        if func.is_view and torch.is_inference_mode_enabled() and args[0].requires_grad:
+        # Outside of composite operators, PyTorch makes it a view of the parameter afterwards, which it refuses then.
+        is_inner = self._composite is not None and torch.is_inference_mode_enabled()
+        if is_inner and func.is_view and args[0].requires_grad:
             outputs.requires_grad_()  # as without a dispatch mode: `matmul` then joins batch axes instead of copying
         op.library = library_of(func, args, kwargs)
         inputs = _tensors((args, kwargs))

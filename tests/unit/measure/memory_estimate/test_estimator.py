@@ -14,10 +14,11 @@ from torch import nn
 
 from charact import memory
 from charact.core.errors import UserError
-from charact.execution.case import Case
+from charact.datasets._common.request import DataRequest
+from charact.execution.case import Case, cases_of
 from charact.measure.memory_estimate.estimator import MemoryEstimate
 from charact.measure.memory_estimate.fake_program import FakeProgram
-from charact.record.schema import MEMORY_ORIGINS, PHASES
+from charact.record.schema import CACHES, GENERATING_MODES, MEMORY_ORIGINS, PHASES
 from charact.workload.registry import find_workload
 
 BATCH, FEATURES, CLASSES = 64, 512, 10
@@ -204,3 +205,20 @@ class TestFunctions:
         with pytest.raises(UserError, match=message) as caught:
             memory.estimate(**arguments)
         assert "\n" not in str(caught.value)
+
+
+@pytest.mark.slow_variants
+@pytest.mark.parametrize("cache", CACHES)
+@pytest.mark.parametrize("name", ["llama", "seq2seq", "rnn_lm", "transformer", "transformer_lm", "moe"])
+def test_generations_are_as_measured(name: str, cache: str) -> None:
+    """The last token of a decoding, and prompts."""
+    for case in cases_of(find_workload(name).prepare(), [24], [2], GENERATING_MODES, ["fp32"], [9], [cache],
+                         device=torch.device("cpu"), data=DataRequest()):
+        assert predicted(case).peak_bytes == pytest.approx(measured_peak(case), rel=5e-3), case.id
+
+
+def test_a_view_of_a_parameter_in_inference() -> None:
+    """As a class token that is expanded to the batch."""
+    (case,) = cases_of(find_workload("vit").prepare(), [32], [2], ["infer"], ["fp32"], device=torch.device("cpu"),
+                       data=DataRequest())
+    assert predicted(case).peak_bytes == measured_peak(case)
