@@ -431,7 +431,7 @@ def _answer(run: Run, cases: pd.DataFrame) -> str:
 def _of_generations(run: Run) -> list[str]:
     """Return how long first and further tokens take, over all generations, and what most of the cases are bound by."""
     rows = generations(run)
-    whole = [f"the first token takes {_from_to(rows['first_s'])}", f"each further one {_from_to(rows['token_s'])}"]
+    whole = [f"The first token takes {_from_to(rows['first_s'])}", f"each further one {_from_to(rows['token_s'])}"]
     verdicts = bottlenecks(run).merge(run.cases[["case", "mode"]], on="case")
     common = verdicts.loc[verdicts["mode"] == "decode", "verdict"].dropna().mode()
     bound = f"; decoding is {common.iloc[0]}" if len(common) else ""
