@@ -227,6 +227,7 @@ def test_forwards_in_eval_mode_without_a_backward_are_inference(words: str, call
     assert (totals.fetches[7], totals.fetch_ns[7]) == (words.count("fetch"), 9 * len(re.findall("fetch|end", words)))
 
 
+@pytest.mark.clock
 def test_charact_s_own_start_is_not_the_program_s(tmp_path: Path) -> None:
     facts = program_facts(tmp_path, training(1, lambda _: time.sleep(0.1)))
     assert facts["own_s"]["start"] > 0
