@@ -11,7 +11,7 @@ from support.forked import Server
 from support.programs import only_record
 
 from charact.analysis.profile.case_summary import case_summary, phase_times
-from charact.analysis.profile.generation import generations, token_times
+from charact.analysis.profile.generation import generations, is_generation, token_times
 from charact.datasets._common.request import DataRequest
 from charact.record.reader import Run
 from charact.workload.registry import find_workload
@@ -31,11 +31,20 @@ def run(tmp_path_factory: pytest.TempPathFactory, server: Server) -> Run:
     return only_record(directory)
 
 
+def test_memory_alone_is_no_generation(tmp_path: Path, server: Server) -> None:
+    directory = tmp_path / "place"
+    directory.mkdir()
+    done = server.charact("memory", "llama", "--mode", "decode", "--predict", "--input-sizes", PROMPT, cwd=directory)
+    assert done.returncode == 0, done.stderr
+    assert not is_generation(only_record(directory))
+
+
 def test_phases_sum_to_the_wall_and_every_token_is_timed(run: Run) -> None:
     assert run.cases["mode"].tolist() == ["prefill", "prefill", "decode", "decode"]
     phases = phase_times(run).merge(run.cases[["case", "mode"]], on="case").groupby("mode")["phase"].unique()
     assert {mode: set(names) for mode, names in phases.items()} == {
         "prefill": {"data", "forward", "sample", "other"}, "decode": {"forward", "sample", "other"}}
+    assert is_generation(run)
     assert generations(run)["whole"].all()
     for _, rows in token_times(run).groupby("case"):
         assert rows["context"].tolist() == list(range(PROMPT, PROMPT + OUTPUTS - 1))

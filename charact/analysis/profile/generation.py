@@ -15,8 +15,8 @@ _ALIKE = ["workload", "variant", "input_size", "output_size", "batch_size", "pre
 
 
 def is_generation(run: Run) -> bool:
-    """Return whether a case of a run reads prompts, or decodes."""
-    return any(entry.mode in GENERATING_MODES for entry in run.entries)
+    """Return whether prompts or decoding were timed in a run; estimates of their memory are no generation."""
+    return any(entry.mode in GENERATING_MODES and entry.passes.timing.num_iterations for entry in run.entries)
 
 
 @memoize
@@ -25,8 +25,8 @@ def generations(run: Run) -> pd.DataFrame:
 
     Columns: workload; variant; input_size, of the prompts; output_size; batch_size; precision; device; cache;
     prefill_case and decode_case; first_s with first_low_s and first_high_s, the median time to the first token and its
-    95 % interval; token_s with token_low_s and token_high_s, the median time of each further token; p50_s (token_s),
-    p90_s and p99_s of these (null with too few, see `MIN_ITERATIONS_OF`); num_tokens, how many of them were timed, and
+    95 % interval; token_s with token_low_s and token_high_s, the median time of each further token; p90_s and
+    p99_s of these (null with too few, see `MIN_ITERATIONS_OF`); num_tokens, how many of them were timed, and
     whole, whether that is at least once each; request_s, the time of a whole request: first_s and the mean time of a
     further token for each of them; tokens_per_s, of one request after its first token; all_tokens_per_s, of a whole
     batch, its prompts included: batch_size x output_size / request_s.
@@ -40,7 +40,7 @@ def generations(run: Run) -> pd.DataFrame:
             groups.setdefault(key, {})[entry.mode] = entry.case
     rows = [_row(key, cases, summary, walls) for key, cases in groups.items()]
     columns = [*_ALIKE, "prefill_case", "decode_case", "first_s", "first_low_s", "first_high_s", "token_s",
-               "token_low_s", "token_high_s", "p50_s", "p90_s", "p99_s", "num_tokens", "whole", "request_s",
+               "token_low_s", "token_high_s", "p90_s", "p99_s", "num_tokens", "whole", "request_s",
                "tokens_per_s", "all_tokens_per_s"]
     return pd.DataFrame(rows, columns=columns)
 
@@ -55,7 +55,7 @@ def _row(key: tuple[Any, ...], cases: dict[str, str], summary: pd.DataFrame,
                 ("_s", "median_s"), ("_low_s", "low_s"), ("_high_s", "high_s"))}
     times = walls.get(row["decode_case"] or "", pd.Series(dtype="float64"))
     num_further = row["output_size"] - 1
-    row |= {"num_tokens": len(times), "whole": len(times) >= num_further, "p50_s": row.get("token_s")}
+    row |= {"num_tokens": len(times), "whole": len(times) >= num_further}
     row |= {f"p{share}_s": times.quantile(share / 100) for share in (90, 99)
             if len(times) >= MIN_ITERATIONS_OF[f"p{share}_s"]}
     if len(times):
