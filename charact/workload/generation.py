@@ -70,9 +70,7 @@ class DecoderGenerator(Generator):
     def go_to(self, num_words: int) -> None:
         """See `Generator`."""
         assert self._cache is not None
-        self._cache.cut()
-        if num_words:
-            self._cache.skip(num_words)
+        self._cache.go_to(num_words)
 
     def state(self) -> "list[Tensor]":
         """Return all keys and values."""

@@ -31,6 +31,12 @@ class KeyValueCache(ABC):
         """Forget the words after the prompts."""
         self.length = self._kept
 
+    def go_to(self, num_words: int) -> None:
+        """Go on as if so many words had been read after the prompts."""
+        self.cut()
+        if num_words:
+            self.skip(num_words)
+
     @abstractmethod
     def skip(self, num_words: int) -> None:
         """Count words as read, with arbitrary keys and values."""
