@@ -42,23 +42,23 @@ class _SlowDown(NamedTuple):
 def late_slow_down(case: WatchedCase) -> Iterator[Finding]:
     """Yield a finding if iterations get slower at some time and stay so to the end, with the phase that grows most."""
     windows = case.windows
-    found = _slow_down(windows["median_s"].to_numpy(dtype=float))
-    if found is None:
+    slowing = _slow_down(windows["median_s"].to_numpy(dtype=float))
+    if slowing is None:
         return
-    before, after = windows.iloc[:found.position], windows.iloc[found.position:]
-    phase = _grown_phase(case, windows["window"].iloc[found.position])
+    before, after = windows.iloc[:slowing.position], windows.iloc[slowing.position:]
+    phase = _grown_phase(case, windows["window"].iloc[slowing.position])
     before_s, after_s = float(before["median_s"].median()), float(after["median_s"].median())
     extra_s = float((after["sum_s"] - after["num_iterations"] * before["sum_s"].sum()
                      / before["num_iterations"].sum()).sum())
     at_s, num_before = float(after["start_s"].iloc[0]), int(after["num_before"].iloc[0])
     time = quantity(at_s, "s") if at_s < 3600 else f"{at_s / 3600:,.1f} hours"
     evidence = (f"after {time} and {num_before:,} iterations, the median time of an iteration rises from "
-                f"{quantity(before_s, 's')} to {quantity(after_s, 's')}, by {share(found.ratio - 1)} (99 % interval "
-                f"{share(found.low - 1)} to {share(found.high - 1)})",
+                f"{quantity(before_s, 's')} to {quantity(after_s, 's')}, by {share(slowing.ratio - 1)} (99 % interval "
+                f"{share(slowing.low - 1)} to {share(slowing.high - 1)})",
                 f"compared are the medians of {len(before):,} windows of time before and {len(after):,} after")
-    confidence: Confidence = "high" if found.low - 1 >= _LEAST_FRAC else "medium"
+    confidence: Confidence = "high" if slowing.low - 1 >= _LEAST_FRAC else "medium"
     yield Finding(
-        f"iterations get slower by {share(found.ratio - 1)} after {num_before:,} iterations, most of it in {phase}, "
+        f"iterations get slower by {share(slowing.ratio - 1)} after {num_before:,} iterations, most of it in {phase}, "
         "and stay so to the end",
         "look for what begins or fills up at that time: lists, caches and hooks that grow, a larger validation, a full "
         "disk or page cache, other programs; compare two parts with charact run --skip",

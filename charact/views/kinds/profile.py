@@ -439,10 +439,10 @@ def _of_generations(run: Run) -> list[str]:
 
 
 def _from_to(values: "pd.Series[float]", text: Callable[[float], object] = fmt.seconds) -> str:
-    known = values.dropna()
-    if known.empty:
+    measured = values.dropna()
+    if measured.empty:
         return str(fmt.missing("not measured"))
-    ends = dict.fromkeys(str(text(float(end))) for end in (known.min(), known.max()))
+    ends = dict.fromkeys(str(text(float(end))) for end in (measured.min(), measured.max()))
     return " to ".join(ends)
 
 

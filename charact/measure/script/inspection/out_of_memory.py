@@ -54,13 +54,13 @@ def _holders(models: Mapping[str, Any], optimizers: Iterable[Any], frames: list[
         for parameter, state in optimizer.state.items():
             if isinstance(state, dict):
                 states[id(parameter)] = [each for each in state.values() if isinstance(each, torch.Tensor)]
-    found = []
+    holders = []
     for name, model in models.items():
         for path, module in model.named_modules():
             layer = f"{name}.{path}".removesuffix(".")
             weights = [each for each in (*module.parameters(recurse=False), *module.buffers(recurse=False))
                        if has_memory(each)]
-            found += [holder("weights", weights, layer=layer),
+            holders += [holder("weights", weights, layer=layer),
                       holder("gradients", [each.grad for each in weights if each.grad is not None], layer=layer),
                       holder("optimizer_state", [state for each in weights for state in states.get(id(each), ())
                                                  if has_memory(state)], layer=layer)]
@@ -71,8 +71,8 @@ def _holders(models: Mapping[str, Any], optimizers: Iterable[Any], frames: list[
     names = _names(frames)
     for (shape, _), tensors in groups.items():
         variable = next((names[id(each)] for each in tensors if id(each) in names), None)
-        found.append(holder("tensors", tensors, shape=list(shape), variable=variable))
-    yield from filter(None, found)
+        holders.append(holder("tensors", tensors, shape=list(shape), variable=variable))
+    yield from filter(None, holders)
 
 
 def _names(frames: list[FrameType]) -> dict[int, str]:

@@ -40,8 +40,8 @@ def token_counts(log: EventLog, iterations: Sequence[Iteration], *, is_inspected
         num_positions += sum(math.prod(lengths[place]) for place in places[call.owner] if place < len(lengths))
     if not num_positions:
         return {}
-    known = [num_padding for *_, num_padding in inputs if num_padding is not None]
-    if not known or not is_inspected:
+    paddings = [num_padding for *_, num_padding in inputs if num_padding is not None]
+    if not paddings or not is_inspected:
         return {"num_tokens": num_positions}
-    num_padding = round(num_positions * sum(known) / sum(number for _, _, number, _ in inputs))
+    num_padding = round(num_positions * sum(paddings) / sum(number for _, _, number, _ in inputs))
     return {"num_tokens": num_positions - num_padding, "num_padding": num_padding}
