@@ -20,6 +20,7 @@ def command(
     input_sizes: opt.InputSizes = None,
     batch_sizes: opt.BatchSizes = None,
     precision: opt.Precision = "fp32",
+    attention: opt.Attention = None,
     variant: opt.Variant = None,
     data: opt.Data = "synthetic",
     data_dir: opt.DataDir = None,
@@ -41,10 +42,10 @@ def command(
 ) -> int:
     """Measure total inference time: load the weights, then predict.
 
-    Every combination of input size, batch size and precision is a case. The weights are loaded once with their file not
-    in the page cache (cold), then repeatedly from the cache (warm): build the model, read the file, copy the weights to
-    the device. Then the whole split is predicted, which gives throughput, the latency of each batch, and the quality of
-    the predictions.
+    Every combination of input size, batch size, precision and attention is a case. The weights are loaded once with
+    their file not in the page cache (cold), then repeatedly from the cache (warm): build the model, read the file, copy
+    the weights to the device. Then the whole split is predicted, which gives throughput, the latency of each batch, and
+    the quality of the predictions.
 
     \b
       charact infer resnet18 --variant cifar --weights resnet18.pt --data cifar10 --data-dir ~/data
@@ -53,11 +54,13 @@ def command(
     sizes = None if input_sizes is None else opt.parse_sizes(input_sizes, "--input-sizes")
     batches = None if batch_sizes is None else opt.parse_sizes(batch_sizes, "--batch-sizes")
     precisions = opt.parse_choices(precision, "--precision", PRECISIONS)
+    attentions = opt.parse_attention(attention)
     request = opt.data_request(data, data_dir, synthetic, split, seed)
     opt.check_name(name)
     options = {
         "data": data, "synthetic": synthetic or "", "split": split, "max_batches": max_batches, "repeats": repeats,
         "workers": workers, "seed": seed, "channels_last": channels_last, "compiled": compiled,
+        "attention": attention,
     }
 
     from charact.execution.interrupt import Interrupt
@@ -72,8 +75,9 @@ def command(
         from charact.workload.registry import find_workload
 
         prepared = find_workload(workload).prepare(variant)
-        cases = checked(cases_of(prepared, sizes, batches, ["infer"], precisions, device=resolve_device(device),
-                                 data=request, num_workers=workers, channels_last=channels_last, compiled=compiled))
+        cases = checked(cases_of(prepared, sizes, batches, ["infer"], precisions, attentions=attentions,
+                                 device=resolve_device(device), data=request, num_workers=workers,
+                                 channels_last=channels_last, compiled=compiled))
         if weights is not None:
             check_weights(cases, weights)
         elif not quiet and not as_json:

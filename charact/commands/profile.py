@@ -36,6 +36,7 @@ def command(
     mode: opt.Modes = "train,infer",
     cache: opt.Caches = "static",
     precision: opt.Precision = "fp32",
+    attention: opt.Attention = None,
     variant: opt.Variant = None,
     data: opt.Data = "synthetic",
     data_dir: opt.DataDir = None,
@@ -64,9 +65,9 @@ def command(
 ) -> int:
     """Characterize workloads: their time, memory and FLOP.
 
-    Every combination of workload, input size, batch size, mode and precision is a case. Each instrument measures in a
-    run of its own, so that none slows another. The command prints a summary, and writes a directory with tables, traces
-    and report.html.
+    Every combination of workload, input size, batch size, mode, precision and attention is a case. Each instrument
+    measures in a run of its own, so that none slows another. The command prints a summary, and writes a directory with
+    tables, traces and report.html.
 
     \b
       charact profile resnet --input-sizes 32,224
@@ -101,6 +102,7 @@ def command(
     batches = None if batch_sizes is None else opt.parse_sizes(batch_sizes, "--batch-sizes")
     modes, generation = opt.parse_modes(mode, output_sizes, cache)
     precisions = opt.parse_choices(precision, "--precision", PRECISIONS)
+    attentions = opt.parse_attention(attention)
     sources_named = [] if counters == "none" else opt.parse_list(counters, "--counters")
     request = opt.data_request(data, data_dir, synthetic, split, seed)
     names = [part for workload in workloads or [] for part in opt.parse_list(workload, "WORKLOADS")]
@@ -119,7 +121,7 @@ def command(
     options: dict[str, Any] = {
         "data": data, "synthetic": synthetic or "", "split": split, "workers": workers, "seed": seed,
         "channels_last": channels_last, "compiled": compiled, "counters": counters, "parallel": parallel,
-        "nproc": nproc, "output_sizes": output_sizes,
+        "nproc": nproc, "output_sizes": output_sizes, "attention": attention,
         "precision_target_frac": precision_target, "max_iterations": max_iterations, "max_seconds": max_seconds,
     } | {option[2:].replace("-", "_"): value for option, value in own.items() if value is not None}
 
@@ -138,8 +140,9 @@ def command(
         prepared = ([find_workload(workload).prepare(variant) for workload in names]
                     or [opt.load_own_model(own).prepare()])
         cases = checked(case for workload in prepared for case in cases_of(
-            workload, sizes, batches, modes, precisions, **generation, device=resolve_device(device), data=request,
-            num_workers=workers, channels_last=channels_last, compiled=compiled))
+            workload, sizes, batches, modes, precisions, **generation, attentions=attentions,
+            device=resolve_device(device), data=request, num_workers=workers, channels_last=channels_last,
+            compiled=compiled))
         sources = chosen_sources(sources_named)
         rule = StopRule(precision_target, max_iterations, max_seconds)
         label = name or "+".join(workload.name for workload in prepared[:3])

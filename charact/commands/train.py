@@ -39,6 +39,7 @@ def command(
     precision: Annotated[str | None, typer.Option(
         help="fp32, tf32 (CUDA), bf16 and fp16 by autocast, pure-bf16 (weights too).  [default: fp32]",
         autocompletion=completion.precisions)] = None,
+    attention: opt.Attention = None,
     variant: opt.Variant = None,
     data: Annotated[str | None, typer.Option(
         help="Data set, e.g. cifar10, mnist; see `charact list`.  [default: synthetic]",
@@ -97,6 +98,7 @@ def command(
         "input_sizes": _parsed(opt.parse_sizes, input_sizes, "--input-sizes"),
         "batch_sizes": _parsed(opt.parse_sizes, batch_sizes, "--batch-sizes"),
         "precisions": _parsed(opt.parse_choices, precision, "--precision", PRECISIONS),
+        "attentions": None if attention is None else opt.parse_attention(attention),
         "split": _parsed(opt.parse_choice, split, "--split", opt.SPLITS),
         "validation": _parsed(opt.parse_choice, validation, "--validation", opt.SPLITS),
         "until": _parsed(parse_target, until),
@@ -191,11 +193,11 @@ def make_trainings(options: Options) -> "list[Training]":
     from charact.workload.registry import find_workload
 
     trainings = [
-        _training(workload, size, batch, precision, chosen, protocol)
+        _training(workload, size, batch, precision, attention, chosen, protocol)
         for workload in (find_workload(name).prepare(options.get("variant")) for name in options["workloads"])
         for chosen, protocol in [_chosen(options, workload)]
-        for size, batch, precision in itertools.product(
-            chosen["input_sizes"], chosen["batch_sizes"], chosen["precisions"])
+        for size, batch, precision, attention in itertools.product(
+            chosen["input_sizes"], chosen["batch_sizes"], chosen["precisions"], chosen["attentions"])
     ]
     for training in trainings:
         training.check()
@@ -210,7 +212,7 @@ def _chosen(options: Options, workload: "Workload") -> tuple[Options, "Protocol 
     protocol = find_protocol(options["protocol"], workload.name) if "protocol" in options else None
     chosen: Options = {
         "input_sizes": [workload.default_input_size], "batch_sizes": [workload.default_batch_size],
-        "precisions": ["fp32"], "num_epochs": 1, "data": "synthetic", "split": "train",
+        "precisions": ["fp32"], "attentions": [None], "num_epochs": 1, "data": "synthetic", "split": "train",
         **({} if protocol is None else protocol.options()), **options,
     }
     opt.check_data(chosen["data"], chosen.get("data_dir"), chosen.get("synthetic"))
@@ -224,8 +226,8 @@ def _chosen(options: Options, workload: "Workload") -> tuple[Options, "Protocol 
     return chosen, protocol
 
 
-def _training(workload: "Workload", size: int, batch: int, precision: str, chosen: Options, protocol: "Protocol | None"
-              ) -> "Training":
+def _training(workload: "Workload", size: int, batch: int, precision: str, attention: str | None, chosen: Options,
+              protocol: "Protocol | None") -> "Training":
     from charact.datasets._common.request import DataRequest, Synthetic
     from charact.execution.case import Case
     from charact.machine.facts import resolve_device
@@ -237,7 +239,7 @@ def _training(workload: "Workload", size: int, batch: int, precision: str, chose
     request = DataRequest(chosen["data"], None if directory is None else expanded_path(directory), chosen["split"],
                           chosen["seed"], synthetic=made_up)
     case = Case(workload, size, batch, "train", precision, resolve_device(chosen["device"]), request,
-                chosen["workers"], chosen["channels_last"], chosen["compiled"],
+                chosen["workers"], chosen["channels_last"], chosen["compiled"], attention=attention,
                 **({"parallel": "ddp", "num_ranks": chosen["nproc"]} if "nproc" in chosen else {}))
     return Training(
         case, chosen["num_epochs"], chosen.get("validation"), chosen.get("holdout_frac"),

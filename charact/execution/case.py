@@ -44,6 +44,8 @@ class Case:
     """Words that each request gets, if the case generates; 0 otherwise."""
     cache: str = "static"
     """How a generation keeps keys and values, one of `schema.CACHES`."""
+    attention: str | None = None
+    """Backend of attention, one of `schema.ATTENTION`; None for PyTorch's choice."""
 
     @property
     def id(self) -> str:
@@ -52,8 +54,9 @@ class Case:
         size = f"{self.input_size}+{self.output_size}" if self.mode in GENERATING_MODES else str(self.input_size)
         mode = self.mode if self.cache == "static" else f"{self.mode}.{self.cache}"
         batch = f"b{self.batch_size}" + (f"x{self.accumulate}" if self.accumulate > 1 else "")
+        attention = f"-{self.attention}" if self.attention else ""
         ranks = f"-{self.parallel}x{self.num_ranks}" if self.parallel else ""
-        return f"{self._full_name}-{size}-{batch}-{mode}-{self.precision}-{device}{ranks}"
+        return f"{self._full_name}-{size}-{batch}-{mode}-{self.precision}{attention}-{device}{ranks}"
 
     @property
     def _full_name(self) -> str:
@@ -112,7 +115,8 @@ class Case:
 
 def cases_of(workload: Workload, input_sizes: Sequence[int] | None, batch_sizes: Sequence[int] | None,
              modes: Sequence[str], precisions: Sequence[str], output_sizes: Sequence[int] = (),
-             caches: Sequence[str] = ("static",), **options: Any) -> list[Case]:
+             caches: Sequence[str] = ("static",), attentions: Sequence[str | None] = (None,),
+             **options: Any) -> list[Case]:
     """Return a case for each combination, not checked; the workload's defaults stand for sizes that are not given.
 
     Output sizes and kinds of caches only distinguish the modes that generate.
@@ -122,13 +126,14 @@ def cases_of(workload: Workload, input_sizes: Sequence[int] | None, batch_sizes:
     """
     cases = []
     sizes, batches = input_sizes or [workload.default_input_size], batch_sizes or [workload.default_batch_size]
-    for size, batch, mode, precision in product(sizes, batches, modes, precisions):
+    for size, batch, mode, precision, attention in product(sizes, batches, modes, precisions, attentions):
         if mode not in GENERATING_MODES:
-            cases.append(Case(workload, size, batch, mode, precision, **options))
+            cases.append(Case(workload, size, batch, mode, precision, attention=attention, **options))
             continue
         if not workload.generates:
             raise UserError(f"{workload.name} does not generate: leave --mode generate out")
-        cases += [Case(workload, size, batch, mode, precision, output_size=outputs, cache=cache, **options)
+        cases += [Case(workload, size, batch, mode, precision, output_size=outputs, cache=cache, attention=attention,
+                       **options)
                   for outputs, cache in product(output_sizes or [DEFAULT_OUTPUT_SIZE], caches)
                   if mode == "prefill" or outputs > 1]  # the first word is that of the prefill
     return cases

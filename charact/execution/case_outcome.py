@@ -25,7 +25,7 @@ def case_entry(case: Case, name: str | None = None) -> CaseEntry:
         case.id, "ok", workload=case.workload.name, variant=case.workload.variant, input_kind=case.workload.input_kind,
         input_size=case.input_size, batch_size=case.batch_size, mode=case.mode, precision=case.precision,
         device=str(case.device), device_name=name or device_name(case.device), data=case.data.name,
-        source=case.workload.source)
+        source=case.workload.source, attention=case.attention)
     if case.mode in GENERATING_MODES:
         entry.update(output_size=case.output_size, cache=case.cache)
     if case.parallel:

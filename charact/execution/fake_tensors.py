@@ -16,6 +16,8 @@ from torch._subclasses.fake_tensor import (
     unset_fake_temporarily,
 )
 
+from charact.core.errors import UserError
+from charact.execution.attention import FUSED, unsupported_reason
 from charact.execution.case import Case
 from charact.execution.loop import Loop
 from charact.execution.precision import PRECISIONS
@@ -54,7 +56,9 @@ _sparse = partial(torch.sparse_coo_tensor, check_invariants=False)
 def fake_case(case: Case) -> Case:
     """Return the case for fake tensors: on the CPU, whatever its device."""
     return replace(case, device=torch.device("cpu"), channels_last=False, compiled=False,
-                   precision=_AS_COMPUTED.get(case.precision, case.precision))
+                   precision=_AS_COMPUTED.get(case.precision, case.precision),
+                   attention=case.attention if case.device.type == "cpu" or case.attention in (None, "math")
+                   else FUSED)
 
 
 @contextlib.contextmanager
@@ -78,7 +82,12 @@ def fake_loop(case: Case, batches: Iterator[Any], fake: FakeTensorMode, shard: S
     `shard` shards the model over fake ranks.
 
     Optimizers use foreach updates if they would on the case's device.
+
+    Raises:
+        UserError: the case's device has no such backend of attention.
     """
+    if reason := unsupported_reason(case.attention, case.device):
+        raise UserError(reason)
     on_cpu = fake_case(case)
     try:
         loop = Loop(on_cpu, batches, shard=shard)

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch.utils.data import Dataset
 
+from charact.execution.attention import AttentionBackend
 from charact.execution.batches import Batches
 from charact.execution.case import Case
 from charact.execution.precision import PRECISIONS
@@ -55,7 +56,9 @@ class Loop:
         if shard is not None:
             shard(self.model)
         # `model.compile()` would skip a model that consists only of PyTorch's own modules.
-        self._called: Any = torch.compile(self.model) if case.compiled else wrap(self.model) if wrap else self.model
+        self._attention = AttentionBackend(case.attention, case.device)
+        self._called: Any = (self._attention.compile(self.model) if case.compiled else wrap(self.model) if wrap
+                             else self.model)
         # A wrapper would exchange buffers, for which the other ranks do not wait.
         self._predicting: Any = self.model if wrap else self._called
         self._compiling = case.compiled
@@ -84,9 +87,11 @@ class Loop:
         Raises:
             StopIteration: there are no more batches.
             RuntimeError: the model should be compiled, but no part of it was.
+            UserError: the case's backend of attention does not take the inputs, or there is no attention.
         """
         act = {"train": self._train, "infer": self._predict, "prefill": self._prefill, "decode": self._decode}
-        step = act[self.case.mode](mark)
+        with self._attention.restricted():
+            step = act[self.case.mode](mark)
         self.batch = None
         if self._compiling and not self.num_compiled:
             raise RuntimeError("torch.compile compiled no part of this model (it cannot compile PyTorch's recurrent "
@@ -100,7 +105,8 @@ class Loop:
         Raises:
             StopIteration: there are no more batches.
         """
-        step = self._predict(mark)
+        with self._attention.restricted():
+            step = self._predict(mark)
         with mark("loss"), torch.inference_mode(), self.autocast():
             loss = self.workload.loss(step.outputs, step.batch)
         self.batch = None
@@ -119,7 +125,8 @@ class Loop:
         """Go on at a share of the words that a request reads after its prompt; no effect in modes but decode."""
         if self.case.mode == "decode":
             if self._first_words is None:
-                self._begin_requests()
+                with self._attention.restricted():
+                    self._begin_requests()
             assert self.generator is not None
             self._num_read = round(frac * (self.case.output_size - 2))
             with torch.inference_mode():

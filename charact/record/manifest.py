@@ -49,8 +49,9 @@ class CaseEntry(Facts):
     """A case of the run: its parameters, status and passes.
 
     `reason`: why it is not ok. `source`: the publication of its model or suite, or else the trace or the program that
-    it comes from. `requested_bytes`: size of the allocation that failed. `rank`, `local_rank`, `world_size` and
-    `hostname`: only in a case of one rank. `facts`: what only this kind of case has, see its writer.
+    it comes from. `attention`: its backend; None for PyTorch's choice. `requested_bytes`: size of the allocation that
+    failed. `rank`, `local_rank`, `world_size` and `hostname`: only in a case of one rank. `facts`: what only this kind
+    of case has, see its writer.
     """
 
     case: str
@@ -66,6 +67,7 @@ class CaseEntry(Facts):
     batch_size: Count | None = None
     output_size: Count | None = None
     cache: str | None = None
+    attention: str | None = None
     device_name: str | None = None
     data: str | None = None
     num_parameters: Count | None = None

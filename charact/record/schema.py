@@ -47,6 +47,13 @@ GENERATE = "generate"
 CACHES = ("static", "growing", "int8")
 """How a generation keeps keys and values; see `charact.workload.key_value_cache`."""
 
+ATTENTION = {"flash": "FLASH_ATTENTION", "efficient": "EFFICIENT_ATTENTION", "cudnn": "CUDNN_ATTENTION",
+             "math": "MATH"}
+"""Backends of scaled dot-product attention, and their names in `torch.nn.attention.SDPBackend`."""
+
+CPU_ATTENTION = ("flash", "math")
+"""Those that a CPU has."""
+
 STEP_KINDS = ("prefill", "decode", "mixed")
 """Kinds of an inference server's steps."""
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from charact.core.declared_names import declared_names
-from charact.record.schema import CACHES, GENERATE, MODES, PHASES, PRECISIONS
+from charact.record.schema import ATTENTION, CACHES, GENERATE, MODES, PHASES, PRECISIONS
 
 _PACKAGE = Path(__file__).parents[2]
 _PARTIAL = ".partial-"
@@ -57,6 +57,7 @@ def target_devices(incomplete: str) -> list[str]:
 
 modes = listed(lambda incomplete: (*MODES, GENERATE))
 caches = listed(lambda incomplete: CACHES)
+attentions = listed(lambda incomplete: ATTENTION)
 precisions = listed(lambda incomplete: PRECISIONS)
 
 

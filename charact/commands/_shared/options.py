@@ -13,7 +13,7 @@ import typer.core
 from charact.commands._shared import completion
 from charact.core.errors import UserError
 from charact.core.text import did_you_mean
-from charact.record.schema import CACHES, GENERATE, GENERATING_MODES, MODES, PARALLEL
+from charact.record.schema import ATTENTION, CACHES, GENERATE, GENERATING_MODES, MODES, PARALLEL
 
 if TYPE_CHECKING:
     from charact.datasets._common.request import DataRequest, Synthetic
@@ -32,6 +32,9 @@ Caches = Annotated[str, typer.Option(
 Precision = Annotated[str, typer.Option(
     help="fp32, tf32 (CUDA), bf16 and fp16 by autocast, pure-bf16 (weights too).",
     autocompletion=completion.precisions)]
+Attention = Annotated[str | None, typer.Option(
+    metavar="NAMES", help="Backend of attention, each a case: flash, efficient (CUDA), cudnn (CUDA), math. Default: "
+                          "PyTorch's choice.", autocompletion=completion.attentions)]
 Data = Annotated[str, typer.Option(
     help="Data set, e.g. synthetic, cifar10, mnist; see `charact list`.", autocompletion=completion.datasets)]
 Variant = Annotated[str | None, typer.Option(help="Variant of the model, e.g. cifar. Default: its first.")]
@@ -135,6 +138,11 @@ def parse_modes(text: str, output_sizes: str | None, caches: str) -> tuple[list[
         return modes, {}
     sizes = [] if output_sizes is None else parse_sizes(output_sizes, "--output-sizes")
     return modes, {"output_sizes": sizes, "caches": parse_choices(caches, "--cache", CACHES)}
+
+
+def parse_attention(text: str | None) -> list[str | None]:
+    """Return the backends of --attention; only None, for PyTorch's choice, if it is not given."""
+    return [None] if text is None else [*parse_choices(text, "--attention", ATTENTION)]
 
 
 def parse_choice(text: str, option: str, choices: Collection[str]) -> str:

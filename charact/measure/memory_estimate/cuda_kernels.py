@@ -24,6 +24,8 @@ from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_map
 
+from charact.core.errors import UserError
+
 _aten = torch.ops.aten
 
 RNN_RELU, RNN_TANH, LSTM, GRU = range(4)
@@ -61,8 +63,10 @@ _ALIGNED = 16
 
 
 @contextlib.contextmanager
-def cuda_kernels(capability: tuple[int, int]) -> Iterator[None]:
+def cuda_kernels(capability: tuple[int, int], attention_backend: str | None = None) -> Iterator[None]:
     """Replace CPU kernels so that they allocate the tensors that CUDA kernels would; for fake tensors only.
+
+    `attention_backend` is the only backend that may compute attention; None for PyTorch's choice.
 
     Inference mode becomes no-grad mode: in inference mode operators are not decomposed, and a recorder would see a
     whole `aten::linear` or `aten::lstm`. The memory is the same, except that autocast may not cache weights.
@@ -71,7 +75,7 @@ def cuda_kernels(capability: tuple[int, int]) -> Iterator[None]:
         # A mask of bool (source: `aten/src/ATen/native/Dropout.cpp`).
         _aten.dropout.default: lambda x, p, train: (
             _aten.native_dropout(x, p, train)[0] if train and p and x.numel() else x),
-        _aten.scaled_dot_product_attention.default: partial(attention, capability),
+        _aten.scaled_dot_product_attention.default: partial(attention, capability, only=attention_backend),
         _aten.lstm.input: lambda x, states, *rest: _cudnn(LSTM, x, *states, *rest),
         _aten.gru.input: partial(_recurrent, GRU),
         _aten.rnn_tanh.input: partial(_recurrent, RNN_TANH),
@@ -237,9 +241,17 @@ def _autocast(operator: Any, by_type: bool, *args: Any, **kwargs: Any) -> Any:
 
 def attention(capability: tuple[int, int], query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None,
               dropout: float = 0.0, is_causal: bool = False, *, scale: float | None = None,
-              enable_gqa: bool = False) -> Tensor:
-    """Compute attention (N, heads, queries, width) with the kernel of a device of that compute capability."""
-    kernel = kernel_for(capability, query, key, value, mask, enable_gqa=enable_gqa)
+              enable_gqa: bool = False, only: str | None = None) -> Tensor:
+    """Compute attention (N, heads, queries, width) with the kernel of a device of that compute capability.
+
+    Raises:
+        UserError: the kernel `only` does not take these inputs.
+    """
+    kernels = kernels_for(capability, query, key, value, mask, enable_gqa=enable_gqa)
+    if only is not None and only not in kernels:
+        raise UserError(f"{only} attention does not take this model's inputs on a GPU of compute capability "
+                        f"{'.'.join(map(str, capability))}: use another --attention")
+    kernel = only or kernels[0]
     if mask is not None and mask.dtype == torch.bool and kernel != "math":
         mask = torch.zeros_like(mask, dtype=query.dtype).masked_fill_(mask.logical_not(), -torch.inf)
     outputs: Tensor
@@ -269,22 +281,23 @@ def attention(capability: tuple[int, int], query: Tensor, key: Tensor, value: Te
     return outputs
 
 
-def kernel_for(capability: tuple[int, int], query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, *,
-               enable_gqa: bool = False) -> str:
-    """Return the attention kernel that PyTorch chooses on CUDA for these inputs: cudnn, flash, efficient or math."""
+def kernels_for(capability: tuple[int, int], query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, *,
+                enable_gqa: bool = False) -> list[str]:
+    """Return the attention kernels of CUDA that take these inputs, by `schema.ATTENTION`; PyTorch chooses the first."""
     width, half = query.shape[-1], query.dtype in _HALF
     alike = width == key.shape[-1] == value.shape[-1]
     if query.dim() != 4 or query.dtype == torch.float64 or 0 in (query.numel(), key.numel()):
-        return "math"
+        return ["math"]
     # cuDNN also takes more queries than keys, and other widths of values; the tensor sizes are the same.
     prefers_cudnn = capability in _CUDNN_FIRST and torch.__version__ >= _FIRST_WITH_CUDNN
-    if half and alike and prefers_cudnn and width <= _MAX_CUDNN_WIDTH and width % 8 == 0:
-        return "cudnn"
-    if half and alike and capability >= (8, 0) and width <= _MAX_FLASH_WIDTH and mask is None:
-        return "flash"
     same_heads = query.shape[1] == key.shape[1] == value.shape[1]
     # `minimum_gemm_alignment` of widths
     alignment = (8 if half else 4) if capability >= (8, 0) else 8 if half and capability >= (7, 0) else 1
-    if same_heads and not enable_gqa and width % alignment == value.shape[-1] % alignment == 0:
-        return "efficient"
-    return "math"
+    takes = {
+        "cudnn": half and alike and capability >= (8, 0) and width <= _MAX_CUDNN_WIDTH and width % 8 == 0,
+        "flash": half and alike and capability >= (8, 0) and width <= _MAX_FLASH_WIDTH and mask is None,
+        "efficient": same_heads and not enable_gqa and width % alignment == value.shape[-1] % alignment == 0,
+        "math": True,
+    }
+    order = ("cudnn", "flash", "efficient", "math") if prefers_cudnn else ("flash", "efficient", "math", "cudnn")
+    return [name for name in order if takes[name]]

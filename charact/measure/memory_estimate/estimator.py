@@ -86,11 +86,11 @@ class Estimator:
         """
         case = replace(case, device=torch.device(self.target.kind))
         if case.parallel:
-            with fake_process_group(case.num_ranks), _kernels_of(self.target):
+            with fake_process_group(case.num_ranks), _kernels_of(self.target, case.attention):
                 return FakeProgram(case).trace(case)
-        key = (id(case.workload), case.mode, case.precision, case.data, case.accumulate, case.cache,
+        key = (id(case.workload), case.mode, case.precision, case.attention, case.data, case.accumulate, case.cache,
                (case.input_size, case.output_size, case.batch_size) if case.mode in GENERATING_MODES else ())
-        with _kernels_of(self.target):
+        with _kernels_of(self.target, case.attention):
             shapes = weight_shapes(case)
             _, known_shapes, program = self._programs.get(key, (None, None, None))
             if program is None or shapes is None or shapes != known_shapes:
@@ -111,8 +111,8 @@ def estimate_function(build: Callable[[], Any], name: str, target: Target) -> Me
     return _estimate(trace, target, started)
 
 
-def _kernels_of(target: Target) -> contextlib.AbstractContextManager[Any]:
-    return contextlib.nullcontext() if target.capability is None else cuda_kernels(target.capability)
+def _kernels_of(target: Target, attention: str | None = None) -> contextlib.AbstractContextManager[Any]:
+    return contextlib.nullcontext() if target.capability is None else cuda_kernels(target.capability, attention)
 
 
 def _estimate(trace: AllocationTrace, target: Target, started: float, *, tf32: bool = False,

@@ -1,13 +1,10 @@
 """Compute scaled dot-product attention by another of PyTorch's backends."""
 
+from charact.record.schema import ATTENTION, CPU_ATTENTION
 from charact.remedies.patching import OutermostCalls
 from charact.remedies.program import Program
 from charact.remedies.remedy import Remedy, Setting
 
-_ON_CPU = ("flash", "math")
-_ON_GPU = ("flash", "efficient", "cudnn", "math")
-_NAMES = {"flash": "FLASH_ATTENTION", "efficient": "EFFICIENT_ATTENTION", "cudnn": "CUDNN_ATTENTION", "math": "MATH"}
-"""Names in `torch.nn.attention.SDPBackend`."""
 _SAVED_FRAC = 0.2
 """Share of attention's time that another backend is expected to save."""
 
@@ -21,17 +18,17 @@ def _settings(program: Program) -> list[Setting] | str:
     rows = operator_times(program.run)
     # The operator of the forward has one name for all backends; that of the backward has the backend's.
     backward = " ".join(rows.loc[(rows["case"] == program.entry.case) & (rows["phase"] == "backward"), "operator"])
-    used = next((name for name in _NAMES if f"{name}_attention" in backward), "math" if backward else None)
-    return [Setting("attention", {"backend": name}, f"SDPBackend.{_NAMES[name]}",
-                    f"with torch.nn.attention.sdpa_kernel(SDPBackend.{_NAMES[name]}): around the forward",
+    used = next((name for name in ATTENTION if f"{name}_attention" in backward), "math" if backward else None)
+    return [Setting("attention", {"backend": name}, f"SDPBackend.{ATTENTION[name]}",
+                    f"with torch.nn.attention.sdpa_kernel(SDPBackend.{ATTENTION[name]}): around the forward",
                     expected_frac=_SAVED_FRAC * share)
-            for name in (_ON_CPU if program.on_cpu else _ON_GPU) if name != used]
+            for name in (CPU_ATTENTION if program.on_cpu else ATTENTION) if name != used]
 
 
 def _apply(backend: str) -> None:
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
-    OutermostCalls(around=lambda module: sdpa_kernel(getattr(SDPBackend, _NAMES[backend])))
+    OutermostCalls(around=lambda module: sdpa_kernel(getattr(SDPBackend, ATTENTION[backend])))
 
 
 REMEDY = Remedy("attention", _settings, _apply, numerics="rounded")

@@ -15,7 +15,7 @@ from charact.datasets._common.request import DataRequest
 from charact.execution.case import Case
 from charact.execution.running_layer import RunningLayer
 from charact.measure.memory_estimate.allocation_trace import AllocationTrace, Recorder
-from charact.measure.memory_estimate.cuda_kernels import _inference_caches_weights, cuda_kernels, kernel_for
+from charact.measure.memory_estimate.cuda_kernels import _inference_caches_weights, cuda_kernels, kernels_for
 from charact.measure.memory_estimate.fake_program import FakeProgram
 from charact.workload.registry import find_workload
 
@@ -126,7 +126,7 @@ def test_the_kernel_goes_by_device_type_width_and_mask(capability: tuple[int, in
     with FakeTensorMode():
         heads = torch.empty(2, 4, 16, width, dtype=dtype)
         seen = torch.empty(2, 1, 1, 16, dtype=torch.bool) if mask else None
-        assert kernel_for(capability, heads, heads, heads, seen) == kernel
+        assert kernels_for(capability, heads, heads, heads, seen)[0] == kernel
         trace, outputs = recorded(
             lambda: functional.scaled_dot_product_attention(heads, heads, heads, seen), capability)
         assert outputs.shape == heads.shape
@@ -139,7 +139,7 @@ def test_cudnn_is_preferred_from_the_version_that_bundles_a_new_one(version: str
                                                                     monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "__version__", TorchVersion(version))
     heads = torch.empty(2, 4, 16, 64, dtype=HALF)
-    assert kernel_for(HOPPER, heads, heads, heads, None) == kernel
+    assert kernels_for(HOPPER, heads, heads, heads, None)[0] == kernel
 
 
 def test_rows_of_a_mask_are_aligned_for_the_efficient_kernel() -> None:
