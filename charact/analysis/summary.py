@@ -31,9 +31,12 @@ COLUMNS: tuple[Column, ...] = (
     Column("workload", "string", "name of the model, or of the program's model"),
     Column("variant", "string", "form of the model"),
     Column("input_size", "int64", "side in pixels, or length in tokens"),
+    Column("output_size", "int64", "tokens that each request of a generation gets; null otherwise"),
     Column("batch_size", "int64", "samples in a batch"),
-    Column("mode", "string", "train or infer"),
+    Column("mode", "string", "one of schema.MODES"),
     Column("precision", "string", "one of schema.PRECISIONS"),
+    Column("cache", "string", "how a generation keeps keys and values; null otherwise"),
+    Column("attention", "string", "backend of attention; null for PyTorch's choice"),
     Column("device", "string", "cpu, cuda:0"),
     Column("time_of", "string", f"what time_s is the time of: {', '.join(_TIME_OF.values())}"),
     Column("time_s", "float64", "median time of an iteration, the sum of its phases: the device's time if there is "

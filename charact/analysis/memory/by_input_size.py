@@ -13,7 +13,7 @@ from charact.analysis.memory.composition import memory_composition, peak_moments
 from charact.core.statistics import FittedLine, fitted_line, student_probability
 from charact.record.reader import Run
 
-SERIES = ["workload", "variant", "mode", "batch_size", "precision", "device", "ranks"]
+SERIES = ["workload", "variant", "mode", "batch_size", "precision", "device", "settings", "ranks"]
 """Columns that are equal in the cases of a series, which differ only in input size."""
 _POSITIONS = {"image": "pixel", "sequence": "token", "lookups": "lookup"}
 _LINE = ["slope_bytes", "slope_error_bytes", "slope_low_bytes", "slope_high_bytes",
@@ -26,8 +26,9 @@ _PLACE = ["phase", "layer", "operator"]
 def case_series(run: Run) -> pd.DataFrame:
     """Return the series and input size of each case; cases without a recorded size are left out.
 
-    Columns: case; workload, variant, mode, batch_size, precision, device, ranks (together: a series; batch_size is that
-    of each rank, and ranks 'fsdp2 over 8 ranks', or empty for a single process); input_size; position ('pixel',
+    Columns: case; workload, variant, mode, batch_size, precision, device, settings, ranks (together: a series;
+    batch_size is that of each rank, settings are text such as '32 outputs, int8 cache, flash attention', or empty, and
+    ranks 'fsdp2 over 8 ranks', or empty for a single process); input_size; position ('pixel',
     'token', 'lookup', or 'unit of S' if a model's own input spec defines the size); num_positions of a sample: the
     square of the side for images, else the input size.
     """
@@ -40,12 +41,24 @@ def case_series(run: Run) -> pd.DataFrame:
 
 def named_series(run: Run) -> pd.DataFrame:
     """Return case, the columns of its series, input_size and input_kind of every case."""
-    rows = run.cases.reindex(columns=["case", *SERIES, "input_size", "input_kind", "parallel", "world_size"])
+    rows = run.cases.reindex(columns=["case", *SERIES, "input_size", "input_kind", "output_size", "cache", "attention",
+                                   "parallel", "world_size"])
+    rows["settings"] = [_settings(*of_case) for of_case in zip(
+        *(rows[name].astype(object).where(rows[name].notna(), None) for name in ("output_size", "cache", "attention")),
+        strict=True)]
     rows["variant"] = rows["variant"].fillna("")
     has_ranks = rows[["parallel", "world_size"]].notna().all(axis="columns")
     rows["ranks"] = [f"{parallel} over {world_size:.0f} ranks" if several else "" for parallel, world_size, several
                      in zip(rows["parallel"], rows["world_size"], has_ranks, strict=True)]
-    return rows.drop(columns=["parallel", "world_size"]).astype({"case": "str", "variant": "str", "ranks": "str"})
+    rows = rows.drop(columns=["output_size", "cache", "attention", "parallel", "world_size"])
+    return rows.astype(dict.fromkeys(["case", "variant", "settings", "ranks"], "str"))
+
+
+def _settings(output_size: float | None, cache: str | None, attention: str | None) -> str:
+    """Return what tells cases with equal sizes apart, as text; empty for a default."""
+    return ", ".join([*([] if output_size is None else [f"{output_size:.0f} outputs"]),
+                      *([] if cache in (None, "static") else [f"{cache} cache"]),
+                      *([] if attention is None else [f"{attention} attention"])])
 
 
 def of_series(rows: pd.DataFrame, reference: Any, columns: Sequence[str] = SERIES) -> pd.DataFrame:

@@ -17,8 +17,8 @@ _KINDS = {"ops": "operation", "construct": "construction"}
 """Kinds whose name differs from that of their pass."""
 
 _COORDINATES = [
-    "case", "workload", "variant", "input_kind", "input_size", "batch_size", "mode", "precision", "device",
-    "device_name", "num_parameters", "status", "reason", "requested_bytes",
+    "case", "workload", "variant", "input_kind", "input_size", "output_size", "batch_size", "mode", "precision",
+    "cache", "attention", "device", "device_name", "num_parameters", "status", "reason", "requested_bytes",
 ]  # fmt: skip
 _TIMES = ["num_iterations", "median_s", "low_s", "high_s", "p5_s", "p95_s"]
 

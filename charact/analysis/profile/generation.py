@@ -11,7 +11,8 @@ from charact.record.schema import GENERATING_MODES
 
 MIN_ITERATIONS_OF = {"p90_s": 10, "p99_s": 100}
 """Least number of iterations for a percentile."""
-_ALIKE = ["workload", "variant", "input_size", "output_size", "batch_size", "precision", "device", "cache"]
+_ALIKE = ["workload", "variant", "input_size", "output_size", "batch_size", "precision", "device", "cache",
+          "attention"]
 
 
 def is_generation(run: Run) -> bool:
@@ -24,12 +25,12 @@ def generations(run: Run) -> pd.DataFrame:
     """Return one row for each generation, whose prompts and whose decoding are a case each; missing values are null.
 
     Columns: workload; variant; input_size, of the prompts; output_size; batch_size; precision; device; cache;
-    prefill_case and decode_case; first_s with first_low_s and first_high_s, the median time to the first token and its
-    95 % interval; token_s with token_low_s and token_high_s, the median time of each further token; p90_s and
-    p99_s of these (null with too few, see `MIN_ITERATIONS_OF`); num_tokens, how many of them were timed, and
-    whole, whether that is at least once each; request_s, the time of a whole request: first_s and the mean time of a
-    further token for each of them; tokens_per_s, of one request after its first token; all_tokens_per_s, of a whole
-    batch, its prompts included: batch_size x output_size / request_s.
+    attention, its backend (null for PyTorch's choice); prefill_case and decode_case; first_s with first_low_s and
+    first_high_s, the median time to the first token and its 95 % interval; token_s with token_low_s and token_high_s,
+    the median time of each further token; p90_s and p99_s of these (null with too few, see `MIN_ITERATIONS_OF`);
+    num_tokens, how many of them were timed, and whole, whether that is at least once each; request_s, the time of a
+    whole request: first_s and the mean time of a further token for each of them; tokens_per_s, of one request after its
+    first token; all_tokens_per_s, of a whole batch, its prompts included: batch_size x output_size / request_s.
     """
     summary = case_summary(run).set_index("case")
     walls = {str(case): times for case, times in iteration_times(run).groupby("case", sort=False)["wall_s"]}

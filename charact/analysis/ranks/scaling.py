@@ -13,7 +13,7 @@ from charact.record.reader import Run
 
 CAUSES = ("imbalance_s", "exposed_s", "slower_compute_s", "rest_s")
 """Columns of `scaling` that sum to `lost_s`."""
-_ALIKE = ["workload", "variant", "mode", "input_size", "precision", "device"]
+_ALIKE = ["workload", "variant", "mode", "input_size", "precision", "device", "attention"]
 _COLUMNS = ["cases", *_ALIKE, "parallel", "kind", "num_ranks", "batch_size", "global_batch_size", "base_s", "time_s",
             "samples_per_s", "efficiency", "low", "high", "lost_s", *CAUSES, "cause_reason", "phase", "phase_lost_s",
             "reason"]
@@ -25,8 +25,9 @@ _NO_STRONG = "no single process with the batch of all ranks: add it to --batch-s
 def scaling(run: Run) -> pd.DataFrame:
     """Return the scaling efficiency of cases that were timed on several ranks.
 
-    Columns: cases, those of the ranks; workload, variant, mode, input_size, precision, device; parallel, how the ranks
-    train together; kind, 'weak' (the single process has the batch of a rank) or 'strong' (it has the batch of all
+    Columns: cases, those of the ranks; workload, variant, mode, input_size, precision, device, attention (its backend,
+    or null); parallel, how the ranks train together; kind, 'weak' (the single process has the batch of a rank) or
+    'strong' (it has the batch of all
     ranks); num_ranks; batch_size of each rank and global_batch_size of all; base_s and time_s, the median iteration of
     the single process and of the ranks, whose iteration lasts as long as that of the slowest rank; samples_per_s of all
     ranks; efficiency, base_s / time_s for weak and base_s / (num_ranks time_s) for strong scaling, with its 95 %

@@ -21,12 +21,12 @@ KEYS_VERSION = 1
 NUM_ROWS = 10
 """Largest number of rows of a table of a case, such as its operators."""
 _FACTS = (
-    "case", "kind", "workload", "variant", "input_size", "batch_size", "mode", "precision", "device", "device_name",
-    "num_parameters", "status", "reason",
+    "case", "kind", "workload", "variant", "input_size", "output_size", "batch_size", "mode", "precision", "cache",
+    "attention", "device", "device_name", "num_parameters", "status", "reason",
 )  # fmt: skip
 _PASSES = ("timing", "operators", "memory", "flop", "counters")
 """Passes of a profiled case; the reason is given for each that was not taken."""
-_COUNTS = ("batch_size", "input_size", "epoch", "line", "number", "value")
+_COUNTS = ("batch_size", "input_size", "output_size", "epoch", "line", "number", "value")
 
 Data = dict[str, Any]
 """A JSON object."""

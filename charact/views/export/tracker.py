@@ -16,8 +16,8 @@ from charact.views.export.tables import export
 from charact.views.html.report import report
 from charact.views.tensorboard.scalars import scalars
 
-_PARAMETERS = ("workload", "variant", "input_kind", "input_size", "batch_size", "mode", "precision", "device",
-               "device_name", "data", "num_parameters", "status", "reason")
+_PARAMETERS = ("workload", "variant", "input_kind", "input_size", "output_size", "batch_size", "mode", "precision",
+               "cache", "attention", "device", "device_name", "data", "num_parameters", "status", "reason")
 """Facts of a case that are logged as its parameters."""
 
 Parameter = str | int | float | bool

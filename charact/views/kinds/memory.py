@@ -159,7 +159,7 @@ def _summary(run: Run) -> list[Item]:
     for _, group in rows.groupby(_TOGETHER, sort=False):
         first = next(fmt.rows(group))
         title = ", ".join(filter(None, [words.model(first.workload, first.variant), first.mode, first.precision,
-                                        first.device, first.ranks]))
+                                        first.device, first.settings, first.ranks]))
         items.append(Chapter(title, [_peaks(run, group), *_growth_lines(run, group), *_largest_peak(run, group)]))
     if limited := limited_cpu(run):
         items += [Line(), Line((words.limited_cpu(*limited), "warning"))]

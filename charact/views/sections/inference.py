@@ -42,7 +42,7 @@ def _html(run: Run) -> Body:
 
 def _by_batch_size(run: Run, summary: pd.DataFrame) -> list[Block]:
     """Return blocks of batch latency and throughput against batch size, per group of otherwise equal cases."""
-    series = ["workload", "variant", "input_size", "precision", "device"]
+    series = ["workload", "variant", "input_size", "precision", "device", "attention"]
     columns = [
         CASE, Column("batch_size", "Batch size", fmt.number),
         *(Column(f"{name}_s", name, fmt.seconds, f"{name[1:]} % of the batches took at most this long",
@@ -53,9 +53,10 @@ def _by_batch_size(run: Run, summary: pd.DataFrame) -> list[Block]:
     ]  # fmt: skip
     rows = summary.merge(case_summary(run)[["case", *series]], on="case")
     blocks = []
-    for key, group in rows.groupby(series, sort=False):
-        workload, variant, input_size, precision, device = key
+    for key, group in rows.groupby(series, sort=False, dropna=False):
+        workload, variant, input_size, precision, device, attention = key
         title = f"{workload} ({variant}), input size {input_size}, {precision}, {device}"
+        title += f", {attention} attention" if isinstance(attention, str) else ""
         several = group["batch_size"].nunique() > 1
         blocks.append(Block(
             title=f"Time of a batch: {title}",

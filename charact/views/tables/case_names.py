@@ -16,6 +16,18 @@ def _batch(case: _Case) -> str:
     return "" if case.get("batch_size") is None else f"batch {case['batch_size']}"
 
 
+def _outputs(case: _Case) -> str:
+    return "" if case.get("output_size") is None else f"{case['output_size']} outputs"
+
+
+def _cache(case: _Case) -> str:
+    return "" if case.get("cache") is None else f"{case['cache']} cache"
+
+
+def _attention(case: _Case) -> str:
+    return f"{case['attention']} attention" if case.get("attention") else ""
+
+
 def _rank(case: _Case) -> str:
     return "" if case.get("rank") is None else f"rank {case['rank']}"
 
@@ -29,8 +41,8 @@ def _text(name: str) -> Callable[[_Case], str]:
 
 
 _FACTS: tuple[Callable[[_Case], str], ...] = (
-    _text("workload"), _text("variant"), _size, _batch, _text("mode"), _text("precision"), _text("device"),
-    _text("data"), _parallel, _rank,
+    _text("workload"), _text("variant"), _size, _outputs, _batch, _text("mode"), _text("precision"), _cache, _attention,
+    _text("device"), _text("data"), _parallel, _rank,
 )  # fmt: skip
 
 

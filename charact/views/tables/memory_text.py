@@ -26,13 +26,13 @@ def size_text(position: str, input_size: float) -> str:
 def series(row: Any) -> str:
     """Name the series of cases that differ in input size only: resnet50 (imagenet), train, batch 8, fp32, cpu."""
     return ", ".join([model(row.workload, row.variant), row.mode, f"batch {row.batch_size}", row.precision, row.device,
-                      *_ranks(row)])
+                      *filter(None, [row.settings, row.ranks])])
 
 
 def both_modes(row: Any) -> str:
     """Name a series that has training and inference: resnet50 (imagenet), batch 8, fp32, cpu."""
     return ", ".join([model(row.workload, row.variant), f"batch {row.batch_size}", row.precision, row.device,
-                      *_ranks(row)])
+                      *filter(None, [row.settings, row.ranks])])
 
 
 def batches(row: Any) -> list[str]:
@@ -42,10 +42,6 @@ def batches(row: Any) -> list[str]:
     num_ranks = int(row.ranks.split()[-2])
     batch, in_all = fmt.number(row.batch_size), fmt.number(row.batch_size * num_ranks)
     return [f"rank 0, {row.ranks}: batch {batch} per rank, {in_all} in all"]
-
-
-def _ranks(row: Any) -> list[str]:
-    return [row.ranks] if row.ranks else []
 
 
 def model(workload: str, variant: str) -> str:
@@ -213,7 +209,7 @@ def change(value: float) -> str:
 def fit(row: Any) -> str:
     """Format a row of `memory_fits`: batch 412 is the largest that fits the 16.0 GiB of a device ..."""
     what = "batch" if row.searched == "batch_size" else "input size"
-    at = ", ".join([held_fixed(row), *_ranks(row)])
+    at = ", ".join(filter(None, [held_fixed(row), row.settings, row.ranks]))
     where = f"{fmt.num_bytes(row.limit_bytes)} of {row.target}"
     if pd.isna(row.value):
         return f"no {what} fits the {where} at {at}"

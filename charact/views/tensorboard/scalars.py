@@ -77,11 +77,13 @@ def scalars(run: Run) -> Iterator[Scalar]:
 def _by_size(run: Run, found: Mapping[str, "pd.Series[float]"]) -> Iterator[Scalar]:
     """Yield points of cases that differ in their input size only."""
     cases = case_summary(run).sort_values("input_size", kind="stable").dropna(subset=["input_size"])
-    ranks = named_series(run).set_index("case")["ranks"]
+    series_of = named_series(run).set_index("case")
     for case in cases.to_dict("records"):  # cases of scripts have no input size
         workload, variant, batch_size, *rest = (case[name] for name in _SERIES)
-        of_ranks = [ranks[case["case"]].replace(" over ", "x").removesuffix(" ranks")] if ranks[case["case"]] else []
-        series = "-".join(map(str, [workload, variant, f"b{batch_size}", *rest, *of_ranks]))
+        settings, ranks = series_of.loc[case["case"], ["settings", "ranks"]]
+        others = filter(None, [settings.replace(", ", "-").replace(" ", "_"),
+                               ranks.replace(" over ", "x").removesuffix(" ranks")])
+        series = "-".join(map(str, [workload, variant, f"b{batch_size}", *rest, *others]))
         for name, values in found.items():
             value = values.get(case["case"])
             if value is not None and pd.notna(value):

@@ -53,7 +53,9 @@ _COLUMNS = [
 
 def _html(run: Run) -> Body:
     rows = generations(run)
-    names = [", ".join(filter(None, [row.workload, row.variant, row.precision, row.device])) for row in fmt.rows(rows)]
+    names = [", ".join([*filter(None, [row.workload, row.variant, row.precision, row.device]),
+                        *([f"{row.attention} attention"] if isinstance(row.attention, str) else [])])
+             for row in fmt.rows(rows)]
     blocks = [Block(table=table(rows.assign(name=names), "Time of a generation", _COLUMNS, _partly(rows)))]
     cases = {str(case): of_case for case, of_case in token_times(run).groupby("case", sort=False)
              if len(of_case) >= _FEWEST_POINTS}

@@ -55,7 +55,8 @@ def _html(run: Run) -> Body:
 
 
 def _name(row: Any) -> str:
-    return f"{row.workload}, {row.input_size}, {row.mode}, {row.precision}, {row.parallel}"
+    attention = f", {row.attention} attention" if isinstance(row.attention, str) else ""
+    return f"{row.workload}, {row.input_size}, {row.mode}, {row.precision}{attention}, {row.parallel}"
 
 
 def _interval(row: Any) -> str:

@@ -50,6 +50,8 @@ def test_repeats_are_in_order_and_the_same_case_twice_in_a_run_is_matched_by_it(
     ({"variant": ""}, "variant imagenet here, unknown there"),
     ({"workload": "alexnet"}, "it has no case of vgg16"),
     ({"world_size": 2}, "world size 1 here, 2 there"),
+    ({"attention": "math"}, "attention PyTorch's choice here, math there"),
+    ({"output_size": 8, "cache": "int8"}, "output size unknown here, 8 there, cache unknown here, int8 there"),
     # Another workload may share more of its other coordinates.
     ({"input_size": 64, "batch_size": 16, "mode": "infer"},
      "mode train here, infer there, input size 32 here, 64 there, batch size 8 here, 16 there"),
