@@ -11,6 +11,7 @@ from torch.utils.data import Dataset
 from charact.execution.attention import AttentionBackend
 from charact.execution.batches import Batches
 from charact.execution.case import Case
+from charact.execution.compilations import clear_compilations
 from charact.execution.precision import PRECISIONS
 from charact.execution.sharding import Shard
 from charact.record.schema import GENERATING_MODES
@@ -63,7 +64,7 @@ class Loop:
         self._predicting: Any = self.model if wrap else self._called
         self._compiling = case.compiled
         if case.compiled:
-            torch._dynamo.utils.counters.clear()
+            clear_compilations()
         self.optimizers = self.workload.optimizers(self.model) if case.training else []
         # With PyTorch's default scale the first steps overflow and are skipped, which would make updates too short.
         self.scaler = torch.amp.GradScaler(case.device.type, init_scale=2.0**10,

@@ -4,7 +4,7 @@ from typing import Any, Generic, Literal, TypeVar
 
 from msgspec import Struct
 
-from charact.record.manifest_program import Amount, Count, Number, Phase, ProgramFacts, Share
+from charact.record.manifest_program import Amount, Compilations, Count, Number, Phase, ProgramFacts, Share
 from charact.record.schema import PASS_STATUSES, SAMPLED_PHASES
 
 # Fields have defaults, and unknown fields are allowed, so that an older charact can read newer records.
@@ -97,6 +97,8 @@ class TimingPass(Pass):
     num_loader_workers: Count | None = None
     num_threads: Count | None = None
     """Threads inside an operator, of a rank."""
+    compilations: Compilations | None = None
+    """Of a model that charact compiled; those of a program are in its settings."""
     on_core_frac: Amount | None = None
     """Share of its time in which the thread of a whole model was on a core."""
     own_marks: bool | None = None

@@ -111,13 +111,32 @@ class LoaderSettings(Struct):
     line: Count | None = None
 
 
-class CompileSettings(Struct):
-    """Compilations: graphs, breaks between them, and recompilations with at most 5 reasons."""
+class CompileEvent(Struct):
+    """A graph break, or recompilations for one reason.
+
+    `line` breaks the graph, or reads what has changed; `text` is its source code. If PyTorch does not name it, `line`
+    is the first one of the compiled function, and `text` None. `num_times`: recompilations, or compilations that ended
+    at the break.
+    """
+
+    kind: Literal["graph break", "recompilation"]
+    reason: str
+    file: str | None = None
+    line: Count | None = None
+    text: str | None = None
+    num_times: Count = 1
+
+
+class Compilations(Struct):
+    """Compilations by torch.compile: graphs, lines that break them, recompilations, and at most 20 events.
+
+    *Error*: PyTorch keeps its last 64 compilations, so there may be more recompilations.
+    """
 
     num_graphs: Count | None = None
     num_graph_breaks: Count | None = None
     num_recompilations: Count | None = None
-    reasons: list[str] = []
+    events: list[CompileEvent] = []
 
 
 class CallingPlace(Struct):
@@ -146,7 +165,7 @@ class ProgramSettings(Struct):
     models: list[ModelSettings] = []
     optimizers: list[OptimizerSettings] = []
     loaders: list[LoaderSettings] = []
-    compile: CompileSettings | None = None
+    compile: Compilations | None = None
 
 
 class MemoryHolder(Struct, kw_only=True):

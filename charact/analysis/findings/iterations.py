@@ -12,24 +12,23 @@ from charact.analysis.findings._finding import Finding, Place, Saving
 from charact.analysis.findings._line_text import advice_for
 from charact.analysis.findings._series import Trend, num_elements, steady_growth
 from charact.analysis.findings._watched_case import LEAST_FRAC, WatchedCase
+from charact.analysis.profile.compilations import counts_text
 from charact.core.units import quantity, share
-from charact.record.manifest_program import CompileSettings
+from charact.record.manifest_program import Compilations, CompileEvent
 from charact.record.schema import PHASES
 
 
 def compilation(case: WatchedCase) -> Iterator[Finding]:
     """Yield a finding if compilation takes much of the program."""
-    facts = case.settings.compile or CompileSettings()
+    facts = case.settings.compile or Compilations()
     spent_s = float(case.iterations["compile_s"].fillna(0.0).sum())
     recompiled = facts.num_recompilations or 0
     breaks = facts.num_graph_breaks or 0
     repeated_frac = recompiled / max(recompiled + (facts.num_graphs or 1), 1)
     saving = case.saving_in_all(0.5 * repeated_frac * spent_s, spent_s)
-    numbers = {"graph": facts.num_graphs or 0, "graph break": breaks, "recompilation": recompiled}
-    counts = ", ".join(f"{number} {what}{'' if number == 1 else 's'}" for what, number in numbers.items())
-    evidence = [f"compilation takes {quantity(spent_s, 's')}; {counts}",
-                *(" ".join(each.split()) for each in facts.reasons[:2])]
-    changed = next((each for reason in facts.reasons if (each := _changed_attribute(reason))), None)
+    evidence = [f"compilation takes {quantity(spent_s, 's')}; {counts_text(facts)}",
+                *(f"{each.kind}{_at(each)}: {' '.join(each.reason.split())}" for each in facts.events[:2])]
+    changed = next((each for event in facts.events if (each := _changed_attribute(event))), None)
     again = "" if not recompiled else f": it recompiles when {changed.name} changes" if changed else ": it recompiles"
     if changed is not None:
         remedy = (f"do not change {changed.name} inside of compiled code: change it in the loop, or keep it in a "
@@ -37,13 +36,13 @@ def compilation(case: WatchedCase) -> Iterator[Finding]:
     elif recompiled:
         remedy = "call torch.compile(model, dynamic=True), or pad inputs to few fixed shapes"
     elif breaks:
-        remedy = ("remove the calls that break the graph (TORCH_LOGS=graph_breaks lists them), or compile only the "
-                  "inner model")
+        remedy = "remove the calls that break the graph, or compile only the inner model"
     else:
         remedy = "do not compile in short programs, or keep Inductor's cache between them (TORCHINDUCTOR_CACHE_DIR)"
     yield Finding(
         f"torch.compile takes much of the program's time{again}", remedy, saving,
-        tuple(evidence), "high" if recompiled else "medium", place=changed and changed.place, setting="torch.compile",
+        tuple(evidence), "high" if recompiled else "medium", setting="torch.compile",
+        place=changed.place if changed else next((Place.of(each) for each in facts.events), None),
         covers=frozenset({"new_input_shapes"}))
 
 
@@ -54,11 +53,14 @@ class _Attribute(NamedTuple):
     place: Place | None
 
 
-def _changed_attribute(reason: str) -> _Attribute | None:
-    """Return the attribute whose change made PyTorch compile again, from its reason; None for other reasons."""
-    match = re.match(r"(?:L\['self'\]|self)((?:\.\w+|\[\W*\w+\W*\])*\.\w+) == ", reason)
-    line = re.search(r"# (?P<text>[^#]+?)\s+# (?P<file>\S+\.py):(?P<line>\d+) in ", reason)
-    return match and _Attribute(f"self{match[1]}", line and Place(line["file"], int(line["line"]), line["text"]))
+def _changed_attribute(event: CompileEvent) -> _Attribute | None:
+    """Return the attribute whose change made PyTorch compile again; None for other events."""
+    match = re.match(r"(?:L\['self'\]|self)((?:\.\w+|\[\W*\w+\W*\])*\.\w+) == ", event.reason)
+    return match and _Attribute(f"self{match[1]}", Place.of(event) if event.text else None)
+
+
+def _at(event: CompileEvent) -> str:
+    return f" at {place}" if (place := Place.of(event)) else ""
 
 
 def epoch_start(case: WatchedCase) -> Iterator[Finding]:

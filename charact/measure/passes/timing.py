@@ -7,16 +7,19 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
+import msgspec
 import torch
 
 from charact.core.statistics import median_interval
 from charact.core.timeline import Iteration, iteration_rows
+from charact.execution.compilations import compilations
 from charact.execution.loop import Loop
 from charact.machine.core_use import CoreMeter
 from charact.measure.passes.phase_timer import HostPhases, phases_for
 from charact.measure.passes.token_counter import TokenCounter
 from charact.measure.passes.warm_device import warm_device
 from charact.record.manifest_passes import TimingPass
+from charact.record.manifest_program import Compilations
 
 MIN_ITERATIONS = 6  # the minimum for a 95 % interval of the median
 STABLE_ITERATIONS = 3
@@ -52,8 +55,8 @@ def timing_pass(loop: Loop, rule: StopRule, on_iteration: Callable[[int, float],
     `on_iteration` is called between iterations, outside of the measurement, with the number of iterations so far and
     their median (s). The rule uses the device's wall time on CUDA and the host's on a CPU. At least 6 iterations are
     measured, unless `max_iterations` is smaller. For a compiled model, the fact `compile_s` is the difference between
-    the first iteration and the median one. The fact `core_use` says how much of the cores this and other programs used,
-    see `charact.machine.core_use`.
+    the first iteration and the median one, and `compilations` counts them, warm-up included. The fact `core_use` says
+    how much of the cores this and other programs used, see `charact.machine.core_use`.
 
     *Error*: the interval assumes independent iterations; clock changes and other load shift them together.
     """
@@ -86,8 +89,9 @@ def timing_pass(loop: Loop, rule: StopRule, on_iteration: Callable[[int, float],
         "ok", num_warmup_iterations=len(warmup_s) + num_more, warmup_ended_by=warmup_ended_by,
         num_iterations=len(measured), ended_by=reason, precision_target_frac=rule.precision_target_frac,
         interval_frac=spread_frac(wall_s), median_s=median(wall_s),
-        compile_s=max(0.0, warmup_s[0] - median(wall_s)) if loop.case.compiled else None, core_use=core_use.facts(),
-        **tokens.facts()))
+        compile_s=max(0.0, warmup_s[0] - median(wall_s)) if loop.case.compiled else None,
+        compilations=msgspec.convert(compilations(), Compilations) if loop.case.compiled else None,
+        core_use=core_use.facts(), **tokens.facts()))
 
 
 def warm_up(iterate: Callable[[], list[float]], rule: StopRule) -> tuple[str, list[float]]:

@@ -28,6 +28,7 @@ from charact.analysis.findings import findings, has_findings, largest_part
 from charact.analysis.memory.composition import memory_composition
 from charact.analysis.profile.breakdown import operator_types, phase_breakdown, top_operators
 from charact.analysis.profile.case_summary import MIN_SPREAD_ITERATIONS, case_summary, repeated_cases
+from charact.analysis.profile.compilations import COUNTS, compile_counts, compile_events, counts_text
 from charact.analysis.profile.core_use import Disturbance, disturbance, why_unreliable
 from charact.analysis.profile.generation import generations, is_generation
 from charact.analysis.profile.serving import serving_gaps, serving_kernels, serving_kinds, serving_limits
@@ -133,12 +134,19 @@ def _card(run: Run, row: Any, verdict: Any, of_ranks: Any) -> Card:
     return Card(
         row.case, headline=Number("per iteration", fmt.seconds(row.median_s, timing)),
         details=[f"95 % interval {interval}, {iterations}",
-                 *([] if pd.isna(row.compile_s) else [f"compiled in {fmt.duration(row.compile_s)}"])],
+                 *([] if pd.isna(row.compile_s) else [f"compiled in {fmt.duration(row.compile_s)}"
+                                                      f"{_compiled(run, row.case)}"])],
         warnings=[*([_disturbed(disturbed)] if disturbed else []), *([wide] if wide else []),
                   *_unknown_memory(run, row.case)], doubtful=unreliable,
         numbers=[number for name, number in numbers if was_asked_for(run, name)],
         bars=_bars(run, row.case), meters=_meters(run, row.case), verdict=decided,
     )  # fmt: skip
+
+
+def _compiled(run: Run, case: str) -> str:
+    """Return what a case compiled, as text that follows its compile time; empty if that was not recorded."""
+    row = next(fmt.rows(compile_counts(run).query("case == @case")), None)
+    return "" if row is None else f": {counts_text(row)}"
 
 
 def _utilization_numbers(row: Any) -> list[Number]:
@@ -357,9 +365,10 @@ def _verdicts(run: Run) -> pd.DataFrame:
 
 
 _PARTS = {
-    "headline": CasePart(lambda run: _with_utilization(run, case_summary(run)), (
+    "headline": CasePart(lambda run: _with_utilization(run, case_summary(run)).merge(
+        compile_counts(run), on="case", how="left"), (
         "median_s", "low_s", "high_s", "p5_s", "p95_s", "num_iterations", "samples_per_s", "tokens_per_s",
-        "padding_frac", "flop", "flop_per_s", "mfu_frac", "hfu_frac", "mfu_reason", "peak_bytes", "compile_s"),
+        "padding_frac", "flop", "flop_per_s", "mfu_frac", "hfu_frac", "mfu_reason", "peak_bytes", "compile_s", *COUNTS),
         is_list=False),
     "verdict": CasePart(_verdicts, (
         "verdict", "share_frac", "threshold_frac", "potential_saving_s", "potential_saving_frac", "potential_saving",
@@ -369,6 +378,7 @@ _PARTS = {
                        whole=True),
     "memory": CasePart(memory_composition, ("category", "bytes", "share_frac", "phase", "method"),
                        whole=True),
+    "compilations": CasePart(compile_events, ("kind", "reason", "file", "line", "text", "num_times"), whole=True),
     "operator_types": CasePart(lambda run: operator_types(run).sort_values("time_s", ascending=False, kind="stable"),
                                ("phase", "operator_type", "num_calls", "time_s", "share_frac"),
                                whole=True),

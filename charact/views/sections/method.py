@@ -9,6 +9,7 @@ from charact.analysis.common.script_attribution import dropped, is_imported, is_
 from charact.analysis.memory.composition import is_memory_run
 from charact.analysis.profile.breakdown import operator_coverage
 from charact.analysis.profile.case_summary import case_summary
+from charact.analysis.profile.compilations import compile_events
 from charact.record.reader import Run
 from charact.views.document import Block, Body
 from charact.views.html.elements.blocks import CASE, by_first_case
@@ -26,6 +27,8 @@ def _html(run: Run) -> Body:
     blocks: list[Block] = []
     if "profile" in kinds and was_asked_for(run, "timing") and not imported:  # another section has a trace's number
         blocks.append(_stops(run))
+    if "profile" in kinds and len(events := compile_events(run)):
+        blocks.append(_compilations(events))
     if "profile" in kinds and was_asked_for(run, "operators"):
         blocks.append(_coverage(run))
     if "profile" in kinds and was_asked_for(run, "flop"):
@@ -76,6 +79,20 @@ def _stops(run: Run) -> Block:
         meaning = "iteration with the profiler / iteration without; below 1 the machine became faster in between"
         columns.append(Column("overhead_ratio", "Profiler overhead", fmt.ratio, meaning, unprofiled))
     return Block(title=title, table=table(rules, "Stop rule of each case", columns))
+
+
+def _compilations(events: pd.DataFrame) -> Block:
+    places: list[Any] = [None if pd.isna(row.file) else f"{row.file}:{row.line}" for row in fmt.rows(events)]
+    columns = [
+        CASE, Column("kind", "Event", meaning="a line that the compiler leaves out, or code compiled again"),
+        Column("place", "Where", meaning="the line that breaks the graph or reads what changed, or the first line of "
+               "the compiled function", reason=lambda row: "PyTorch names no line", unbroken=True),
+        Column("text", "Line", reason=lambda row: "PyTorch names only the function"),
+        Column("reason", "Why", meaning="PyTorch’s reason"),
+        Column("num_times", "Times", fmt.number, "recompilations, or compilations that ended there"),
+    ]  # fmt: skip
+    title = "Graph breaks and recompilations"
+    return Block(title=title, table=table(events.assign(place=places), f"{title} of torch.compile", columns))
 
 
 def _coverage(run: Run) -> Block:

@@ -28,6 +28,8 @@ from charact.record.schema import ATTENTION
 from charact.views.tables.case_names import short_names
 from charact.workload.registry import find_workload
 
+# PyTorch's compiler imports what it deprecates.
+pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
 CPU = torch.device("cpu")
 A100 = Target("A100", "cuda", 80 * 2**30, 0, "", (8, 0))
 

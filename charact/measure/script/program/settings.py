@@ -2,8 +2,6 @@
 
 import contextlib
 import multiprocessing
-import re
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -12,14 +10,13 @@ import torch
 from torch.nn.parameter import is_lazy
 from torch.utils.data import ConcatDataset, StackDataset, Subset, TensorDataset
 
+from charact.execution.compilations import compilations
 from charact.machine.facts import usable_cores
 from charact.measure.script.program.frames import CreationPlaces
 
 _PARALLEL = ("DistributedDataParallel", "DataParallel", "FullyShardedDataParallel")
 _FSDP2 = "FSDPModule"
 """Base class of the modules that `fully_shard` was applied to."""
-_MOST_REASONS = 5
-_MOST_CHARACTERS = 200
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
@@ -168,7 +165,7 @@ def process_settings() -> dict[str, Any]:
     }
     return {"threads": {"intra_op": torch.get_num_threads(), "inter_op": torch.get_num_interop_threads(),
                         "num_usable_cores": usable_cores()},
-            **{name: _attempt(read) for name, read in reads.items()}, "compile": _compile_settings()}
+            **{name: _attempt(read) for name, read in reads.items()}, "compile": compilations()}
 
 
 def _attempt(read: Callable[[], Any]) -> Any:
@@ -176,27 +173,3 @@ def _attempt(read: Callable[[], Any]) -> Any:
     with contextlib.suppress(Exception):
         return read()
     return None
-
-
-def _compile_settings() -> dict[str, Any] | None:
-    """Return the numbers of compilations, see `CompileSettings`; None if nothing was compiled.
-
-    A graph break counts once, although each recompilation breaks the graph there again.
-    """
-    dynamo = sys.modules.get("torch._dynamo.utils")
-    if dynamo is None:
-        return None
-    try:
-        counters = dynamo.counters
-        num_graphs = counters["stats"]["unique_graphs"]
-        if not num_graphs and not counters["graph_break"]:
-            return None
-        # A reason may begin with the number of the guard.
-        recompiled = [re.sub(r"^[^:]*/[^:]*: ", "", str(metrics.recompile_reason))
-                      for metrics in dynamo.get_compilation_metrics() if metrics.recompile_reason]
-        broken = [str(reason).strip().partition("\n")[0] for reason in counters["graph_break"]]
-        reasons = [text[:_MOST_CHARACTERS] for text in dict.fromkeys([*recompiled, *broken])]
-        return {"num_graphs": num_graphs, "num_graph_breaks": max(len(counters["resumes"]), len(broken)),
-                "num_recompilations": len(recompiled), "reasons": reasons[:_MOST_REASONS]}
-    except (AttributeError, KeyError, TypeError):  # another release of PyTorch
-        return None

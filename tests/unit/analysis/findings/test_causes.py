@@ -113,8 +113,9 @@ LOGITS = [operator("forward", "aten::addmm", 0.01, layer="lm_head"),
         {"layer": "body", "layer_type": "Linear", "num_calls": 50, "time_s": 0.01}])}, None, "torch.stack", 2.0,
      (0.4 * 3, 0.95 * 3)),
     ("compilation", {}, {"columns": {"compile_s": [0.02] * 50 + [None] * 50}, "settings": {"compile": {
-        "num_graphs": 8, "num_recompilations": 8, "reasons": [
-            "self.calls == 1        # self.calls += 1  # src/net.py:27 in forward (HINT: ...)"]}}}, "src/net.py:27",
+        "num_graphs": 8, "num_recompilations": 8, "events": [{
+            "kind": "recompilation", "reason": "self.calls == 1", "file": "src/net.py", "line": 27,
+            "text": "self.calls += 1"}]}}}, "src/net.py:27",
      "do not change self.calls inside", 0.9, (0.5 * 0.5, 1.0)),
     ("line", {"forward": 0.04}, NET_LINE, "net.py:9", "register_buffer", 2.5, (0.4 * 2.8, 2.8 + 0.7 * 4)),
     ("line", {"forward": 0.04}, {"passes": sampled("forward", "net.py:9", "forward", 4, of=8, in_loop=True,

@@ -250,13 +250,16 @@ FROZEN = {"name": "vae", "num_frozen_rows": 1000, "num_repeated_rows": 300}
     ("loader_workers", {"phases": {"data": 0.25, "forward": 0.75}, "device": "cuda", "settings": TWO_CORES | {
         "loaders": [WORKERS | {"in_memory": True, "worker_fetch_s": 25.0}]}}, (7.5, 10 + 37.5), "in 250 ms", {}),
     ("compilation", {"rows": COMPILED, "settings": {"compile": {
-        "num_recompilations": 3, "num_graphs": 1, "num_graph_breaks": 2, "reasons": ["x == 1", "self.a.b == 3  # y"]}}},
-     (7.5, 20), "20.0 s; 1 graph, 2 graph breaks, 3 recomp|when self.a.b changes|self.a.b == 3 # y",
+        "num_recompilations": 3, "num_graphs": 1, "num_graph_breaks": 2, "events": [
+            {"kind": "recompilation", "reason": reason} for reason in ("x == 1", "self.a.b == 3")]}}},
+     (7.5, 20), "20.0 s; 1 graph, 2 graph breaks, 3 recomp|when self.a.b changes|recompilation: self.a.b == 3",
      {"confidence": "high", "place": None}),
-    ("compilation", {"rows": COMPILED, "settings": {"compile": {"num_recompilations": 3, "reasons": ["x"] * 3}}},
-     (7.5, 20), "0 graphs, 0 graph|time: it recompiles|dynamic=True", {}),
-    ("compilation", {"rows": COMPILED, "settings": {"compile": {"num_graph_breaks": 2, "num_graphs": 9}}}, (0, 20),
-     "9 graphs, 2|graph_breaks", {"confidence": "medium"}),
+    ("compilation", {"rows": COMPILED, "settings": {"compile": {"num_recompilations": 3, "events": [
+        {"kind": "recompilation", "reason": "x", "file": "net.py", "line": 4}]}}},
+     (7.5, 20), "0 graphs, 0 graph|time: it recompiles|at net.py:4: x|dynamic=True", {"place": "net.py:4"}),
+    ("compilation", {"rows": COMPILED, "settings": {"compile": {"num_graph_breaks": 2, "num_graphs": 9, "events": [
+        {"kind": "graph break", "reason": "print", "file": "net.py", "line": 5, "text": "print(x)"}]}}}, (0, 20),
+     "9 graphs, 2|graph break at net.py:5: print|remove the calls", {"confidence": "medium", "place": "net.py:5"}),
     ("compilation", {"rows": COMPILED}, (0, 20), "program's time|!recompiles|CACHE_DIR", {"confidence": "medium"}),
     *[("epoch_start", {"facts": group("epoch_start", [0, 20, 40, 60, 80], phase=phase), "frames": SLOW_LINE,
                        "settings": {"loaders": [LOADER]}}, (6.4, 10), f"5 epochs take 2.50 s, the others 500 ms|{text}",
