@@ -23,7 +23,7 @@ from charact.execution.loop import Loop
 from charact.execution.precision import PRECISIONS
 from charact.execution.sharding import Shard
 
-_AS_COMPUTED = {"fp16": "bf16", "tf32": "fp32"}
+_AS_COMPUTED = {"fp16": "bf16", "tf32": "fp32", "int8-weights": "fp32"}
 """Substitutes with equal work and sizes, because fake tensors have no values to scale by."""
 
 

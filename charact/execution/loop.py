@@ -8,11 +8,12 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch.utils.data import Dataset
 
+from charact.core.errors import UserError
 from charact.execution.attention import AttentionBackend
 from charact.execution.batches import Batches
 from charact.execution.case import Case
 from charact.execution.compilations import clear_compilations
-from charact.execution.precision import PRECISIONS
+from charact.execution.precision import PRECISIONS, quantize_weights
 from charact.execution.sharding import Shard
 from charact.record.schema import GENERATING_MODES
 from charact.workload.generation import Generator
@@ -35,6 +36,9 @@ class Loop:
     In mode decode an iteration reads one word of each request and chooses the next, the most likely one, until each has
     its number of outputs; an end mark ends none. Then the same prompts go on anew, without being read again.
 
+    Raises:
+        UserError: the case's device has no such backend of attention, or its precision does not suit it.
+
     Args:
         case: the case to run.
         batches: batches on the device; by default those of the case's data, in endless epochs.
@@ -50,6 +54,9 @@ class Loop:
         torch.manual_seed(case.data.seed)
         self.case = case
         self.precision = PRECISIONS[case.precision]
+        if case.training and self.precision.quantized:
+            raise UserError(f"{case.precision} is for inference, since integers have no gradients: leave train out of "
+                            "--mode, or use another --precision")
         self.workload = case.workload.prepare(case.workload.variant)
         self.dataset = case.dataset() if dataset is None else dataset
         self.model = placed(self.workload.model(self.dataset), case) if model is None else model
@@ -233,4 +240,6 @@ def placed(model: torch.nn.Module, case: Case) -> torch.nn.Module:
         model = model.to(case.device)
     if case.channels_last:
         model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    if PRECISIONS[case.precision].quantized:
+        quantize_weights(model)
     return model

@@ -1,12 +1,15 @@
 """Precisions of cases: their settings, and where they are supported."""
 
 import contextlib
+import importlib.util
+import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from charact.core.errors import UserError
 from charact.record.schema import PRECISIONS as NAMES
 
 
@@ -22,6 +25,8 @@ class Precision:
     """Whether NVIDIA's tensor cores may round the factors of float32 products to a mantissa of 10 bits."""
     scaled: bool = False
     """Whether the loss is scaled, so that small gradients do not underflow."""
+    quantized: bool = False
+    """Whether weights of linear layers are 8-bit integers with a scale for each row, for inference only."""
 
 
 PRECISIONS = {
@@ -30,6 +35,7 @@ PRECISIONS = {
     "bf16": Precision(autocast=torch.bfloat16),
     "fp16": Precision(autocast=torch.float16, scaled=True),
     "pure-bf16": Precision(weights=torch.bfloat16),
+    "int8-weights": Precision(quantized=True),
 }
 assert tuple(PRECISIONS) == NAMES
 
@@ -45,6 +51,8 @@ def unsupported_reason(name: str, device: torch.device) -> str | None:
         return f"fp16 is not measured on a CPU: {_NO_FP16_ON_CPU}"
     if name == "tf32" and device.type == "cpu":
         return "tf32 is a mode of NVIDIA's tensor cores, which a CPU lacks: use --precision fp32 or a CUDA device"
+    if name == "int8-weights" and importlib.util.find_spec("torchao") is None:
+        return "int8-weights needs torchao, which is not installed: pip install torchao"
     if torch.version.hip is not None:  # AMD's numbers of architectures are not compute capabilities
         return "tf32 is a mode of NVIDIA's tensor cores: use --precision fp32" if name == "tf32" else None
     if name in ("tf32", "bf16", "pure-bf16") and device.type == "cuda":
@@ -54,6 +62,25 @@ def unsupported_reason(name: str, device: torch.device) -> str | None:
             return (f"{name} needs a GPU of compute capability 8.0 (Ampere) or later, this one has {number}: "
                     "use --precision fp32 or fp16")
     return None
+
+
+def quantize_weights(model: torch.nn.Module) -> None:
+    """Replace the weights of a model's linear layers by 8-bit integers with a scale for each row, by torchao.
+
+    Raises:
+        UserError: the model has no such layer, or torchao does not suit this PyTorch.
+    """
+    disabled, logging.root.manager.disable = logging.root.manager.disable, logging.WARNING
+    try:  # torchao logs that its kernels for GPUs cannot be loaded
+        from torchao.quantization import Int8Tensor, Int8WeightOnlyConfig, quantize_
+    except (ImportError, OSError, RuntimeError, AttributeError) as error:
+        first = str(error).partition("\n")[0]
+        raise UserError(f"torchao does not suit PyTorch {torch.__version__} ({first}): upgrade torchao") from error
+    finally:
+        logging.root.manager.disable = disabled
+    quantize_(model, Int8WeightOnlyConfig(set_inductor_config=False))  # which would be set for later cases, too
+    if not any(isinstance(parameter, Int8Tensor) for parameter in model.parameters()):
+        raise UserError("int8-weights quantizes linear layers, but the model has none: use another --precision")
 
 
 def float32_settings() -> dict[str, Any]:

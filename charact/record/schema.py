@@ -81,7 +81,7 @@ PARALLEL = ("ddp", "fsdp2")
 """How ranks train together: `DistributedDataParallel` replicates the model in each rank; FSDP2 (`fully_shard`) shards
 parameters, gradients and optimizer state over the ranks."""
 
-PRECISIONS = ("fp32", "tf32", "bf16", "fp16", "pure-bf16")
+PRECISIONS = ("fp32", "tf32", "bf16", "fp16", "pure-bf16", "int8-weights")
 
 OPERATION_PRECISIONS = ("fp32", "tf32", "bf16", "fp16", "int8")
 """Precisions of basic operations, whose inputs all have this type."""

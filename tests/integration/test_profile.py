@@ -94,7 +94,7 @@ class TestBadInput:
         (["resnet18", "--batch-sizes", "0"], "error: --batch-sizes: 0 is not positive"),
         (["resnet18", "--mode", "traning"], "error: --mode: 'traning' is not one of train, infer"),
         (["resnet18", "--precision", "fp64"],
-         "error: --precision: 'fp64' is not one of fp32, tf32, bf16, fp16, pure-bf16"),
+         "error: --precision: 'fp64' is not one of fp32, tf32, bf16, fp16, pure-bf16, int8-weights"),
         (["resnet18", "--device", "tpu"], "error: unknown device 'tpu'"),
         (["resnet18", "--data", "mnits"], "error: unknown dataset 'mnits': did you mean mnist"),
         (["resnet18", "--seed", "-1"], "error: "),

@@ -18,7 +18,7 @@ _COLUMNS = [
 _SUSTAINED_S = 1e-3
 """Least time in an iteration of operators whose rate may raise a ceiling."""
 _REMEDY = "run charact doctor --ceilings, then measure again"
-_COMPUTED_IN = {"pure-bf16": "bf16"}
+_COMPUTED_IN = {"pure-bf16": "bf16", "int8-weights": "fp32"}
 """Precisions whose products are computed in another precision."""
 
 

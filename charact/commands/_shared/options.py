@@ -30,7 +30,7 @@ Caches = Annotated[str, typer.Option(
     "--cache", help="With --mode generate, how keys and values are kept: static, growing (copied for each word), int8.",
     autocompletion=completion.caches)]
 Precision = Annotated[str, typer.Option(
-    help="fp32, tf32 (CUDA), bf16 and fp16 by autocast, pure-bf16 (weights too).",
+    help="fp32, tf32 (CUDA), bf16 and fp16 by autocast, pure-bf16 (weights too), int8-weights (inference, by torchao).",
     autocompletion=completion.precisions)]
 Attention = Annotated[str | None, typer.Option(
     metavar="NAMES", help="Backend of attention, each a case: flash, efficient (CUDA), cudnn (CUDA), math. Default: "

@@ -10,10 +10,11 @@ from typing import Any
 import torch
 
 from charact.execution.case import Case
+from charact.execution.precision import PRECISIONS
 from charact.measure.memory_estimate.allocation_trace import AllocationTrace
 from charact.measure.memory_estimate.cuda_kernels import cuda_kernels
 from charact.measure.memory_estimate.cuda_workspaces import cuda_inner, held
-from charact.measure.memory_estimate.fake_program import FakeProgram, weight_shapes
+from charact.measure.memory_estimate.fake_program import CannotEstimate, FakeProgram, weight_shapes
 from charact.measure.memory_estimate.function_trace import trace_function
 from charact.measure.memory_estimate.inner_memory import Inner, measured_inner
 from charact.measure.memory_estimate.operator_memory import OperatorMemory
@@ -84,6 +85,9 @@ class Estimator:
         Raises:
             CannotEstimate: as above.
         """
+        if PRECISIONS[case.precision].quantized:
+            raise CannotEstimate(f"the memory of {case.workload.name} in {case.precision} cannot be estimated: run it "
+                                 "with --measure")
         case = replace(case, device=torch.device(self.target.kind))
         if case.parallel:
             with fake_process_group(case.num_ranks), _kernels_of(self.target, case.attention):

@@ -1,6 +1,7 @@
 """Precisions: the types that each leaves behind, what it sets for the while, and where it is refused."""
 
 import contextlib
+import importlib.util
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,7 +18,10 @@ from charact.datasets._common.request import DataRequest
 from charact.execution.case import Case
 from charact.execution.interrupt import Interrupt
 from charact.execution.loop import Loop
-from charact.execution.precision import PRECISIONS, float32_products, unsupported_reason
+from charact.execution.precision import PRECISIONS, float32_products, quantize_weights, unsupported_reason
+from charact.measure.memory_estimate.estimator import Estimator
+from charact.measure.memory_estimate.fake_program import CannotEstimate
+from charact.measure.memory_estimate.target_devices import this_device
 from charact.measure.passes.runner import run_cases
 from charact.measure.passes.timing import StopRule
 from charact.record.reader import Run
@@ -203,3 +207,44 @@ def test_pure_bf16_goes_through_every_pass(tmp_path: Path, mode: str) -> None:
     assert held[case.bf16, "weights"] == held[case.fp32, "weights"] / 2
     if mode == "train":
         assert held[case.bf16, "optimizer_state"] == held[case.fp32, "optimizer_state"] / 2
+
+
+class TestInt8Weights:
+    NUM_WEIGHTS, NUM_ROWS = 512 * 256 + 256 * 10, 256 + 10
+
+    def test_needs_torchao(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+        with pytest.raises(UserError, match=r"^int8-weights needs torchao, .* not installed: pip install torchao$"):
+            small_case("infer", precision="int8-weights").check()
+
+    def test_training_is_refused(self) -> None:
+        with pytest.raises(UserError, match=r"^int8-weights is for inference, .*: leave train out of --mode"):
+            Loop(small_case(precision="int8-weights"))
+
+    def test_memory_is_not_estimated(self) -> None:
+        with pytest.raises(CannotEstimate, match=r"in int8-weights cannot be estimated: run it with --measure$"):
+            Estimator(this_device(torch.device("cpu"))).estimate(small_case("infer", precision="int8-weights"))
+
+    def test_weights_are_integers_and_scales_and_flop_those_of_the_model(self, tmp_path: Path) -> None:
+        pytest.importorskip("torchao")
+        record = run(tmp_path, [small_case("infer", precision=name) for name in ("fp32", "int8-weights")])
+        assert record.cases["status"].tolist() == ["ok", "ok"]
+        assert record.cases["num_parameters"].tolist() == [self.NUM_WEIGHTS] * 2
+        peaks = record.memory[record.memory["kind"] == "peak"].query("category == 'weights'")
+        exact, rounded = peaks["bytes"]
+        assert exact == 4 * self.NUM_WEIGHTS
+        # torchao 0.18 also keeps a zero point of one byte for each row, although it is always 0.
+        assert rounded in [self.NUM_WEIGHTS + num_bytes * self.NUM_ROWS for num_bytes in (4, 5)]
+        assert record.flop.groupby("case")["flop"].sum().nunique() == 1
+
+    def test_predictions_are_near_those_of_fp32(self) -> None:
+        pytest.importorskip("torchao")
+        exact, rounded = (Loop(small_case("infer", precision=name)).iteration(lambda phase: contextlib.nullcontext())
+                          for name in ("fp32", "int8-weights"))
+        error = (rounded.outputs - exact.outputs).norm() / exact.outputs.norm()
+        assert 0 < error < 0.02
+
+    def test_models_without_linear_layers(self) -> None:
+        pytest.importorskip("torchao")
+        with pytest.raises(UserError, match=r"quantizes linear layers, but the model has none"):
+            quantize_weights(torch.nn.Conv2d(1, 1, 1))
