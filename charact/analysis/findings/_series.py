@@ -30,6 +30,10 @@ _MOST_SLOW = 40
 _REGULAR_FRAC = 0.8
 _EXPLAINED_FRAC = 0.4
 """Minimum shares of a period's iterations that are slow, and of the slow iterations' extra time that it explains."""
+_MOST_CHANCE_FRAC = 0.02
+"""Largest probability that as many slow iterations lie at some period by chance."""
+_MANY = 40
+"""Number of iterations of a period from which most of them are never slow by chance."""
 
 _Mask = npt.NDArray[np.bool_]
 
@@ -88,9 +92,13 @@ def _candidates(rows: pd.DataFrame, left: _Mask) -> Iterator[tuple[str, _Mask, i
     periodic = _periodic(positions, walls, left)
     if periodic is not None:
         yield "periodic_work", *periodic
+    num_classes = sum(range(2, _MOST_PERIOD + 1))
     for period in range(2, _MOST_PERIOD + 1):
         for offset in range(period):
-            yield "periodic_work", positions % period == offset, period
+            members = positions % period == offset
+            is_slow = walls > np.quantile(walls[left & ~members], _QUANTILE) if (left & ~members).any() else ~left
+            if not _may_be_chance(members, is_slow, left, num_classes):
+                yield "periodic_work", members, period
     yield "slow_iterations", _is_slow(walls, left), None
 
 
@@ -145,7 +153,7 @@ def _periodic(positions: npt.NDArray[np.intp], walls: npt.NDArray[np.float64], l
     explained = {}
     for period, offset in classes:
         members = left & (positions % period == offset)
-        if members.sum() >= 3 and is_slow[members].mean() >= _REGULAR_FRAC:
+        if is_slow[members].mean() >= _REGULAR_FRAC and not _may_be_chance(members, is_slow, left, len(classes)):
             explained[period, offset] = float(extra[members].sum())
     if not explained:
         return None
@@ -153,6 +161,21 @@ def _periodic(positions: npt.NDArray[np.intp], walls: npt.NDArray[np.float64], l
     if explained[period, offset] < _EXPLAINED_FRAC * extra.sum():
         return None
     return positions % period == offset, period
+
+
+def _may_be_chance(members: _Mask, is_slow: _Mask, left: _Mask, num_classes: int) -> bool:
+    """Return whether as many members could be slow by chance, in one of a number of classes that were tried.
+
+    Drawn at random from the iterations, as many as there are members would have as many slow ones by the hypergeometric
+    distribution. Two could always be slow: any two have a distance.
+    """
+    num_members, num_hits = int((members & left).sum()), int((is_slow & members & left).sum())
+    if num_members >= _MANY:
+        return False
+    num, num_slow = int(left.sum()), int((is_slow & left).sum())
+    ways = sum(math.comb(num_slow, hits) * math.comb(num - num_slow, num_members - hits)
+               for hits in range(num_hits, num_members + 1))
+    return num_members < 3 or num_classes * ways > _MOST_CHANCE_FRAC * math.comb(num, num_members)
 
 
 def _group(rows: pd.DataFrame, mask: _Mask, left: _Mask, period: int | None) -> SlowGroup | None:
@@ -204,11 +227,26 @@ def trend(series: "pd.Series[float]", fewest: int = _FEWEST_POINTS) -> Trend | N
     values = series.dropna()
     if len(values) < fewest:
         return None
-    num_blocks = min(_MOST_POINTS, max(min(_FEWEST_POINTS, len(values)), len(values) // 5))
-    xs, ys = (np.array_split(column.to_numpy(dtype=float), num_blocks) for column in (values.index, values))
-    fit = theilslopes([np.median(block) for block in ys], [block.mean() for block in xs], alpha=0.95)
+    xs, ys = _medians(values)
+    fit = theilslopes(ys, xs, alpha=0.95)
     return Trend(float(fit.slope), float(fit.low_slope), float(fit.high_slope), float(fit.intercept),
                  int(series.index.max() - series.index.min() + 1))
+
+
+def _medians(values: "pd.Series[float]") -> tuple[list[float], list[float]]:
+    """Return the mean place and the median of each block of neighbours, at most 200 blocks."""
+    num_blocks = min(_MOST_POINTS, max(min(_FEWEST_POINTS, len(values)), len(values) // 5))
+    places, blocks = (np.array_split(column.to_numpy(dtype=float), num_blocks) for column in (values.index, values))
+    return [float(each.mean()) for each in places], [float(np.median(each)) for each in blocks]
+
+
+def is_gradual(series: "pd.Series[float]") -> bool:
+    """Return whether a line fits a series of at least 3 values better than one step up or down does."""
+    places, values = (np.array(column) for column in _medians(series.dropna()))
+    line = np.polynomial.Polynomial.fit(places, values, 1)
+    steps = (np.concatenate([values[:place] - values[:place].mean(), values[place:] - values[place:].mean()])
+             for place in range(1, len(values)))
+    return bool(np.sum((values - line(places)) ** 2) <= min(np.sum(step ** 2) for step in steps))
 
 
 def steady_growth(series: "pd.Series[float]", least: float, fewest: int = _FEWEST_POINTS) -> Trend | None:

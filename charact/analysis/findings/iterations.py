@@ -10,7 +10,7 @@ import pandas as pd
 
 from charact.analysis.findings._finding import Finding, Place, Saving
 from charact.analysis.findings._line_text import advice_for
-from charact.analysis.findings._series import Trend, num_elements, steady_growth
+from charact.analysis.findings._series import Trend, is_gradual, num_elements, steady_growth
 from charact.analysis.findings._watched_case import LEAST_FRAC, WatchedCase
 from charact.analysis.profile.compilations import counts_text
 from charact.core.units import quantity, share
@@ -290,8 +290,10 @@ def time_trend(case: WatchedCase) -> Iterator[Finding]:
     rows = rows[rows["kind"] == "timed"].set_index("index")
     grown: list[tuple[float, str, Trend]] = []
     for phase in PHASES:
-        line = steady_growth(rows[f"{phase}_s"].fillna(0.0), LEAST_FRAC * case.iteration_s)
-        if line is not None and line.growth >= _LEAST_GROWTH_FRAC * line.start and _grows_most(rows, phase):
+        times_s = rows[f"{phase}_s"].fillna(0.0)
+        line = steady_growth(times_s, LEAST_FRAC * case.iteration_s)
+        if line is not None and line.growth >= _LEAST_GROWTH_FRAC * line.start and is_gradual(times_s) \
+                and _grows_most(rows, phase):
             grown.append((line.growth / 2, phase, line))
     numels = case.iterations["input_shapes"].map(num_elements).dropna()
     halves = numels.iloc[:len(numels) // 2], numels.iloc[len(numels) // 2:]

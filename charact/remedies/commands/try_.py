@@ -147,9 +147,9 @@ def _try(trials: Any, directory: Path, chosen: Any, max_minutes: float, *, allow
     else:
         program = measured([*trial_options(measured(list(_PROBE), "probe"), _FIRST_S), *_PASSES], "first")
         if program.entry.passes.inspection.status == "skipped":
-            # The program ended before the passes, which come after a given number of iterations, but early in a whole
-            # program.
-            program = measured([*_PASSES], "whole")
+            # The program ended before the passes, which come after a given number of iterations, but as early as they
+            # can if all iterations are measured.
+            program = measured([], "whole")
     settings, untried = _chosen(program, chosen)
     left_minutes = max_minutes - (time.monotonic() - begun) / 60
     trial_s = lasted_s["probe"] + TRIAL_S if "probe" in lasted_s else lasted_s["first"]

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from charact.analysis.findings._series import SlowGroup, num_elements, slow_groups, steady_growth, trend
+from charact.analysis.findings._series import SlowGroup, is_gradual, num_elements, slow_groups, steady_growth, trend
 
 TYPICAL_S, SLOW_S = 0.01, 0.3
 
@@ -141,6 +141,14 @@ def test_a_period_is_regular_and_explains_most(fast: list[int], num_others: int,
     assert (group and group.period if group and group.period == 20 else None) == period
 
 
+@pytest.mark.parametrize("num", [12, 17, 40, 300])
+def test_times_without_a_period_have_none(num: int) -> None:
+    random = np.random.default_rng(num)
+    walls = (0.1 * random.lognormal(0, 0.4, num) * np.where(random.random(num) < 0.2, 3, 1) for _ in range(200))
+    groups = [slow_groups(iterations(num, []).assign(wall_s=each)) for each in walls]
+    assert sum("periodic_work" in each for each in groups) <= 8  # 4 %, and was a third for 17
+
+
 def series(slope: float, num: int = 300, noise: float = 0.1, seed: int = 0) -> "pd.Series[float]":
     values = 5.0 + slope * np.arange(num) + np.random.default_rng(seed).normal(0, noise, num)
     return pd.Series(values)
@@ -187,6 +195,16 @@ def test_only_a_series_that_grows_throughout_grows_steadily() -> None:
     assert steady_growth(exact, 8.01) is None
     assert steady_growth(exact, 1.0, 16) is not None
     assert steady_growth(exact, 1.0, 17) is None
+
+
+@pytest.mark.parametrize("num", [16, 300])
+@pytest.mark.parametrize("noise", [0.0, 0.05])
+def test_a_step_is_no_gradual_growth(num: int, noise: float) -> None:
+    scatter = noise * np.random.default_rng(0).normal(size=num)
+    for place in (num // 4, num // 2, 3 * num // 4):
+        assert not is_gradual(pd.Series(np.where(np.arange(num) < place, 1.0, 2.0) + scatter))
+    assert is_gradual(pd.Series(np.linspace(1, 2, num) + scatter))
+    assert is_gradual(pd.Series(np.linspace(1, 2, num) ** 2 + scatter))
 
 
 def test_most_records_are_read_without_scipy() -> None:
