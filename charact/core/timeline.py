@@ -76,8 +76,30 @@ class Interval(_Timed):
 
 
 @dataclass(frozen=True, slots=True)
+class TokenStep:
+    """Part of a watched program's generation: one that reads the prompts, or one that decodes a token of each request.
+
+    `mode` is one of `schema.GENERATING_MODES`. `number` is the index of the generation in the program. `prompt_size`:
+    tokens of a prompt; `num_requests`: requests at once; `context`: tokens of each request that have been read by the
+    step's end; `output_size`: tokens that each request gets of the generation. `has_cache`: a decoding step reads only
+    the new token.
+    """
+
+    mode: str
+    number: int
+    prompt_size: int
+    num_requests: int
+    context: int
+    output_size: int
+    has_cache: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Iteration(_Timed):
-    """An iteration: its start, its end, and intervals in order and without overlap; the rest is `other`."""
+    """An iteration: its start, its end, and intervals in order and without overlap; the rest is `other`.
+
+    `step` is only in an iteration that generates.
+    """
 
     start_ns: int
     end_ns: int
@@ -85,6 +107,7 @@ class Iteration(_Timed):
     start_device_ns: int | None = None
     end_device_ns: int | None = None
     training: bool = True
+    step: TokenStep | None = None
 
     @property
     def wall_s(self) -> float:

@@ -54,6 +54,9 @@ ATTENTION = {"flash": "FLASH_ATTENTION", "efficient": "EFFICIENT_ATTENTION", "cu
 CPU_ATTENTION = ("flash", "math")
 """Those that a CPU has."""
 
+NO_CACHE = "none"
+"""Cache of a watched program that keeps nothing: its model reads all words again for each new one."""
+
 STEP_KINDS = ("prefill", "decode", "mixed")
 """Kinds of an inference server's steps."""
 
@@ -173,6 +176,8 @@ TABLES: dict[str, tuple[Column, ...]] = {
         Column("input_shapes", "string", "shapes of the tensors that each outermost model was first called with in the "
                                          "iteration, as JSON, e.g. [[8,3,224,224]]; null if none was seen",
                json=list[list[int]]),
+        Column("context", "int64", "tokens of each request that the model has read by the iteration's end, in a "
+                                   "generation; null in other iterations", least=0),
         Column("first_of_epoch", "int64", "1 if the iteration's first batch is the first since its loader was started, "
                                           "else 0", nullable=False, least=0, most=1),
         Column("gc_s", "float64", "time in collections of Python's garbage collector of at least 1 ms; null if there "
@@ -526,6 +531,7 @@ ADDED_COLUMNS: dict[str, frozenset[str]] = {
     "iterations": frozenset({"part"}),
     "operators": frozenset({"dtype"}),
     "stages": frozenset({"interval_frac"}),
+    "program_iterations": frozenset({"context"}),
     "memory": frozenset({"layer", "operator", "moment", "origin", "reserved_bytes"}),
 }
 """Nullable columns that older records of this version lack: they are read as null."""

@@ -15,7 +15,7 @@ from charact.analysis.findings._watched_case import LEAST_FRAC, WatchedCase
 from charact.analysis.profile.compilations import counts_text
 from charact.core.units import quantity, share
 from charact.record.manifest_program import Compilations, CompileEvent
-from charact.record.schema import PHASES
+from charact.record.schema import NO_CACHE, PHASES
 
 
 def compilation(case: WatchedCase) -> Iterator[Finding]:
@@ -215,8 +215,8 @@ _GROWING_FRAC = 0.7
 def repeated_inputs(case: WatchedCase) -> Iterator[Finding]:
     """Yield a finding if the input of most inferences is that of the one before and one element more."""
     rows = case.iterations[case.iterations["input_shapes"].notna()]
-    if case.trains or len(rows) < _FEWEST_CALLS:
-        return
+    if case.trains or len(rows) < _FEWEST_CALLS or (case.entry.mode == "decode" and case.entry.cache != NO_CACHE):
+        return  # with a cache, only the mask grows
     shapes = [json.loads(each) for each in rows["input_shapes"]]
     grows = pd.Series([False, *(_is_longer_by_one(before, after) for before, after in pairwise(shapes))], rows.index)
     if grows.mean() < _GROWING_FRAC:

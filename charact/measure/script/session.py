@@ -40,6 +40,8 @@ WINDOW_SLICES = 1024
 """The same in windows, where a slice takes longer: each 150th iteration or so is a few milliseconds longer."""
 MAX_SLICES = 500_000
 """Limit of the event log: 500,000 slices (21 MB, some 60,000 iterations). Afterwards, windows of time are recorded."""
+MAX_INTERRUPTED = 64
+"""Largest number of iterations before a prompt that passes discard; then they measure any iteration."""
 MAX_OWNERS = 10_000
 """Largest number of models, optimizers and iterators of loaders whose facts are recorded."""
 
@@ -100,6 +102,8 @@ class Session:
         self._starts = InferenceStarts()
         """Decides which forwards count, if these do."""
         self._num_iterations = 0
+        self._num_interrupted = 0
+        """Number of iterations that passes have discarded because a prompt followed."""
         self._steps = StepCounter()
         self._num_threads = 0
         """PyTorch's default number of threads."""
@@ -250,6 +254,9 @@ class Session:
                 begun = self._starts.take(last)
                 ended = bool(begun) and begun[-1] is last
                 self._num_iterations += len(begun)
+                if not ended and last.owner in events.generating:  # such as a decoder after its encoder
+                    ended = True
+                    self._num_iterations += 1
             else:
                 ended = self._counted == (kind, owner) and self._steps.step()
                 self._num_iterations += ended
@@ -285,8 +292,18 @@ class Session:
         self._stop_if_measured()
 
     def _on_open(self, kind: Kind, owner: int, is_method: bool) -> None:
-        """End an iteration of a program without an optimizer where the next one begins."""
-        if kind is Kind.FETCH or (kind is Kind.FORWARD and self._starts.begins(owner, is_method=is_method)):
+        """End an iteration of a program without an optimizer where the next one begins.
+
+        Of a generation, passes measure only iterations that decode, which are nearly all of them.
+        """
+        generating = self._events.generating
+        if kind is Kind.FETCH or (kind is Kind.FORWARD and (
+                owner in generating or self._starts.begins(owner, is_method=is_method))):
+            decodes = kind is Kind.FORWARD and owner in generating and not self._events.begins_prompt(owner)
+            if generating and not decodes and self._num_interrupted < MAX_INTERRUPTED:
+                self._num_interrupted += 1
+                self._pass_scheduler.interrupt()
+                return
             self.recorder.on_open = None
             if not self._pass_scheduler.advance(iteration_ended=True):
                 self._passes_ended()

@@ -22,6 +22,7 @@ from support.brick_records import three_models
 from support.brick_runs import infer_run
 from support.damage import change_manifest, reseal, unseal
 from support.forked import no_file_above
+from support.watched_programs import watched_program
 
 from charact.core.bounded_reading import limited_to
 from charact.core.errors import UserError
@@ -535,7 +536,8 @@ def test_a_table_without_a_column_is_refused(record: Path) -> None:
 @pytest.mark.parametrize("table", ADDED_COLUMNS)
 def test_a_column_that_was_added_since_is_null_in_older_records(record: Path, tmp_path: Path, table: str) -> None:
     made = {"bricks": lambda out: infer_run(out, {"00aa": 0.01}).path, "pieces": lambda out: three_models(out).path,
-            "stages": records.write_training}
+            "stages": records.write_training,
+            "program_iterations": lambda out: watched_program(out, {"forward": 0.1}).path}
     if table in made:
         record = made[table](tmp_path / "made")
     path = record / f"{table}.parquet"

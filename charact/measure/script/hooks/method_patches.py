@@ -107,7 +107,8 @@ class MethodPatches:
 
         A scalar is a loss, which would count as forward unless the method calls a loss function. So may be what a
         method computes from the outputs of its own model with gradients. Without gradients, all of it is inference,
-        such as a `generate` that samples tokens.
+        such as a `generate` that samples tokens in a training. In a program that only infers, each call of a model that
+        generates is a forward of its own.
         """
         kinds = {each.kind for each in slices}
         if Kind.FORWARD not in kinds or not kinds <= {Kind.FORWARD, Kind.COPY, Kind.LOSS, Kind.COMPILE}:
@@ -115,4 +116,7 @@ class MethodPatches:
         if isinstance(outputs, self._tensor_class) and outputs.dim() == 0 and Kind.LOSS not in kinds:
             return False
         forwards = [each for each in slices if each.kind is Kind.FORWARD]
+        events = self._context.events
+        if not events.any_optimizer and any(each.owner in events.generating for each in forwards):
+            return False
         return not any(each.grad for each in forwards) or all(each.owner != model or each.method for each in forwards)

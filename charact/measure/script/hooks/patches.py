@@ -80,6 +80,7 @@ class Patches:
             self._stop_waiting = when_imported(_FUNCTIONAL_COLLECTIVES, lambda: replace(
                 sys.modules[_FUNCTIONAL_COLLECTIVES], "wait_tensor", self.context.span(Kind.COMMUNICATION)))
         self.context.events.tensor_class = torch.Tensor
+        self.context.events.index_types = torch.int64, torch.int32
         gc.callbacks.append(self.context.events.collection)
         self._loaders.install()
         self.methods.install()

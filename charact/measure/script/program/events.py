@@ -4,9 +4,9 @@ import contextlib
 import os
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from time import perf_counter_ns, thread_time_ns
-from typing import Any
+from typing import Any, NamedTuple
 
 from charact.measure.script.program.frozen_models import FrozenModels
 
@@ -16,6 +16,9 @@ MAX_LOADERS = 100
 _MIN_COLLECTION_NS = 1_000_000
 MAX_TENSORS = 32
 """Largest number of tensors whose shapes are compared in a call of a model."""
+_FEWEST_GROWN = 8
+"""Number of calls in a row, each with one token more, after which a model generates without a cache."""
+_LARGEST_POSITION = 2**31
 INTERVAL_NS, _LONG_INTERVAL_NS = 20_000_000, 100_000_000
 """Shortest time between two samples of the program's own memory: the first ones, and later. One takes some 70 µs."""
 _NUM_DENSE = 200
@@ -30,6 +33,24 @@ _MOST_BYTES = 4096
 """Largest number of bytes that are read of a file."""
 
 
+class TokenInput(NamedTuple):
+    """Size of the tokens that a model is called with: rows, and their length.
+
+    `keeps`: the call has further arguments that may be a state, such as a cache; masks and others of the tokens' own
+    size are none. `reach`: tokens of a row so far, according to a mask or to a number that is the position of the first
+    token; `length` without these.
+    """
+
+    rows: int
+    length: int
+    keeps: bool
+    reach: int
+
+    def is_longer_by_one(self, before: "TokenInput") -> bool:
+        """Return whether each row has one token more than those of another call."""
+        return (self.rows, self.length) == (before.rows, before.length + 1)
+
+
 class ProgramEvents:
     """Buffer of changed input shapes, starts of loaders, garbage collections and other events.
 
@@ -39,6 +60,8 @@ class ProgramEvents:
     def __init__(self) -> None:
         self.tensor_class: type[Any] | tuple[()] = ()
         """Class of tensors; none until PyTorch is imported."""
+        self.index_types: tuple[Any, ...] = ()
+        """Types of tensors of tokens."""
         self.any_optimizer = False
         """Whether the program has created an optimizer."""
         self.memory = MemorySamples()
@@ -50,6 +73,14 @@ class ProgramEvents:
         """Numbers of all events so far. A Counter has a frame in Python, which the program's compiler would count."""
         self._last_shapes: dict[int, list[Any]] = {}
         """Shapes of the inputs of each model's latest call."""
+        self.generating: set[int] = set()
+        """Models that have read a prompt and then one token a call, or in each call one token more."""
+        self._token_inputs: dict[int, TokenInput] = {}
+        """Tokens of each model's latest call."""
+        self._single_tokens: dict[int, Any] = {}
+        """Their shapes, of models that were called with one token of each request."""
+        self._num_grown: defaultdict[int, int] = defaultdict(int)
+        """Number of each model's latest calls in a row with one token more than the one before."""
         self._frozen = FrozenModels()
         self._loaders: list[dict[str, Any]] = []
         self._collection_ns = 0
@@ -71,10 +102,39 @@ class ProgramEvents:
                 self._frozen.call(owner, module, tensors)
             if not shapes or self._last_shapes.get(owner) == shapes:
                 return
+            self._tokens(owner, args, kwargs)
         except Exception:  # such as a nested tensor, which has no sizes
             return
         if self._add("input shapes", perf_counter_ns(), owner, shapes):
             self._last_shapes[owner] = shapes
+
+    def begins_prompt(self, owner: int) -> bool:
+        """Return whether a model generates and its latest call read prompts, rather than decoded."""
+        return owner in self.generating and self._token_inputs[owner].length > 1 and not self._num_grown[owner]
+
+    def _tokens(self, owner: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Record the size of a model's input tokens if it differs from that of the last call."""
+        tensor, types = self.tensor_class, self.index_types
+        first: Any = args[0] if args else kwargs.get("input_ids")
+        if type(first) is tensor and self._single_tokens.get(owner) == first.shape:
+            return  # nearly all calls of a generation
+        tokens = next((each for name, each in _named(args, kwargs) if isinstance(each, tensor) and each.dim() == 2
+                       and each.dtype in types and _may_be_tokens(name)), None)
+        if tokens is None:
+            return
+        last, new = self._token_inputs.get(owner), _token_input(tokens, _named(args, kwargs), tensor)
+        if new.length == 1 and tokens is first:
+            self._single_tokens[owner] = tokens.shape
+        else:
+            self._single_tokens.pop(owner, None)
+        if new == last or (last is not None and new.length == 1 == last.length and new.rows == last.rows):
+            return
+        self._token_inputs[owner] = new
+        if last is not None:
+            self._num_grown[owner] = self._num_grown[owner] + 1 if new.is_longer_by_one(last) else 0
+            if (new.length == 1 < last.length and new.keeps) or self._num_grown[owner] >= _FEWEST_GROWN:
+                self.generating.add(owner)
+        self._add("token inputs", perf_counter_ns(), owner, *new)
 
     def backward(self, is_anomalous: bool) -> None:
         """Count a backward, and whether it runs under anomaly detection."""
@@ -133,6 +193,37 @@ class ProgramEvents:
                 inner = value.values() if isinstance(value, dict) else value
                 tensors += [each for each in list(inner)[:MAX_TENSORS] if isinstance(each, tensor)]
         return tuple(tensors[:MAX_TENSORS])
+
+
+def _named(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield the arguments with their names, which are empty for those without."""
+    yield from (("", each) for each in args)
+    yield from kwargs.items()
+
+
+def _may_be_tokens(name: str) -> bool:
+    """Return whether an argument may be tokens by its name, rather than a mask, types of segments, or positions."""
+    name = name.lower()
+    return not any(part in name for part in ("mask", "type", "segment", "position"))
+
+
+def _token_input(tokens: Any, arguments: Iterable[tuple[str, Any]], tensor: Any) -> TokenInput:
+    rows, length = tokens.shape
+    reach, keeps = length, False
+    for name, value in arguments:
+        if value is None or value is tokens or isinstance(value, (bool, str)):
+            continue
+        if isinstance(value, tensor):
+            if value.shape == tokens.shape:
+                continue
+            if value.dim() == 2 and "mask" in name:
+                reach = max(reach, value.shape[1])
+        elif isinstance(value, int):
+            if name and "pos" not in name:  # such as a flag
+                continue
+            reach = max(reach, min(value, _LARGEST_POSITION) + length)
+        keeps = True
+    return TokenInput(rows, length, keeps, reach)
 
 
 def _concrete(shape: Any) -> Any:

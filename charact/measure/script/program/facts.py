@@ -160,7 +160,7 @@ def program_iteration_rows(log: EventLog, of_case: Sequence[Iteration], timed: S
             "index": indices[id(iteration)], "iteration": numbers.get(id(iteration)),
             "kind": "pass" if id(iteration) not in without_passes else "warm-up" if is_warmup else "timed",
             "start_s": (iteration.start_ns - began_ns) / 1e9, "first_of_epoch": int(id(iteration) in firsts),
-            "input_shapes": _input_shapes(shapes, iteration),
+            "input_shapes": _input_shapes(shapes, iteration), "context": iteration.step and iteration.step.context,
             "wall_s": iteration.host_ns / 1e9, "compile_s": compile_ns / 1e9 if compile_ns else None,
             **{f"{phase}_s": seconds.get(phase) for phase in PHASES},
             "rss_bytes": memory and memory[1], "allocated_bytes": memory and memory[2],

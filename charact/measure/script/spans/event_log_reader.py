@@ -30,6 +30,7 @@ from charact.measure.script.spans.event_log import (
     RECORD,
     TRAINING,
 )
+from charact.measure.script.spans.generations import with_generations
 from charact.measure.script.spans.iteration_segmenter import Segmenter
 from charact.measure.script.spans.iterations import join_cycles
 from charact.measure.script.spans.recorder import Kind, Slice
@@ -59,6 +60,7 @@ _Share = Annotated[float, Meta(ge=0, lt=1e6)]
 _Seconds = Annotated[float, Meta(gt=0, lt=1e9)]
 _Name = Annotated[str, Meta(max_length=200)]
 _Length = Annotated[int, Meta(ge=0, le=2**53)]
+_NumTokens = Annotated[int, Meta(ge=0, le=2**36)]
 
 
 def _fields(optional: Mapping[str, Any] | None = None, *, base: Any = None, **required: Any) -> Any:
@@ -121,6 +123,7 @@ _KINDS = {
     "started": _fields(own_ns=_Count),
     "timing ended": _fields(time_ns=_Int),
     "timing resumed": _fields(time_ns=_Int),
+    "token inputs": _fields(rows=list[tuple[_Int, _Int, _NumTokens, _NumTokens, bool, _NumTokens]]),
     "torch": _fields(facts=_fields(capability=str, gpus=list[Gpu], no_gpu_reason=str | None, num_threads=_Count,
                                    software=dict[str, str | int | None])),
     "unwatched": _fields(children=_Count, threads=_Count),
@@ -367,6 +370,9 @@ def read_event_log(directory: Path) -> EventLog:
         iterations = join_cycles(iterations)
     # Only a damaged log contains iterations without duration.
     iterations, notes = [each for each in iterations if each.end_ns > each.start_ns], reader.notes()
+    if not segmenter.ends_marked:
+        token_rows = [row for note in notes if note["note"] == "token inputs" for row in note["rows"]]
+        iterations = with_generations(iterations, token_rows)
     windows, num_bytes, lost_bytes = read_windows(directory)
     lost = {WINDOWS: Damage(WINDOWS, num_bytes, lost_bytes)} if lost_bytes else {}
     return EventLog(iterations, notes, SliceTotals(slices), reader.damage | lost, windows)

@@ -3,7 +3,8 @@
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from statistics import median
-from typing import Annotated, Any
+from types import MappingProxyType
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 from msgspec import Meta
@@ -15,6 +16,7 @@ from charact.measure.script.ranks.collectives import collective_rows
 from charact.measure.script.spans.blind_spots import LATE, NO_DEVICE_TIMES, blind_spots, unwatched
 from charact.measure.script.spans.event_log_reader import EventLog
 from charact.measure.script.spans.frame_samples import Samples
+from charact.measure.script.spans.generations import StepGroup, step_groups
 from charact.measure.script.spans.iterations import MAX_WARMUP_ITERATIONS
 from charact.measure.script.spans.token_counts import token_counts
 from charact.measure.script.windows.window_rows import window_rows
@@ -22,7 +24,7 @@ from charact.record.in_progress import NOTES
 from charact.record.manifest import CaseEntry
 from charact.record.manifest_passes import PASSES, CollectivesPass, CoreUse, FlopPass, Pass, SourceOutcome, TimingPass
 from charact.record.manifest_program import ProgramFacts
-from charact.record.schema import PHASES, SAMPLED_PHASES, Rows
+from charact.record.schema import NO_CACHE, PHASES, SAMPLED_PHASES, Rows
 from charact.traces.counters import SOURCE, outcome
 
 _NO_GPU = "kernels run on GPUs only"
@@ -53,7 +55,7 @@ def script_options(manifest: Mapping[str, Any]) -> ScriptOptions | None:
 
 def script_cases(log: EventLog, name: str, source: str, skip: int | None, limit: int | None,
                  passes: Sequence[str] = ()) -> list[tuple[CaseEntry, dict[str, Rows]]]:
-    """Return the cases of a profiled program, training and inference, each with its tables.
+    """Return the cases of a profiled program, training, generation and inference, each with its tables.
 
     Args:
         log: contents of the event log.
@@ -64,54 +66,108 @@ def script_cases(log: EventLog, name: str, source: str, skip: int | None, limit:
         passes: requested passes after the timing; the first case has all of them.
     """
     cases: list[tuple[CaseEntry, dict[str, Rows]]] = []
-    for training in (True, False):
-        of_mode = [each for each in log.iterations if each.training == training]
-        undisturbed = log.timed(of_mode)
+    for kind in _kinds(log):
+        undisturbed = log.timed(kind.iterations)
         beyond = 0 if limit is None else len(undisturbed) - limit
         num_skipped = min(MAX_WARMUP_ITERATIONS, max(len(undisturbed) // 4, beyond)) if skip is None else skip
-        if cases:
-            num_skipped, iterations = 0, undisturbed
-        else:
+        if not cases:
             iterations = undisturbed[num_skipped:][:limit]
+        else:
+            num_skipped = _num_warmup(log, kind, undisturbed, skip)
+            iterations = undisturbed[num_skipped:]
         if iterations:
-            entry, tables = _case(log, name, source, iterations, undisturbed, None if cases else program_facts(log))
+            entry, tables = _case(log, name, source, kind, iterations, undisturbed,
+                                  None if cases else program_facts(log))
             entry.passes.timing.update(
-                num_warmup_iterations=num_skipped, num_pass_iterations=len(of_mode) - len(undisturbed),
+                num_warmup_iterations=num_skipped, num_pass_iterations=len(kind.iterations) - len(undisturbed),
                 ended_by="max_iterations" if len(iterations) == limit else "program")
             entry.passes.timing.update(**log.last("rule").get("facts", {}))
             entry.passes.timing.update(**token_counts(log, iterations, is_inspected=not cases))
-            tables["program_iterations"] = program_iteration_rows(log, of_mode, iterations, undisturbed)
-            if log.windows:
+            tables["program_iterations"] = program_iteration_rows(log, kind.iterations, iterations, undisturbed)
+            if log.windows and kind.has_windows:
+                training = kind.mode == "train"
                 tables["windows"] = window_rows(log, iterations, training=training)
                 in_windows = [window.of(training) for window in log.windows]
                 entry.passes.timing.update(num_window_iterations=sum(each.num_iterations for each in in_windows),
                                            window_s=sum(each.wall.sum_ns for each in in_windows) / 1e9)
-            add_passes(log, entry, tables, None if cases else passes, of_mode)
+            add_passes(log, entry, tables, None if cases else passes, kind.iterations)
             cases.append((entry, tables))
-        elif cases and not of_mode and (late := sum(window.of(training).num_iterations for window in log.windows)):
+        elif cases and not kind.iterations and kind.has_windows and (
+                late := sum(window.infer.num_iterations for window in log.windows)):
             cases[0][0].passes.timing.blind_spots.append(LATE.format(late, "inference"))
     return cases
 
 
-def _case(log: EventLog, name: str, source: str, iterations: list[Iteration], undisturbed: Sequence[Iteration],
-          program: ProgramFacts | None) -> tuple[CaseEntry, dict[str, Rows]]:
+class _Kind(NamedTuple):
+    """What the iterations of a case have in common: the mode, and the sizes of a generation.
+
+    `has_windows`: the windows after the event log was full are those of this case.
+    """
+
+    mode: str
+    iterations: list[Iteration]
+    has_windows: bool = True
+    name: str = ""
+    sizes: Mapping[str, Any] = MappingProxyType({})
+
+
+def _kinds(log: EventLog) -> list[_Kind]:
+    """Return the kinds of iterations of a program, one of which may have none.
+
+    Of generations, a decoding comes first: of the group of which passes measured most, or else of the longest. Windows
+    do not distinguish modes of a generation, and nearly all of their iterations decode.
+    """
+    windows = [window for note in log.pass_notes("train").values() for window in note["windows"]]
+
+    def rank(group: StepGroup) -> tuple[int, int]:
+        num_measured = sum(begin_ns <= each.start_ns < end_ns for each in group.iterations
+                           for begin_ns, end_ns in windows)
+        return (-num_measured, -len(group.iterations)) if group.mode == "decode" else (1, 0)
+
+    groups = sorted(step_groups(log.iterations), key=rank)
+    num_sizes = len({(*group[1:3], group.has_cache) for group in groups})
+    kinds = [_Kind("train", [each for each in log.iterations if each.training])]
+    for group in groups:
+        parts = [group.mode, *([] if num_sizes == 1 else [
+            *([] if group.prompt_size is None else [str(group.prompt_size)]),
+            *([] if group.num_requests is None else [f"b{group.num_requests}"]),
+            *([] if group.has_cache else ["no-cache"])])]
+        kinds.append(_Kind(group.mode, group.iterations, len(kinds) == 1, "-".join(parts), {
+            "input_size": group.prompt_size, "output_size": group.output_size, "batch_size": group.num_requests,
+            "cache": "as written" if group.has_cache else NO_CACHE}))
+    rest = [each for each in log.iterations if not each.training and each.step is None]
+    return [*kinds, *([_Kind("infer", rest, not groups)] if rest or not groups else [])]
+
+
+def _num_warmup(log: EventLog, kind: _Kind, undisturbed: Sequence[Iteration], skip: int | None) -> int:
+    """Return the number of iterations to leave out of a case that is not the first: of prefills and decodings only."""
+    if not kind.sizes:
+        return 0
+    if skip is None:
+        return min(MAX_WARMUP_ITERATIONS, len(undisturbed) // 4)
+    skipped = set(map(id, log.iterations[:skip]))
+    return min(sum(id(each) in skipped for each in undisturbed), len(undisturbed) - 1)
+
+
+def _case(log: EventLog, name: str, source: str, kind: _Kind, iterations: list[Iteration],
+          undisturbed: Sequence[Iteration], program: ProgramFacts | None) -> tuple[CaseEntry, dict[str, Rows]]:
     """Return a case from its timed iterations, with the tables `iterations` and `collectives`."""
     parts = _parts(log, iterations)
     rows = iteration_rows(iterations, lambda each: parts.get((each.owner, each.phase, each.mode)))
     intervals = [interval for iteration in iterations for interval in iteration.intervals]
     clock = "device_s" if all(row["device_s"] is not None for row in rows) else "host_s"
     other_s, wall_s = sum(row[clock] for row in rows if row["phase"] == "other"), sum(row[clock] for row in rows)
-    training = iterations[0].training
-    compiling_ns = sum(interval.host_ns for iteration in log.iterations if iteration.training == training
-                       for interval in iteration.intervals if interval.compiling)
-    mode, device, core_use = "train" if training else "infer", log.last("device"), log.last("core use").get("facts")
+    compiling_ns = sum(interval.host_ns for iteration in kind.iterations for interval in iteration.intervals
+                       if interval.compiling)
+    device, core_use = log.last("device"), log.last("core use").get("facts")
     samples = Samples(log.notes["frames"])
     # Logs of older versions do not name the device.
     device_name = device.get("device", "cuda" if any(row["device_s"] is not None for row in rows) else "cpu")
     entry = CaseEntry(
-        name if name == mode else f"{name}-{mode}", "ok", name, mode=mode, precision="as written",
+        name if name == kind.mode else f"{name}-{kind.name or kind.mode}", "ok", name, mode=kind.mode,
+        precision="as written",
         device="cuda" if device_name == "cuda:0" else device_name, device_name=device.get("name"), data="as written",
-        source=source, batch_size=loaders_batch_size(log.owners, iterations),
+        source=source, **{"batch_size": loaders_batch_size(log.owners, iterations), **kind.sizes},
         num_parameters=_num_parameters(log, {each.owner for each in intervals if each.phase == "forward"} - {0}))
     entry.passes["timing"] = TimingPass(
         "ok", program=program, num_iterations=len(iterations), warmup_ended_by="number",

@@ -1,0 +1,261 @@
+"""Generations in a program that only infers: iterations that read prompts, and that decode. No torch in here.
+
+A model with a cache is called with the tokens of the prompts, then with one token of each request at a time. A model
+without one is called with all tokens, and in each further call with one token more.
+"""
+
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from statistics import median
+from typing import Any, NamedTuple
+
+from charact.core.timeline import Interval, Iteration, Mode, TokenStep
+from charact.measure.script.program.events import MAX_EVENTS, TokenInput
+
+_FEWEST_DECODED = 4
+"""Number of further tokens that a model with a cache decodes in its longest generation, at least."""
+_FEWEST_GROWN = 8
+"""The same of a model without a cache, whose calls might be those of inputs in order of their length."""
+_DECODING_FRAC = 0.5
+"""Least share of a model's calls that decode."""
+_MOST_GROUPS = 6
+"""Largest number of different sizes of generations that are cases of their own."""
+
+TokenRow = tuple[int, int, int, int, bool, int]
+"""Time (ns), owner ID, and the fields of `TokenInput`: a row of the note `token inputs`."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """Call of a model with tokens: the indices of its iteration and of its first interval in that."""
+
+    iteration: int
+    interval: int
+    start_ns: int
+    owner: int
+    tokens: TokenInput
+
+
+@dataclass
+class _Generation:
+    """Calls that read a prompt, of which there are several if it is read in chunks, and calls that decode."""
+
+    prompt: list[_Call]
+    has_cache: bool
+    decoded: list[_Call] = field(default_factory=list)
+
+
+class StepGroup(NamedTuple):
+    """Iterations of one mode of generations of the same size; a size is None if it differs among them."""
+
+    mode: str
+    prompt_size: int | None
+    num_requests: int | None
+    output_size: int
+    """Median over the generations."""
+    has_cache: bool
+    iterations: list[Iteration]
+
+
+def step_groups(iterations: Sequence[Iteration]) -> list[StepGroup]:
+    """Return the iterations that generate, by size of the prompts, requests and mode; none without generations.
+
+    If there are too many sizes of prompts, they are one group, and so are numbers of requests.
+    """
+    def size(step: TokenStep, num_fields: int) -> tuple[Any, ...]:
+        return (step.has_cache, step.num_requests, step.prompt_size)[:num_fields]
+
+    steps = [each.step for each in iterations if each.step is not None]
+    num_fields = next(num for num in (3, 2, 1) if num == 1 or len({size(step, num) for step in steps}) <= _MOST_GROUPS)
+    groups: dict[tuple[Any, ...], list[Iteration]] = defaultdict(list)
+    for each in iterations:
+        if each.step is not None:
+            groups[size(each.step, num_fields)].append(each)
+    result = []
+    for (has_cache, *sizes), of_group in groups.items():
+        num_requests, prompt_size = (*sizes, None, None)[:2]
+        prefills = [each.step for each in of_group if each.step and each.step.mode == "prefill"]
+        output_size = round(median(step.output_size for step in prefills))
+        result += [StepGroup(mode, prompt_size, num_requests, output_size, has_cache,
+                             [each for each in of_group if each.step and each.step.mode == mode])
+                   for mode in ("decode", "prefill")]
+    return result
+
+
+def with_generations(iterations: Sequence[Iteration], rows: Sequence[TokenRow]) -> list[Iteration]:
+    """Return the iterations of a program; those of inference in which a model generates become prefills and decodings.
+
+    A prefill begins with what precedes the forward in its iteration, such as the fetch of the prompts. A decoding ends
+    where the next one begins, and the last one of a generation with its forward: what follows is not part of it. A
+    program that trains is left as it is: its generations may be part of its training.
+
+    *Error*: beams and requests in a batch are not distinguished. A model whose calls have no argument besides tokens
+    and masks is taken for one without a state. Generations after the first 10,000 changes of the inputs' size are left
+    as they are.
+    """
+    if not rows or any(each.training for each in iterations):
+        return list(iterations)
+    calls = _calls(iterations, rows)
+    by_owner: dict[int, list[_Call]] = defaultdict(list)
+    for call in calls:
+        by_owner[call.owner].append(call)
+    generations = [each for own in by_owner.values() for each in _generations_of(own, calls)]
+    generations.sort(key=lambda each: each.prompt[0].start_ns)
+    return _split(iterations, generations) if generations else list(iterations)
+
+
+def _calls(iterations: Sequence[Iteration], rows: Sequence[TokenRow]) -> list[_Call]:
+    """Return the calls with tokens of known size, in order."""
+    changes: dict[int, list[tuple[int, TokenInput]]] = defaultdict(list)
+    for time_ns, owner, num_rows, length, keeps, reach in rows:
+        changes[owner].append((time_ns, TokenInput(num_rows, length, keeps, reach)))
+    known_until_ns = rows[-1][0] if len(rows) >= MAX_EVENTS else None
+    calls: list[_Call] = []
+    for number, iteration in enumerate(iterations):
+        for place, each in enumerate(iteration.intervals):
+            if each.phase != "forward" or not each.begins or each.mode is Mode.METHOD or each.owner not in changes:
+                continue
+            of_owner = changes[each.owner]
+            index = bisect_right(of_owner, each.start_ns, key=lambda change: change[0]) - 1
+            if index >= 0 and (known_until_ns is None or each.start_ns <= known_until_ns):
+                calls.append(_Call(number, place, each.start_ns, each.owner, of_owner[index][1]))
+    return calls
+
+
+def _generations_of(own: Sequence[_Call], every: Sequence[_Call]) -> list[_Generation]:
+    """Return the generations of a model from its calls; none if it is not clear that it generates.
+
+    Another model that reads tokens between two decodings, such as one that verifies drafts, makes it unclear.
+    """
+    found = list(_runs(own))
+    num_decoded = sum(len(each.decoded) for each in found)
+    if not found or num_decoded < _DECODING_FRAC * len(own):
+        return []
+    if all(len(each.decoded) < (_FEWEST_DECODED if each.has_cache else _FEWEST_GROWN) for each in found):
+        return []
+    places = {id(call): place for place, call in enumerate(every)}
+    num_apart = sum(places[id(after)] - places[id(before)] > 1 for each in found
+                    for before, after in zip([each.prompt[-1], *each.decoded], each.decoded, strict=False))
+    return [] if num_apart else found
+
+
+def _runs(calls: Sequence[_Call]) -> Iterator[_Generation]:
+    """Yield the calls of a model that may be generations."""
+    begin = 0
+    while begin < len(calls):
+        end = _end_of_growth(calls, begin)
+        if end - begin > _FEWEST_GROWN:
+            yield _Generation([calls[begin]], has_cache=False, decoded=list(calls[begin + 1:end]))
+            begin = end
+            continue
+        first, before = calls[begin].tokens, begin
+        while begin + 1 < len(calls) and _continues(calls[begin].tokens, calls[begin + 1].tokens):
+            begin += 1
+        begin += 1
+        end = begin
+        while end < len(calls) and calls[end].tokens.length == 1 and calls[end].tokens.keeps:
+            end += 1
+        if first.length > 1 and end > begin and calls[begin].tokens.rows % max(first.rows, 1) == 0:
+            yield _Generation(list(calls[before:begin]), has_cache=True, decoded=list(calls[begin:end]))
+            begin = end
+
+
+def _end_of_growth(calls: Sequence[_Call], begin: int) -> int:
+    """Return the index after the calls in a row of which each has one token more than the one before.
+
+    After enough of them, the length may stay: the model reads no more tokens than it can.
+    """
+    end = begin + 1
+    while end < len(calls):
+        before, after = calls[end - 1].tokens, calls[end].tokens
+        is_full = end - begin > _FEWEST_GROWN and after[:2] == before[:2]
+        if not is_full and not after.is_longer_by_one(before):
+            break
+        end += 1
+    return end
+
+
+def _continues(before: TokenInput, after: TokenInput) -> bool:
+    """Return whether a call reads the next chunk of the prompt of the call before."""
+    return (after.keeps and 1 < after.length <= before.length and after.rows == before.rows
+            and after.reach - before.reach == after.length)
+
+
+def _split(iterations: Sequence[Iteration], generations: Sequence[_Generation]) -> list[Iteration]:
+    """Return the iterations, cut at the calls of generations."""
+    cuts: dict[int, list[tuple[int, TokenStep, bool]]] = defaultdict(list)
+    """Interval, step, and whether it is the last of its generation, by iteration."""
+    joined: set[int] = set()
+    """Iterations of a prompt's further chunks, which belong to the iteration before."""
+    for number, each in enumerate(generations):
+        first = each.prompt[0]
+        size = sum(call.tokens.length for call in each.prompt)
+        step = TokenStep("prefill", number, size, first.tokens.rows, size, 1 + len(each.decoded), each.has_cache)
+        cuts[first.iteration].append((first.interval, step, False))
+        joined |= {call.iteration for call in each.prompt[1:]} - {first.iteration}
+        for index, call in enumerate(each.decoded, 1):
+            cuts[call.iteration].append((call.interval, replace(step, mode="decode", context=size + index),
+                                         call is each.decoded[-1]))
+    result: list[Iteration] = []
+    followers: dict[int, set[int]] = defaultdict(set)
+    """Models that ran after the forward of a step, such as a head, by generation."""
+    for number, iteration in enumerate(iterations):
+        if number in joined and result:
+            chunk = iteration if number not in cuts else _piece(iteration, 0, cuts[number][0][0])
+            before = result[-1]
+            result[-1] = replace(before, end_ns=chunk.end_ns, end_device_ns=chunk.end_device_ns,
+                                 intervals=[*before.intervals, *chunk.intervals])
+        elif number not in cuts:
+            result.append(iteration)
+        if number in cuts:
+            cuts[number].sort(key=lambda cut: cut[0])
+            result += _cut(iteration, cuts[number], followers, is_begun=number in joined)
+    return result
+
+
+def _cut(iteration: Iteration, cuts: Sequence[tuple[int, TokenStep, bool]], followers: dict[int, set[int]], *,
+         is_begun: bool) -> Iterator[Iteration]:
+    """Yield the parts of an iteration: each begins with a step of a generation, and the first one with the iteration.
+
+    `is_begun`: what precedes the first step belongs to another iteration.
+    """
+    intervals = iteration.intervals
+    begin = cuts[0][0] if is_begun else 0
+    owner = intervals[cuts[0][0]].owner
+    if any(each.owner == owner and each.phase == "forward" for each in intervals[begin:cuts[0][0]]):
+        yield _piece(iteration, 0, cuts[0][0])  # such as a call that scores the prompt
+        begin = cuts[0][0]
+    ends = [*(place for place, _, _ in cuts[1:]), len(intervals)]
+    for (place, step, is_last), end in zip(cuts, ends, strict=True):
+        own = intervals[place].owner
+        if is_last:
+            stop = place + 1
+            for index in range(place + 1, end):
+                each = intervals[index]
+                if each.phase == "forward":
+                    if (each.begins if each.owner == own else each.owner not in followers[step.number]):
+                        break
+                    stop = index + 1
+            part = _piece(iteration, begin, stop)
+            last = part.intervals[-1]
+            yield replace(part, end_ns=last.end_ns, end_device_ns=last.end_device_ns, step=step)
+            if any(each.phase == "forward" for each in intervals[stop:end]):
+                yield _piece(iteration, stop, end)
+        else:
+            yield replace(_piece(iteration, begin, end), step=step)
+        followers[step.number] |= {each.owner for each in intervals[place + 1:end]
+                                   if each.phase == "forward" and each.owner != own}
+        begin = end
+
+
+def _piece(iteration: Iteration, begin: int, end: int) -> Iteration:
+    """Return the part of an iteration with its intervals from one index to another, and the time until the next one."""
+    intervals = iteration.intervals
+    start: Iteration | Interval = intervals[begin] if begin else iteration
+    following = intervals[end] if end < len(intervals) else None
+    return Iteration(
+        start.start_ns, iteration.end_ns if following is None else following.start_ns, intervals[begin:end],
+        start.start_device_ns, iteration.end_device_ns if following is None else following.start_device_ns,
+        training=False)
