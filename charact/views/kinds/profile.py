@@ -373,6 +373,10 @@ _PARTS = {
     "verdict": CasePart(_verdicts, (
         "verdict", "share_frac", "threshold_frac", "potential_saving_s", "potential_saving_frac", "potential_saving",
         "evidence", "advice", "reason"), is_list=False),
+    "generation": CasePart(lambda run: generations(run).assign(case=lambda rows: rows["decode_case"]), (
+        "prefill_case", "input_low", "input_high", "output_size", "batch_size", "cache", "num_prompts", "first_s",
+        "first_low_s", "first_high_s", "num_tokens", "token_s", "token_low_s", "token_high_s", "p90_s", "p99_s",
+        "request_s", "tokens_per_s", "all_tokens_per_s"), is_list=False),
     "limits": CasePart(time_limits, ("limit", "time_s", "share_frac"), whole=True),
     "phases": CasePart(phase_breakdown, ("phase", "time_s", "share_frac", "host_s", "device_s"),
                        whole=True),
@@ -445,7 +449,8 @@ def _of_generations(run: Run) -> list[str]:
     verdicts = bottlenecks(run).merge(run.cases[["case", "mode"]], on="case")
     common = verdicts.loc[verdicts["mode"] == "decode", "verdict"].dropna().mode()
     bound = f"; decoding is {common.iloc[0]}" if len(common) else ""
-    return [f"{', '.join(whole)}: {_from_to(rows['all_tokens_per_s'], fmt.number)} tokens/s in all{bound}"]
+    nothing = f". {finding_text.nothing(None)}" if has_findings(run) and findings(run).empty else ""
+    return [f"{', '.join(whole)}: {_from_to(rows['all_tokens_per_s'], fmt.number)} tokens/s in all{bound}{nothing}"]
 
 
 def _from_to(values: "pd.Series[float]", text: Callable[[float], object] = fmt.seconds) -> str:

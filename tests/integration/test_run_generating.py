@@ -1,0 +1,73 @@
+"""Unchanged programs that generate, under `charact run`: times to the first token and per token are the true ones."""
+
+import importlib.util
+import json
+from pathlib import Path
+from statistics import median
+
+import pytest
+from support.forked import Server
+from support.programs import only_record
+
+from charact.analysis.findings import findings
+from charact.analysis.profile.case_summary import phase_times
+from charact.analysis.profile.generation import generations, is_generation, token_times
+from charact.record.reader import Run
+from charact.views.answer import answer
+
+pytestmark = pytest.mark.clock
+
+SCRIPT = Path(__file__).parents[1] / "scripts" / "generating.py"
+TOLERANCE_FRAC = 0.1
+NUM_REQUESTS, PROMPT, OUTPUTS = 6, 40, 10
+
+
+def watched(server: Server, directory: Path, kind: str) -> Run:
+    (directory / "place").mkdir()
+    done = server.charact("run", "--skip", 0, "--passes", "timing", SCRIPT, kind, cwd=directory / "place",
+                          TRUTH=str(directory / "truth.json"))
+    assert done.returncode == 0, done.stderr
+    return only_record(directory / "place")
+
+
+def check_times(run: Run, directory: Path) -> None:
+    truth = json.loads((directory / "truth.json").read_text())
+    assert [entry.case for entry in run.entries] == ["generating-decode", "generating-prefill"]
+    row = generations(run).iloc[0]
+    assert (row["num_prompts"], row["num_tokens"]) == (NUM_REQUESTS, NUM_REQUESTS * (OUTPUTS - 1))
+    assert (row["output_size"], row["batch_size"]) == (OUTPUTS, 2)
+    assert row["first_s"] == pytest.approx(median(truth["first_s"]), rel=TOLERANCE_FRAC)
+    assert row["token_s"] == pytest.approx(median(truth["token_s"]), rel=TOLERANCE_FRAC)
+    assert token_times(run)["context"].tolist() == [row["input_size"] + number for number in range(OUTPUTS - 1)]
+    assert set(phase_times(run)["phase"]) == {"forward", "other"}
+    rows = run.program_iterations
+    assert (rows["forward_s"] + rows["other_s"] - rows["wall_s"]).abs().max() < 1e-6
+    assert "The first token takes" in answer(run).sentence
+
+
+@pytest.mark.parametrize("kind", ["cached", "recomputing"])
+def test_a_loop_in_plain_torch(tmp_path: Path, server: Server, kind: str) -> None:
+    run = watched(server, tmp_path, kind)
+    check_times(run, tmp_path)
+    row = generations(run).iloc[0]
+    assert (row["input_size"], row["cache"]) == (PROMPT, "as written" if kind == "cached" else "none")
+    rows = run.program_iterations
+    last = rows[rows["context"] == PROMPT + OUTPUTS - 1]
+    assert len(last) == NUM_REQUESTS
+    assert last["wall_s"].median() < 0.03  # without the time to show the answer, which follows it
+    named = findings(run).query("finding == 'repeated_inputs'")
+    assert len(named) == (kind == "recomputing")
+
+
+def test_generate_of_transformers(tmp_path: Path, server: Server) -> None:
+    if importlib.util.find_spec("transformers") is None:
+        pytest.skip("transformers is not installed: pip install 'charact[transformers]'")
+    run = watched(server, tmp_path, "transformers")
+    check_times(run, tmp_path)
+    assert generations(run).iloc[0]["input_size"] == 8 * PROMPT
+
+
+def test_a_classifier_of_texts_does_not_generate(tmp_path: Path, server: Server) -> None:
+    run = watched(server, tmp_path, "classifying")
+    assert not is_generation(run)
+    assert [(entry.case, entry.passes.timing.num_iterations) for entry in run.entries] == [("generating-infer", 60)]

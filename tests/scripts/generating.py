@@ -1,0 +1,103 @@
+"""Programs that generate, with stopwatches of their own: `transformers`, or a loop of sleeps `cached` or `recomputing`.
+
+`classifying` calls the model of the loops with texts of mixed lengths. The file that TRUTH names then holds the times
+to the first tokens and those of the further ones.
+"""
+
+import json
+import os
+import random
+import sys
+import time
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+
+NUM_REQUESTS, PROMPT, OUTPUTS = 6, 40, 10
+PROMPT_S, TOKEN_S, SAMPLE_S = 0.02, 0.006, 0.002
+first_s: list[float] = []
+token_s: list[float] = []
+
+
+def note(begin_s: float, ends_s: list[float]) -> None:
+    """Note the times of a request from its begin and the ends of its tokens."""
+    first_s.append(ends_s[0] - begin_s)
+    token_s.extend(after - before for before, after in pairwise(ends_s))
+
+
+class Sleepy(nn.Module):
+    """A language model whose words take a known time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(100, 8)
+
+    def forward(self, ids: Tensor, cache: list[Tensor] | None = None) -> Tensor:
+        time.sleep(TOKEN_S if ids.shape[1] == 1 else PROMPT_S)
+        x = self.words(ids)
+        if cache is not None:
+            cache.append(x)
+            x = torch.cat(cache, 1)
+        return x.sum(1) @ self.words.weight.T
+
+
+@torch.no_grad()
+def loop(has_cache: bool) -> None:
+    model = Sleepy().eval()
+    for _ in range(NUM_REQUESTS):
+        ids = torch.randint(0, 100, (2, PROMPT))
+        cache: list[Tensor] | None = [] if has_cache else None
+        read, ends_s = ids, []
+        begin_s = time.perf_counter()
+        for _ in range(OUTPUTS):
+            new = model(read, cache).argmax(-1, keepdim=True)
+            time.sleep(SAMPLE_S)
+            ends_s.append(time.perf_counter())
+            ids = torch.cat([ids, new], 1)
+            read = new if has_cache else ids
+        note(begin_s, ends_s)
+        print(ids.sum().item())
+        time.sleep(0.03)  # such as for showing the answer
+
+
+@torch.no_grad()
+def classify() -> None:
+    model = Sleepy().eval()
+    draw = random.Random(0)
+    for _ in range(60):
+        print(model(torch.randint(0, 100, (2, draw.randint(1, 4)))).argmax(-1).tolist())
+
+
+class Stopwatch:
+    """A streamer, which is given the prompts and then each token when it is known."""
+
+    def __init__(self) -> None:
+        self.times_s: list[float] = []
+
+    def put(self, _: Tensor) -> None:
+        self.times_s.append(time.perf_counter())
+
+    def end(self) -> None:
+        note(self.times_s[0], self.times_s[1:])
+
+
+def transformers() -> None:
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    model = LlamaForCausalLM(LlamaConfig(
+        vocab_size=200, hidden_size=256, intermediate_size=512, num_hidden_layers=4, num_attention_heads=4,
+        num_key_value_heads=2, max_position_embeddings=512)).eval()
+    for _ in range(NUM_REQUESTS):
+        ids = torch.randint(3, 200, (2, 8 * PROMPT))
+        outputs = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=OUTPUTS,
+                                 min_new_tokens=OUTPUTS, do_sample=False, pad_token_id=0, streamer=Stopwatch())
+        print(outputs.sum().item())
+
+
+torch.manual_seed(0)
+torch.set_num_threads(1)
+{"transformers": transformers, "cached": lambda: loop(True), "recomputing": lambda: loop(False),
+ "classifying": classify}[sys.argv[1]]()
+with open(os.environ["TRUTH"], "w", encoding="utf-8") as file:
+    json.dump({"first_s": first_s, "token_s": token_s}, file)
