@@ -9,7 +9,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from charact.datasets._samples.text_streams import language_model_dataset
-from charact.workload import DataRequest, DecoderGenerator, Generator, Workload
+from charact.workload import DataRequest, DecoderGenerator, Generator, RecomputingGenerator, Workload
+from charact.workload.key_value_cache import NoCache
 from charact.workload.metrics import Metric, Perplexity
 
 
@@ -52,6 +53,11 @@ class LanguageModelWorkload(Workload):
         """Return the number of positions that the model has."""
         return self.sizes.context
 
+    @property
+    def caches(self) -> tuple[str, ...]:
+        """Return those of all workloads, and `none`."""
+        return *super().caches, "none"
+
     def dataset(self, input_size: int, request: DataRequest) -> Any:
         """Return segments of streams, (int64 (size,), int64 (size,)), in batches (size, batch)."""
         return language_model_dataset(request, input_size=input_size, num_synthetic_words=self.sizes.num_words)
@@ -76,7 +82,9 @@ class LanguageModelWorkload(Workload):
         return [torch.optim.AdamW(groups, lr=2.5e-4)]
 
     def generator(self, model: nn.Module, output_size: int, cache: str) -> Generator:
-        """Return a generation that keeps keys and values; the model has the argument `cache`."""
+        """Return a generation that keeps keys and values, or none; the model has the argument `cache`."""
+        if cache == "none":
+            return RecomputingGenerator(lambda words: model(words, NoCache())[:, -1], lambda batch: batch[0].T)
         return DecoderGenerator(model, output_size, cache, lambda batch: batch[0].T)
 
     def clip_gradients(self, model: nn.Module) -> None:

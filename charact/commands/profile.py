@@ -34,7 +34,7 @@ def command(
     batch_sizes: opt.BatchSizes = None,
     output_sizes: opt.OutputSizes = None,
     mode: opt.Modes = "train,infer",
-    cache: opt.Caches = "static",
+    cache: opt.Caches = None,
     precision: opt.Precision = "fp32",
     attention: opt.Attention = None,
     variant: opt.Variant = None,

@@ -115,14 +115,13 @@ class Case:
 
 def cases_of(workload: Workload, input_sizes: Sequence[int] | None, batch_sizes: Sequence[int] | None,
              modes: Sequence[str], precisions: Sequence[str], output_sizes: Sequence[int] = (),
-             caches: Sequence[str] = ("static",), attentions: Sequence[str | None] = (None,),
-             **options: Any) -> list[Case]:
-    """Return a case for each combination, not checked; the workload's defaults stand for sizes that are not given.
+             caches: Sequence[str] = (), attentions: Sequence[str | None] = (None,), **options: Any) -> list[Case]:
+    """Return a case for each combination, not checked; the workload's defaults stand for what is not given.
 
     Output sizes and kinds of caches only distinguish the modes that generate.
 
     Raises:
-        UserError: the workload does not generate, but a mode does.
+        UserError: the workload does not generate, or not with such a cache, but a mode does.
     """
     cases = []
     sizes, batches = input_sizes or [workload.default_input_size], batch_sizes or [workload.default_batch_size]
@@ -132,9 +131,13 @@ def cases_of(workload: Workload, input_sizes: Sequence[int] | None, batch_sizes:
             continue
         if not workload.generates:
             raise UserError(f"{workload.name} does not generate: leave --mode generate out")
+        for cache in caches:
+            if cache not in workload.caches:
+                raise UserError(f"{workload.name} does not generate with --cache {cache}: choose from "
+                                f"{', '.join(workload.caches)}")
         cases += [Case(workload, size, batch, mode, precision, output_size=outputs, cache=cache, attention=attention,
                        **options)
-                  for outputs, cache in product(output_sizes or [DEFAULT_OUTPUT_SIZE], caches)
+                  for outputs, cache in product(output_sizes or [DEFAULT_OUTPUT_SIZE], caches or workload.caches[:1])
                   if mode == "prefill" or outputs > 1]  # the first word is that of the prefill
     return cases
 

@@ -206,7 +206,8 @@ class Loop:
         assert self.generator is not None
         if self._num_read == self.case.output_size - 1:  # the last word is not read
             self._num_read, self._words = 0, self._first_words
-            self.generator.go_to(0)
+            with torch.inference_mode():
+                self.generator.go_to(0)
         assert self._words is not None
         with mark("forward"), torch.inference_mode(), self.autocast():
             logits = self.generator.decode(self._words)

@@ -44,7 +44,7 @@ MODES = ("train", "infer", *GENERATING_MODES)
 GENERATE = "generate"
 """Name of both modes of a generation together."""
 
-CACHES = ("static", "growing", "int8")
+CACHES = ("static", "growing", "int8", "none")
 """How a generation keeps keys and values; see `charact.workload.key_value_cache`."""
 
 ATTENTION = {"flash": "FLASH_ATTENTION", "efficient": "EFFICIENT_ATTENTION", "cudnn": "CUDNN_ATTENTION",

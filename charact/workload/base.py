@@ -76,6 +76,11 @@ class Workload(ABC):
         """Whether there is a `generator`."""
         return type(self).generator is not Workload.generator
 
+    @property
+    def caches(self) -> tuple[str, ...]:
+        """Kinds of caches that a generation may use, of `schema.CACHES`; the first is the default."""
+        return "static", "growing", "int8"
+
     @abstractmethod
     def dataset(self, input_size: int, request: DataRequest) -> "Dataset[Any]":
         """Return samples at an input size. For images each is (float32 (3, size, size), int64 label).
@@ -111,7 +116,7 @@ class Workload(ABC):
         """Return a generation with the model, in evaluation mode, of at most `output_size` words for each prompt.
 
         Batches are those of `dataset`, and its input size is the length of the prompts. `cache` is one of
-        `schema.CACHES`; a model without keys and values takes no notice of it. By default there is none.
+        `caches`; a model without keys and values takes no notice of it. By default there is none.
         """
         raise NotImplementedError(f"{self.name} does not generate")
 

@@ -75,3 +75,43 @@ class DecoderGenerator(Generator):
     def state(self) -> "list[Tensor]":
         """Return all keys and values."""
         return [] if self._cache is None else self._cache.tensors()
+
+
+class RecomputingGenerator(Generator):
+    """A model that keeps nothing: it reads prompts and outputs again for each word.
+
+    Args:
+        logits: returns logits of the next words, (N, vocabulary), after words (N, T).
+        prompts: returns the prompts (N, T) of a batch.
+    """
+
+    def __init__(self, logits: "Callable[[Tensor], Tensor]", prompts: "Callable[[Any], Tensor]") -> None:
+        self._logits, self._prompts = logits, prompts
+        self._words: Tensor | None = None
+        """Words of prompts and outputs so far."""
+        self._num_prompt_words = 0
+
+    def prefill(self, batch: Any) -> "Tensor":
+        """See `Generator`."""
+        self._words = self._prompts(batch)
+        self._num_prompt_words = self._words.shape[1]
+        return self._logits(self._words)
+
+    def decode(self, words: "Tensor") -> "Tensor":
+        """See `Generator`."""
+        import torch
+
+        assert self._words is not None
+        self._words = torch.cat((self._words, words[:, None]), 1)
+        return self._logits(self._words)
+
+    def go_to(self, num_words: int) -> None:
+        """See `Generator`."""
+        from torch.nn import functional
+
+        assert self._words is not None
+        self._words = functional.pad(self._words[:, :self._num_prompt_words], (0, num_words))
+
+    def state(self) -> "list[Tensor]":
+        """Return none: neither keys and values nor a hidden state are kept."""
+        return []

@@ -149,5 +149,23 @@ class EightBitCache(StaticCache):
         return [*super().tensors(), *(tensor for pair in self._scales.values() for tensor in pair)]
 
 
+class NoCache(KeyValueCache):
+    """A cache that keeps nothing, so that all words are read again for each new one."""
+
+    def extend(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the keys and values."""
+        return keys, values
+
+    def advance(self, num_words: int) -> None:
+        """Count no words: the next ones begin at the first position again."""
+
+    def skip(self, num_words: int) -> None:
+        """Count no words."""
+
+    def tensors(self) -> list[Tensor]:
+        """Return none."""
+        return []
+
+
 KINDS = {"static": StaticCache, "growing": lambda capacity: GrowingCache(), "int8": EightBitCache}
-"""Function of each of `schema.CACHES` that returns an empty cache with a capacity (words)."""
+"""Function of each of `schema.CACHES` but `none` that returns an empty cache with a capacity (words)."""

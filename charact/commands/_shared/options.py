@@ -26,8 +26,9 @@ Modes = Annotated[str, typer.Option(help="train, infer, generate (which is prefi
                                     autocompletion=completion.modes)]
 OutputSizes = Annotated[str | None, typer.Option(
     metavar="SIZES", help="With --mode generate: words that each request gets. Default: 32.")]
-Caches = Annotated[str, typer.Option(
-    "--cache", help="With --mode generate, how keys and values are kept: static, growing (copied for each word), int8.",
+Caches = Annotated[str | None, typer.Option(
+    "--cache", help="With --mode generate, how keys and values are kept: static, growing (copied for each word), int8, "
+                    "none (all words are read again for each one). Default: static; of your own model growing.",
     autocompletion=completion.caches)]
 Precision = Annotated[str, typer.Option(
     help="fp32, tf32 (CUDA), bf16 and fp16 by autocast, pure-bf16 (weights too), int8-weights (inference, by torchao).",
@@ -125,19 +126,19 @@ def parse_choices(text: str, option: str, choices: Collection[str]) -> list[str]
     return [parse_choice(word, option, choices) for word in parse_list(text, option)]
 
 
-def parse_modes(text: str, output_sizes: str | None, caches: str) -> tuple[list[str], dict[str, list[Any]]]:
+def parse_modes(text: str, output_sizes: str | None, caches: str | None) -> tuple[list[str], dict[str, list[Any]]]:
     """Return the modes of --mode, and for those that generate the arguments of `cases_of`."""
     words = [mode for word in parse_list(text, "--mode") for mode in (GENERATING_MODES if word == GENERATE else [word])]
     for word in words:
         parse_choice(word, "--mode", [*MODES, GENERATE])
     modes = list(dict.fromkeys(words))
     if not set(modes) & set(GENERATING_MODES):
-        for option, is_given in (("--output-sizes", output_sizes is not None), ("--cache", caches != CACHES[0])):
+        for option, is_given in (("--output-sizes", output_sizes is not None), ("--cache", caches is not None)):
             if is_given:
                 raise UserError(f"{option} is for --mode generate: add that, or leave {option} out")
         return modes, {}
     sizes = [] if output_sizes is None else parse_sizes(output_sizes, "--output-sizes")
-    return modes, {"output_sizes": sizes, "caches": parse_choices(caches, "--cache", CACHES)}
+    return modes, {"output_sizes": sizes, "caches": [] if caches is None else parse_choices(caches, "--cache", CACHES)}
 
 
 def parse_attention(text: str | None) -> list[str | None]:

@@ -6,7 +6,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from charact.record.schema import CACHES
 from charact.workload.key_value_cache import KINDS, KeyValueCache
 
 CAPACITY, NUM_LAYERS, BATCH, HEADS, WIDTH = 12, 3, 2, 4, 8
@@ -41,7 +40,7 @@ def assert_equal(kind: str, seen: list[tuple[Tensor, Tensor]], expected: list[tu
             assert bool((error <= limit).all())
 
 
-@pytest.fixture(params=CACHES)
+@pytest.fixture(params=KINDS)
 def kind(request: pytest.FixtureRequest) -> str:
     name: str = request.param
     return name

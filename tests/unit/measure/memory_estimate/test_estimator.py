@@ -18,7 +18,7 @@ from charact.datasets._common.request import DataRequest
 from charact.execution.case import Case, cases_of
 from charact.measure.memory_estimate.estimator import MemoryEstimate
 from charact.measure.memory_estimate.fake_program import FakeProgram
-from charact.record.schema import CACHES, GENERATING_MODES, MEMORY_ORIGINS, PHASES
+from charact.record.schema import GENERATING_MODES, MEMORY_ORIGINS, PHASES
 from charact.workload.registry import find_workload
 
 BATCH, FEATURES, CLASSES = 64, 512, 10
@@ -208,8 +208,9 @@ class TestFunctions:
 
 
 @pytest.mark.slow_variants
-@pytest.mark.parametrize("cache", CACHES)
-@pytest.mark.parametrize("name", ["llama", "seq2seq", "rnn_lm", "transformer", "transformer_lm", "moe"])
+@pytest.mark.parametrize(("name", "cache"), [
+    (name, cache) for name in ("llama", "seq2seq", "rnn_lm", "transformer", "transformer_lm", "moe")
+    for cache in find_workload(name).caches])
 def test_generations_are_as_measured(name: str, cache: str) -> None:
     """The last token of a decoding, and prompts."""
     for case in cases_of(find_workload(name).prepare(), [24], [2], GENERATING_MODES, ["fp32"], [9], [cache],
