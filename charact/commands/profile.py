@@ -97,6 +97,10 @@ def command(
                       --input-sizes 32
       charact profile --model nets:tiny_bert --input-spec "input_ids=int64[500] S, attention_mask=int64[1:2] S,
                       labels=int64[2]" --input-sizes 16:64:16 --optimizer AdamW --learning-rate 1e-4
+      charact profile --model nets:tiny_llama --input-spec "input_ids=int64[500] S" --input-sizes 32 --mode generate
+
+    Your own model generates if its forward takes past_key_values, and its output has logits and past_key_values, as in
+    Hugging Face's transformers; with --cache none, if it returns logits.
     """  # noqa: D301  (click wants the character itself)
     sizes = None if input_sizes is None else opt.parse_sizes(input_sizes, "--input-sizes")
     batches = None if batch_sizes is None else opt.parse_sizes(batch_sizes, "--batch-sizes")

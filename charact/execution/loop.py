@@ -132,13 +132,13 @@ class Loop:
     def place(self, frac: float) -> None:
         """Go on at a share of the words that a request reads after its prompt; no effect in modes but decode."""
         if self.case.mode == "decode":
-            if self._first_words is None:
-                with self._attention.restricted():
+            with self._attention.restricted():
+                if self._first_words is None:
                     self._begin_requests()
-            assert self.generator is not None
-            self._num_read = round(frac * (self.case.output_size - 2))
-            with torch.inference_mode():
-                self.generator.go_to(self._num_read)
+                assert self.generator is not None
+                self._num_read = round(frac * (self.case.output_size - 2))
+                with torch.inference_mode(), self.autocast():
+                    self.generator.go_to(self._num_read)
 
     def next_batch(self) -> Any:
         """Fetch the next batch, on the device.

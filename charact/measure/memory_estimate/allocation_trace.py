@@ -231,9 +231,8 @@ def record_iteration(loop: "Loop", recorder: Recorder) -> AllocationTrace:
 
     Weights, gradients and optimizer state are identified by the loop's model and optimizers; the batch is input; what a
     generation keeps is its cache; other blocks allocated in the forward pass or the loss are activations; all others
-    are temporary. In a decoding, the iteration is that of the last word.
+    are temporary.
     """
-    loop.place(1.0)
     recorder.begin()
 
     @contextlib.contextmanager

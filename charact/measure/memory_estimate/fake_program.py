@@ -77,12 +77,12 @@ class FakeProgram:
         self._carries = type(case.workload).start_epoch is not Workload.start_epoch or case.mode in GENERATING_MODES
 
     def trace(self, case: Case) -> AllocationTrace:
-        """Record the allocation trace of a warm iteration at the case's input and batch size.
+        """Record the allocation trace of a warm iteration at the case's input and batch size; of a decoding, the last.
 
         Raises:
             CannotEstimate: as above.
         """
-        with _errors_of(case), fake_tensors(case, self._fake), eager_transformers():
+        with _errors_of(case), fake_tensors(case, self._fake):
             self._loop.feed(_fake_batches(case))
             if self._carries or not self._warm:  # state between iterations exists after the first
                 self._record()
@@ -90,11 +90,13 @@ class FakeProgram:
             return self._record()
 
     def _record(self) -> AllocationTrace:
-        if not isinstance(self._recorder, RankRecorder):
-            return record_iteration(self._loop, self._recorder)
-        with self._recorder.resizing():
-            self._recorder.hold("communication_buffers", self._buckets.held if self._buckets else [])
-            return record_iteration(self._loop, self._recorder)
+        self._loop.place(1.0)  # only a recorder answers the conditions of eager transformers
+        with eager_transformers():
+            if not isinstance(self._recorder, RankRecorder):
+                return record_iteration(self._loop, self._recorder)
+            with self._recorder.resizing():
+                self._recorder.hold("communication_buffers", self._buckets.held if self._buckets else [])
+                return record_iteration(self._loop, self._recorder)
 
 
 def weight_shapes(case: Case) -> list[tuple[int, ...]] | None:

@@ -13,6 +13,7 @@ from charact.execution.case_outcome import case_entry
 from charact.execution.interrupt import Interrupt
 from charact.measure.case_loop import ending_of, run_each
 from charact.measure.memory_estimate.estimator import Estimator, MemoryEstimate
+from charact.measure.memory_estimate.fake_program import CannotEstimate
 from charact.measure.memory_sweep.integer_search import largest_fitting, smallest_taken
 from charact.measure.memory_sweep.sweep import MemoryPlan, MemoryRun, TimeLeft
 from charact.record.manifest import CaseEntry
@@ -135,7 +136,13 @@ class _Search:
             return -math.inf
         if value not in self._estimates:
             self._observer.pass_started(f"fit, {self._plan.axis.replace('_', ' ')} {value * self._unit}")
-            self._estimates[value] = self._estimator.estimate(self._of(value))
+            try:
+                self._estimates[value] = self._estimator.estimate(self._of(value))
+            except CannotEstimate:
+                raise
+            except UserError as error:  # a user's model has its limits only once it is built
+                self._refusals[value] = str(error)
+                return -math.inf
         limit_bytes = self._plan.memory.target.memory_bytes
         assert limit_bytes is not None
         return limit_bytes - self._estimates[value].needed_bytes

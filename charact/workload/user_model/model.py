@@ -12,6 +12,8 @@ from torch.utils.data import Dataset
 from charact.core.errors import UserError
 from charact.datasets._common.request import DataRequest
 from charact.workload.base import Workload
+from charact.workload.generation import Generator
+from charact.workload.user_model.generation import CACHES, check_inputs, model_generator
 from charact.workload.user_model.import_target import call_arguments, chosen, imported, kind_of
 from charact.workload.user_model.input_spec import InputSpec
 from charact.workload.user_model.loss import Loss, default_loss, named_loss
@@ -71,6 +73,21 @@ class OwnModel(Workload):
         """1: the model itself rejects smaller inputs."""
         return 1
 
+    @property
+    def generates(self) -> bool:
+        """True: only the model itself shows whether it generates.
+
+        Raises:
+            UserError: its inputs do not suit a generation.
+        """
+        check_inputs(self.name, self.spec)
+        return True
+
+    @property
+    def caches(self) -> tuple[str, ...]:
+        """Return those of a user's model."""
+        return CACHES
+
     def dataset(self, input_size: int, request: DataRequest) -> SyntheticInputs:
         """Return samples of the spec: a tuple of its tensors, without their batch axes."""
         return SyntheticInputs(self.spec, input_size, request.seed)
@@ -105,6 +122,10 @@ class OwnModel(Workload):
         """Return the requested optimizer, over all parameters."""
         make: Callable[..., torch.optim.Optimizer] = self.optimizer_class
         return [make(model.parameters(), lr=self.learning_rate)]
+
+    def generator(self, model: nn.Module, output_size: int, cache: str) -> Generator:
+        """Return a generation with the model, if it is one in Hugging Face's manner."""
+        return model_generator(model, self.name, self.spec, output_size, cache)
 
     def facts(self) -> dict[str, Any]:
         """Return the model's source, inputs and arguments, and the loss and optimizer of a training."""

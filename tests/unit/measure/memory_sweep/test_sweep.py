@@ -5,19 +5,24 @@ import signal
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from support.notes import Notes
 from support.recording import recorded
 from support.small import TwoLayers, small_case
 from torch import Tensor, nn
 
-from charact.execution.case import Case
+from charact.datasets._common.request import DataRequest
+from charact.execution.case import Case, cases_of
 from charact.measure.memory_estimate.target_devices import target_of_memory
 from charact.measure.memory_sweep.largest_fit import FitPlan, run_fits
 from charact.measure.memory_sweep.sweep import MemoryPlan, run_memory_cases
 from charact.record.reader import Run
+from charact.workload.user_model.input_spec import parse_input_spec
+from charact.workload.user_model.model import own_model
 
 MIB = 2**20
 AMPLE, TIGHT = target_of_memory(1000 * MIB, "cpu"), target_of_memory(1_700_000, "cpu")
@@ -52,6 +57,15 @@ class Patches(TwoLayers):
 
     smallest_input_size: int = 96
     input_size_step: int = 96
+
+
+class Short(nn.Sequential):
+    """A user's language model for 20 words at most."""
+
+    config = SimpleNamespace(max_position_embeddings=20)
+
+    def __init__(self) -> None:
+        super().__init__(nn.Embedding(9, 4), nn.Linear(4, 9))
 
 
 def looked_at(tmp_path: Path, cases: list[Case], plan: MemoryPlan, notes: Notes | None = None) -> Run:
@@ -219,6 +233,15 @@ class TestSearches:
         (entry,) = run.manifest["cases"]
         assert entry["status"] == "oom"
         assert entry["reason"].startswith("predicted to need ")
+
+    def test_a_search_that_the_users_model_ends(self, tmp_path: Path) -> None:
+        workload = own_model(f"{__name__}:Short", "", parse_input_spec("int64[9] S"), None, "SGD", 0.1).prepare()
+        (case,) = cases_of(workload, [1], [2], ["prefill"], ["fp32"], [4], ["none"], device=torch.device("cpu"),
+                           data=DataRequest())
+        row, run = searched(tmp_path, case, FitPlan("input_size", MemoryPlan(AMPLE, measure=False)))
+        assert (row["value"], row["next_value"]) == (16, None)
+        assert run.passes(row["case"])["fit"]["ended_by"] == (
+            "input size 17 with output size 4 is too large for Short (takes at most 20)")
 
     @linux
     @pytest.mark.slow
