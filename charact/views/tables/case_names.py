@@ -21,7 +21,8 @@ def _outputs(case: _Case) -> str:
 
 
 def _cache(case: _Case) -> str:
-    return "" if case.get("cache") is None else f"{case['cache']} cache"
+    kind = case.get("cache")
+    return "" if kind is None else f"{'no' if kind == 'none' else kind} cache"
 
 
 def _attention(case: _Case) -> str:
