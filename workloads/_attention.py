@@ -34,17 +34,24 @@ class Sizes(LayerSizes):
     """Longest sequence that there are learned positions for; None where positions are computed."""
 
 
-def attend(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None = None, *, causal: bool = False) -> Tensor:
+def attend(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None = None, *, causal: bool = False,
+           window: int | None = None) -> Tensor:
     """Compute attention of queries (N, heads, T, head width) to keys and values (N, key heads, S, head width).
 
-    Causal attention takes the queries for the last T of S positions. If there are fewer key heads than heads, each
-    serves as many heads in a row.
+    Causal attention takes the queries for the last T of S positions. With a window, each sees as many positions at
+    most, its own included; a single query may get those alone, in any order. If there are fewer key heads than heads,
+    each serves as many heads in a row.
     """
     num_queries, num_keys = query.shape[2], keys.shape[2]
-    if causal and 1 < num_queries < num_keys:
-        mask = torch.ones(num_queries, num_keys, dtype=torch.bool, device=query.device).tril(num_keys - num_queries)
+    is_windowed = window is not None and window < num_keys
+    needs_mask = causal and num_queries > 1 and (num_queries < num_keys or is_windowed)
+    if needs_mask:
+        num_before = num_keys - num_queries
+        mask = torch.ones(num_queries, num_keys, dtype=torch.bool, device=query.device).tril(num_before)
+        if window is not None and is_windowed:
+            mask = mask.triu(num_before - window + 1)
     return functional.scaled_dot_product_attention(
-        query, keys, values, attn_mask=mask, is_causal=causal and 1 < num_queries == num_keys,
+        query, keys, values, attn_mask=mask, is_causal=causal and not needs_mask and num_queries > 1,
         enable_gqa=query.shape[1] != keys.shape[1])
 
 

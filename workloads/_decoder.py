@@ -1,7 +1,7 @@
 """Decoder in the form of Llama: RMSNorm, rotary positions, grouped queries, a gated pointwise network, no biases.
 
 Sources: Su et al., "RoFormer", 2021 (rotary positions); Ainslie et al., "GQA", 2023 (grouped queries); Shazeer, "GLU
-Variants Improve Transformer", 2020 (the gated network).
+Variants Improve Transformer", 2020 (the gated network); Beltagy et al., "Longformer", 2020 (sliding windows).
 """
 
 import math
@@ -40,6 +40,8 @@ class DecoderSizes:
     """Longest sequence in words."""
     base: float
     """Base of the rotary frequencies."""
+    window: int | None = None
+    """Number of words that a word attends to, itself included; None for all before it."""
     tied: bool = False
     """Whether the output layer shares the embedding's weights."""
 
@@ -90,7 +92,7 @@ class GroupedAttention(nn.Module):
 
     def __init__(self, sizes: DecoderSizes) -> None:
         super().__init__()
-        self.num_heads, self.num_kv_heads = sizes.num_heads, sizes.num_kv_heads
+        self.num_heads, self.num_kv_heads, self.window = sizes.num_heads, sizes.num_kv_heads, sizes.window
         kv_width = sizes.num_kv_heads * sizes.head_width
         self.query = Matrix(sizes.width, sizes.width)
         self.key = Matrix(sizes.width, kv_width)
@@ -104,7 +106,8 @@ class GroupedAttention(nn.Module):
         values = split_heads(self.value(x), self.num_kv_heads)
         if extend is not None:
             keys, values = extend(keys, values)
-        outputs: Tensor = self.out(attend(query, keys, values, causal=True).transpose(1, 2).flatten(2))
+        attended = attend(query, keys, values, causal=True, window=self.window)
+        outputs: Tensor = self.out(attended.transpose(1, 2).flatten(2))
         return outputs
 
 

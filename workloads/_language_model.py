@@ -39,6 +39,11 @@ class LanguageModelWorkload(Workload):
         """Sizes of the variant."""
 
     @property
+    def window(self) -> int | None:
+        """Number of words that a word attends to, itself included; None for all before it."""
+        return None
+
+    @property
     def default_input_size(self) -> int:
         """Return 128 words."""
         return 128
@@ -85,7 +90,7 @@ class LanguageModelWorkload(Workload):
         """Return a generation that keeps keys and values, or none; the model has the argument `cache`."""
         if cache == "none":
             return RecomputingGenerator(lambda words: model(words, NoCache())[:, -1], lambda batch: batch[0].T)
-        return DecoderGenerator(model, output_size, cache, lambda batch: batch[0].T)
+        return DecoderGenerator(model, output_size, cache, lambda batch: batch[0].T, self.window)
 
     def clip_gradients(self, model: nn.Module) -> None:
         """Clip the norm of all gradients together to 1, as in GPT's code."""

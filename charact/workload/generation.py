@@ -44,10 +44,13 @@ class DecoderGenerator(Generator):
         output_size: words of each request after its prompt.
         cache: kind of the cache, one of `schema.CACHES`.
         prompts: returns the prompts (N, T) of a batch.
+        window: number of words that a word attends to, itself included; None for all before it.
     """
 
-    def __init__(self, model: "nn.Module", output_size: int, cache: str, prompts: "Callable[[Any], Tensor]") -> None:
+    def __init__(self, model: "nn.Module", output_size: int, cache: str, prompts: "Callable[[Any], Tensor]",
+                 window: int | None = None) -> None:
         self._model, self._output_size, self._kind, self._prompts = model, output_size, cache, prompts
+        self._window = window
         self._cache: KeyValueCache | None = None
 
     def prefill(self, batch: Any) -> "Tensor":
@@ -56,7 +59,7 @@ class DecoderGenerator(Generator):
 
         prompts = self._prompts(batch)
         if self._cache is None:
-            self._cache = KINDS[self._kind](prompts.shape[1] + self._output_size)
+            self._cache = KINDS[self._kind](prompts.shape[1] + self._output_size, self._window)
         self._cache.clear()
         logits: Tensor = self._model(prompts, self._cache)[:, -1]
         self._cache.keep()

@@ -86,6 +86,42 @@ def test_all_is_forgotten(kind: str) -> None:
     assert cache.length == 2
 
 
+def assert_same_words(kind: str, seen: list[tuple[Tensor, Tensor]], expected: list[tuple[Tensor, Tensor]]) -> None:
+    """Compare without order: each expected word is near one that was seen."""
+    for tensors, wanted in zip(seen, expected, strict=True):
+        for tensor, want in zip(tensors, wanted, strict=True):
+            assert tensor.shape == want.shape
+            errors = (tensor[:, :, :, None] - want[:, :, None]).abs().amax(4).amin(2)
+            limit = want.abs().amax(3) * (0.5001 / 127 if kind == "int8" else 0.0)
+            assert bool((errors <= limit).all())
+
+
+def last(parts: list[tuple[Tensor, Tensor]], num_words: int) -> list[tuple[Tensor, Tensor]]:
+    return [(keys[:, :, -num_words:], values[:, :, -num_words:]) for keys, values in parts]
+
+
+@pytest.mark.parametrize("num_prompt_words", [2, 3, 4, 6])
+def test_a_window_has_the_last_words(kind: str, num_prompt_words: int) -> None:
+    window = 4
+    cache = KINDS[kind](CAPACITY, window)
+    prompt, outputs = words(num_prompt_words, 0), [words(1, seed) for seed in range(1, CAPACITY - num_prompt_words)]
+    for _ in range(2):  # the second time with another request before
+        cache.clear()
+        assert_equal("int8", read(cache, prompt), prompt)
+        cache.keep()
+        for begins_at in (0, 0, 3):  # from the prompts, again from them, and after some words
+            cache.go_to(0)
+            so_far = prompt
+            for output in outputs:
+                so_far = joined(so_far, output)
+                assert_same_words(kind, read(cache, output), last(so_far, window))
+            cache.go_to(begins_at)
+            assert cache.length == num_prompt_words + begins_at
+            ((keys, _), *_) = read(cache, words(1, 99))
+            assert keys.shape[2] == min(cache.length, window)
+            assert bool(keys.isfinite().all())
+
+
 @pytest.mark.parametrize(("kind_of_cache", "num_bytes"), [
     ("static", lambda num: 4 * CAPACITY), ("growing", lambda num: 4 * num),
     ("int8", lambda num: CAPACITY * (1 + 4 / WIDTH))])
@@ -95,3 +131,16 @@ def test_its_memory(kind_of_cache: str, num_bytes: Callable[[int], float]) -> No
     read(cache, words(1, 1))
     held = sum(tensor.untyped_storage().nbytes() for tensor in cache.tensors())
     assert held == 2 * NUM_LAYERS * BATCH * HEADS * WIDTH * num_bytes(6)
+
+
+@pytest.mark.parametrize("num_prompt_words", [2, 9])
+@pytest.mark.parametrize(("kind_of_cache", "bytes_of_a_number"), [
+    ("static", 4), ("growing", 4), ("int8", 1 + 4 / WIDTH)])
+def test_memory_of_a_window(kind_of_cache: str, bytes_of_a_number: float, num_prompt_words: int) -> None:
+    window = 4
+    cache = KINDS[kind_of_cache](CAPACITY, window)
+    read(cache, words(num_prompt_words, 0))
+    for seed in (1, 2):
+        read(cache, words(1, seed))
+    held = sum(tensor.untyped_storage().nbytes() for tensor in cache.tensors())
+    assert held == 2 * NUM_LAYERS * BATCH * HEADS * WIDTH * window * bytes_of_a_number

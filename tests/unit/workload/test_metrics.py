@@ -178,7 +178,7 @@ def test_every_workload_has_a_metric_but_diffusion() -> None:
     names = {name: [metric.name for metric in workload.prepare().metrics(Vocabularies())]  # type: ignore[arg-type]
              for name, workload in all_workloads().items()}
     language = {"rnn_lm": ["perplexity"], "transformer_lm": ["perplexity"], "llama": ["perplexity"],
-                    "moe": ["perplexity"], "bert": ["perplexity"],
+                    "moe": ["perplexity"], "mistral": ["perplexity"], "bert": ["perplexity"],
                 "transformer": ["token_accuracy"], "seq2seq": ["token_accuracy", "bleu"],
                 "aoa_reader": ["candidate_accuracy"]}
     others = {"dit": [], "unet": ["pixel_accuracy"], "dlrm": ["binary_accuracy"]}

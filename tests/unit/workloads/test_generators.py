@@ -18,7 +18,7 @@ from charact.workload.registry import all_workloads, find_workload
 
 NUM_OUTPUTS, BATCH, LENGTH = 7, 3, 9
 QUICK = {"rnn_lm": "lstm", "seq2seq": "bahdanau", "transformer_lm": "small", "transformer": "small", "llama": "tiny",
-         "moe": "tiny"}
+         "moe": "tiny", "mistral": "tiny"}
 GENERATING = [name for name, workload in all_workloads().items() if workload.generates]
 
 
@@ -53,11 +53,11 @@ def transformer(model: Any, batch: Any) -> Callable[[Tensor], Tensor]:
 WHOLE = {"rnn_lm": recurrent, "seq2seq": seq2seq, "transformer": transformer}
 
 
-def built(name: str, seed: int) -> tuple[Any, Any, Any]:
+def built(name: str, seed: int, length: int = LENGTH) -> tuple[Any, Any, Any]:
     """Return a workload, its model in evaluation mode, and a batch."""
     torch.manual_seed(seed)
     workload = find_workload(name).prepare(QUICK[name])
-    dataset: Any = workload.dataset(LENGTH, DataRequest(batch_size=BATCH, seed=seed))
+    dataset: Any = workload.dataset(length, DataRequest(batch_size=BATCH, seed=seed))
     collate = getattr(dataset, "collate", default_collate)
     return workload, workload.model(dataset).eval(), collate([dataset[index] for index in range(BATCH)])
 
@@ -79,7 +79,18 @@ def test_every_one_is_tested() -> None:
     (name, cache) for name in GENERATING for cache in find_workload(name).caches if cache != "int8"])  # it rounds
 @torch.inference_mode()
 def test_words_are_those_without_a_cache(name: str, cache: str, seed: int) -> None:
-    workload, model, batch = built(name, seed)
+    assert_as_without_a_cache(name, cache, *built(name, seed))
+
+
+@pytest.mark.parametrize("length", [10, 15, 16, 40])
+@pytest.mark.parametrize("cache", ["static", "growing", "none"])
+@torch.inference_mode()
+def test_words_across_the_edge_of_a_window(cache: str, length: int) -> None:
+    """The window has 16 words."""
+    assert_as_without_a_cache("mistral", cache, *built("mistral", 0, length))
+
+
+def assert_as_without_a_cache(name: str, cache: str, workload: Any, model: Any, batch: Any) -> None:
     generator = workload.generator(model, NUM_OUTPUTS, cache)
     words = written(generator, batch)
     recomputed = torch.empty(BATCH, 0, dtype=torch.int64)

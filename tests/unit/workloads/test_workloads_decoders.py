@@ -11,8 +11,9 @@ from charact.core.errors import UserError
 from charact.datasets._common.request import DataRequest
 from charact.execution.case import cases_of
 from charact.measure.passes.flops import work_of
-from charact.workload.key_value_cache import GrowingCache
+from charact.workload.key_value_cache import KINDS, GrowingCache
 from charact.workload.registry import find_workload
+from charact.workloads._attention import attend
 from charact.workloads._decoder import rotate, rotations_at
 
 SIZES = {
@@ -24,10 +25,13 @@ SIZES = {
     ("llama", "3.1-8b"): (32, 4096, 32, 8, 14_336, 128_256),
     ("moe", "tiny"): (4, 256, 8, 2, 344, 4096),
     ("moe", "8x7b"): (32, 4096, 32, 8, 14_336, 32_000),
+    ("mistral", "tiny"): (4, 256, 8, 2, 688, 4096),
+    ("mistral", "7b"): (32, 4096, 32, 8, 14_336, 32_000),
 }
+WINDOWS = {("mistral", "tiny"): 16, ("mistral", "7b"): 4096}
 PUBLISHED_PARAMETERS = {("llama", "3.2-1b"): 1_235_814_400, ("llama", "3.1-8b"): 8_030_261_248,
-                        ("moe", "8x7b"): 46_702_792_704}
-SMALL = [("transformer_lm", "small"), ("llama", "tiny"), ("moe", "tiny")]
+                        ("moe", "8x7b"): 46_702_792_704, ("mistral", "7b"): 7_241_732_096}
+SMALL = [("transformer_lm", "small"), ("llama", "tiny"), ("moe", "tiny"), ("mistral", "tiny")]
 NUM_EXPERTS, NUM_CHOSEN = 8, 2
 
 
@@ -72,11 +76,12 @@ def test_flop_are_those_counted_by_hand(name: str, variant: str, num_words: int)
         prompt, _, uncounted = work_of(lambda: model(words))
         assert uncounted == []
         assert prompt == pytest.approx(flop_by_hand(name, variant, num_words, num_words, num_words), rel=1e-6)
-        cache = GrowingCache()
+        window = WINDOWS.get((name, variant), num_words + 1)
+        cache = GrowingCache(window=window)
         with_cache, _, _ = work_of(lambda: model(words, cache))
         assert with_cache == pytest.approx(flop_by_hand(name, variant, num_words, num_words, 1), rel=1e-6)
         next_word, _, _ = work_of(lambda: model(words[:, :1], cache))
-        assert next_word == pytest.approx(flop_by_hand(name, variant, 1, num_words + 1, 1), rel=1e-6)
+        assert next_word == pytest.approx(flop_by_hand(name, variant, 1, min(num_words + 1, window), 1), rel=1e-6)
 
 
 @pytest.mark.parametrize(("name", "variant"), SMALL)
@@ -92,6 +97,38 @@ def test_logits_with_a_cache_are_those_without(name: str, variant: str, parts: l
     assert cache.length == 9
     assert [tuple(step.shape) for step in steps] == [(2, 1, whole.shape[-1])] * len(parts)
     assert torch.allclose(torch.cat(steps, dim=1), whole[:, ends - 1], atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["static", "growing"])
+@pytest.mark.parametrize("parts", [[1] * 40, [5, *[1] * 35], [30, *[1] * 10]])
+def test_logits_across_the_edge_of_a_window(kind: str, parts: list[int]) -> None:
+    model = small_model("mistral", "tiny")
+    words = torch.randint(0, 1000, (2, 40))
+    cache = KINDS[kind](40, 16)
+    with torch.inference_mode():
+        whole = model(words)
+        steps = [model(part, cache) for part in words.split(parts, dim=1)]
+    assert torch.allclose(torch.cat(steps, dim=1), whole[:, torch.tensor(parts).cumsum(0) - 1], atol=1e-4)
+
+
+def test_a_word_sees_its_window_only() -> None:
+    num_layers, window = 4, 16
+    model = small_model("mistral", "tiny")
+    words = torch.randint(0, 1000, (2, 70))
+    changed = words.clone()
+    changed[:, 0] += 1
+    with torch.inference_mode():
+        one, other = model(words), model(changed)
+    last_seen = num_layers * (window - 1)  # each layer passes the first word on by the window
+    assert not torch.allclose(one[:, :window], other[:, :window], atol=1e-2)
+    assert torch.allclose(one[:, last_seen + 1:], other[:, last_seen + 1:], atol=1e-5)
+
+
+def test_attention_in_a_window_is_that_to_the_last_keys_of_each_query() -> None:
+    query, keys, values = torch.randn(1, 2, 3, 8), torch.randn(1, 2, 7, 8), torch.randn(1, 2, 7, 8)
+    alone = [attend(query[:, :, [place]], keys[:, :, place + 1:place + 5], values[:, :, place + 1:place + 5])
+             for place in range(3)]
+    assert torch.allclose(attend(query, keys, values, causal=True, window=4), torch.cat(alone, 2), atol=1e-6)
 
 
 @pytest.mark.parametrize(("name", "variant"), SMALL)
@@ -133,8 +170,6 @@ def test_late_positions_in_bf16_have_the_angles_of_fp32() -> None:
 
 
 def test_each_key_head_serves_as_many_heads_in_a_row() -> None:
-    from charact.workloads._attention import attend
-
     query, keys, values = torch.randn(1, 6, 3, 8), torch.randn(1, 2, 3, 8), torch.randn(1, 2, 3, 8)
     repeated = attend(query, keys.repeat_interleave(3, dim=1), values.repeat_interleave(3, dim=1), causal=True)
     assert torch.allclose(attend(query, keys, values, causal=True), repeated, atol=1e-6)

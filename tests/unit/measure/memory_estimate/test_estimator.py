@@ -209,13 +209,22 @@ class TestFunctions:
 
 @pytest.mark.slow_variants
 @pytest.mark.parametrize(("name", "cache"), [
-    (name, cache) for name in ("llama", "seq2seq", "rnn_lm", "transformer", "transformer_lm", "moe")
+    (name, cache) for name in ("llama", "seq2seq", "rnn_lm", "transformer", "transformer_lm", "moe", "mistral")
     for cache in find_workload(name).caches])
 def test_generations_are_as_measured(name: str, cache: str) -> None:
     """The last token of a decoding, and prompts."""
     for case in cases_of(find_workload(name).prepare(), [24], [2], GENERATING_MODES, ["fp32"], [9], [cache],
                          device=torch.device("cpu"), data=DataRequest()):
         assert predicted(case).peak_bytes == pytest.approx(measured_peak(case), rel=5e-3), case.id
+
+
+@pytest.mark.parametrize(("prompt", "outputs"), [(6, 9), (6, 10), (6, 30), (40, 5)])
+def test_the_cache_of_a_window_is_bounded(prompt: int, outputs: int) -> None:
+    for case in cases_of(find_workload("mistral").prepare(), [prompt], [3], GENERATING_MODES, ["fp32"], [outputs],
+                         device=torch.device("cpu"), data=DataRequest()):
+        num_layers, num_kv_heads, head_width, window = 4, 2, 32, 16
+        assert held(predicted(case), "peak")["kv_cache"] == (
+            2 * num_layers * num_kv_heads * head_width * min(prompt + outputs, window) * 3 * 4)
 
 
 def test_a_view_of_a_parameter_in_inference() -> None:
