@@ -134,7 +134,8 @@ def test_names_are_no_markup(tmp_path: Path) -> None:
 
 
 def test_words_of_a_search_that_found_nothing() -> None:
-    row = SimpleNamespace(searched="batch_size", input_size=224, limit_bytes=1e9, target="tiny", value=None, ranks="")
+    row = SimpleNamespace(searched="batch_size", input_size=224, limit_bytes=1e9, target="tiny", value=None,
+                          settings="", ranks="")
     assert words.fit(row) == "no batch fits the 954 MiB of tiny at input size 224"
 
 
