@@ -11,6 +11,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 
 from charact.core.errors import UserError
+from charact.execution.compilations import OPTIONS
 from charact.record.schema import ATTENTION, CPU_ATTENTION
 
 FUSED = "fused"
@@ -64,13 +65,13 @@ class AttentionBackend:
     def compile(self, model: torch.nn.Module) -> Callable[..., Any]:
         """Return the model, compiled by PyTorch's default compiler."""
         if self._name is None:
-            return torch.compile(model)
+            return torch.compile(model, options=OPTIONS)
         self._is_compiled = True
-        compiler = torch._dynamo.lookup_backend("inductor")
+        compiler: Any = torch._dynamo.lookup_backend("inductor")
 
         def compiled(graph: torch.fx.GraphModule, inputs: list[Any]) -> Any:
             self._is_called |= any(node.target is functional.scaled_dot_product_attention for node in graph.graph.nodes)
-            return compiler(graph, inputs)
+            return compiler(graph, inputs, config_patches=OPTIONS)
 
         return torch.compile(model, backend=compiled)
 

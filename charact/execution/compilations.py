@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
+OPTIONS: dict[str, Any] = {"cpp.enable_kernel_profile": True}
+"""Options of PyTorch's compiler: the profiler sees each kernel that it generates for a CPU."""
 _MOST_EVENTS = 20
 _MOST_CHARACTERS = 200
 _COMMENT = re.compile(r"\s*# (?P<text>[^#]+?)\s+# \S+\.py:(?P<line>\d+) in ")

@@ -93,6 +93,14 @@ class TestTheMLP:
         assert "compiled" not in types[case_of(mode, compiled=False)]
         assert "activation" not in types[case_of(mode, compiled=True)]  # fused into generated code
 
+    @pytest.mark.slow
+    def test_generated_kernels_have_their_own_time(self, record: Run, mode: str) -> None:
+        rows = record.operators[record.operators["case"] == case_of(mode, compiled=True)]
+        kernels = rows[rows["operator"].str.contains("cpp_fused")]
+        assert (kernels["operator_type"] == "compiled").all()
+        assert any("relu" in name for name in kernels["operator"])
+        assert (kernels["self_host_s"] > 0).all()
+
     def test_compile_time_is_told_and_no_iteration_holds_it(self, record: Run, mode: str) -> None:
         compile_s = record.passes(case_of(mode, compiled=True))["timing"]["compile_s"]
         walls_s = record.iterations.groupby(["case", "iteration"])["host_s"].sum()[case_of(mode, compiled=True)]
