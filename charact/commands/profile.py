@@ -11,6 +11,9 @@ from charact.core.errors import UserError
 from charact.core.output import warn
 from charact.record.schema import PRECISIONS
 
+PASSES = ("timing", "operators", "memory", "flop", "counters")
+"""Passes in the order in which they run."""
+
 if TYPE_CHECKING:
     from charact.commands._shared.run_cases import Measure
     from charact.execution.case import Case
@@ -52,6 +55,9 @@ def command(
     parallel: opt.Parallel = None,
     nproc: opt.NumRanks = None,
     counters: opt.Counters = "auto",
+    passes: Annotated[str | None, typer.Option(
+        help="What to measure after timing: operators, memory, flop, counters; or only timing. Default: all.",
+        show_default=False)] = None,
     seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Seed of weights and synthetic data.")] = 0,
     precision_target: Annotated[float, typer.Option(
         min=0, max=1, help="Stop a case when the 95 % interval of its median is within this share.")] = 0.02,
@@ -107,6 +113,7 @@ def command(
     modes, generation = opt.parse_modes(mode, output_sizes, cache)
     precisions = opt.parse_choices(precision, "--precision", PRECISIONS)
     attentions = opt.parse_attention(attention)
+    wanted = list(PASSES) if passes is None else opt.parse_choices(passes, "--passes", PASSES)
     sources_named = [] if counters == "none" else opt.parse_list(counters, "--counters")
     request = opt.data_request(data, data_dir, synthetic, split, seed)
     names = [part for workload in workloads or [] for part in opt.parse_list(workload, "WORKLOADS")]
@@ -118,6 +125,8 @@ def command(
     ranks = opt.parse_ranks(parallel, nproc, with_one=True)
     if ranks and "train" not in modes:
         raise UserError("--parallel is for training: leave --mode infer out")
+    if ranks and passes is not None:
+        raise UserError("--parallel measures time only: leave --passes out")
     if ranks and compiled:
         raise UserError("--parallel and --compile exclude each other: leave one of them out")
     if ranks:
@@ -128,6 +137,8 @@ def command(
         "nproc": nproc, "output_sizes": output_sizes, "attention": attention,
         "precision_target_frac": precision_target, "max_iterations": max_iterations, "max_seconds": max_seconds,
     } | {option[2:].replace("-", "_"): value for option, value in own.items() if value is not None}
+    if passes is not None:
+        options["passes"] = wanted
 
     from charact.execution.interrupt import Interrupt
 
@@ -154,8 +165,9 @@ def command(
             return run_and_publish(_on_ranks(cases, ranks, rule, interrupt), out, label, options, threads, quiet,
                                    interrupt, [], as_json=as_json)
         return run_and_publish(
-            lambda writer, progress: run_cases(cases, rule, writer, progress, interrupt, sources), out, label, options,
-            threads, quiet, interrupt, [str(case.device) for case in cases], measures_ceilings=True, as_json=as_json)
+            lambda writer, progress: run_cases(cases, rule, writer, progress, interrupt, sources, wanted), out, label,
+            options, threads, quiet, interrupt, [str(case.device) for case in cases],
+            measures_ceilings="flop" in wanted, as_json=as_json)
 
 
 def _on_ranks(cases: "list[Case]", ranks: list[tuple[str | None, int]], rule: "StopRule", interrupt: "Interrupt"

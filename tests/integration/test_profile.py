@@ -89,6 +89,8 @@ class TestBadInput:
     @pytest.mark.parametrize(("arguments", "message"), [
         (["mlp", "--parallel", "ddp", "--nproc", "2", "--compile"], "error: --parallel and --compile exclude"),
         (["mlp", "--parallel", "ddp", "--nproc", "2", "--mode", "infer"], "error: --parallel is for training"),
+        (["mlp", "--parallel", "ddp", "--nproc", "2", "--passes", "timing"], "error: --parallel measures time only"),
+        (["mlp", "--passes", "kernels"], "error: --passes: 'kernels' is not one of timing, operators"),
         (["rasnet"], "error: unknown workload 'rasnet': did you mean resnet"),
         (["resnet18", "--input-sizes", "0"], "error: --input-sizes: 0 is not positive"),
         (["resnet18", "--batch-sizes", "0"], "error: --batch-sizes: 0 is not positive"),
@@ -162,6 +164,16 @@ def test_ctrl_c_at_the_start_writes_nothing(tmp_path: Path) -> None:
     assert (process.returncode, stdout) == (130, "")
     assert "Traceback" not in stderr
     assert not list(tmp_path.glob("runs/*"))
+
+
+def test_passes_that_are_not_asked_for_are_skipped(tmp_path: Path, server: Server) -> None:
+    done = server.charact("profile", "mlp", "--input-sizes", "2", "--batch-sizes", "2", "--mode", "train", "--passes",
+                          "memory", *QUICK, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    (entry,) = only_record(tmp_path).entries
+    assert {name: entry.passes[name].status for name in ("timing", "operators", "memory", "flop", "counters")} == {
+        "timing": "ok", "operators": "skipped", "memory": "ok", "flop": "skipped", "counters": "skipped"}
+    assert entry.passes.flop.reason == "not asked for: --passes flop"
 
 
 @pytest.mark.slow

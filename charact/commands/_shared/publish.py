@@ -18,7 +18,7 @@ from charact.record.writer import RunWriter
 
 REPORT = "report.html"
 NO_VIEWS = "CHARACT_NO_VIEWS"
-"""Variable with which a watched program's run gets no views: another run would wait for them."""
+"""Variable with which a run gets no views: another run would wait for them."""
 _VIEWS_NICENESS = 19
 """So that the views of a run disturb the next one as little as possible."""
 
@@ -126,9 +126,8 @@ def publish_before_views(writer: RunWriter, quiet: bool, waiting: int) -> bool:
     nowhere = os.open(os.devnull, os.O_RDWR)
     for stream in range(3):  # whoever reads the program's output must not wait for this process
         os.dup2(nowhere, stream)
-    if NO_VIEWS not in os.environ:
-        os.nice(_VIEWS_NICENESS)
-        write_views(run)
+    os.nice(_VIEWS_NICENESS)
+    write_views(run)
     return any_ok
 
 
@@ -138,7 +137,9 @@ def has_views(directory: Path) -> bool:
 
 
 def write_views(run: Run) -> None:
-    """Write the report and TensorBoard's scalars into a run's directory."""
+    """Write the report and TensorBoard's scalars into a run's directory, unless `NO_VIEWS` is set."""
+    if NO_VIEWS in os.environ:
+        return
     from charact.views.html.report import report
     from charact.views.tensorboard.scalars import write_scalars
 

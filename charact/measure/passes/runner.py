@@ -1,6 +1,6 @@
 """Runner of cases: one pass per instrument; a failure affects only its pass or its case."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -38,14 +38,15 @@ PASSES = ("timing", "operators", "kernels", "memory", "flop", "counters")
 
 
 def run_cases(cases: Sequence[Case], rule: StopRule, writer: RunWriter, observer: Observer, interrupt: Interrupt,
-              sources: Sequence[CounterSource] = ()) -> None:
+              sources: Sequence[CounterSource] = (), passes: Collection[str] = PASSES) -> None:
     """Run the passes over each case and write it to the record; errors and signals: see `run_each`.
 
-    Without `sources` there is no counter pass. The first case is timed again if other programs made it unreliable, such
-    as the end of an installation.
+    Timing is always taken. Without `sources` there is no counter pass. The first case is timed again if other programs
+    made it unreliable, such as the end of an installation.
     """
     def run(case: Case) -> list[tuple[CaseEntry, dict[str, Rows]]]:
-        case_run = _CaseRun(case, rule, sources, writer.trace_path(case.id), observer, is_first=case is cases[0])
+        case_run = _CaseRun(case, rule, sources, passes, writer.trace_path(case.id), observer,
+                            is_first=case is cases[0])
         return [case_run.run(interrupt)]
 
     run_each(cases, run, writer, observer, interrupt)
@@ -67,9 +68,9 @@ def _lost_frac(timing: Timing) -> float:
 class _CaseRun:
     """The passes over one case, and their results: a manifest entry and table rows."""
 
-    def __init__(self, case: Case, rule: StopRule, sources: Sequence[CounterSource], trace_path: Path,
-                 observer: Observer, *, is_first: bool) -> None:
-        self._case, self._rule, self._sources = case, rule, sources
+    def __init__(self, case: Case, rule: StopRule, sources: Sequence[CounterSource], passes: Collection[str],
+                 trace_path: Path, observer: Observer, *, is_first: bool) -> None:
+        self._case, self._rule, self._sources, self._wanted = case, rule, sources, passes
         self._trace_path, self._observer, self._is_first = trace_path, observer, is_first
         self._tables: dict[str, Rows] = {}
         self._from_trace: Rows = []
@@ -109,7 +110,7 @@ class _CaseRun:
                 else Pass(self._passes.operators.status, self._passes.operators.reason))
             self._optional("memory", lambda: self._memory(loop))
             self._optional("flop", lambda: self._flop(loop))
-            if self._sources:
+            if self._sources or "counters" not in self._wanted:
                 self._optional("counters", lambda: self._counters(loop))
             else:
                 self._passes["counters"] = CountersPass("skipped", "not asked for: --counters auto")
@@ -147,6 +148,9 @@ class _CaseRun:
         return facts
 
     def _optional(self, name: str, take: Callable[[], Pass]) -> None:
+        if name not in self._wanted:
+            self._passes.end(name, "skipped", f"not asked for: --passes {name}")
+            return
         self._observer.pass_started(name)
         try:
             self._passes[name] = take()
