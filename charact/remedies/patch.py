@@ -27,8 +27,9 @@ def unified_diff(settings: Sequence[Setting], directory: Path) -> tuple[str, lis
             by_file.setdefault(directory / setting.place.file, []).append((setting, setting.place))
     parts: list[str] = []
     for path, of_file in by_file.items():
-        try:
-            text: str | None = path.read_bytes().decode()
+        name = Path(os.path.relpath(path)).as_posix()
+        try:  # patch and git refuse files outside of the working directory
+            text = None if name.startswith("../") else path.read_bytes().decode()
         except (OSError, UnicodeDecodeError):
             text = None
         new = text
@@ -38,7 +39,6 @@ def unified_diff(settings: Sequence[Setting], directory: Path) -> tuple[str, lis
                 new = edited
             else:
                 left_out.append(f"{place}: {setting.change}")
-        name = Path(os.path.relpath(path)).as_posix()
         parts += difflib.unified_diff(_lines(text or ""), _lines(new or ""), f"a/{name}", f"b/{name}")
     ends = ("" if part.endswith("\n") else "\n\\ No newline at end of file\n" for part in parts)
     return "".join(f"{part}{end}" for part, end in zip(parts, ends, strict=True)), left_out

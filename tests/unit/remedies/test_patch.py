@@ -2,12 +2,16 @@
 
 import ast
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+from support.remedied import chosen
 
 from charact.analysis.findings._finding import Place
 from charact.remedies.patch import unified_diff
+from charact.remedies.process import Command
+from charact.remedies.program import Program
 from charact.remedies.remedy import Setting
 
 
@@ -118,3 +122,38 @@ def test_places_are_below_the_script_and_paths_below_the_working_directory(here:
     subprocess.run(["patch", "-p1"], input=diff.encode(), cwd=here, check=True, capture_output=True)
     assert "fused" in (here / "src" / "lib" / "train.py").read_text()
     assert "fused" not in (here / "train.py").read_text()
+
+
+def test_files_outside_of_the_working_directory_are_left_out(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (here / "train.py").write_text("o = Adam(p)\n")
+    (here / "job").mkdir()
+    monkeypatch.chdir(here / "job")
+    assert unified_diff([setting(1)], here) == ("", ["train.py:1: Adam(…, fused=True)"])
+
+
+MODULE = """\
+import torch
+
+net = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+for _ in range(9):
+    optimizer.zero_grad()
+    net(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
+print(optimizer.param_groups[0]["fused"])
+"""
+
+
+@pytest.mark.parametrize("tool", [["patch", "-p1"], ["git", "apply"]])
+def test_the_file_of_a_module_is_named_from_the_working_directory(here: Path, tool: list[str]) -> None:
+    (here / "manner").mkdir()
+    (here / "manner" / "train.py").write_text(MODULE)
+    options = ("--iterations", "4", "--passes", "inspection", "--stop")
+    trial = Command("run", (*options, "-m", "manner.train"), b"", here).measured([], [], here / "runs", 100.0)
+    assert trial.run is not None, trial.failure
+    diff, left_out = unified_diff(chosen("fused", Program(trial.run)), here)
+    assert left_out == []
+    assert "+++ b/manner/train.py\n" in diff
+    subprocess.run(tool, input=diff.encode(), cwd=here, check=True, capture_output=True)
+    done = subprocess.run([sys.executable, "-m", "manner.train"], cwd=here, check=True, capture_output=True, text=True)
+    assert done.stdout == "True\n"
