@@ -73,8 +73,9 @@ class Command:
         environment = os.environ | {TRIAL: str(plan), NO_VIEWS: "1"}
         for setting in settings:
             environment |= all_remedies()[setting.remedy].environment(setting.values)
-        command = [sys.executable, "-m", "charact.remedies.trial", self.kind, "--out", str(out), "--quiet", *options,
-                   *self.words]
+        # Words after a script are its own; a workload may have options of its own that these replace.
+        words = [*options, *self.words] if self.kind == "run" else [*self.words, *options]
+        command = [sys.executable, "-m", "charact.remedies.trial", self.kind, "--out", str(out), "--quiet", *words]
         status, error = _run(command, self.stdin, environment, self.directory, limit_s)
         facts = _outcome(outcome)
         runs = sorted(path for path in set(out.iterdir()) - before

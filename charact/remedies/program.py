@@ -28,9 +28,12 @@ class Program:
 
     @cached_property
     def entry(self) -> CaseEntry:
-        """The case with the most time: that of the loop that trials measure."""
-        rows = self.run.iterations.groupby("case")["host_s"].sum()
-        return self.run.entry(str(rows.idxmax()))
+        """The case that trials measure: that with the most time; of a built-in workload, with the longest iteration."""
+        cases = self.run.iterations.groupby("case")
+        times_s = cases["host_s"].sum()
+        if not self.is_watched:  # how many iterations were measured has nothing to do with the workload
+            times_s /= cases["iteration"].nunique()
+        return self.run.entry(str(times_s.idxmax()))
 
     @property
     def is_watched(self) -> bool:
@@ -77,6 +80,10 @@ class Program:
     def has_compiler(self) -> bool:
         """Whether a C++ compiler is installed, which `torch.compile` needs on a CPU."""
         return any(shutil.which(name) for name in ("c++", "g++", "clang++"))
+
+    def change(self, code: str, option: str) -> str:
+        """Return code that a remedy stands for; of a built-in workload also the option of `charact profile`."""
+        return code if self.is_watched else f"{code}, as charact profile {option} does"
 
     def share(self, phase: str) -> float:
         """Return the share of a phase in the case's iteration."""

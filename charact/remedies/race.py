@@ -14,6 +14,7 @@ from charact.analysis.profile.case_summary import iteration_times
 from charact.core.errors import UserError
 from charact.record.manifest_program import ProgramFacts
 from charact.record.reader import Run
+from charact.record.schema import GENERATING_MODES
 from charact.remedies.losses import difference_frac
 from charact.remedies.process import Command, Trial
 from charact.remedies.program import Program
@@ -266,14 +267,19 @@ class Race:
     def _compare_losses(self, candidate: Candidate, losses: tuple[float | None, ...]) -> None:
         if not self._base_losses or not losses:
             return
-        apart = difference_frac(_floats(self._base_losses[0]), _floats(losses))
+        apart = self._difference_frac(self._base_losses[0], losses)
         if apart is not None:
             candidate.losses_frac = max(apart, candidate.losses_frac or 0.0)
 
     def _own_losses_frac(self) -> float | None:
         first, *others = self._base_losses or [()]
-        differences = [difference_frac(_floats(first), _floats(other)) for other in others]
+        differences = [self._difference_frac(first, other) for other in others]
         return max((each for each in differences if each is not None), default=None)
+
+    def _difference_frac(self, base: Sequence[float | None], new: Sequence[float | None]) -> float | None:
+        if not self.program.is_watched:  # its trials end after a time, not after a number of iterations
+            base, new = base[:len(new)], new[:len(base)]
+        return difference_frac(_floats(base), _floats(new))
 
     def _may_combine(self, candidate: Candidate) -> bool:
         """Return whether a candidate may be recommended: its results are the unchanged program's, or rounded."""
@@ -372,12 +378,26 @@ def _drop(active: Sequence[Candidate], *, is_last: bool) -> None:
         best[candidate.settings[0].remedy] = candidate
 
 
-def trial_options(program: Program, time_s: float, least_iterations: int = 0) -> list[str]:
-    """Return the options of charact's command that measures iterations for a time (s), within limits, and no passes."""
-    if not program.is_watched:
-        return ["--max-seconds", f"{time_s:g}"]
+def iteration_s(program: Program) -> float:
+    """Return the median time of an iteration of the case that trials measure (s)."""
     walls = iteration_times(program.run)
-    usual_s = median(walls.loc[walls["case"] == program.entry.case, "wall_s"])
+    return float(median(walls.loc[walls["case"] == program.entry.case, "wall_s"]))
+
+
+def trial_options(program: Program, time_s: float, least_iterations: int = 0) -> list[str]:
+    """Return the options of charact's command that measures iterations for a time (s), within limits, and no passes.
+
+    Of a built-in workload, only the case of the program is measured.
+    """
+    if not program.is_watched:
+        entry = program.entry
+        case = {"--mode": entry.mode, "--input-sizes": entry.input_size, "--batch-sizes": entry.batch_size,
+                "--precision": entry.precision}
+        if entry.mode in GENERATING_MODES:
+            case |= {"--output-sizes": entry.output_size, "--cache": entry.cache}
+        return ["--passes", "timing", "--max-seconds", f"{time_s:g}",
+                *(str(word) for pair in case.items() for word in pair)]
+    usual_s = iteration_s(program)
     number = min(max(round(time_s / usual_s), LEAST_ITERATIONS), MOST_ITERATIONS)
     number = max(number, min(least_iterations, round(LONGEST_TRIAL_S / usual_s)))
     return ["--iterations", str(number), "--stop"]

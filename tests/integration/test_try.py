@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from charact.record.reader import load_run
+
 QUICK = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="looks at /proc")
 WAITING = textwrap.dedent("""\
@@ -151,6 +153,23 @@ def test_workers_save_what_the_patched_script_saves(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_the_patch_of_a_module_makes_it_faster(tmp_path: Path) -> None:
+    (tmp_path / "manner").mkdir()
+    (tmp_path / "manner" / "__main__.py").write_text(STEPS + textwrap.dedent("""\
+        is_fused = bool(optimizer.param_groups[0]["fused"])
+        for number in range(50):
+            step()
+            time.sleep(0.0 if is_fused else 0.02)
+        print(is_fused)
+        """))
+    done = tried(tmp_path, "--only", "fused", "--max-minutes", 4, "--write-patch", "--scratch", "-m", "manner")
+    diff = done.output[done.output.index("--- a/manner/__main__.py"):].rpartition("Wrote ")[0]
+    subprocess.run(["git", "apply"], input=diff, text=True, cwd=tmp_path, check=True, capture_output=True)
+    module = subprocess.run([sys.executable, "-m", "manner"], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert module.stdout == "True\n"
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("is_module", [False, True])
 def test_a_trial_runs_the_program_as_it_is_called(tmp_path: Path, is_module: bool) -> None:
     """Arguments, standard input, `__main__` and the directory are the same in each trial; a copy takes the files."""
@@ -172,7 +191,7 @@ def test_a_trial_runs_the_program_as_it_is_called(tmp_path: Path, is_module: boo
         """))
     before = sorted(project.iterdir())
     program = ["-m", "job"] if is_module else ["job.py"]
-    facts = facts_of(tried(project, "--only", "fused,no-grad", "--max-minutes", 1, "--json", "--scratch",
+    facts = facts_of(tried(project, "--only", "fused,no-grad", "--max-minutes", 0.7, "--json", "--scratch",
                            "--out", tmp_path / "runs", *program, "--rate", "0.5", "a b", "--", "-c", stdin="one\ntwö"))
     runs = [json.loads(line) for line in log.read_text().splitlines()]
     # The probe and the first run come before the trials.
@@ -199,7 +218,7 @@ def test_a_remedy_that_fails_is_a_row_and_written_files_are_named(tmp_path: Path
             step()
             open("epoch.txt", "w").close()
         """))
-    facts = facts_of(tried(tmp_path, "--only", "fused", "--max-minutes", 1, "--json", "job.py"))
+    facts = facts_of(tried(tmp_path, "--only", "fused", "--max-minutes", 0.7, "--json", "job.py"))
     (row,) = facts["remedies"]
     assert (row["state"], row["num_turns"], row["reason"]) == ("failed", 0, "ValueError: no fused step here")
     assert facts["written_files"] == ["epoch.txt"]
@@ -229,9 +248,56 @@ def test_a_first_run_that_hangs_is_ended_after_half_of_the_time(tmp_path: Path) 
     ([], "charact try train.py"),
     (["--profile", "-m", "job"], "--module"),
     (["--profile", "--nproc", "2", "resnet18"], "--nproc"),
+    (["--profile", "resnet18", "--parallel=ddp"], "--parallel"),
+    (["--only", "threads", "--profile", "--model", "nets:Net"], "charact profile: --model needs its inputs"),
+    (["--mode", "train", "--profile", "mlp"], "--mode"),
 ])
 def test_bad_input(tmp_path: Path, arguments: list[str], reason: str) -> None:
     failed(tried(tmp_path, *arguments), reason)
+
+
+NETS = """\
+import os
+import torch
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.ReLU(), torch.nn.Flatten(),
+                                          torch.nn.Linear(8 * 30 * 30, 10))
+
+    def forward(self, images):
+        with open("formats.txt", "a") as file:
+            print(all(each.is_contiguous(memory_format=torch.channels_last)
+                      for each in (images, self.layers[0].weight)), os.getpid(), file=file)
+        return self.layers(images)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("words", [
+    ["resnet18", "--variant", "cifar"], ["--model", "nets:Net", "--input-spec", "3xSxS -> int64[10]"]])
+def test_remedies_of_a_workload_and_of_a_model(tmp_path: Path, words: list[str]) -> None:
+    (tmp_path / "nets.py").write_text(NETS)
+    facts = facts_of(tried(tmp_path, "--only", "threads,channels-last,fused,workers", "--max-minutes", 0.7, "--json",
+                           "--profile", *words, "--input-sizes", 32, "--batch-sizes", 2, "--threads", 2))
+    rows = {each["remedy"]: each for each in facts["remedies"]}
+    assert set(rows) == {"set_num_threads(1)", "channels_last", "fused", "workers"}
+    assert rows["set_num_threads(1)"]["change"] == "torch.set_num_threads(1), as charact profile --threads 1 does"
+    assert rows["channels_last"]["change"].endswith("as charact profile --channels-last does")
+    assert {rows["fused"]["state"], rows["workers"]["state"]} == {"not tried"}
+    for name in ("set_num_threads(1)", "channels_last"):
+        assert rows[name]["num_turns"] >= 1
+        assert rows[name]["iteration_s"] > 0
+    first = Path(facts["report"]).parent
+    trials = sorted((first / "trials").glob("*/*/run.json"))
+    assert len(trials) == facts["num_trials"] >= 3
+    for path in trials:
+        (entry,) = load_run(path.parent).entries
+        assert entry.mode == "train"
+    if words[0] == "--model":
+        seen = {tuple(line.split()) for line in (tmp_path / "formats.txt").read_text().splitlines()}
+        assert len({process for is_last, process in seen if is_last == "True"}) == rows["channels_last"]["num_turns"]
 
 
 def wait_until(condition: Callable[[], bool]) -> None:

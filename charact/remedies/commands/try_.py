@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from charact.remedies.remedy import Setting
     from charact.remedies.tried import Tried
 
-CLASS, CONTEXT = run.CLASS, run.CONTEXT
-"""Arguments after the script, or after the module, belong to it."""
+CONTEXT = run.CONTEXT
+"""Arguments after the script belong to it."""
 _PROBE = ("--iterations", "8", "--stop")
 """Options of `charact run` for a run that shows how long an iteration is."""
 _FIRST_S = 8.0
@@ -34,6 +34,26 @@ _FIRST_LIMIT_FRAC = 0.5
 """Share of the time that each of these runs may take."""
 _LEAST_EXPECTED_FRAC = 0.02
 """Smallest expected saving of a setting that is tried by default, as a share of the time."""
+_NOT_OF_TRIALS = {"--parallel": "remedies do not reach its ranks: leave it out", "--out": "give it before the workload",
+                  "--name": "leave it out", "--passes": "the first run takes all, and trials none: leave it out"}
+"""Options of `charact profile` that a workload to try remedies on cannot have."""
+
+
+class CLASS(run.CLASS):
+    """Command that leaves arguments to a module, and after --profile options that are not its own to that command."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Split the arguments of this command from those of `charact profile`."""
+        parameters = self.get_params(ctx)
+        known = {name: getattr(one, "is_flag", True) for one in parameters for name in one.opts}
+        place = 0
+        while place < len(args) and args[place].startswith("-") and args[place] != "--":
+            option, equals, _ = args[place].partition("=")
+            if option not in known and "--profile" in args[:place]:
+                args = [*args[:place], "--", *args[place:]]
+                break
+            place += 1 if equals or known.get(option, True) else 2
+        return super().parse_args(ctx, args)
 
 
 def command(
@@ -86,6 +106,9 @@ def command(
         raise UserError("give a script: charact try train.py, or a workload: charact try --profile resnet18")
     if profile and (module is not None or nproc is not None):
         raise UserError("--profile is for built-in workloads: leave out --module and --nproc")
+    for option, remedy in _NOT_OF_TRIALS.items() if profile else ():
+        if any(word.partition("=")[0] == option for word in words):
+            raise UserError(f"{option}: {remedy}")
     if nproc is not None:
         words = ["--nproc", str(nproc), *words]
     chosen = None if only is None else find_remedies([name.strip() for name in only.split(",") if name.strip()])
@@ -122,7 +145,7 @@ def _stdin() -> bytes:
 def _try(trials: Any, directory: Path, chosen: Any, max_minutes: float, *, allow_numerics: bool, quiet: bool
          ) -> "Race":
     from charact.remedies.program import Program
-    from charact.remedies.race import TRIAL_S, Race, trial_options
+    from charact.remedies.race import LEAST_ITERATIONS, TRIAL_S, Race, iteration_s, trial_options
 
     def report(line: str) -> None:
         if not quiet:
@@ -143,7 +166,10 @@ def _try(trials: Any, directory: Path, chosen: Any, max_minutes: float, *, allow
 
     report("first run, from which remedies are chosen")
     if trials.kind == "profile":
-        program = measured([], "first")
+        program = measured(["--max-seconds", f"{_FIRST_S:g}"], "first")
+        names = list(dict.fromkeys(entry.workload for entry in program.run.entries))
+        if len(names) > 1:
+            raise UserError(f"remedies are tried on one workload: give one of {', '.join(names)}")
     else:
         program = measured([*trial_options(measured(list(_PROBE), "probe"), _FIRST_S), *_PASSES], "first")
         if program.entry.passes.inspection.status == "skipped":
@@ -152,9 +178,9 @@ def _try(trials: Any, directory: Path, chosen: Any, max_minutes: float, *, allow
             program = measured([], "whole")
     settings, untried = _chosen(program, chosen)
     left_minutes = max_minutes - (time.monotonic() - begun) / 60
-    trial_s = lasted_s["probe"] + TRIAL_S if "probe" in lasted_s else lasted_s["first"]
-    race = Race(trials, program, directory, max(left_minutes, 0.1), trial_s=trial_s, allow_numerics=allow_numerics,
-                report=report)
+    start_s = lasted_s.get("probe", TRIAL_S + LEAST_ITERATIONS * iteration_s(program))  # with the warm-up
+    race = Race(trials, program, directory, max(left_minutes, 0.1), trial_s=start_s + TRIAL_S,
+                allow_numerics=allow_numerics, report=report)
     race.result.untried = untried
     race.run(settings)
     return race

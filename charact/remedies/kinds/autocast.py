@@ -18,7 +18,8 @@ def _settings(program: Program) -> list[Setting] | str:
     device = program.entry.device.partition(":")[0]
     share = program.operator_share("convolution", "GEMM", "attention")
     return [Setting("bf16-autocast", {"device": device}, "bf16 autocast",
-                    f'with torch.autocast("{device}", torch.bfloat16): around the forward and the loss',
+                    program.change(f'with torch.autocast("{device}", torch.bfloat16): around the forward and the loss',
+                                   "--precision bf16"),
                     expected_frac=_SAVED_FRAC * share)]
 
 

@@ -23,7 +23,8 @@ def _settings(program: Program) -> list[Setting] | str:
     if not program.is_watched and not share:
         return "no model has convolutions"
     return [Setting("channels-last", {}, "channels_last",
-                    "model = model.to(memory_format=torch.channels_last), and the images, too",
+                    program.change("model = model.to(memory_format=torch.channels_last), and the images, too",
+                                   "--channels-last"),
                     expected_frac=_SAVED_FRAC * share)]
 
 

@@ -18,7 +18,8 @@ def _settings(program: Program) -> list[Setting] | str:
     if program.settings.compile and program.settings.compile.num_graphs:
         return "the program compiles already"
     share = program.share("forward") + program.share("backward")
-    return [Setting("compile", {}, "torch.compile", "model = torch.compile(model)", expected_frac=_SAVED_FRAC * share)]
+    return [Setting("compile", {}, "torch.compile", program.change("model = torch.compile(model)", "--compile"),
+                    expected_frac=_SAVED_FRAC * share)]
 
 
 def _apply() -> None:

@@ -18,7 +18,8 @@ def _settings(program: Program) -> list[Setting] | str:
     if not numbers:
         return f"PyTorch computes in {now} thread{'' if now == 1 else 's'} already"
     return [Setting("threads", {"num_threads": number}, f"set_num_threads({number})",
-                    f"torch.set_num_threads({number})", expected_frac=expected or _SMALL_FRAC) for number in numbers]
+                    program.change(f"torch.set_num_threads({number})", f"--threads {number}"),
+                    expected_frac=expected or _SMALL_FRAC) for number in numbers]
 
 
 def _apply(num_threads: int) -> None:

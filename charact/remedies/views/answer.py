@@ -102,7 +102,7 @@ def _result(remedy: TriedRemedy) -> str:
 
 def _memory(remedy: TriedRemedy) -> str:
     if remedy.added_bytes is None:
-        return ""
+        return fmt.missing("not recorded") if remedy.num_turns else ""
     if abs(remedy.added_bytes) < 2**20:
         return "0"
     return f"{'+' if remedy.added_bytes > 0 else '−'}{fmt.num_bytes(abs(remedy.added_bytes))}"

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from support.records import watched_entry
+from support.records import OPTIONS, watched_entry
 from support.remedied import program
 
 from charact.record.reader import Run
@@ -18,6 +18,19 @@ def test_the_case_with_the_most_time_is_the_programs(tmp_path: Path) -> None:
             for case, times_s in cases.items() for number, time_s in enumerate(times_s)]
     manifest = {"cases": [watched_entry("train.py", case=case) for case in cases], "options": {"script": "train.py"}}
     assert Program(Run(tmp_path, manifest, _tables={"iterations": pd.DataFrame(rows)})).entry.case == "train.py-infer"
+
+
+def test_the_case_of_a_built_in_workload_is_that_with_the_longest_iteration(tmp_path: Path) -> None:
+    cases = {"train": [0.3, 0.3], "infer": [0.1] * 10}
+    rows = [{"case": case, "iteration": number, "phase": phase, "part": None, "host_s": time_s / 2, "device_s": None}
+            for case, times_s in cases.items() for number, time_s in enumerate(times_s) for phase in ("data", "other")]
+    manifest = {"cases": [watched_entry("mlp", case=case) for case in cases], "options": OPTIONS}
+    assert Program(Run(tmp_path, manifest, _tables={"iterations": pd.DataFrame(rows)})).entry.case == "train"
+
+
+def test_a_change_of_a_built_in_workload_has_the_option_that_does_the_same() -> None:
+    assert program().change("set_flag()", "--flag") == "set_flag()"
+    assert program(is_watched=False).change("set_flag()", "--flag") == "set_flag(), as charact profile --flag does"
 
 
 def test_settings_are_those_of_the_live_program() -> None:

@@ -85,10 +85,13 @@ class Scripted:
 def raced(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Result]:
     """Run a race of settings of a scripted command."""
     def race(command: Scripted, *settings: Setting, max_minutes: float = 60.0, trial_s: float = 1.0,
-             allow_numerics: bool = False) -> Result:
+             allow_numerics: bool = False, is_watched: bool = True) -> Result:
         monkeypatch.setattr(race_file, "time", SimpleNamespace(monotonic=lambda: command.now_s))
         lines: list[str] = []
-        race = Race(command, Program(run_of((1.0,) * 5)), tmp_path, max_minutes,  # type: ignore[arg-type]
+        first = run_of((1.0,) * 5)
+        if not is_watched:
+            first = Run(first.path, first.manifest | {"options": OPTIONS}, _tables={"iterations": first.iterations})
+        race = Race(command, Program(first), tmp_path, max_minutes,  # type: ignore[arg-type]
                     trial_s=trial_s, allow_numerics=allow_numerics, report=lines.append)
         result = race.run(settings)
         assert len(lines) == result.num_trials == len(command.labels)
@@ -475,13 +478,29 @@ def test_a_setting_may_need_more_iterations(tmp_path: Path, least: int, number: 
     assert {options[1] for options in command.options} == {str(number)}
 
 
-def test_a_trial_of_a_built_in_workload_is_limited_by_time(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("facts", "sizes"), [
+    ({"mode": "train"}, []),
+    ({"mode": "decode", "output_size": 9, "cache": "int8"}, ["--output-sizes", "9", "--cache", "int8"])])
+def test_a_trial_of_a_built_in_workload_times_its_case_for_three_seconds(facts: dict[str, Any], sizes: list[str]
+                                                                         ) -> None:
     run = run_of((1.0, 1.0))
-    built_in = Run(run.path, run.manifest | {"options": OPTIONS}, _tables={"iterations": run.iterations})
-    command = Scripted({"a": 1.5})
-    Race(command, Program(built_in), tmp_path, 60, trial_s=4.0, allow_numerics=False,  # type: ignore[arg-type]
-         report=lambda line: None).run([setting("a")])
-    assert command.options[0] == ["--max-seconds", "3"]
+    entry = run.manifest["cases"][0] | {"input_size": 32, "batch_size": 4, "precision": "bf16"} | facts
+    built_in = Run(run.path, {"cases": [entry], "options": OPTIONS}, _tables={"iterations": run.iterations})
+    assert race_file.trial_options(Program(built_in), 3.0) == [
+        "--passes", "timing", "--max-seconds", "3", "--mode", facts["mode"], "--input-sizes", "32",
+        "--batch-sizes", "4", "--precision", "bf16", *sizes]
+
+
+@pytest.mark.parametrize(("losses", "expected"), [((1.0, 2.0), ["a"]), ((1.0, 2.0, 3.0, 4.0), ["a"]),
+                                                  ((1.0, 2.1), []), ((1.0, 2.0, 3.1, 4.0), [])])
+def test_losses_of_a_workload_are_compared_as_far_as_both_trials_have_them(raced: Raced, losses: Sequence[float],
+                                                                           expected: list[str]) -> None:
+    """Its trials end after a time, in which one has more iterations than another."""
+    result = raced(Scripted({"a": 0.5}, losses={"": (1.0, 2.0, 3.0), "a": losses}), setting("a"), is_watched=False)
+    assert proven(result) == expected
+    assert result.candidates[0].losses_frac is not None
+    watched = raced(Scripted({"a": 0.5}, losses={"": (1.0, 2.0, 3.0), "a": losses}), setting("a"))
+    assert watched.candidates[0].losses_frac is None
 
 
 def test_without_settings_nothing_runs(raced: Raced) -> None:

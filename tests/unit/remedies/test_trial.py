@@ -11,6 +11,11 @@ import psutil
 import pytest
 from support.remedied import tried
 
+from charact.remedies.process import Command
+from charact.remedies.program import Program
+from charact.remedies.race import trial_options
+from charact.remedies.remedy import Setting
+
 PROGRAM = """
 import random
 import numpy as np
@@ -105,6 +110,25 @@ def test_ranks_have_the_remedies_and_the_losses_are_those_of_the_first(tmp_path:
     assert trial.failure is None
     assert facts["fused"] is True
     assert trial.losses == tuple(facts["losses"])
+
+
+def test_a_trial_of_a_workload_times_the_longest_case_alone(tmp_path: Path) -> None:
+    words = ("mlp", "--batch-sizes", "2,64", "--max-seconds", "60", "--threads", "2")
+    command = Command("profile", words, b"", tmp_path)
+    first = command.measured(["--max-seconds", "0.1", "--counters", "none"], [], tmp_path / "first", 100.0)
+    assert first.run is not None, first.failure
+    assert len(first.run.entries) == 4
+    settings = [Setting(name, values, name, name) for name, values in (
+        ("threads", {"num_threads": 1}), ("channels-last", {}))]
+    trial = command.measured(trial_options(Program(first.run), 0.1), settings, tmp_path / "trial", 100.0)
+    assert trial.run is not None, trial.failure
+    (entry,) = trial.run.entries
+    assert (entry.mode, entry.batch_size) == ("train", 64)
+    assert {name for name in entry.passes if entry.passes[name].status == "ok"} == {"timing"}
+    assert (first.run.options.threads, trial.run.options.threads) == (2, 1)
+    assert trial.run.manifest["options"]["max_seconds"] == 0.1
+    assert len(trial.losses) >= 6
+    assert not list(tmp_path.rglob("report.html"))
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process that its parent was killed")

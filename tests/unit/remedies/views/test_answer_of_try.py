@@ -61,9 +61,11 @@ def test_a_row_has_the_numbers_of_a_remedy() -> None:
 
 
 @pytest.mark.parametrize(("added_bytes", "shown"), [
-    (None, ""), (2**20 - 1, "0"), (1 - 2**20, "0"), (0.0, "0"), (2**20, "+1.00 MiB"), (-(2.0**21), "−2.00 MiB")])
+    (None, "n/a (not recorded)"), (2**20 - 1, "0"), (1 - 2**20, "0"), (0.0, "0"), (2**20, "+1.00 MiB"),
+    (-(2.0**21), "−2.00 MiB")])
 def test_added_memory(added_bytes: float | None, shown: str) -> None:
     assert cells(TriedRemedy("a", "helps", num_turns=4, added_bytes=added_bytes))["Memory"] == shown
+    assert cells(TriedRemedy("a", "failed", added_bytes=None))["Memory"] == ""
 
 
 @pytest.mark.parametrize(("losses_frac", "changes", "num_turns", "shown"), [
