@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 CASES = "cases"
 """Name of the table with a row per case of each run."""
 _FACTS = ("case", "workload", "variant", "input_size", "output_size", "batch_size", "mode", "precision", "cache",
-          "attention", "device", "data", "status", "reason")
+          "attention", "lora_rank", "device", "data", "status", "reason")
 _UNRELIABLE = "unreliable"
 _RUN_FACTS = ("name", "started", "hostname")
 

@@ -37,6 +37,7 @@ COLUMNS: tuple[Column, ...] = (
     Column("precision", "string", "one of schema.PRECISIONS"),
     Column("cache", "string", "how a generation keeps keys and values; null otherwise"),
     Column("attention", "string", "backend of attention; null for PyTorch's choice"),
+    Column("lora_rank", "int64", "rank of the adapters that are trained; null without"),
     Column("device", "string", "cpu, cuda:0"),
     Column("time_of", "string", f"what time_s is the time of: {', '.join(_TIME_OF.values())}"),
     Column("time_s", "float64", "median time of an iteration, the sum of its phases: the device's time if there is "

@@ -44,6 +44,7 @@ def command(
     cache: opt.Caches = None,
     precision: opt.Precision = "fp32",
     attention: opt.Attention = None,
+    lora: opt.Lora = None,
     accumulate: Annotated[int, typer.Option(
         min=1, max=10_000, help="Batches per update (gradient accumulation) in training.")] = 1,
     parallel: opt.Parallel = None,
@@ -112,9 +113,9 @@ def command(
     limit_bytes = _limit_bytes(fit, device_memory, amounts)
     sizes = None if input_sizes is None else opt.parse_sizes(input_sizes, "--input-sizes")
     batches = None if batch_sizes is None else opt.parse_sizes(batch_sizes, "--batch-sizes")
-    modes, generation = opt.parse_modes(mode, output_sizes, cache)
+    modes, axes = opt.parse_modes(mode, output_sizes, cache)
     precisions = opt.parse_choices(precision, "--precision", PRECISIONS)
-    attentions = opt.parse_attention(attention)
+    axes |= {"attentions": opt.parse_attention(attention), "lora_ranks": opt.parse_lora(lora, modes, parallel)}
     if accumulate > 1 and "train" not in modes:
         raise UserError("--accumulate is for training: add train to --mode, or leave it out")
     request = opt.data_request(data, data_dir, synthetic, "train", seed)
@@ -130,7 +131,7 @@ def command(
         "command": "memory", "predict": not measure, "measure": not predict, "fit": axis if fit else None,
         "verify": verify, "device_like": device_like, "device_memory_bytes": limit_bytes, "accumulate": accumulate,
         "data": data, "synthetic": synthetic or "", "seed": seed, "parallel": parallel, "nproc": nproc,
-        "output_sizes": output_sizes, "attention": attention,
+        "output_sizes": output_sizes, "attention": attention, "lora": lora,
     } | {option[2:].replace("-", "_"): value for option, value in own.items() if value is not None}
 
     from charact.execution.interrupt import Interrupt
@@ -161,8 +162,8 @@ def command(
                 sizes = [workload.smallest_input_size]
             elif fit:
                 batches = [1]
-            cases += cases_of(workload, sizes, batches, modes, precisions, **generation, attentions=attentions,
-                              device=chosen.device, data=request)
+            cases += cases_of(workload, sizes, batches, modes, precisions, **axes, device=chosen.device,
+                              data=request)
         cases = [replace(case, accumulate=accumulate) if case.mode == "train" else case for case in cases]
         if ranks:
             cases = [replace(case, parallel=name, num_ranks=number) for case in cases for name, number in ranks]

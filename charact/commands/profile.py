@@ -40,6 +40,7 @@ def command(
     cache: opt.Caches = None,
     precision: opt.Precision = "fp32",
     attention: opt.Attention = None,
+    lora: opt.Lora = None,
     variant: opt.Variant = None,
     data: opt.Data = "synthetic",
     data_dir: opt.DataDir = None,
@@ -110,9 +111,9 @@ def command(
     """  # noqa: D301  (click wants the character itself)
     sizes = None if input_sizes is None else opt.parse_sizes(input_sizes, "--input-sizes")
     batches = None if batch_sizes is None else opt.parse_sizes(batch_sizes, "--batch-sizes")
-    modes, generation = opt.parse_modes(mode, output_sizes, cache)
+    modes, axes = opt.parse_modes(mode, output_sizes, cache)
     precisions = opt.parse_choices(precision, "--precision", PRECISIONS)
-    attentions = opt.parse_attention(attention)
+    axes |= {"attentions": opt.parse_attention(attention), "lora_ranks": opt.parse_lora(lora, modes, parallel)}
     wanted = list(PASSES) if passes is None else opt.parse_choices(passes, "--passes", PASSES)
     sources_named = [] if counters == "none" else opt.parse_list(counters, "--counters")
     request = opt.data_request(data, data_dir, synthetic, split, seed)
@@ -134,7 +135,7 @@ def command(
     options: dict[str, Any] = {
         "data": data, "synthetic": synthetic or "", "split": split, "workers": workers, "seed": seed,
         "channels_last": channels_last, "compiled": compiled, "counters": counters, "parallel": parallel,
-        "nproc": nproc, "output_sizes": output_sizes, "attention": attention,
+        "nproc": nproc, "output_sizes": output_sizes, "attention": attention, "lora": lora,
         "precision_target_frac": precision_target, "max_iterations": max_iterations, "max_seconds": max_seconds,
     } | {option[2:].replace("-", "_"): value for option, value in own.items() if value is not None}
     if passes is not None:
@@ -155,9 +156,8 @@ def command(
         prepared = ([find_workload(workload).prepare(variant) for workload in names]
                     or [opt.load_own_model(own).prepare()])
         cases = checked(case for workload in prepared for case in cases_of(
-            workload, sizes, batches, modes, precisions, **generation, attentions=attentions,
-            device=resolve_device(device), data=request, num_workers=workers, channels_last=channels_last,
-            compiled=compiled))
+            workload, sizes, batches, modes, precisions, **axes, device=resolve_device(device), data=request,
+            num_workers=workers, channels_last=channels_last, compiled=compiled))
         sources = chosen_sources(sources_named)
         rule = StopRule(precision_target, max_iterations, max_seconds)
         label = name or "+".join(workload.name for workload in prepared[:3])

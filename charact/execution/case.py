@@ -1,5 +1,6 @@
 """A case: one point of a sweep, with checks before a run is written."""
 
+import contextlib
 import os
 import shutil
 from collections.abc import Iterable, Sequence
@@ -12,6 +13,7 @@ from torch.utils.data import Dataset
 
 from charact.core.errors import UserError
 from charact.datasets._common.request import DataRequest
+from charact.execution.lora import adapt
 from charact.execution.precision import PRECISIONS, unsupported_reason
 from charact.record.schema import GENERATING_MODES
 from charact.workload.base import Workload
@@ -46,6 +48,8 @@ class Case:
     """How a generation keeps keys and values, one of `schema.CACHES`."""
     attention: str | None = None
     """Backend of attention, one of `schema.ATTENTION`; None for PyTorch's choice."""
+    lora_rank: int = 0
+    """Rank of the adapters that are trained instead of the model's weights; 0 without adapters."""
 
     @property
     def id(self) -> str:
@@ -53,6 +57,7 @@ class Case:
         device = str(self.device).replace(":", "")
         size = f"{self.input_size}+{self.output_size}" if self.mode in GENERATING_MODES else str(self.input_size)
         mode = self.mode if self.cache == "static" else f"{self.mode}.{self.cache}"
+        mode += f".lora{self.lora_rank}" if self.lora_rank else ""
         batch = f"b{self.batch_size}" + (f"x{self.accumulate}" if self.accumulate > 1 else "")
         attention = f"-{self.attention}" if self.attention else ""
         ranks = f"-{self.parallel}x{self.num_ranks}" if self.parallel else ""
@@ -77,6 +82,17 @@ class Case:
         """Return the samples of the case's data at its input size."""
         return self.workload.dataset(self.input_size, replace(self.data, batch_size=self.batch_size))
 
+    def model(self, workload: Workload, dataset: Dataset[Any]) -> torch.nn.Module:
+        """Return the model of a copy of the workload, with adapters if the case trains these.
+
+        Raises:
+            UserError: the model cannot have them.
+        """
+        model = workload.model(dataset)
+        if self.lora_rank:
+            adapt(model, self.lora_rank, self._full_name)
+        return model
+
     def check(self, *, here: bool = True) -> None:
         """Check that the case can run, before anything is written; not what a device can do that is not `here`."""
         self.check_size()
@@ -85,12 +101,16 @@ class Case:
         if self.channels_last and self.workload.input_kind != "image":
             raise UserError(f"--channels-last orders the axes of images, but {self.workload.name} reads none: "
                             "leave it out")
+        dataset = self.dataset()
+        if self.lora_rank:
+            with contextlib.suppress(RuntimeError, NotImplementedError), torch.device("meta"):
+                self.model(self.workload.prepare(self.workload.variant), dataset)
         named = os.environ.get("CXX")
         compilers = [named] if named else ["g++", "clang++"]
         if self.compiled and self.device.type == "cpu" and not any(map(shutil.which, compilers)):
             raise UserError(f"--compile on a CPU needs a C++ compiler, but there is no {' or '.join(compilers)}: "
                             "install one")
-        num_samples = len(self.dataset())  # type: ignore[arg-type]
+        num_samples = len(dataset)  # type: ignore[arg-type]
         if num_samples < self.batch_size:
             raise UserError(f"batch size {self.batch_size} is larger than the {num_samples} samples of "
                             f"{self.data.name}: choose a smaller --batch-sizes")
@@ -115,10 +135,11 @@ class Case:
 
 def cases_of(workload: Workload, input_sizes: Sequence[int] | None, batch_sizes: Sequence[int] | None,
              modes: Sequence[str], precisions: Sequence[str], output_sizes: Sequence[int] = (),
-             caches: Sequence[str] = (), attentions: Sequence[str | None] = (None,), **options: Any) -> list[Case]:
+             caches: Sequence[str] = (), attentions: Sequence[str | None] = (None,), lora_ranks: Sequence[int] = (0,),
+             **options: Any) -> list[Case]:
     """Return a case for each combination, not checked; the workload's defaults stand for what is not given.
 
-    Output sizes and kinds of caches only distinguish the modes that generate.
+    Output sizes and kinds of caches only distinguish the modes that generate, and ranks of adapters the mode train.
 
     Raises:
         UserError: the workload does not generate, or not with such a cache, but a mode does.
@@ -127,7 +148,8 @@ def cases_of(workload: Workload, input_sizes: Sequence[int] | None, batch_sizes:
     sizes, batches = input_sizes or [workload.default_input_size], batch_sizes or [workload.default_batch_size]
     for size, batch, mode, precision, attention in product(sizes, batches, modes, precisions, attentions):
         if mode not in GENERATING_MODES:
-            cases.append(Case(workload, size, batch, mode, precision, attention=attention, **options))
+            cases += [Case(workload, size, batch, mode, precision, attention=attention, lora_rank=rank, **options)
+                      for rank in (lora_ranks if mode == "train" else (0,))]
             continue
         if not workload.generates:
             raise UserError(f"{workload.name} does not generate: leave --mode generate out")

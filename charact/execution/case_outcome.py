@@ -28,6 +28,8 @@ def case_entry(case: Case, name: str | None = None) -> CaseEntry:
         source=case.workload.source, attention=case.attention)
     if case.mode in GENERATING_MODES:
         entry.update(output_size=case.output_size, cache=case.cache)
+    if case.lora_rank:
+        entry.update(lora_rank=case.lora_rank)
     if case.parallel:
         entry.update(parallel=case.parallel, rank=0, world_size=case.num_ranks,
                      global_batch_size=case.batch_size * case.num_ranks)

@@ -59,7 +59,7 @@ class Loop:
                             "--mode, or use another --precision")
         self.workload = case.workload.prepare(case.workload.variant)
         self.dataset = case.dataset() if dataset is None else dataset
-        self.model = placed(self.workload.model(self.dataset), case) if model is None else model
+        self.model = placed(case.model(self.workload, self.dataset), case) if model is None else model
         self.model.train(case.training)
         if shard is not None:
             shard(self.model)

@@ -49,9 +49,10 @@ class CaseEntry(Facts):
     """A case of the run: its parameters, status and passes.
 
     `reason`: why it is not ok. `source`: the publication of its model or suite, or else the trace or the program that
-    it comes from. `attention`: its backend; None for PyTorch's choice. `requested_bytes`: size of the allocation that
-    failed. `rank`, `local_rank`, `world_size` and `hostname`: only in a case of one rank. `facts`: what only this kind
-    of case has, see its writer.
+    it comes from. `attention`: its backend; None for PyTorch's choice. `num_trainable_parameters`: those that a
+    training updates; None if it updates all. `lora_rank`: of the adapters that are trained; None without.
+    `requested_bytes`: size of the allocation that failed. `rank`, `local_rank`, `world_size` and `hostname`: only in a
+    case of one rank. `facts`: what only this kind of case has, see its writer.
     """
 
     case: str
@@ -71,6 +72,8 @@ class CaseEntry(Facts):
     device_name: str | None = None
     data: str | None = None
     num_parameters: Count | None = None
+    num_trainable_parameters: Count | None = None
+    lora_rank: Count | None = None
     rank: RankCount | None = None
     local_rank: RankCount | None = None
     world_size: RankCount | None = None

@@ -90,6 +90,8 @@ class TestBadInput:
         (["mlp", "--parallel", "ddp", "--nproc", "2", "--compile"], "error: --parallel and --compile exclude"),
         (["mlp", "--parallel", "ddp", "--nproc", "2", "--mode", "infer"], "error: --parallel is for training"),
         (["mlp", "--parallel", "ddp", "--nproc", "2", "--passes", "timing"], "error: --parallel measures time only"),
+        (["resnet18", "--lora", "4"], "error: --lora adapts linear layers of attention"),
+        (["llama", "--lora", "65", "--mode", "train"], "error: --lora 65 is more than the width 64"),
         (["mlp", "--passes", "kernels"], "error: --passes: 'kernels' is not one of timing, operators"),
         (["rasnet"], "error: unknown workload 'rasnet': did you mean resnet"),
         (["resnet18", "--input-sizes", "0"], "error: --input-sizes: 0 is not positive"),
@@ -164,6 +166,20 @@ def test_ctrl_c_at_the_start_writes_nothing(tmp_path: Path) -> None:
     assert (process.returncode, stdout) == (130, "")
     assert "Traceback" not in stderr
     assert not list(tmp_path.glob("runs/*"))
+
+
+def test_adapters_are_cases_of_training(tmp_path: Path, server: Server) -> None:
+    done = server.charact("profile", "llama", "--input-sizes", "8", "--batch-sizes", "1", "--lora", "2,4", "--passes",
+                          "memory", *QUICK, cwd=tmp_path, draws_views=True)
+    assert done.returncode == 0, done.stderr
+    run = only_record(tmp_path)
+    assert [(entry.mode, entry.lora_rank, entry.num_trainable_parameters) for entry in run.entries] == [
+        ("train", 2, 4 * 2 * (256 + 256 + 256 + 64)), ("train", 4, 4 * 4 * (256 + 256 + 256 + 64)),
+        ("infer", None, None)]
+    assert run.entries[1].num_parameters == run.entries[2].num_parameters + 4 * 4 * (256 + 256 + 256 + 64)
+    page = (run.path / "report.html").read_text(encoding="utf-8")
+    assert "13,312" in page
+    assert "LoRA of rank 4" in page
 
 
 def test_passes_that_are_not_asked_for_are_skipped(tmp_path: Path, server: Server) -> None:

@@ -56,14 +56,14 @@ class Group:
 IDENTITY = {
     "workload": "workload", "kind": "kind", "mode": "mode", "variant": "variant", "data": "data",
     "input_size": "input size", "output_size": "output size", "batch_size": "batch size", "precision": "precision",
-    "cache": "cache", "attention": "attention",
+    "cache": "cache", "attention": "attention", "lora_rank": "LoRA rank",
     "accumulate": "accumulated batches", "parallel": "parallel", "world_size": "world size", "rank": "rank",
     "compiled": "compiled",
     "channels_last": "channels last", "hot": "inputs hot in a cache",
 }  # fmt: skip
 """Fields that identify a case, with their display names, most important first; device and machine are ignored."""
 _DEFAULTS: dict[str, Any] = {"accumulate": 1, "world_size": 1, "rank": 0, "compiled": False, "channels_last": False,
-                             "hot": False, "attention": "PyTorch's choice"}
+                             "hot": False, "attention": "PyTorch's choice", "lora_rank": 0}
 _WORDS = (*IDENTITY.values(), "repeat in its run")
 """Display names for the values of a key."""
 

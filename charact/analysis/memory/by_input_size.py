@@ -27,8 +27,8 @@ def case_series(run: Run) -> pd.DataFrame:
     """Return the series and input size of each case; cases without a recorded size are left out.
 
     Columns: case; workload, variant, mode, batch_size, precision, device, settings, ranks (together: a series;
-    batch_size is that of each rank, settings are text such as '32 outputs, int8 cache, flash attention', or empty, and
-    ranks 'fsdp2 over 8 ranks', or empty for a single process); input_size; position ('pixel',
+    batch_size is that of each rank, settings are text such as '32 outputs, int8 cache, flash attention' or 'LoRA of
+    rank 8', or empty, and ranks 'fsdp2 over 8 ranks', or empty for a single process); input_size; position ('pixel',
     'token', 'lookup', or 'unit of S' if a model's own input spec defines the size); num_positions of a sample: the
     square of the side for images, else the input size.
     """
@@ -41,24 +41,24 @@ def case_series(run: Run) -> pd.DataFrame:
 
 def named_series(run: Run) -> pd.DataFrame:
     """Return case, the columns of its series, input_size and input_kind of every case."""
-    rows = run.cases.reindex(columns=["case", *SERIES, "input_size", "input_kind", "output_size", "cache", "attention",
-                                   "parallel", "world_size"])
+    settings = ["output_size", "cache", "attention", "lora_rank"]
+    rows = run.cases.reindex(columns=["case", *SERIES, "input_size", "input_kind", *settings, "parallel", "world_size"])
     rows["settings"] = [_settings(*of_case) for of_case in zip(
-        *(rows[name].astype(object).where(rows[name].notna(), None) for name in ("output_size", "cache", "attention")),
-        strict=True)]
+        *(rows[name].astype(object).where(rows[name].notna(), None) for name in settings), strict=True)]
     rows["variant"] = rows["variant"].fillna("")
     has_ranks = rows[["parallel", "world_size"]].notna().all(axis="columns")
     rows["ranks"] = [f"{parallel} over {world_size:.0f} ranks" if several else "" for parallel, world_size, several
                      in zip(rows["parallel"], rows["world_size"], has_ranks, strict=True)]
-    rows = rows.drop(columns=["output_size", "cache", "attention", "parallel", "world_size"])
+    rows = rows.drop(columns=[*settings, "parallel", "world_size"])
     return rows.astype(dict.fromkeys(["case", "variant", "settings", "ranks"], "str"))
 
 
-def _settings(output_size: float | None, cache: str | None, attention: str | None) -> str:
+def _settings(output_size: float | None, cache: str | None, attention: str | None, lora_rank: float | None) -> str:
     """Return what tells cases with equal sizes apart, as text; empty for a default."""
     return ", ".join([*([] if output_size is None else [f"{output_size:.0f} outputs"]),
                       *([] if cache in (None, "static") else [f"{cache} cache"]),
-                      *([] if attention is None else [f"{attention} attention"])])
+                      *([] if attention is None else [f"{attention} attention"]),
+                      *([] if lora_rank is None else [f"LoRA of rank {lora_rank:.0f}"])])
 
 
 def of_series(rows: pd.DataFrame, reference: Any, columns: Sequence[str] = SERIES) -> pd.DataFrame:

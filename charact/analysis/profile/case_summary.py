@@ -18,7 +18,8 @@ _KINDS = {"ops": "operation", "construct": "construction"}
 
 _COORDINATES = [
     "case", "workload", "variant", "input_kind", "input_size", "output_size", "batch_size", "mode", "precision",
-    "cache", "attention", "device", "device_name", "num_parameters", "status", "reason", "requested_bytes",
+    "cache", "attention", "lora_rank", "device", "device_name", "num_parameters", "num_trainable_parameters", "status",
+    "reason", "requested_bytes",
 ]  # fmt: skip
 _TIMES = ["num_iterations", "median_s", "low_s", "high_s", "p5_s", "p95_s"]
 

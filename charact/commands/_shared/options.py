@@ -36,6 +36,9 @@ Precision = Annotated[str, typer.Option(
 Attention = Annotated[str | None, typer.Option(
     metavar="NAMES", help="Backend of attention, each a case: flash, efficient (CUDA), cudnn (CUDA), math. Default: "
                           "PyTorch's choice.", autocompletion=completion.attentions)]
+Lora = Annotated[str | None, typer.Option(
+    "--lora", metavar="RANKS", help="Train low-rank adapters of attention's query and value instead of the model, e.g. "
+                                    "8 or 4,16.")]
 Data = Annotated[str, typer.Option(
     help="Data set, e.g. synthetic, cifar10, mnist; see `charact list`.", autocompletion=completion.datasets)]
 Variant = Annotated[str | None, typer.Option(help="Variant of the model, e.g. cifar. Default: its first.")]
@@ -144,6 +147,18 @@ def parse_modes(text: str, output_sizes: str | None, caches: str | None) -> tupl
 def parse_attention(text: str | None) -> list[str | None]:
     """Return the backends of --attention; only None, for PyTorch's choice, if it is not given."""
     return [None] if text is None else [*parse_choices(text, "--attention", ATTENTION)]
+
+
+def parse_lora(text: str | None, modes: Collection[str], parallel: str | None) -> list[int]:
+    """Return the ranks of --lora; only 0, for none, if it is not given."""
+    if text is None:
+        return [0]
+    ranks = parse_sizes(text, "--lora")
+    if "train" not in modes:
+        raise UserError("--lora is for training: add train to --mode, or leave --lora out")
+    if parallel is not None:
+        raise UserError("--lora and --parallel exclude each other: leave one of them out")
+    return ranks
 
 
 def parse_choice(text: str, option: str, choices: Collection[str]) -> str:

@@ -93,6 +93,7 @@ class Estimator:
             with fake_process_group(case.num_ranks), _kernels_of(self.target, case.attention):
                 return FakeProgram(case).trace(case)
         key = (id(case.workload), case.mode, case.precision, case.attention, case.data, case.accumulate, case.cache,
+               case.lora_rank,
                (case.input_size, case.output_size, case.batch_size) if case.mode in GENERATING_MODES else ())
         with _kernels_of(self.target, case.attention):
             shapes = weight_shapes(case)

@@ -104,7 +104,7 @@ def weight_shapes(case: Case) -> list[tuple[int, ...]] | None:
     dataset = fake_case(case).dataset()
     try:
         with torch.device("meta"):
-            model = case.workload.prepare(case.workload.variant).model(dataset)
+            model = case.model(case.workload.prepare(case.workload.variant), dataset)
         return [tuple(tensor.shape) for tensor in (*model.parameters(), *model.buffers())]
     except (RuntimeError, NotImplementedError):
         return None

@@ -66,7 +66,7 @@ class TimeLeft:
     def __init__(self, cases: Sequence[Case], observer: Observer) -> None:
         # What cases have in common that share a program.
         families = [(id(case.workload), case.mode, case.precision, case.attention, case.data, case.accumulate,
-                     case.parallel, case.num_ranks) for case in cases]
+                     case.parallel, case.num_ranks, case.lora_rank) for case in cases]
         self._are_first = [family not in families[:number] for number, family in enumerate(families)]
         self._observer = observer
         self._durations_s: list[float] = []

@@ -12,6 +12,7 @@ from charact.execution.case import Case
 from charact.execution.case_outcome import case_entry, one_line
 from charact.execution.interrupt import Interrupt
 from charact.execution.loop import Loop
+from charact.execution.lora import num_trainable
 from charact.measure.case_loop import ending_of, run_each
 from charact.measure.counters._support.protocol import CounterSource
 from charact.measure.passes.counters import counter_pass
@@ -95,6 +96,8 @@ class _CaseRun:
         loop = Loop(self._case)
         try:
             self._entry.num_parameters = sum(parameter.numel() for parameter in loop.model.parameters())
+            if self._case.training and (trainable := num_trainable(loop.model)) < self._entry.num_parameters:
+                self._entry.num_trainable_parameters = trainable
             self._tables["layers"] = layer_rows(loop.model)
             self._observer.pass_started("timing")
             rule = rule_of(self._case, self._rule)

@@ -22,11 +22,11 @@ NUM_ROWS = 10
 """Largest number of rows of a table of a case, such as its operators."""
 _FACTS = (
     "case", "kind", "workload", "variant", "input_size", "output_size", "batch_size", "mode", "precision", "cache",
-    "attention", "device", "device_name", "num_parameters", "status", "reason",
+    "attention", "lora_rank", "device", "device_name", "num_parameters", "num_trainable_parameters", "status", "reason",
 )  # fmt: skip
 _PASSES = ("timing", "operators", "memory", "flop", "counters")
 """Passes of a profiled case; the reason is given for each that was not taken."""
-_COUNTS = ("batch_size", "input_size", "output_size", "epoch", "line", "number", "value")
+_COUNTS = ("batch_size", "lora_rank", "input_size", "output_size", "epoch", "line", "number", "value")
 
 Data = dict[str, Any]
 """A JSON object."""

@@ -17,7 +17,8 @@ from charact.views.html.report import report
 from charact.views.tensorboard.scalars import scalars
 
 _PARAMETERS = ("workload", "variant", "input_kind", "input_size", "output_size", "batch_size", "mode", "precision",
-               "cache", "attention", "device", "device_name", "data", "num_parameters", "status", "reason")
+               "cache", "attention", "lora_rank", "device", "device_name", "data", "num_parameters",
+               "num_trainable_parameters", "status", "reason")
 """Facts of a case that are logged as its parameters."""
 
 Parameter = str | int | float | bool

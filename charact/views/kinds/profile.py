@@ -224,6 +224,8 @@ def _table(run: Run, cases: pd.DataFrame) -> Table:
         *([_FLOP] if flop else []),
         Column("num_parameters", "Parameters", fmt.number, "of the model",
                lambda row: status_reason(row) or "not known for a script"),
+        *_optional_columns(cases, Column("num_trainable_parameters", "Trained", fmt.number, "of the parameters",
+                                         lambda row: status_reason(row) or "all")),
     ]  # fmt: skip
     return table(cases, "Headline numbers of each case", columns)
 

@@ -37,13 +37,17 @@ def _parallel(case: _Case) -> str:
     return f"{case['parallel']} over {case.get('world_size')} ranks" if case.get("parallel") else ""
 
 
+def _lora(case: _Case) -> str:
+    return f"LoRA of rank {case['lora_rank']}" if case.get("lora_rank") else ""
+
+
 def _text(name: str) -> Callable[[_Case], str]:
     return lambda case: str(case.get(name) or "").replace("n/a", "").replace("as written", f"{name} as written")
 
 
 _FACTS: tuple[Callable[[_Case], str], ...] = (
-    _text("workload"), _text("variant"), _size, _outputs, _batch, _text("mode"), _text("precision"), _cache, _attention,
-    _text("device"), _text("data"), _parallel, _rank,
+    _text("workload"), _text("variant"), _size, _outputs, _batch, _text("mode"), _lora, _text("precision"), _cache,
+    _attention, _text("device"), _text("data"), _parallel, _rank,
 )  # fmt: skip
 
 

@@ -12,6 +12,7 @@ from charact.commands._shared.options import (
     check_own_options,
     parse_choices,
     parse_list,
+    parse_lora,
     parse_ranks,
     parse_sizes,
 )
@@ -51,6 +52,9 @@ def own(*workloads: str, **given: Any) -> None:
     (lambda: parse_ranks("tensor", "2"), "--parallel: 'tensor' is unknown: use ddp or fsdp2"),
     (lambda: parse_ranks("ddp", "2,1"), "--nproc 1 is a single process: leave --parallel and --nproc out"),
     (lambda: parse_ranks("ddp", "0"), "--nproc: 0 is not positive"),
+    (lambda: parse_lora("0", ["train"], None), "--lora: 0 is not positive"),
+    (lambda: parse_lora("8", ["infer", "decode"], None), "--lora is for training: add train to --mode"),
+    (lambda: parse_lora("8", ["train"], "ddp"), "--lora and --parallel exclude each other"),
     (lambda: parse_ranks("ddp", "65537"), "--nproc 65537 is more than 65,536 ranks: give fewer"),
     (own, "give a workload, as in charact profile resnet50, or your own model with --model"),
     (lambda: own(learning_rate=0.0), "--learning-rate is for your own model: add --model"),
@@ -76,6 +80,8 @@ def test_lists_and_ranges_are_read_in_order_without_duplicates() -> None:
 
 def test_options_that_agree_are_taken() -> None:
     own("resnet18", variant="cifar")
+    assert parse_lora("16,4", ["train", "infer"], None) == [16, 4]
+    assert parse_lora(None, ["infer"], "ddp") == [0]
     own(model="nets:Net", input_spec="S", learning_rate=0.1)
     check_data("mnist", Path(), None)
     check_data("synthetic", None, "classes=5")

@@ -54,7 +54,8 @@ def write_case(case: Case, path: Path) -> None:
         "case": {"input_size": case.input_size, "batch_size": case.batch_size, "mode": case.mode,
                  "precision": case.precision, "device": str(case.device), "num_workers": case.num_workers,
                  "channels_last": case.channels_last, "compiled": case.compiled, "accumulate": case.accumulate,
-                 "output_size": case.output_size, "cache": case.cache, "attention": case.attention},
+                 "output_size": case.output_size, "cache": case.cache, "attention": case.attention,
+                 "lora_rank": case.lora_rank},
     }  # fmt: skip
     path.write_text(json.dumps(facts), encoding="utf-8")
 

@@ -51,6 +51,7 @@ def test_repeats_are_in_order_and_the_same_case_twice_in_a_run_is_matched_by_it(
     ({"workload": "alexnet"}, "it has no case of vgg16"),
     ({"world_size": 2}, "world size 1 here, 2 there"),
     ({"attention": "math"}, "attention PyTorch's choice here, math there"),
+    ({"lora_rank": 4}, "LoRA rank 0 here, 4 there"),
     ({"output_size": 8, "cache": "int8"}, "output size unknown here, 8 there, cache unknown here, int8 there"),
     # Another workload may share more of its other coordinates.
     ({"input_size": 64, "batch_size": 16, "mode": "infer"},

@@ -324,14 +324,16 @@ def test_cases_of_ranks_are_a_series_of_their_own(tmp_path: Path) -> None:
 def test_backends_of_attention_and_caches_are_series_of_their_own(tmp_path: Path) -> None:
     """Equal sizes with another cache or backend are no points of one line."""
     settings: list[dict[str, Any]] = [{}, {"attention": "math"}, {"output_size": 8, "cache": "int8"},
-                                      {"output_size": 8, "cache": "static"}, {"output_size": 9, "cache": "static"}]
+                                      {"output_size": 8, "cache": "static"}, {"output_size": 9, "cache": "static"},
+                                      {"lora_rank": 4}]
     run = records.run_of(tmp_path, *(
         (made.memory_entry("sequence", "infer", size, measured=False) | facts | {"case": f"{number}-{size}"},
          {"memory": made.memory_rows("sequence", "infer", size, measured=False)})
         for number, facts in enumerate(settings) for size in (32, 64, 128)))
     grown = growth_by_input_size(run)
-    assert grown["num_sizes"].tolist() == [3] * 5
-    assert grown["settings"].tolist() == ["", "math attention", "8 outputs, int8 cache", "8 outputs", "9 outputs"]
+    assert grown["num_sizes"].tolist() == [3] * 6
+    assert grown["settings"].tolist() == ["", "math attention", "8 outputs, int8 cache", "8 outputs", "9 outputs",
+                                          "LoRA of rank 4"]
 
 
 def _grown(tmp_path: Path, peaks: dict[int, float]) -> pd.DataFrame:
