@@ -395,6 +395,8 @@ def trial_options(program: Program, time_s: float, least_iterations: int = 0) ->
                 "--precision": entry.precision}
         if entry.mode in GENERATING_MODES:
             case |= {"--output-sizes": entry.output_size, "--cache": entry.cache}
+        case |= {f"--{name}": value for name, value in (("attention", entry.attention), ("lora", entry.lora_rank))
+                 if value is not None}
         return ["--passes", "timing", "--max-seconds", f"{time_s:g}",
                 *(str(word) for pair in case.items() for word in pair)]
     usual_s = iteration_s(program)

@@ -20,7 +20,8 @@ def _settings(program: Program) -> list[Setting] | str:
     backward = " ".join(rows.loc[(rows["case"] == program.entry.case) & (rows["phase"] == "backward"), "operator"])
     used = next((name for name in ATTENTION if f"{name}_attention" in backward), "math" if backward else None)
     return [Setting("attention", {"backend": name}, f"SDPBackend.{ATTENTION[name]}",
-                    f"with torch.nn.attention.sdpa_kernel(SDPBackend.{ATTENTION[name]}): around the forward",
+                    program.change(f"with torch.nn.attention.sdpa_kernel(SDPBackend.{ATTENTION[name]}): around the "
+                                   "forward", f"--attention {name}"),
                     expected_frac=_SAVED_FRAC * share)
             for name in (CPU_ATTENTION if program.on_cpu else ATTENTION) if name != used]
 

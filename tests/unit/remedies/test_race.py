@@ -480,6 +480,7 @@ def test_a_setting_may_need_more_iterations(tmp_path: Path, least: int, number: 
 
 @pytest.mark.parametrize(("facts", "sizes"), [
     ({"mode": "train"}, []),
+    ({"mode": "train", "attention": "math", "lora_rank": 8}, ["--attention", "math", "--lora", "8"]),
     ({"mode": "decode", "output_size": 9, "cache": "int8"}, ["--output-sizes", "9", "--cache", "int8"])])
 def test_a_trial_of_a_built_in_workload_times_its_case_for_three_seconds(facts: dict[str, Any], sizes: list[str]
                                                                          ) -> None:
