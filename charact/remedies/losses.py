@@ -6,7 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 MOST_LOSSES = 10
-"""Number of losses that are compared: rounding differences grow from one update to the next."""
+"""Number of losses that are compared."""
+ROUNDED_FRAC = 1e-3
+"""Largest relative difference of losses that counts as rounding."""
+_MOST_GROWTH = 300
+"""Largest factor by which an update is taken to multiply differences that are rounding."""
 
 
 class LossRecorder:
@@ -35,11 +39,17 @@ def difference_frac(base: Sequence[float], new: Sequence[float]) -> float | None
     """Return the largest relative difference of losses, 0 if they are identical; None if they cannot be compared.
 
     They cannot if one has none, or if their numbers differ. Losses that are not finite differ by infinity, unless both
-    are.
+    are. Updates multiply differences by rounding: losses count up to the first that differ by more than rounding, if
+    the difference before was at least a 300th of theirs.
     """
     if not base or len(base) != len(new):
         return None
-    return max(map(_apart, base, new))
+    largest = 0.0
+    for apart in map(_apart, base, new):
+        if ROUNDED_FRAC < apart <= _MOST_GROWTH * largest and largest <= ROUNDED_FRAC:
+            break
+        largest = max(largest, apart)
+    return largest
 
 
 def _apart(base: float, new: float) -> float:

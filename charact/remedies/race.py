@@ -15,7 +15,7 @@ from charact.core.errors import UserError
 from charact.record.manifest_program import ProgramFacts
 from charact.record.reader import Run
 from charact.record.schema import GENERATING_MODES
-from charact.remedies.losses import difference_frac
+from charact.remedies.losses import ROUNDED_FRAC, difference_frac
 from charact.remedies.process import Command, Trial
 from charact.remedies.program import Program
 from charact.remedies.remedy import Setting, all_remedies
@@ -43,8 +43,6 @@ _PRECISE_FRAC, _MOST_PROOF_TURNS = 0.15, 12
 """Width of a ratio's interval up to which a proof of what is faster ends; and its largest number of turns."""
 _OVERTIME = 1.1
 """Share of the time up to which a proof may go on to its fewest turns."""
-ROUNDED_FRAC = 1e-3
-"""Largest relative difference of losses that counts as rounding."""
 
 
 class Numbers(NamedTuple):

@@ -10,7 +10,8 @@ from charact.core.errors import UserError
 from charact.core.files import reading, write_text
 from charact.core.text import label
 from charact.record.manifest_program import Count, Number
-from charact.remedies.race import ROUNDED_FRAC, Candidate, Result, label_of
+from charact.remedies.losses import ROUNDED_FRAC
+from charact.remedies.race import Candidate, Result, label_of
 from charact.remedies.remedy import all_remedies
 
 FILE = "try.json"

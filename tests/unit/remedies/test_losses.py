@@ -61,6 +61,11 @@ def test_arguments_pass_and_tensors_of_several_elements_are_no_losses(recorder: 
     ([math.nan], [1.0], math.inf),
     ([math.inf], [1.0], math.inf),
     ([math.nan], [math.inf], math.inf),
+    # Rounding grows by at most 300 times an update; what comes after it has grown does not count.
+    ([1.0, 1.0, 1.0, 1.0], [1.0, 1.0 - 2**-17, 1.0 - 2**-9, 0.5], 2**-17),
+    ([1.0, 1.0, 1.0], [1.0, 1.0 - 2**-18, 1.0 - 2**-9], 2**-9),
+    ([1.0, 1.0], [1.0 - 2**-9, 0.5], 0.5),
+    ([1.0, 1.0], [1.0 - 2**-10, math.nan], math.inf),
     ([], [], None),
     ([], [1.0], None),
     ([1.0], [], None),
