@@ -98,7 +98,7 @@ class Program:
 
         rows = case_operator_types(self.run)
         return float(rows.loc[(rows["case"] == self.entry.case) & rows["operator_type"].isin(kinds),
-                              "share_frac"].sum()) if len(rows) else 0.0
+                              "share_frac"].sum())
 
     def finding(self, *names: str) -> Any:
         """Return the first of the findings with these IDs, as a row of `findings`; None without one."""

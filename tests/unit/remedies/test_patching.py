@@ -153,6 +153,16 @@ def test_outermost_modules_with_parameters_are_seen_once(calls: Callable[..., No
     assert id(seen[2]) == id(net.first)
 
 
+def test_a_compiler_sees_the_calls_as_they_are(calls: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Any] = []
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    calls(on_first=seen.append, inputs=lambda value: value + 1)
+    layer = torch.nn.Linear(2, 1, bias=False)
+    layer.weight.data.fill_(1.0)
+    assert layer(torch.zeros(1, 2)).item() == 0
+    assert seen == []
+
+
 def test_a_model_that_takes_the_place_of_another_in_memory_is_new(calls: Callable[..., None]) -> None:
     ids: list[int] = []
     calls(on_first=lambda module: ids.append(id(module)))

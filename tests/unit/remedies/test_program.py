@@ -1,8 +1,10 @@
 """What a program's first run says, from which remedies choose."""
 
+import shutil
 import sys
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 from support.records import OPTIONS, watched_entry
@@ -52,6 +54,28 @@ def test_cores_and_threads() -> None:
     unknown = program(num_cores=0)
     assert (unknown.num_cores, unknown.num_threads) == (1, None)
     assert program({"threads": {"intra_op": None}}).num_threads is None
+
+
+def test_shares_are_those_of_the_programs_case() -> None:
+    of = program(operators={"GEMM": 0.1})
+    case, other = of.entry.case, of.entry.case + "-other"
+    iterations = pd.DataFrame([{"case": other, "iteration": 0, "phase": "backward", "part": None, "host_s": 0.1,
+                                "device_s": np.nan}])
+    manifest = of.run.manifest | {"cases": [*of.run.manifest["cases"], of.run.manifest["cases"][0] | {"case": other}]}
+    both = Program(Run(of.run.path, manifest, _tables={
+        "iterations": pd.concat([of.run.iterations, iterations]),
+        "operators": pd.concat([of.run.operators, of.run.operators.assign(case=other)])}))
+    assert both.entry.case == case
+    assert both.share("backward") == pytest.approx(0.4)
+    assert both.operator_share("GEMM") == pytest.approx(0.1)
+
+
+def test_any_compiler_will_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    installed = {"clang++"}
+    monkeypatch.setattr(shutil, "which", lambda name: f"/bin/{name}" if name in installed else None)
+    assert program().has_compiler
+    installed.clear()
+    assert not program().has_compiler
 
 
 def test_shares_of_an_iteration() -> None:

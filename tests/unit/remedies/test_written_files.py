@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -53,6 +54,21 @@ def test_a_snapshot_has_sizes_and_times_and_a_limit(directory: Path, monkeypatch
     assert len(snapshot(directory, directory / "runs")) == 5
     monkeypatch.setattr(written_files, "_MOST_FILES", 3)
     assert len(snapshot(directory, directory / "runs")) == 3
+
+
+def test_what_the_command_prints_to_and_files_that_vanish_are_left_out(directory: Path, monkeypatch: pytest.MonkeyPatch
+                                                                     ) -> None:
+    stat = os.stat
+
+    def vanished(path: Any, **options: Any) -> os.stat_result:
+        if str(path).endswith("gone.txt"):
+            raise FileNotFoundError(path)
+        return stat(path, **options)
+
+    monkeypatch.setattr(os, "stat", vanished)
+    monkeypatch.setattr(os, "fstat", lambda descriptor: stat(directory / "kept.txt"))
+    assert set(snapshot(directory, directory / "runs")) == {
+        "longer.txt", "same_size.txt", os.path.join("data", "part.bin")}
 
 
 def test_a_copy_is_independent_and_is_removed(directory: Path) -> None:
