@@ -68,20 +68,16 @@ def _with_arguments(text: str, line: int, name: str, added: str) -> str | None:
     edits = []
     for keyword in call.keywords:
         if keyword.arg in wanted:
-            edits.append((keyword.lineno, keyword.col_offset, keyword.end_lineno or 0, keyword.end_col_offset or 0,
-                          wanted.pop(keyword.arg)))
+            edits.append((keyword.lineno, keyword.col_offset, keyword.end_col_offset or 0, wanted.pop(keyword.arg)))
     if wanted:
-        last_line, last_column = call.end_lineno or 0, (call.end_col_offset or 0) - 1
         arguments: list[ast.expr | ast.keyword] = [*call.args, *call.keywords]
-        place = _after_last(arguments) or (last_line, last_column)
+        last, column = _after_last(arguments) or (call.end_lineno or 0, (call.end_col_offset or 0) - 1)
         joined = ", ".join(wanted.values())
-        edits.append((*place, *place, f", {joined}" if arguments else joined))
-    for first, start, last, end, new in sorted(edits, reverse=True):
-        if first != last:
-            return None
-        # Offsets of the syntax tree count bytes.
-        encoded = lines[first - 1].encode()
-        lines[first - 1] = (encoded[:start] + new.encode() + encoded[end:]).decode()
+        edits.append((last, column, column, f", {joined}" if arguments else joined))
+    for number, start, end, new in sorted(edits, reverse=True):
+        # Offsets of the syntax tree count bytes. That of an end in another line gives another program.
+        encoded = lines[number - 1].encode()
+        lines[number - 1] = (encoded[:start] + new.encode() + encoded[end:]).decode(errors="replace")
     edited = "".join(lines)
     return edited if _differs_in_call_alone(edited, tree, call, added) else None
 

@@ -87,6 +87,7 @@ def test_several_settings_in_one_file(here: Path) -> None:
     "o = SGD(p)\n",
     "o = 1\no = Adam(p)\n",
     "o = Adam(p, fused=(\n    False))\n",
+    "o = Adam(p, fused=not (\nFalse), lr='日本')\n",
     "o = Adam(x for x in p)\n",
     "o = Adam((p))\n",
     "o = Adam(p, 1, 2, 3, 4, False)\n",
@@ -107,11 +108,12 @@ def test_files_that_cannot_be_read_and_new_lines_are_left_out(here: Path) -> Non
     (here / "latin.py").write_bytes("o = Adam(p)  # ä\n".encode("latin-1"))
     new_line = Setting("threads", {}, "set_num_threads(1)", "torch.set_num_threads(1)")
     without_place = Setting("fused", {}, "fused=True", "Adam(…, fused=True)", None, "fused=True")
-    diff, left_out = unified_diff([setting(1, file="gone.py"), new_line, setting(1, file="latin.py"), without_place],
-                                  here)
+    at_a_line = Setting("no-grad", {}, "no_grad()", "with torch.no_grad():", Place("gone.py", 2))
+    diff, left_out = unified_diff(
+        [setting(1, file="gone.py"), new_line, setting(1, file="latin.py"), without_place, at_a_line], here)
     assert diff == ""
     assert sorted(left_out) == ["Adam(…, fused=True)", "gone.py:1: Adam(…, fused=True)",
-                                "latin.py:1: Adam(…, fused=True)", "torch.set_num_threads(1)"]
+                                "latin.py:1: Adam(…, fused=True)", "torch.set_num_threads(1)", "with torch.no_grad():"]
 
 
 def test_places_are_below_the_script_and_paths_below_the_working_directory(here: Path) -> None:

@@ -130,5 +130,7 @@ def test_a_run_that_was_not_finished_is_a_failure_with_its_reason(tmp_path: Path
         return 0, "30/30\nerror: no space left while writing x: free some\n"
 
     monkeypatch.setattr(process, "_run", run)
+    out.mkdir()
+    (out / "outcome.json").write_text('{"unavailable": "that of an earlier trial"}')
     trial = process.Command("run", ("train.py",), b"", tmp_path).measured([], (), out, 1.0)
     assert (trial.run, trial.failure) == (None, "30/30; no space left while writing x: free some")

@@ -109,10 +109,10 @@ def test_results_change_beyond_rounding_or_by_another_precision(losses: float | 
 def test_the_file_holds_all_that_was_found(tmp_path: Path) -> None:
     new = candidate("<b>ä", losses_frac=math.inf, place=Place("träin.py", 7))
     result = Result(baseline_s=2.0, candidates=[new], ending="interrupted", num_trials=3)
-    facts = tried(result, ["new\nline", "bad\udcff"])  # names of files that are no UTF-8
+    facts = tried(result, ["new\nline", "bad\udcff"], "advice\n\udcff")  # names of files that are no UTF-8
     write_tried(facts, tmp_path)
     assert read_tried(tmp_path) == facts
-    assert all("\n" not in name for name in facts.written_files)
+    assert all("\n" not in text for text in (*facts.written_files, str(facts.advice)))
 
 
 def test_a_run_without_the_file_or_with_a_damaged_one(tmp_path: Path) -> None:
