@@ -3,6 +3,7 @@
 import contextlib
 import os
 import sys
+import weakref
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from time import perf_counter_ns, thread_time_ns
@@ -37,8 +38,8 @@ class TokenInput(NamedTuple):
     """Size of the tokens that a model is called with: rows, and their length.
 
     `keeps`: the call has further arguments that may be a state, such as a cache; masks and others of the tokens' own
-    size are none. `reach`: tokens of a row so far, according to a mask or to a number that is the position of the first
-    token; `length` without these.
+    size are none. `reach`: tokens of a row so far, according to a mask, to a number that is the position of the first
+    token, or to a cache that the call before had, too; `length` without these.
     """
 
     rows: int
@@ -79,6 +80,8 @@ class ProgramEvents:
         """Tokens of each model's latest call."""
         self._single_tokens: dict[int, Any] = {}
         """Their shapes, of models that were called with one token of each request."""
+        self._caches: dict[int, weakref.ref[Any] | None] = {}
+        """Their caches, in Transformers."""
         self._num_grown: defaultdict[int, int] = defaultdict(int)
         """Number of each model's latest calls in a row with one token more than the one before."""
         self._frozen = FrozenModels()
@@ -100,9 +103,11 @@ class ProgramEvents:
                 shapes = [each.shape if type(each) is tensor else _concrete(each.shape) for each in tensors]
             if self.any_optimizer:
                 self._frozen.call(owner, module, tensors)
-            if not shapes or self._last_shapes.get(owner) == shapes:
+            is_new = bool(shapes) and self._last_shapes.get(owner) != shapes
+            if is_new or (owner not in self._single_tokens and kwargs.get("past_key_values") is not None):
+                self._tokens(owner, args, kwargs)  # chunks of a prompt may have equal shapes
+            if not is_new:
                 return
-            self._tokens(owner, args, kwargs)
         except Exception:  # such as a nested tensor, which has no sizes
             return
         if self._add("input shapes", perf_counter_ns(), owner, shapes):
@@ -123,6 +128,10 @@ class ProgramEvents:
         if tokens is None:
             return
         last, new = self._token_inputs.get(owner), _token_input(tokens, _named(args, kwargs), tensor)
+        cache, seen = kwargs.get("past_key_values"), self._caches.get(owner)
+        if last is not None and cache is not None and seen is not None and seen() is cache:
+            new = new._replace(reach=max(new.reach, last.reach + new.length))
+        self._caches[owner] = weakref.ref(cache) if hasattr(cache, "__weakref__") else None
         if new.length == 1 and tokens is first:
             self._single_tokens[owner] = tokens.shape
         else:

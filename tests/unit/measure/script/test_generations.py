@@ -309,6 +309,10 @@ def test_an_encoder_before_the_prompt_is_part_of_the_prefill(tmp_path: Path) -> 
     assert calls == 1  # an iteration of the passes decodes one token, too
 
 
+class State:
+    """A cache of its own class."""
+
+
 def tokens_of(*calls: tuple[tuple[Any, ...], dict[str, Any]]) -> tuple[list[TokenInput], bool]:
     """The sizes of tokens that were recorded, and whether the model generates."""
     events = ProgramEvents()
@@ -328,6 +332,14 @@ def test_sizes_of_tokens_are_recorded_when_they_change() -> None:
     generated = [named(8, 8), *(named(1, 8 + number) for number in range(1, 6)), named(6, 6), named(1, 7)]
     assert tokens_of(*generated) == ([(3, 8, True, 8), (3, 1, True, 9), (3, 6, True, 6), (3, 1, True, 7)], True)
     assert tokens_of(named(8, 8), named(8, 16)) == ([(3, 8, True, 8), (3, 8, True, 16)], False)
+
+    cache, other = State(), State()
+    chunks = [((), {"input_ids": prompts(length), "past_key_values": one})
+              for one, length in ((cache, 4), (cache, 4), (cache, 2), (cache, 1), (cache, 1), (other, 4), (other, 1))]
+    assert tokens_of(*chunks)[0] == [(3, 4, True, 4), (3, 4, True, 8), (3, 2, True, 10), (3, 1, True, 11),
+                                     (3, 4, True, 4), (3, 1, True, 5)]
+    scored = [((), {"input_ids": prompts(4), "past_key_values": State()}) for _ in range(3)]
+    assert tokens_of(*scored)[0] == [(3, 4, True, 4)]
 
     masked = [((), {"input_ids": prompts(length), "attention_mask": prompts(length)}) for length in (8, 1, 8, 1)]
     assert tokens_of(*masked) == ([(3, 8, False, 8), (3, 1, False, 1)] * 2, False)
