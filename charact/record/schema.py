@@ -55,7 +55,7 @@ CPU_ATTENTION = ("flash", "math")
 """Those that a CPU has."""
 
 NO_CACHE = "none"
-"""Cache of a watched program that keeps nothing: its model reads all words again for each new one."""
+"""The one of `CACHES` that keeps nothing: the model reads all words again for each new one."""
 
 STEP_KINDS = ("prefill", "decode", "mixed")
 """Kinds of an inference server's steps."""
