@@ -134,3 +134,25 @@ def test_a_run_that_was_not_finished_is_a_failure_with_its_reason(tmp_path: Path
     (out / "outcome.json").write_text('{"unavailable": "that of an earlier trial"}')
     trial = process.Command("run", ("train.py",), b"", tmp_path).measured([], (), out, 1.0)
     assert (trial.run, trial.failure) == (None, "30/30; no space left while writing x: free some")
+
+
+@pytest.mark.parametrize(("status", "error", "failure"), [
+    (1, "ValueError: no data\n", "ValueError: no data"), (0, "", "it wrote no run"), (0, "charact: stopped\n",
+                                                                                     "charact: stopped")])
+def test_a_program_that_fails_and_one_that_writes_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: int,
+                                                         error: str, failure: str) -> None:
+    """The run of a program that failed is no result, and neither is one that was there before."""
+    out = tmp_path / "trials"
+    (out / "before").mkdir(parents=True)
+    (out / "before" / "run.json").write_text("{}")
+
+    def run(*_: object) -> tuple[int, str]:
+        if status:
+            (out / "failed").mkdir()
+            (out / "failed" / "run.json").write_text("{}")
+        return status, error
+
+    monkeypatch.setattr(process, "_run", run)
+    trial = process.Command("run", ("train.py",), b"", tmp_path).measured([], (), out, 1.0)
+    assert (trial.run, trial.failure) == (None, failure)
+    assert (out / "stderr.txt").read_text() == error
