@@ -191,8 +191,6 @@ class Race:
             reserve_s = self._reserve_s() if any(map(_is_promising, candidates)) else 0.0
             if num_turns and self._is_late(turn_s + reserve_s):
                 self.result.ending = "time"
-                if len(active) == 1:
-                    return
                 worst = max(active, key=lambda each: self._cost_s(each.settings))
                 if self._cost_s(worst.settings) <= _EXPENSIVE * self._cost_s(()):
                     worst = max(active, key=lambda each: each.judgement.ratio or 1.0)

@@ -504,6 +504,24 @@ def test_losses_of_a_workload_are_compared_as_far_as_both_trials_have_them(raced
     assert watched.candidates[0].losses_frac is None
 
 
+def test_a_trial_that_fails_in_a_late_turn_is_not_decided_by_the_earlier_ones(raced: Raced) -> None:
+    times_s = iter([0.5, 1.4, 0.6, 1.3])
+
+    def special(number: int, label: str) -> Trial | None:
+        if not label:
+            return None
+        time_s = next(times_s, None)
+        return Trial(None, failure="out of memory") if time_s is None else Trial(run_of((time_s,)))
+
+    (candidate,) = raced(Scripted({"a": 1.0}, special=special), setting("a")).candidates
+    assert (candidate.state, candidate.failure, candidate.num_turns) == ("failed", "out of memory", 4)
+
+
+def test_there_is_a_turn_however_short_the_time_is(raced: Raced) -> None:
+    result = raced(Scripted({"a": 0.5}), setting("a"), max_minutes=0.01)
+    assert (states(result), result.candidates[0].num_turns, result.ending) == ({"a": "undecided"}, 1, "time")
+
+
 def test_without_settings_nothing_runs(raced: Raced) -> None:
     result = raced(Scripted({}))
     assert (result.num_trials, result.baseline_s, result.proof, result.ending) == (0, None, None, "decided")
