@@ -54,6 +54,8 @@ class Remedy:
     numerics: Numerics = "same"
     is_slow: bool = False
     """Whether its trials take much longer than the unchanged program's."""
+    saves_memory: bool = False
+    """Whether it lowers memory, too; then its settings are tried however little time they may save."""
     findings: tuple[str, ...] = ()
     """IDs of the findings whose remedy it applies, as in `charact.analysis.findings`."""
 

@@ -197,7 +197,8 @@ def _chosen(program: Any, chosen: Any) -> "tuple[list[Setting], list[Any]]":
         if isinstance(found, str):
             untried.append(Untried(remedy.name, found))
             continue
-        promising = [each for each in found if chosen or each.expected_frac >= _LEAST_EXPECTED_FRAC]
+        promising = [each for each in found
+                     if chosen or remedy.saves_memory or each.expected_frac >= _LEAST_EXPECTED_FRAC]
         settings += promising
         if not promising:
             untried.append(Untried(remedy.name, "it is expected to save little"))

@@ -11,6 +11,8 @@ _ENDINGS = {"decided": "", "time": "The time was up before all were decided: --m
             "interrupted": "Interrupted: this is what was decided so far."}
 _HELPS_FRAC = 0.01
 """Saving from which a setting was dropped because another of its remedy saves more."""
+_LEAST_BYTES = 32 * 2**20
+"""Memory from which a remedy that is not recommended is said to save it: peaks of equal programs differ by less."""
 _MOST_FILES = 10
 """Largest number of written files that are named."""
 
@@ -37,8 +39,11 @@ def answer(facts: Tried) -> str:
 
 
 def notes(facts: Tried) -> list[str]:
-    """Return sentences about what is not decided, and which files trials wrote."""
+    """Return sentences about what is not decided, what saves memory, and which files trials wrote."""
     found = [_ENDINGS[facts.ending]]
+    found += [f"{each.remedy} lowers the peak of the process by {fmt.num_bytes(-each.added_bytes)}."
+              for each in facts.remedies if each.state not in ("proven", "slower")
+              and each.added_bytes is not None and each.added_bytes <= -_LEAST_BYTES]
     if facts.proven is None and facts.advice is not None:
         found.append(f"The first run's largest finding that was not tried: {facts.advice}")
     if names := facts.written_files:

@@ -115,6 +115,14 @@ def test_notes_name_what_is_not_decided_not_tried_and_written() -> None:
     assert len(items(facts(PROVEN, ending="time", written_files=names))) == 3 + 2
 
 
+@pytest.mark.parametrize(("state", "added_bytes", "is_shown"), [
+    ("dropped", -32 * 2**20, True), ("not decided", -280 * 2**20, True), ("dropped", -31 * 2**20, False),
+    ("dropped", 280 * 2**20, False), ("dropped", None, False), ("slower", -280 * 2**20, False)])
+def test_a_remedy_that_saves_memory_alone_is_named(state: Any, added_bytes: float | None, is_shown: bool) -> None:
+    shown = notes(facts(TriedRemedy("torch.no_grad()", state, num_turns=2, added_bytes=added_bytes)))
+    assert ["torch.no_grad() lowers the peak of the process by" in each for each in shown] == [True] * is_shown
+
+
 def test_the_report_shows_names_as_text_and_only_what_was_tried(tmp_path: Path) -> None:
     run = load_run(write_watched(tmp_path))
     assert "Remedies tried" not in report([run])
