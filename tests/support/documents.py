@@ -74,6 +74,8 @@ def unknown_option(root: Any, arguments: list[str]) -> str | None:
                 return None  # the script; what follows is its own
         elif word in ("-h", "--help"):
             continue
+        elif word == "--profile" and command.name == "try":
+            return None  # a workload; what follows is for `charact profile`
         elif word not in options:
             return word
         elif word in ("-m", "--module"):
