@@ -15,12 +15,19 @@ from torch import Tensor, nn
 from charact.analysis.findings import findings
 from charact.analysis.profile.generation import generations, is_generation, token_times
 from charact.core.timeline import Interval, Iteration, Mode
+from charact.measure.script.hooks.optimizer_patches import OptimizerPatches
 from charact.measure.script.program.events import ProgramEvents, TokenInput
 from charact.measure.script.spans import generations as detection
 from charact.measure.script.spans.generations import step_groups, with_generations
 
 MODEL, HEAD, OTHER = 1, 2, 3
 FORWARD_NS, GAP_NS = 10, 5
+
+
+@pytest.fixture(autouse=True)
+def no_optimizer_of_other_tests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forget the optimizers of earlier tests in this process: a program that has one might train."""
+    monkeypatch.setattr(OptimizerPatches, "_patch_existing_optimizers", lambda self, base: None)
 
 
 def call(length: int, rows: int = 2, *, keeps: bool = False, reach: int | None = None, owner: int = MODEL
