@@ -35,7 +35,7 @@ def answer(facts: Tried) -> str:
     number = sum(each.state != "not tried" for each in facts.remedies)
     if not number:
         return "Nothing was tried: no remedy fits, as the table says."
-    return f"Nothing is recommended: none of {number} remed{'y' if number == 1 else 'ies'} was shown to help."
+    return f"Nothing is recommended: none of {number} remed{'y' if number == 1 else 'ies'} was shown to save time."
 
 
 def notes(facts: Tried) -> list[str]:
