@@ -17,7 +17,7 @@ def compile_counts(run: Run) -> pd.DataFrame:
 
     Columns: case; num_graphs; num_graph_breaks, lines that break a graph; num_recompilations.
     """
-    rows = [[case, *(getattr(found, name) for name in COUNTS)] for case, found in _recorded(run)]
+    rows = [[case, *(getattr(compilations, name) for name in COUNTS)] for case, compilations in _recorded(run)]
     return pd.DataFrame(rows, columns=["case", *COUNTS])
 
 
@@ -27,14 +27,14 @@ def compile_events(run: Run) -> pd.DataFrame:
     Columns: case; kind ('graph break' or 'recompilation'); reason; file, line and text (its source code) of the line
     that breaks the graph or reads what changed, null if not known; num_times, see `CompileEvent`.
     """
-    rows = [[case, *(getattr(event, name) for name in _EVENT)] for case, found in _recorded(run)
-            for event in found.events]
+    rows = [[case, *(getattr(event, name) for name in _EVENT)] for case, compilations in _recorded(run)
+            for event in compilations.events]
     return pd.DataFrame(rows, columns=["case", *_EVENT]).astype({"line": "Int64"})
 
 
-def counts_text(found: Any) -> str:
+def counts_text(counts: Any) -> str:
     """Return counts of compilations, with the names of `COUNTS`, as text: 1 graph, 2 graph breaks, 0 recompilations."""
-    numbers = {name: getattr(found, name) or 0 for name in COUNTS}
+    numbers = {name: getattr(counts, name) or 0 for name in COUNTS}
     return ", ".join(f"{number} {name.removeprefix('num_').removesuffix('s').replace('_', ' ')}{'s' * (number != 1)}"
                      for name, number in numbers.items())
 
@@ -43,6 +43,6 @@ def _recorded(run: Run) -> Iterator[tuple[str, Compilations]]:
     for entry in run.entries:
         timing = entry.passes.timing
         settings = timing.program and timing.program.settings
-        found = timing.compilations or (settings and settings.compile)
-        if found:
-            yield entry.case, found
+        compilations = timing.compilations or (settings and settings.compile)
+        if compilations:
+            yield entry.case, compilations

@@ -45,14 +45,14 @@ class CLASS(run.CLASS):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Split the arguments of this command from those of `charact profile`."""
         parameters = self.get_params(ctx)
-        known = {name: getattr(one, "is_flag", True) for one in parameters for name in one.opts}
+        is_flag = {name: getattr(one, "is_flag", True) for one in parameters for name in one.opts}
         place = 0
         while place < len(args) and args[place].startswith("-") and args[place] != "--":
             option, equals, _ = args[place].partition("=")
-            if option not in known and "--profile" in args[:place]:
+            if option not in is_flag and "--profile" in args[:place]:
                 args = [*args[:place], "--", *args[place:]]
                 break
-            place += 1 if equals or known.get(option, True) else 2
+            place += 1 if equals or is_flag.get(option, True) else 2
         return super().parse_args(ctx, args)
 
 

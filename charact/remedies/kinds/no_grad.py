@@ -24,5 +24,4 @@ def _apply() -> None:
     OutermostCalls(around=around)
 
 
-REMEDY = Remedy("no-grad", _settings, _apply, saves_memory=True,
-                findings=("inference_graph",))
+REMEDY = Remedy("no-grad", _settings, _apply, saves_memory=True, findings=("inference_graph",))

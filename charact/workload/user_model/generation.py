@@ -167,8 +167,8 @@ class _Model:
         outputs = self._model(*positional, **named)
         logits = outputs if isinstance(outputs, Tensor) and not keeps else _part(outputs, "logits")
         if not isinstance(logits, Tensor) or logits.dim() != 3:
-            found = f"logits {tuple(logits.shape)}" if isinstance(logits, Tensor) else "no logits"
-            raise UserError(f"{self._name} returned a {type(outputs).__name__} with {found}, but a generation needs "
+            given = f"logits {tuple(logits.shape)}" if isinstance(logits, Tensor) else "no logits"
+            raise UserError(f"{self._name} returned a {type(outputs).__name__} with {given}, but a generation needs "
                             "logits (N, T, vocabulary): use a model with a head of words, as LlamaForCausalLM has")
         new_cache = _part(outputs, "past_key_values") if keeps else None
         if keeps and new_cache is None:
@@ -231,10 +231,10 @@ def _cutting(cache: Any, most_words: int) -> Callable[[Any, int], Any]:
                    for leaf, was in zip(leaves, before, strict=True)]
             return tree_unflatten(cut, structure)
     else:
-        kept = copy.deepcopy(cache)
+        unread = copy.deepcopy(cache)
 
         def shorten(later: Any, num_since: int) -> Any:
-            return copy.deepcopy(kept)
+            return copy.deepcopy(unread)
     return shorten
 
 

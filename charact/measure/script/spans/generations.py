@@ -129,16 +129,16 @@ def _generations_of(own: Sequence[_Call], every: Sequence[_Call]) -> list[_Gener
 
     Another model that reads tokens between two decodings, such as one that verifies drafts, makes it unclear.
     """
-    found = list(_runs(own))
-    num_decoded = sum(len(each.decoded) for each in found)
-    if not found or num_decoded < _DECODING_FRAC * len(own):
+    candidates = list(_runs(own))
+    num_decoded = sum(len(each.decoded) for each in candidates)
+    if not candidates or num_decoded < _DECODING_FRAC * len(own):
         return []
-    if all(len(each.decoded) < (_FEWEST_DECODED if each.has_cache else _FEWEST_GROWN) for each in found):
+    if all(len(each.decoded) < (_FEWEST_DECODED if each.has_cache else _FEWEST_GROWN) for each in candidates):
         return []
     places = {id(call): place for place, call in enumerate(every)}
-    num_apart = sum(places[id(after)] - places[id(before)] > 1 for each in found
+    num_apart = sum(places[id(after)] - places[id(before)] > 1 for each in candidates
                     for before, after in zip([each.prompt[-1], *each.decoded], each.decoded, strict=False))
-    return [] if num_apart else found
+    return [] if num_apart else candidates
 
 
 def _runs(calls: Sequence[_Call]) -> Iterator[_Generation]:
