@@ -32,7 +32,7 @@ def _apply() -> None:
     import torch
 
     def converted(value: Any) -> Any:
-        is_image = isinstance(value, torch.Tensor) and value.ndim == 4 and value.is_floating_point()
+        is_image = isinstance(value, torch.Tensor) and value.ndim == 4
         return value.contiguous(memory_format=torch.channels_last) if is_image else value
 
     OutermostCalls(on_first=lambda module: module.to(memory_format=torch.channels_last), inputs=converted)

@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from charact.commands._shared.publish import NO_VIEWS
 from charact.core.errors import UserError
 from charact.remedies import process
 from charact.remedies.process import _reason, _run
+from charact.remedies.remedy import Remedy, Setting, all_remedies
 
 LEAVES_A_PROCESS = """
 import subprocess, sys
@@ -156,3 +158,38 @@ def test_a_program_that_fails_and_one_that_writes_no_run(tmp_path: Path, monkeyp
     trial = process.Command("run", ("train.py",), b"", tmp_path).measured([], (), out, 1.0)
     assert (trial.run, trial.failure) == (None, failure)
     assert (out / "stderr.txt").read_text() == error
+
+
+def test_a_program_gets_the_options_and_the_environment_of_its_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+                                                                        ) -> None:
+    """Words after a script are its own; options of a workload come last, since they replace its own."""
+    calls: list[tuple[list[str], dict[str, str]]] = []
+
+    def run(command: list[str], stdin: bytes, environment: dict[str, str], *_: object) -> tuple[int, str]:
+        calls.append((command, environment))
+        return 1, "failed"
+
+    monkeypatch.setattr(process, "_run", run)
+    monkeypatch.setitem(all_remedies(), "own", Remedy("own", lambda program: [],
+                                                      environment=lambda values: {"OWN": str(values["number"])}))
+    for kind in ("run", "profile"):
+        process.Command(kind, ("it", "--own"), b"", tmp_path).measured(
+            ["--option"], [Setting("own", {"number": 3}, "own", "own")], tmp_path / "trials", 1.0)
+    (watched, environment), (built_in, _) = calls
+    assert watched[-3:] == ["--option", "it", "--own"]
+    assert built_in[-3:] == ["it", "--own", "--option"]
+    assert (environment["OWN"], environment[NO_VIEWS]) == ("3", "1")
+
+
+def test_a_handler_of_signals_that_was_set_before_stays() -> None:
+    def own(number: int, frame: object) -> None:
+        pass
+
+    before = signal.signal(signal.SIGHUP, own)
+    try:
+        with process.cleaned_up_on_signals():
+            assert signal.getsignal(signal.SIGHUP) is own
+            assert signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
+        assert (signal.getsignal(signal.SIGHUP), signal.getsignal(signal.SIGTERM)) == (own, signal.SIG_DFL)
+    finally:
+        signal.signal(signal.SIGHUP, before)

@@ -457,6 +457,9 @@ def test_a_trial_may_take_five_times_as_long_as_the_unchanged_program(raced: Rac
     command = Scripted({"a": 1.1}, trial_s=lambda number: 30.0)
     raced(command, setting("a"))
     assert command.limits_s == [60, 150, 150, 150]
+    command = Scripted({"a": 0.7}, trial_s=lambda number: 30.0 if number == 1 else 10.0)
+    raced(command, setting("a"))
+    assert set(command.limits_s[1:]) == {150}  # the longest trial of the unchanged program counts
 
 
 @pytest.mark.parametrize(("iteration_s", "number"), [
@@ -517,6 +520,59 @@ def test_a_trial_that_fails_in_a_late_turn_is_not_decided_by_the_earlier_ones(ra
     assert (candidate.state, candidate.failure, candidate.num_turns) == ("failed", "out of memory", 4)
 
 
+@pytest.mark.parametrize("at", [3, 12])
+def test_a_trial_that_fails_ends_its_setting_with_the_reason_whatever_it_saved(raced: Raced, at: int) -> None:
+    """It fails in its second turn, in which slower settings are dropped, or in the proof."""
+    failed = Trial(None, failure="out of memory")
+    command = Scripted({"a": 1.1 if at == 3 else 0.7}, special=lambda number, label: failed if number >= at else None)
+    result = raced(command, setting("a"))
+    candidate = result.candidates[0] if at == 3 else result.proof
+    assert candidate is not None
+    assert (candidate.state, candidate.failure) == ("failed", "out of memory")
+
+
+def test_settings_without_a_turn_are_not_dropped(raced: Raced) -> None:
+    """Of nine settings the last one races alone, and in its first two turns the unchanged program fails."""
+    failed = Trial(None, failure="out of memory")
+    result = raced(command := Scripted(dict.fromkeys("abcdefgh", 1.3) | {"i": 0.7},
+                                       special=lambda number, label: failed if number in (10, 13) else None),
+                   *(setting(label) for label in "abcdefghi"))
+    assert command.labels[9:13] == ["", "i", "i", ""]
+    assert proven(result) == ["i"]
+
+
+def test_two_settings_of_a_remedy_are_not_combined(raced: Raced) -> None:
+    """Eight settings race together, so that the ninth is not compared with the best of its remedy."""
+    result = raced(Scripted({"a": 0.7, "i": 0.8} | dict.fromkeys("bcdefgh", 1.3)),
+                   *(setting(label) for label in "abcdefghi"))
+    assert states(result) == {"a": "faster", "i": "faster"} | dict.fromkeys("bcdefgh", "dropped")
+    assert proven(result) == ["a"]
+
+
+def test_a_remedy_of_which_a_setting_was_tried_counts_as_tried(raced: Raced) -> None:
+    result = raced(Scripted({"a": 0.7, "b": 0.8}), setting("a", expected_frac=0.2), setting("b"), max_minutes=0.1)
+    assert (states(result), result.untried) == ({"a": "undecided"}, [])
+
+
+def test_what_is_slower_on_fresh_turns_is_not_recommended(raced: Raced) -> None:
+    """The proof ends as soon as that is known."""
+    command = Scripted({"a": 0.7}, special=lambda number, label: Trial(run_of((1.3,))) if (
+        label and number > TURN * MIN_TURNS) else None)
+    result = raced(command, setting("a"))
+    assert result.proof is not None
+    assert (result.proof.state, result.ending) == ("slower", "decided")
+    assert len(command.labels) == 2 * TURN * MIN_TURNS
+
+
+def test_losses_that_differ_once_are_different(raced: Raced) -> None:
+    run = run_of((0.7,))
+    trials = itertools.chain([Trial(run, (1.0, 2.1))], itertools.repeat(Trial(run, (1.0, 2.0))))
+    result = raced(Scripted({}, losses={"": (1.0, 2.0)}, special=lambda number, label: next(trials) if label else None),
+                   setting("a"))
+    assert result.candidates[0].losses_frac == pytest.approx(0.1 / 2.1)
+    assert result.proof is None
+
+
 def test_there_is_a_turn_however_short_the_time_is(raced: Raced) -> None:
     result = raced(Scripted({"a": 0.5}), setting("a"), max_minutes=0.01)
     assert (states(result), result.candidates[0].num_turns, result.ending) == ({"a": "undecided"}, 1, "time")
@@ -541,7 +597,8 @@ def test_a_setting_with_long_trials_is_given_up_for_the_others(raced: Raced, slo
 
 def test_where_not_all_fit_those_with_long_trials_come_last(raced: Raced) -> None:
     slow, quick = setting("compile", remedy="compile", expected_frac=0.3), setting("threads", remedy="threads")
-    for max_minutes, labels in ((10, ["compile", "threads"]), (2, ["threads", "compile"]), (1, ["threads"])):
+    for max_minutes, labels in ((10, ["compile", "threads"]), (2.6, ["compile", "threads"]),
+                                (2, ["threads", "compile"]), (1, ["threads"])):
         result = raced(Scripted({"compile": 1.1, "threads": 1.1}), slow, quick, max_minutes=max_minutes, trial_s=11.0)
         assert [each.settings[0].label for each in result.candidates] == labels
 
@@ -551,6 +608,9 @@ def test_a_trial_of_a_remedy_ends_with_the_time(raced: Raced) -> None:
     command = Scripted({"a": 1.1})
     raced(command, setting("a"), max_minutes=20 / 60)
     assert command.limits_s == [60, 15, 10, 60]
+    command = Scripted({"a": 1.1})
+    raced(command, setting("a"), max_minutes=8 / 60)
+    assert command.limits_s == [60, 5]  # as long as the unchanged program, which took more than half of the time
 
 
 @pytest.mark.parametrize(("noise", "least", "most"), [(0.001, MIN_TURNS, MIN_TURNS), (0.05, MIN_TURNS + 1, 11),

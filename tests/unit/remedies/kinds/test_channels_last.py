@@ -13,6 +13,8 @@ def test_programs_with_convolutions() -> None:
     assert setting.expected_frac == pytest.approx(0.15 * 0.12)
     built_in = program(is_watched=False, operators={"convolution": 0.1})
     assert chosen("channels-last", built_in)[0].expected_frac == pytest.approx(0.15 * 0.1)
+    (unknown,) = chosen("channels-last", program({"models": [NET]}))
+    assert unknown.expected_frac == 0  # its operators were not measured
 
 
 def test_programs_without_convolutions_or_in_this_format() -> None:

@@ -60,8 +60,9 @@ def test_the_loader_that_is_waited_for_longest_is_changed_where_it_is_created() 
     ({"persistent_workers": True, "prefetch_factor": 4},
      "num_workers=0, persistent_workers=False, prefetch_factor=None")])
 def test_what_a_loader_without_workers_refuses_is_removed(facts: dict[str, Any], added: str) -> None:
-    none, *_ = chosen("workers", program({"loaders": [LOADER | facts | {"num_workers": 2}]}))
+    none, more, *_ = chosen("workers", program({"loaders": [LOADER | facts | {"num_workers": 2}]}))
     assert (none.values["num_workers"], none.added) == (0, added)
+    assert more.added == "num_workers=4, persistent_workers=True"
 
 
 def test_programs_without_a_loader() -> None:
