@@ -115,6 +115,8 @@ class OperatorsPass(Pass):
     iteration_s: Amount | None = None
     phase_s: dict[Phase, Number] = {}
     overhead_ratio: Amount | None = None
+    kernel_layers: bool | None = None
+    """Whether PyTorch keeps the origins of compiled kernels, which give their layers; None if nothing is compiled."""
 
 
 class MemoryPass(Pass):

@@ -13,9 +13,11 @@ from torch.profiler import profile
 from charact.core.gap_phases import with_gaps
 from charact.core.operator_types import operator_type, own_operator_type
 from charact.core.timeline import phase_at
-from charact.core.trace_marks import LAYER_PREFIX, PHASE_PREFIX, RELEASE_PREFIX
+from charact.core.trace_marks import KERNEL_PREFIX, LAYER_PREFIX, PHASE_PREFIX, RELEASE_PREFIX
 
 _ANNOTATIONS = ("ProfilerStep#", "Optimizer.", "enumerate(DataLoader)")
+_BEFORE_KERNEL = ("view", "allocation")
+"""Operator types of what compiled code may do between the mark of a kernel and the kernel."""
 
 
 @dataclass(slots=True)
@@ -115,6 +117,8 @@ class _Context:
     """Innermost enclosing operator."""
     recomputes: bool = False
     """Whether a layer's forward runs inside a backward."""
+    kernel_layer: str | None = None
+    """Layer of the next kernel of compiled code, if it is marked."""
 
 
 class _Walk:
@@ -146,6 +150,8 @@ class _Walk:
                                    context.operator, context.caller, context.phase == "backward")
             elif name.startswith(RELEASE_PREFIX):
                 self.tree.releases.append((time_ns, int(name.removeprefix(RELEASE_PREFIX))))
+            elif name.startswith(KERNEL_PREFIX):
+                context.kernel_layer = name.removeprefix(KERNEL_PREFIX)
             elif not name.startswith(_ANNOTATIONS) and (
                     own_operator_type(name) is not None or extra.scope.name != "USER_SCOPE"):
                 return self._operator(event, extra, name, context)
@@ -153,14 +159,17 @@ class _Walk:
 
     def _operator(self, event: Any, extra: Any, name: str, context: _Context) -> int:
         sequence: int = extra.sequence_number
-        layer = context.layer
-        if sequence >= 0:
+        kind = operator_type(name, context.operator_type)
+        layer = context.kernel_layer or context.layer
+        if context.kernel_layer is not None:
+            if kind not in _BEFORE_KERNEL:
+                context.kernel_layer = None
+        elif sequence >= 0:
             if context.phase != "backward":
                 # Nested operators share the number; the last one to start created the autograd node.
                 self._layer_of_sequence[sequence] = layer
             elif layer is None:
                 layer = self._layer_of_sequence.get(sequence)
-        kind = operator_type(name, context.operator_type)
         duration: int = event.duration_time_ns
         caller = context.caller
         calls_itself = caller is not None and caller.name == name

@@ -1,5 +1,6 @@
 """Runner of cases: one pass per instrument; a failure affects only its pass or its case."""
 
+import contextlib
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from charact.measure.case_loop import ending_of, run_each
 from charact.measure.counters._support.protocol import CounterSource
 from charact.measure.passes.counters import counter_pass
 from charact.measure.passes.flops import flop_pass
+from charact.measure.passes.kernel_marks import kernel_marks
 from charact.measure.passes.marks import layer_rows
 from charact.measure.passes.memory_pass import memory_pass
 from charact.measure.passes.operators import attribute_flop, operator_pass
@@ -60,6 +62,18 @@ def rule_of(case: Case, rule: StopRule) -> StopRule:
                    max_iterations=max(rule.max_iterations, num_words))
 
 
+def _in_measured_layers(counts: Rows, operators: Rows) -> Rows:
+    """Return counts of compiled code, each in a layer that has a kernel of its phase and operator type.
+
+    If its own layer has none, it is the layer of the longest such kernel: a fused one may belong to an outer layer.
+    """
+    by_time = sorted(operators, key=lambda row: (row["device_s"] or 0.0, row["self_host_s"]))
+    longest = {(row["phase"], row["operator_type"]): row["layer"] for row in by_time}
+    places = {(row["phase"], row["operator_type"], row["layer"]) for row in operators}
+    return [count if (*kind, count["layer"]) in places else count | {"layer": longest.get(kind)}
+            for count in counts for kind in [(count["phase"], count["operator_type"])]]
+
+
 def _lost_frac(timing: Timing) -> float:
     """Return the share of the wanted processor time that other programs took; 0 if it is not known."""
     use = timing.facts.core_use
@@ -75,6 +89,7 @@ class _CaseRun:
         self._trace_path, self._observer, self._is_first = trace_path, observer, is_first
         self._tables: dict[str, Rows] = {}
         self._from_trace: Rows = []
+        self._marks_kernels: bool | None = None
         self._entry = case_entry(case)
         self._passes = self._entry.passes
 
@@ -95,30 +110,34 @@ class _CaseRun:
             torch.compiler.reset()  # so that each case is compiled separately, and its compilation is timed
         loop = Loop(self._case)
         try:
-            self._entry.num_parameters = sum(parameter.numel() for parameter in loop.model.parameters())
-            if self._case.training and (trainable := num_trainable(loop.model)) < self._entry.num_parameters:
-                self._entry.num_trainable_parameters = trainable
-            self._tables["layers"] = layer_rows(loop.model)
-            self._observer.pass_started("timing")
-            rule = rule_of(self._case, self._rule)
-            timing = timing_pass(loop, rule, self._observer.iteration)
-            if self._is_first and not self._case.compiled and _lost_frac(timing) >= UNRELIABLE_FRAC:
-                timing = min(timing, timing_pass(loop, rule, self._observer.iteration), key=_lost_frac)
-            self._tables["iterations"] = timing.rows
-            self._passes["timing"] = timing.facts
-            self._entry.facts = loop.workload.facts()
-            self._optional("operators", lambda: self._operators(loop))
-            self._passes["kernels"] = (
-                Pass("skipped", "kernels run on GPUs only") if self._case.device.type != "cuda"
-                else Pass(self._passes.operators.status, self._passes.operators.reason))
-            self._optional("memory", lambda: self._memory(loop))
-            self._optional("flop", lambda: self._flop(loop))
-            if self._sources or "counters" not in self._wanted:
-                self._optional("counters", lambda: self._counters(loop))
-            else:
-                self._passes["counters"] = CountersPass("skipped", "not asked for: --counters auto")
+            with kernel_marks(loop.model) if self._case.compiled else contextlib.nullcontext() as self._marks_kernels:
+                self._passes_over(loop)
         finally:
             loop.close()
+
+    def _passes_over(self, loop: Loop) -> None:
+        self._entry.num_parameters = sum(parameter.numel() for parameter in loop.model.parameters())
+        if self._case.training and (trainable := num_trainable(loop.model)) < self._entry.num_parameters:
+            self._entry.num_trainable_parameters = trainable
+        self._tables["layers"] = layer_rows(loop.model)
+        self._observer.pass_started("timing")
+        rule = rule_of(self._case, self._rule)
+        timing = timing_pass(loop, rule, self._observer.iteration)
+        if self._is_first and not self._case.compiled and _lost_frac(timing) >= UNRELIABLE_FRAC:
+            timing = min(timing, timing_pass(loop, rule, self._observer.iteration), key=_lost_frac)
+        self._tables["iterations"] = timing.rows
+        self._passes["timing"] = timing.facts
+        self._entry.facts = loop.workload.facts()
+        self._optional("operators", lambda: self._operators(loop))
+        self._passes["kernels"] = (
+            Pass("skipped", "kernels run on GPUs only") if self._case.device.type != "cuda"
+            else Pass(self._passes.operators.status, self._passes.operators.reason))
+        self._optional("memory", lambda: self._memory(loop))
+        self._optional("flop", lambda: self._flop(loop))
+        if self._sources or "counters" not in self._wanted:
+            self._optional("counters", lambda: self._counters(loop))
+        else:
+            self._passes["counters"] = CountersPass("skipped", "not asked for: --counters auto")
 
     def _operators(self, loop: Loop) -> OperatorsPass:
         result = operator_pass(loop, self._trace_path)
@@ -127,6 +146,7 @@ class _CaseRun:
         iteration_s, median_s = result.facts.iteration_s, self._passes.timing.median_s
         if iteration_s is not None and median_s:
             result.facts.overhead_ratio = iteration_s / median_s
+        result.facts.kernel_layers = self._marks_kernels
         return result.facts
 
     def _memory(self, loop: Loop) -> MemoryPass:
@@ -136,9 +156,10 @@ class _CaseRun:
     def _flop(self, loop: Loop) -> FlopPass:
         self._tables["flop"], facts = flop_pass(self._case, loop.next_batch())
         counts = self._tables["flop"]
-        if self._case.compiled:  # its operators belong to no layer
-            counts = [count | {"layer": None} for count in counts]
-        facts.update(**attribute_flop(self._tables.get("operators", []), counts))
+        operators = self._tables.get("operators", [])
+        if self._case.compiled:
+            counts = _in_measured_layers(counts, operators)
+        facts.update(**attribute_flop(operators, counts))
         return facts
 
     def _counters(self, loop: Loop) -> CountersPass:

@@ -55,6 +55,20 @@ def test_counts_and_events_by_case(run: Run) -> None:
         ["graph break", 7, 1], ["recompilation", 0, 3]]
 
 
+@pytest.mark.parametrize(("kernel_layers", "reason"), [
+    (None, "n/a (no operators)"), (True, "n/a (no kernel of its own)"),
+    (False, "this PyTorch keeps no origins of kernels")])
+def test_layers_of_compiled_code_say_where_they_come_from_and_why_one_has_no_time(
+        tmp_path: Path, kernel_layers: bool | None, reason: str) -> None:
+    entry, tables = records.case_entry("resnet50", 32, "train"), records.case_tables("train", 32, "conv1")
+    entry["passes"]["operators"]["kernel_layers"] = kernel_layers
+    for row in tables["operators"]:
+        row["layer"] = None
+    words = words_of(records.run_of(tmp_path, (entry, tables)))["layers"]
+    assert ("origins of kernels that PyTorch’s compiler keeps" in words) is bool(kernel_layers)
+    assert reason in words  # of the layer with counted FLOP
+
+
 def test_the_report_names_place_and_reason(run: Run) -> None:
     words = words_of(run)
     assert "compiled in 4.00 s: 4 graphs, 1 graph break, 3 recompilations" in words["summary"].replace("\xa0", " ")

@@ -101,6 +101,16 @@ class TestTheMLP:
         assert any("relu" in name for name in kernels["operator"])
         assert (kernels["self_host_s"] > 0).all()
 
+    @pytest.mark.slow
+    def test_products_have_the_layers_that_they_have_without_compilation(self, record: Run, mode: str) -> None:
+        products = record.operators[record.operators["operator_type"] == "GEMM"]
+        compiled, eager = ({(row.phase, row.layer) for row in products[products["case"] == case].itertuples()}
+                           for case in (case_of(mode, compiled=True), case_of(mode, compiled=False)))
+        assert compiled == eager
+        assert len({layer for _, layer in eager}) == 3
+        assert record.entry(case_of(mode, compiled=True)).passes.operators.kernel_layers
+        assert record.entry(case_of(mode, compiled=False)).passes.operators.kernel_layers is None
+
     def test_compile_time_is_told_and_no_iteration_holds_it(self, record: Run, mode: str) -> None:
         compile_s = record.passes(case_of(mode, compiled=True))["timing"]["compile_s"]
         walls_s = record.iterations.groupby(["case", "iteration"])["host_s"].sum()[case_of(mode, compiled=True)]
