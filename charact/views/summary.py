@@ -50,9 +50,12 @@ def _cards(run: Run, kind: CaseKind, cases: Any, verbose: bool) -> list[Item]:
 
 
 def _warnings(run: Run, kind: CaseKind, cards: Sequence[Card]) -> list[Line]:
-    """Return what of each case may be wrong or lacks, in one line each."""
-    return [Line((f"{card.case}: {text}", "warning")) for card in cards if card.headline
-            for text in (*card.warnings, *kind.cautions(run, card.case))]
+    """Return what of each case may be wrong or lacks: in one line each, or in one for all cases with the same."""
+    cases_of: dict[str, list[str]] = {}
+    for card in cards:
+        for text in (*card.warnings, *kind.cautions(run, card.case)) if card.headline else ():
+            cases_of.setdefault(text, []).append(card.case)
+    return [Line((f"{', '.join(names)}: {text}", "warning")) for text, names in cases_of.items()]
 
 
 def _chapters(run: Run, kind: CaseKind, cards: Sequence[Card], titles: Sequence[str]) -> list[Chapter]:

@@ -106,14 +106,17 @@ def test_the_fifth_argument_by_position_is_plain(here: Path) -> None:
 
 def test_files_that_cannot_be_read_and_new_lines_are_left_out(here: Path) -> None:
     (here / "latin.py").write_bytes("o = Adam(p)  # ä\n".encode("latin-1"))
+    (here / "null.py").write_bytes(b"o = Adam(p)\n\0")
     new_line = Setting("threads", {}, "set_num_threads(1)", "torch.set_num_threads(1)")
     without_place = Setting("fused", {}, "fused=True", "Adam(…, fused=True)", None, "fused=True")
     at_a_line = Setting("no-grad", {}, "no_grad()", "with torch.no_grad():", Place("gone.py", 2))
     diff, left_out = unified_diff(
-        [setting(1, file="gone.py"), new_line, setting(1, file="latin.py"), without_place, at_a_line], here)
+        [setting(1, file="gone.py"), new_line, setting(1, file="latin.py"), setting(1, file="null.py"), without_place,
+         at_a_line], here)
     assert diff == ""
     assert sorted(left_out) == ["Adam(…, fused=True)", "gone.py:1: Adam(…, fused=True)",
-                                "latin.py:1: Adam(…, fused=True)", "torch.set_num_threads(1)", "with torch.no_grad():"]
+                                "latin.py:1: Adam(…, fused=True)", "null.py:1: Adam(…, fused=True)",
+                                "torch.set_num_threads(1)", "with torch.no_grad():"]
 
 
 def test_places_are_below_the_script_and_paths_below_the_working_directory(here: Path) -> None:

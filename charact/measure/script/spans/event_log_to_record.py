@@ -133,8 +133,8 @@ def _kinds(log: EventLog) -> list[_Kind]:
             *([] if group.num_requests is None else [f"b{group.num_requests}"]),
             *([] if group.has_cache else ["no-cache"])])]
         kinds.append(_Kind(group.mode, group.iterations, len(kinds) == 1, "-".join(parts), {
-            "input_size": group.prompt_size, "output_size": group.output_size, "batch_size": group.num_requests,
-            "cache": "as written" if group.has_cache else NO_CACHE}))
+            "input_kind": "sequence", "input_size": group.prompt_size, "output_size": group.output_size,
+            "batch_size": group.num_requests, "cache": "as written" if group.has_cache else NO_CACHE}))
     rest = [each for each in log.iterations if not each.training and each.step is None]
     return [*kinds, *([_Kind("infer", rest, not groups)] if rest or not groups else [])]
 

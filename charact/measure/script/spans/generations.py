@@ -40,7 +40,10 @@ class _Call:
 
 @dataclass
 class _Generation:
-    """Calls that read a prompt, of which there are several if it is read in chunks, and calls that decode."""
+    """Calls that read a prompt, of which there are several if it is read in chunks, and calls that decode.
+
+    None decode if a single token is generated, by which the time to the first token is often measured.
+    """
 
     prompt: list[_Call]
     has_cache: bool
@@ -54,7 +57,7 @@ class StepGroup(NamedTuple):
     prompt_size: int | None
     num_requests: int | None
     output_size: int
-    """Median over the generations."""
+    """Median over the generations of more than one token."""
     has_cache: bool
     iterations: list[Iteration]
 
@@ -76,8 +79,8 @@ def step_groups(iterations: Sequence[Iteration]) -> list[StepGroup]:
     result = []
     for (has_cache, *sizes), of_group in groups.items():
         num_requests, prompt_size = (*sizes, None, None)[:2]
-        prefills = [each.step for each in of_group if each.step and each.step.mode == "prefill"]
-        output_size = round(median(step.output_size for step in prefills))
+        outputs = [each.step.output_size for each in of_group if each.step and each.step.mode == "prefill"]
+        output_size = round(median([size for size in outputs if size > 1] or outputs))
         result += [StepGroup(mode, prompt_size, num_requests, output_size, has_cache,
                              [each for each in of_group if each.step and each.step.mode == mode])
                    for mode in ("decode", "prefill")]
@@ -88,7 +91,7 @@ def with_generations(iterations: Sequence[Iteration], rows: Sequence[TokenRow]) 
     """Return the iterations of a program; those of inference in which a model generates become prefills and decodings.
 
     A prefill begins with what precedes the forward in its iteration, such as the fetch of the prompts. A decoding ends
-    where the next one begins, and the last one of a generation with its forward: what follows is not part of it. A
+    where the next one begins, and the last step of a generation with its forward: what follows is not part of it. A
     program that trains is left as it is: its generations may be part of its training.
 
     *Error*: beams and requests in a batch are not distinguished. A model whose calls have no argument besides tokens
@@ -131,7 +134,7 @@ def _generations_of(own: Sequence[_Call], every: Sequence[_Call]) -> list[_Gener
     """
     candidates = list(_runs(own))
     num_decoded = sum(len(each.decoded) for each in candidates)
-    if not candidates or num_decoded < _DECODING_FRAC * len(own):
+    if not num_decoded or num_decoded < _DECODING_FRAC * len(own):
         return []
     if all(len(each.decoded) < (_FEWEST_DECODED if each.has_cache else _FEWEST_GROWN) for each in candidates):
         return []
@@ -142,7 +145,7 @@ def _generations_of(own: Sequence[_Call], every: Sequence[_Call]) -> list[_Gener
 
 
 def _runs(calls: Sequence[_Call]) -> Iterator[_Generation]:
-    """Yield the calls of a model that may be generations."""
+    """Yield the calls of a model that may be generations; those of one token get an empty cache with the prompt."""
     begin = 0
     while begin < len(calls):
         end = _end_of_growth(calls, begin)
@@ -160,6 +163,8 @@ def _runs(calls: Sequence[_Call]) -> Iterator[_Generation]:
         if first.length > 1 and end > begin and calls[begin].tokens.rows % max(first.rows, 1) == 0:
             yield _Generation(list(calls[before:begin]), has_cache=True, decoded=list(calls[begin:end]))
             begin = end
+        elif first.length > 1 and first.keeps:
+            yield _Generation(list(calls[before:begin]), has_cache=True)
 
 
 def _end_of_growth(calls: Sequence[_Call], begin: int) -> int:
@@ -193,7 +198,7 @@ def _split(iterations: Sequence[Iteration], generations: Sequence[_Generation]) 
         first = each.prompt[0]
         size = sum(call.tokens.length for call in each.prompt)
         step = TokenStep("prefill", number, size, first.tokens.rows, size, 1 + len(each.decoded), each.has_cache)
-        cuts[first.iteration].append((first.interval, step, False))
+        cuts[first.iteration].append((first.interval, step, not each.decoded))
         joined |= {call.iteration for call in each.prompt[1:]} - {first.iteration}
         for index, call in enumerate(each.decoded, 1):
             cuts[call.iteration].append((call.interval, replace(step, mode="decode", context=size + index),

@@ -40,9 +40,9 @@ def no_bar(run: Run, case: str, title: str, name: str) -> list[Line]:
 
 def slow_text(row: Any) -> str:
     """Return a row of `slow_iterations` as a clause: how many were slow, how much they added, and in which phase."""
+    most = fmt.share(min(row.phase_frac, 1.0))  # other phases may have been shorter than usual
     return (f"{row.num_slow} of {row.num_iterations} iterations took much longer, by {fmt.duration(row.extra_s)} in "
-            f"all ({fmt.share(row.extra_frac)} of the time), {fmt.share(row.phase_frac)} of it in {row.phase}; the "
-            "shares leave them out")
+            f"all ({fmt.share(row.extra_frac)} of the time), {most} of it in {row.phase}; the shares leave them out")
 
 
 def flop_columns(run: Run, work: str, rate: str) -> list[Column]:

@@ -138,6 +138,23 @@ def test_chunks_of_a_prompt_are_one_prefill_and_calls_before_it_are_none() -> No
     assert modes(with_generations(*logged(scored, one_iteration=True))) == "iPdddddd"
 
 
+@pytest.mark.parametrize("one_iteration", [False, True])
+def test_generations_of_one_token_are_prefills(one_iteration: bool) -> None:
+    """By these the time to the first token is measured often. They end with their forward."""
+    prompt = call(8, keeps=True)
+    found = with_generations(*logged([prompt, prompt, *decoded(4), prompt, prompt, prompt, *decoded(4), prompt],
+                                     one_iteration=one_iteration))
+    assert modes(found) == "PPddddPPPddddP"
+    assert [each.host_ns for each in found if each.step and each.step.mode == "prefill"][1:] == [15, 10, 10, 15, 10]
+    assert {(group.mode, group.output_size, len(group.iterations)) for group in step_groups(found)} == {
+        ("prefill", 5, 6), ("decode", 5, 8)}
+    without_state = call(8)
+    scored = [without_state, prompt, *decoded(4), without_state, prompt, *decoded(4)]
+    assert modes(with_generations(*logged(scored, one_iteration=one_iteration))) == "iPddddiPdddd"
+    assert modes(with_generations(*logged([prompt] * 9, one_iteration=one_iteration))) == "i" * (
+        1 if one_iteration else 9)
+
+
 def test_beams_and_requests_that_end_leave_a_generation_one() -> None:
     beams = [call(8, rows=1, keeps=True), *decoded(4, rows=4), *decoded(4, rows=2)]
     found = with_generations(*logged(beams))
@@ -176,7 +193,7 @@ def test_generations_whose_inputs_were_not_recorded_are_left_alone(monkeypatch: 
     iterations, rows = logged([each for _ in range(3) for each in (call(8, keeps=True), *decoded(9))])
     assert len(rows) == 6
     monkeypatch.setattr(detection, "MAX_EVENTS", 4)
-    assert modes(with_generations(iterations, rows[:4])) == "P" + 9 * "d" + 20 * "i"
+    assert modes(with_generations(iterations, rows[:4])) == "P" + 9 * "d" + "P" + 19 * "i"  # as of one token
 
 
 def test_few_sizes_are_groups_of_their_own_and_many_are_one() -> None:
@@ -219,6 +236,18 @@ class Model(nn.Module):
             ids = torch.cat([ids, new], 1)
             read = new if has_cache else ids
         return ids
+
+    def read(self, ids: Tensor, cache: list[Tensor] | None) -> Tensor:
+        return self(ids, cache).argmax(-1, keepdim=True)
+
+    @torch.no_grad()
+    def generate_in_parts(self, ids: Tensor, number: int) -> Tensor:
+        """Return the last token; a method of its own reads the prompts, as in transformers."""
+        cache: list[Tensor] = []
+        new = self.read(ids, cache)
+        for _ in range(number - 1):
+            new = self(new, cache).argmax(-1, keepdim=True)
+        return new
 
 
 def prompts(length: int = 12) -> Tensor:
@@ -273,6 +302,18 @@ def test_programs_that_generate_have_cases_of_prefill_and_decode(tmp_path: Path,
         assert "repeated_inputs" in set(findings(run)["finding"])
     else:
         assert "repeated_inputs" not in set(findings(run)["finding"])
+
+
+def test_a_method_that_reads_prompts_is_none_of_a_forward(tmp_path: Path) -> None:
+    """Its first calls are all that a program has done, which times its first token alone."""
+    def body(model: Model) -> None:
+        for _ in range(5):
+            for number in (1, 1, 10):
+                model.generate_in_parts(prompts(), number)
+
+    found = cases(watched(tmp_path / "log", program(body)))
+    assert {entry.case: (entry.passes.timing.num_iterations, entry.output_size) for entry, _ in found} == {
+        "mine-decode": (45, 10), "mine-prefill": (14, 10), "mine-infer": (1, None)}
 
 
 def test_prompts_of_many_lengths_have_a_range(tmp_path: Path) -> None:
