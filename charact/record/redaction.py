@@ -29,6 +29,9 @@ _SECRET_STEMS = re.compile(
 _SECRET_WORDS = {"keys", "pass", "pw", "oauth2", "jwt", "sig", "sas", "otp", "totp", "dsn", "sessionid"}
 _COUNT_WORDS = {"num", "n", "max", "min", "len", "length", "size", "dim", "dims", "count", "per", "heads", "head", "id",
                 "rate", "ratio", "frac", "prob", "limit", "layers", "batch", "use"}  # fmt: skip
+_ATTENTION_WORDS = {"past", "query", "queries", "key", "keys", "value", "values", "padding", "mask", "states", "cache",
+                    "heads", "proj"}  # fmt: skip
+"""Words of names such as `past_key_values` and `key_padding_mask`, which are no secrets."""
 _NO_SECRETS = {"", "0", "1", "true", "false", "yes", "no", "on", "off", "none", "null"}
 _NO_SECRET_VARIABLES = {"PWD", "OLDPWD", "TOKENIZERS_PARALLELISM"}
 _AMBIGUOUS = {"key", "keys", "pass", "auth", "sig", "pw"}
@@ -197,6 +200,8 @@ def names_user(path: Path) -> bool:
 def is_secret_name(name: str) -> bool:
     """Return whether the value of an argument, variable or key with this name is a secret."""
     words = [word.lower() for word in _WORD.findall(name)]
+    if len(words) > 1 and set(words) <= _ATTENTION_WORDS:
+        return False
     return any(word in _SECRET_WORDS or _SECRET_STEMS.search(word) for word in words) or "apikey" in "".join(words)
 
 

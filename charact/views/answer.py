@@ -39,17 +39,18 @@ def answer(run: Run) -> Answer:
 
 
 def _of_program(run: Run) -> list[Action]:
-    """Return the findings about a watched program; equal ones of several cases are one action."""
-    rows = findings(run)
-    several = len(case_summary(run)) > 1
-    actions: dict[tuple[Any, ...], tuple[Any, list[str]]] = {}
-    for row in fmt.rows(rows):
-        actions.setdefault((row.finding, finding_text.place(row), row.remedy), (row, []))[1].append(str(row.case))
+    """Return the findings about a watched program; equal ones of several cases are one action, and save their sum."""
+    several, ranks = len(case_summary(run)) > 1, {entry.case: entry.rank for entry in run.entries}
+    actions: dict[tuple[Any, ...], list[Any]] = {}
+    for row in fmt.rows(findings(run)):
+        actions.setdefault((row.finding, finding_text.place(row), row.remedy), []).append(row)
     return [
-        Action(finding_text.sentence(row.cause), finding_text.sentence(row.remedy),
-               f"{finding_text.saving(row)}{f' ({row.basis})' if isinstance(row.basis, str) else ''}",
-               finding_text.place(row), cases if several else (), row.evidence[:NUM_EVIDENCE])
-        for row, cases in actions.values()]
+        Action(finding_text.sentence(rows[0].cause), finding_text.sentence(rows[0].remedy),
+               f"{finding_text.saving(rows[0], [row for row in rows[1:] if ranks[row.case] == ranks[rows[0].case]])}"
+               f"{f' ({rows[0].basis})' if isinstance(rows[0].basis, str) else ''}",
+               finding_text.place(rows[0]), [str(row.case) for row in rows] if several else (),
+               rows[0].evidence[:NUM_EVIDENCE])
+        for rows in actions.values()]
 
 
 def _of_bottlenecks(run: Run) -> list[Action]:

@@ -258,8 +258,10 @@ def slow_iterations(case: WatchedCase) -> Iterator[Finding]:
     if saving is None:
         return
     line = case.slow_line(group)
-    if line is not None and (line.library or "").startswith("torch.nn.modules."):
-        line = None  # a layer, which computes in every iteration
+    usual = next(iter(case.all_lines(group.phase)), None)
+    if line is not None and ((line.library or "").startswith("torch.nn.modules.") or (
+            group.phase == "forward" and usual is not None and line.place == usual.place)):
+        line = None  # a layer or a model, which computes in every iteration
     evidence = (f"{len(group.indices)} of {len(case.iterations)} iterations take {group}: "
                 f"{share(group.extra_s / float(case.iterations['wall_s'].sum()))} of the iterations' time, most of it "
                 f"in {group.phase}",)

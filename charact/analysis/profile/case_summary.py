@@ -102,8 +102,8 @@ def case_summary(run: Run) -> pd.DataFrame:
     Columns: the case's parameters, status and reason; kind (see `case_kinds`); num_iterations; median_s of the
     iterations' wall times, with its 95 % interval low_s to high_s (null below 6 iterations; see
     `significance.Sample.interval`); p5_s and p95_s of the iterations (null below `MIN_SPREAD_ITERATIONS`);
-    samples_per_s (of a watched program, the samples that all timed iterations fetched / their time; else batch size /
-    median_s); tokens_per_s, the same with the tokens of text that the model reads, without padding (null without text);
+    samples_per_s (of a watched program, the samples of all timed iterations / their time; else batch size / median_s);
+    tokens_per_s, the same with the tokens of text that the model reads, without padding (null without text);
     padding_frac, padding / (tokens + padding) that it reads (null if not known); flop (per iteration, without operators
     that lack a FLOP formula); flop_per_s (flop / median_s); peak_bytes (sum of the categories at the measured peak, in
     PyTorch's allocator); compile_s (time to compile the model; null without compilation).
@@ -119,15 +119,15 @@ def case_summary(run: Run) -> pd.DataFrame:
     times = pd.DataFrame(statistics, columns=["case", *_TIMES])
     times = times.astype({"case": "str"} | dict.fromkeys(_TIMES, "float64"))
     summary = summary.merge(times, on="case", how="left")
+    total_s = summary["case"].map(walls.sum()).astype(float)
     num_samples = pd.Series([entry.passes.timing.num_samples for entry in run.entries], dtype="float64")
-    fetched_per_s = num_samples / summary["case"].map(walls.sum()).astype(float)
-    summary["samples_per_s"] = fetched_per_s.fillna(summary["batch_size"].astype(float) / summary["median_s"])
+    usual_s = total_s / summary["num_iterations"] if is_watched(run) else summary["median_s"]
+    summary["samples_per_s"] = (num_samples / total_s).fillna(summary["batch_size"].astype(float) / usual_s)
     timings = [entry.passes.timing for entry in run.entries]
     num_tokens, num_padding = (pd.Series([getattr(timing, name) for timing in timings], dtype="float64")
                                for name in ("num_tokens", "num_padding"))
     per_iteration = num_tokens / summary["num_iterations"] / summary["median_s"]
-    summary["tokens_per_s"] = (num_tokens / summary["case"].map(walls.sum()).astype(float) if is_watched(run)
-                               else per_iteration)
+    summary["tokens_per_s"] = num_tokens / total_s if is_watched(run) else per_iteration
     summary["padding_frac"] = num_padding / (num_tokens + num_padding)
     flop = run.flop.groupby("case")["flop"].sum(min_count=1)
     summary["flop"] = summary["case"].map(flop).astype(float)

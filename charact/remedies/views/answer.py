@@ -32,6 +32,9 @@ def answer(facts: Tried) -> str:
     if seeming := [each.remedy for each in facts.remedies if each.state == "seems to help"]:
         outcome = "fresh turns did not decide it" if facts.ending == "time" else "did not on fresh turns"
         return f"Nothing is recommended: {', '.join(seeming)} seemed to help, and {outcome}."
+    if undecided := [each.remedy for each in facts.remedies if each.state == "not decided"]:
+        return (f"Nothing is recommended: {', '.join(undecided)} {'was' if len(undecided) == 1 else 'were'} not "
+                "decided in the time.")
     number = sum(each.state != "not tried" for each in facts.remedies)
     if not number:
         return "Nothing was tried: no remedy fits, as the table says."

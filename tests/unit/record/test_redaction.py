@@ -50,7 +50,7 @@ def alice(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", [
     "--api-key", "api_key", "apiKey", "APIKEY", "HF_TOKEN", "hfToken", "--auth", "--oauth2", "authToken",
     "TORCH_HUB_AUTH", "NVIDIA_PASSWD", "MKL_CREDS", "--password", "dbPassword", "passphrase", "client-secret",
-    "AWS_SECRET_ACCESS_KEY",
+    "AWS_SECRET_ACCESS_KEY", "api_key_value", "access_key_values", "keys", "key",
     "credentials", "session-cookie", "X-Amz-Signature", "sig", "trainer.logger.token", "--pass", "mysql_pwd",
     "webhook_url",
 ])
@@ -60,7 +60,8 @@ def test_names_of_secrets(name: str) -> None:
 
 @pytest.mark.parametrize("name", [
     "--tokenizer", "tokenizer_path", "--author", "--keypoints", "--passes", "--data", "--design", "lr", "--batch-size",
-    "KeyboardInterrupt", "compass", "--signal", "", "OMP_NUM_THREADS", *sorted(SPEED_VARIABLES),
+    "KeyboardInterrupt", "compass", "--signal", "", "past_key_values", "key_padding_mask", "OMP_NUM_THREADS",
+    *sorted(SPEED_VARIABLES),
 ])
 def test_names_of_no_secrets(name: str) -> None:
     assert not is_secret_name(name)

@@ -2,12 +2,16 @@
 
 import shlex
 from pathlib import Path
+from typing import Any
 
+import pandas as pd
 import pytest
 from support.judged import busy, judged, operator
+from support.records import watched_entry
 
 from charact.record.reader import Run
-from charact.views.answer import answer
+from charact.views import answer as answer_file
+from charact.views.answer import _of_program, answer
 
 
 def host_bound(out: Path, *command_line: str) -> Run:
@@ -27,3 +31,25 @@ def test_a_case_without_a_verdict_says_why(tmp_path: Path) -> None:
 def test_an_option_that_was_given_is_replaced_in_the_command(tmp_path: Path, given: list[str]) -> None:
     action, = answer(host_bound(tmp_path, "charact", "profile", "net", *given, "--quiet")).actions
     assert shlex.split(action.command) == ["charact", "profile", "net", "--quiet", "--batch-sizes", "16"]
+
+
+def finding(case: str, low_s: float, high_s: float) -> dict[str, Any]:
+    """A row of `findings` of a program of 100 s."""
+    return {"finding": "threads", "case": case, "cause": "too many", "remedy": "fewer", "phase": None, "file": None,
+            "line": None, "function": None, "layer": None, "operator": None, "setting": "threads", "evidence": ["x"],
+            "recoverable_s": [low_s, high_s], "recoverable_frac": [low_s / 100, high_s / 100],
+            "recoverable_bytes": None, "basis": "modelled", "confidence": "low"}
+
+
+@pytest.mark.parametrize(("rank", "saving"), [
+    (None, "7.00 s to 13.0 s, 7.0 % to 13.0 % of the program"), (1, "2.00 s to 4.00 s, 2.0 % to 4.0 % of the program")])
+def test_a_remedy_of_several_cases_saves_their_sum(monkeypatch: pytest.MonkeyPatch, rank: int | None, saving: str
+                                                   ) -> None:
+    """Not that of cases that run at the same time, on other ranks."""
+    entries = [watched_entry(case="a"), watched_entry(case="b", rank=rank)]
+    run = Run(Path("none"), {"cases": entries})
+    monkeypatch.setattr(answer_file, "findings", lambda _: pd.DataFrame([finding("a", 2, 4), finding("b", 5, 9)]))
+    monkeypatch.setattr(answer_file, "case_summary", lambda _: entries)
+    action, = _of_program(run)
+    assert action.saving == f"{saving} (modelled)"
+    assert action.cases == ["a", "b"]

@@ -295,6 +295,9 @@ FROZEN = {"name": "vae", "num_frozen_rows": 1000, "num_repeated_rows": 300}
      "work reads files (net.py:9)|3.0 %", {"confidence": "medium", "place": "net.py:9"}),
     ("slow_iterations", {"facts": group("slow_iterations", [3, 9]), "frames": {"slow": [
         frame("net.py:9", 99, library="torch.nn.modules.conv.Conv2d.forward")]}}, (5, 10), "without a pattern", {}),
+    *[("slow_iterations", {"facts": group("slow_iterations", [3, 9]), "frames": SLOW_LINE | {
+        "forward": [frame(place, 9, SLOW_LINE["slow"][0]["text"]), frame("net.py:7", 5)]}}, (5, 10), text, {})
+      for place, text in (("net.py:9", "without a pattern|!reads"), ("net.py:8", "reads files (net.py:9)"))],
     ("time_trend", {"rows": {"forward_s": 0.2 + 0.004 * INDEX, "update_s": 0.1 + 0.002 * INDEX}}, (10, 33),
      "forward grows by 4.00 ms (4.00 ms to 4.00 ms) an|from 200 ms to 600 ms over 100 iterations; so do update",
      {"phase": "forward", "layer": None}),
