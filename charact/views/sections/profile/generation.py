@@ -60,14 +60,14 @@ _COLUMNS = [
     Column("batch_size", "Batch", fmt.number, "requests at once", _differs), Column("cache", "Cache"),
     Column("first_s", "First token", fmt.seconds, "median time from the prompts to the first token", _failed),
     Column("token_s", "Per token", fmt.seconds, "median time of a further token of all requests of the batch", _failed),
-    Column("token_low_s", "95 % from", fmt.seconds, "lower end of the 95 % interval of the median", _failed),
-    Column("token_high_s", "95 % to", fmt.seconds, "upper end of the 95 % interval of the median", _failed),
-    Column("p90_s", "p90", fmt.seconds, "10 % of the further tokens took longer", _too_few("p90_s")),
-    Column("p99_s", "p99", fmt.seconds, "1 % of the further tokens took longer", _too_few("p99_s")),
     Column("request_s", "Request", fmt.seconds, "prompt and all outputs", _failed),
     Column("tokens_per_s", "Tokens/s, each", fmt.number, "of one request after its first token", _failed),
     Column("all_tokens_per_s", "Tokens/s, all", fmt.number, "outputs of the batch over the request’s time",
            lambda row: _differs(row) if fmt.absent(row.batch_size) else _failed(row)),
+    Column("token_low_s", "95 % from", fmt.seconds, "lower end of the 95 % interval of the median", _failed),
+    Column("token_high_s", "95 % to", fmt.seconds, "upper end of the 95 % interval of the median", _failed),
+    Column("p90_s", "p90", fmt.seconds, "10 % of the further tokens took longer", _too_few("p90_s")),
+    Column("p99_s", "p99", fmt.seconds, "1 % of the further tokens took longer", _too_few("p99_s")),
 ]  # fmt: skip
 
 
