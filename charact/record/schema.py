@@ -237,7 +237,8 @@ TABLES: dict[str, tuple[Column, ...]] = {
         Column("operator_type", "string", "convolution, GEMM, normalization, ...; 'other' if no rule matches",
                nullable=False),
         Column("layer", "string", "qualified name of the nn.Module; a backward operator's is that of its forward "
-                                  "operator; null outside any module"),
+                                  "operator, and that of a compiled kernel the innermost one that contains all "
+                                  "operations that it computes; null outside any module"),
         Column("input_shapes", "string", "shapes of the tensor inputs as JSON, e.g. [[8,3,224,224],[64,3,7,7]]",
                json=list[Any]),
         Column("dtype", "string", "type of the first floating-point tensor input with a dimension, e.g. float32; null "
