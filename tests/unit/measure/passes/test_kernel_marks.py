@@ -76,17 +76,21 @@ class Block(nn.Module):
 
 
 def times_of(call: Callable[[Tensor], Tensor], inputs: Tensor) -> _Times:
+    """Return the shortest times of five iterations, since other programs may take the core."""
     for _ in range(2):
         call(inputs).sum().backward()
-    with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as profiler:
-        with phase_mark("forward"):
-            outputs = call(inputs).sum()
-        with phase_mark("backward"):
-            outputs.backward()
-    times: _Times = defaultdict(int)
-    for operator in read_event_tree(profiler).operators:
-        times[operator.phase, operator.operator_type, operator.layer] += operator.self_ns
-    return times
+    shortest: _Times = {}
+    for _ in range(5):
+        with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as profiler:
+            with phase_mark("forward"):
+                outputs = call(inputs).sum()
+            with phase_mark("backward"):
+                outputs.backward()
+        times: _Times = defaultdict(int)
+        for operator in read_event_tree(profiler).operators:
+            times[operator.phase, operator.operator_type, operator.layer] += operator.self_ns
+        shortest = {place: min(time_ns, shortest.get(place, time_ns)) for place, time_ns in times.items()}
+    return shortest
 
 
 def compiled_times(model: nn.Module, inputs: Tensor) -> _Times:
@@ -104,6 +108,7 @@ def layers_of(times: _Times, phase: str, kind: str) -> set[str | None]:
 class TestProducts:
     pytestmark = needs_compiler
 
+    @pytest.mark.clock
     def test_each_product_has_its_layer_in_both_phases_and_times_agree_with_eager(self) -> None:
         model, inputs = Products(), torch.randn(256, 1024)
         compiled = compiled_times(model, inputs)
@@ -146,6 +151,7 @@ class TestProducts:
 class TestGeneratedKernels:
     pytestmark = needs_compiler
 
+    @pytest.mark.clock
     def test_their_times_follow_the_work_of_their_layers(self) -> None:
         # Without a bias, whose gradient would be summed in the kernel of the long chain's backward.
         model, inputs = nn.Sequential(Chain(48), nn.Linear(64, 64, bias=False), Chain(3)), torch.randn(20_000, 64)
