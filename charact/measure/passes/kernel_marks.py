@@ -43,8 +43,11 @@ def kernel_marks(model: nn.Module) -> Iterator[bool]:
 
     def write_mark(wrapper: Any, kernel: str, handle: int | None = None) -> None:
         write_handle(wrapper, kernel, handle)
-        origins = debug._inductor_triton_kernel_to_post_grad_node_info.get(f"{kernel}:{handle}", ())
-        layer = layer_of(V.graph.graph, set(origins), names)
+        origins = set(debug._inductor_triton_kernel_to_post_grad_node_info.get(f"{kernel}:{handle}", ()))
+        # Of an operator that is called as it is, origins may also be those of its inputs, which precede its own node.
+        own = [node.name for node in V.graph.graph.nodes
+               if node.name in origins and f"torch.ops.{node.target}" == kernel]
+        layer = layer_of(V.graph.graph, own[-1:] or origins, names)
         if layer and not V.graph.cpp_wrapper:
             wrapper.add_import_once(f"from {__name__} import mark_kernel")
             wrapper.writeline(f"mark_kernel({layer!r})")

@@ -163,6 +163,12 @@ class TestGeneratedKernels:
             for times, kind in ((compiled, "compiled"), (eager, "elementwise")):
                 assert times[phase, kind, "0"] > 4 * times[phase, kind, "2"] > 0
 
+    def test_backward_convolutions_belong_to_their_layers_after_fused_kernels(self) -> None:
+        model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 8, 3), nn.BatchNorm2d(8))
+        times = compiled_times(model, torch.randn(2, 3, 16, 16))
+        for phase in ("forward", "backward"):
+            assert layers_of(times, phase, "convolution") == {"0", "3"}
+
     def test_a_kernel_of_two_layers_belongs_to_the_one_that_contains_both(self) -> None:
         model = nn.Sequential(nn.Sequential(Chain(2), Chain(3)), nn.Linear(64, 64))
         times = compiled_times(model, torch.randn(8, 64))
