@@ -24,7 +24,8 @@ def kernel_marks(model: nn.Module) -> Iterator[bool]:
     """Annotate kernels with their layers in all code that is compiled inside; yield whether PyTorch keeps origins.
 
     A kernel belongs to the innermost layer that contains all operations of which it computes a part. Backward
-    operations belong to the layer of their forward operation; sums of gradients belong to no layer and do not count.
+    operations belong to the layer of their forward operation. Sums of gradients do not count, nor do copies by which
+    the compiler updates buffers: they belong to no layer.
 
     *Error*: a kernel that computes values of an earlier layer again, or a gradient of the next one, belongs to a layer
     that contains both. PyTorch keeps compiled kernels on disk, but whole graphs are not read from there: a model that
@@ -82,7 +83,8 @@ def layer_of(graph: torch.fx.Graph, origins: Collection[str], names: Mapping[str
             layer, suffix = names.get(key.partition("@")[0]), f".{path.partition('.')[2]}"
             if layer is not None and layer.endswith(suffix):
                 own = layer.removesuffix(suffix)
-        elif node.meta.get("partitioner_tag") == "is_backward" and "fwd_nn_module_stack" not in node.meta:
+        elif "fwd_nn_module_stack" not in node.meta and (
+                node.meta.get("partitioner_tag") == "is_backward" or node.target is torch.ops.aten.copy_.default):
             continue
         else:
             layer = ""

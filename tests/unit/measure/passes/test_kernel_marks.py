@@ -201,6 +201,7 @@ GRAPH = graph_of(
     own_backward={"fwd_nn_module_stack": None, "partitioner_tag": "is_backward"},
     unknown={"nn_module_stack": stack(("7", "G['function'].inner"))},
 )
+GRAPH.create_node("call_function", torch.ops.aten.copy_.default, (), name="updated_buffer")
 
 
 @pytest.mark.parametrize(("origins", "layer"), [
@@ -210,6 +211,7 @@ GRAPH = graph_of(
     (["norm", "other"], "layers"),  # layers.0 does not contain layers.01
     (["norm", "head"], None),
     (["head", "gradient_sum"], "head"),
+    (["norm", "updated_buffer"], "layers.0.norm"),
     (["head", "unknown"], "head"),
     (["head", "own"], None),
     (["head", "own_backward"], None),
