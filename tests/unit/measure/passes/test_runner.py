@@ -102,8 +102,9 @@ class TestCounters:
     def test_kernels_counters_are_not_on_a_cpu(self, tmp_path: Path) -> None:
         record = run(tmp_path, [small_case()], sources=chosen_sources(["kineto"]))
         ended = record.passes(record.cases["case"][0])["counters"]["sources"]
-        assert ended == {"kineto": {"status": "n/a", "reason": "kernels run on GPUs only", "remedy": None,
-                                    "missing": {}}}
+        assert list(ended) == ["kineto"]
+        outcome = {"status": "n/a", "reason": "kernels run on GPUs only", "remedy": None, "missing": {}}
+        assert ended["kineto"].items() >= outcome.items()
         assert record.counters.empty
 
     @pytest.mark.slow_variants
