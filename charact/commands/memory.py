@@ -151,7 +151,8 @@ def command(
         prepared = ([find_workload(workload).prepare(variant) for workload in names]
                     or [opt.load_own_model(own).prepare()])
         runs = verify if fit else not (predict or ranks)
-        chosen = chosen_device(device, device_like, limit_bytes, runs=runs)
+        chosen = chosen_device(device, device_like, limit_bytes, runs=runs,
+                               limit_option="--device-memory" if device_memory else "the amount of --fit")
         if (measure or verify) and not chosen.here:
             raise UserError(f"{chosen.target.name} is not present: leave {'--measure' if measure else '--verify'} out")
         if limit_bytes is not None and device == "auto" and chosen.target.kind == "cpu":

@@ -96,6 +96,7 @@ class Case:
     def check(self, *, here: bool = True) -> None:
         """Check that the case can run, before anything is written; not what a device can do that is not `here`."""
         self.check_size()
+        self.check_trainable()
         if (here or self.device.type == "cpu") and (reason := unsupported_reason(self.precision, self.device)):
             raise UserError(reason)
         if self.channels_last and self.workload.input_kind != "image":
@@ -114,6 +115,12 @@ class Case:
         if num_samples < self.batch_size:
             raise UserError(f"batch size {self.batch_size} is larger than the {num_samples} samples of "
                             f"{self.data.name}: choose a smaller --batch-sizes")
+
+    def check_trainable(self) -> None:
+        """Check that a training has a precision whose weights have gradients."""
+        if self.training and PRECISIONS[self.precision].quantized:
+            raise UserError(f"{self.precision} is for inference, since integers have no gradients: leave train out of "
+                            "--mode, or use another --precision")
 
     def check_size(self) -> None:
         """Check that the network's layers allow the input size; the remedy is part of the error."""

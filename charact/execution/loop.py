@@ -8,7 +8,6 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch.utils.data import Dataset
 
-from charact.core.errors import UserError
 from charact.execution.attention import AttentionBackend
 from charact.execution.batches import Batches
 from charact.execution.case import Case
@@ -54,9 +53,7 @@ class Loop:
         torch.manual_seed(case.data.seed)
         self.case = case
         self.precision = PRECISIONS[case.precision]
-        if case.training and self.precision.quantized:
-            raise UserError(f"{case.precision} is for inference, since integers have no gradients: leave train out of "
-                            "--mode, or use another --precision")
+        case.check_trainable()
         self.workload = case.workload.prepare(case.workload.variant)
         self.dataset = case.dataset() if dataset is None else dataset
         self.model = placed(case.model(self.workload, self.dataset), case) if model is None else model

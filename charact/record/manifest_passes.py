@@ -369,6 +369,8 @@ class PredictionPass(Pass):
     rounding_bytes: Amount | None = None
     reserved_peak_bytes: Amount | None = None
     context_bytes: Amount | None = None
+    context_high_bytes: Amount | None = None
+    """Upper bound of the CUDA context, a part of `needed_bytes`; None on a CPU."""
     needed_bytes: Amount | None = None
     device: str | None = None
     device_memory_bytes: Amount | None = None

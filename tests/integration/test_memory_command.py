@@ -155,6 +155,8 @@ def test_a_gpu_that_is_not_here_has_two_remedies(refused: Here, arguments: list[
     (["mlp", "--device-memory", "900TiB", "--device", "cpu"], "the limit of 900 TiB is more than the "),
     (["mlp", "--device-like", "t4", "--device-memory", "100GiB"],
      "the limit of 100 GiB is more than the 14.6 GiB of t4: choose a larger GPU, or leave --device-memory out"),
+    (["mlp", "--device-like", "t4", "--fit", "100GiB"],
+     "the limit of 100 GiB is more than the 14.6 GiB of t4: choose a larger GPU, or leave the amount of --fit out"),
     (["mlp", "--device-like", "16GiB"], "--device-like names a GPU, such as t4 (charact list devices): for any with "
      "16GiB, write --device cuda --device-memory 16GiB"),
     (["mlp", "t4"], "'t4' is a GPU, not a workload: write --device-like t4"),

@@ -161,6 +161,8 @@ def write_memory(out: Path, *, kinds: tuple[str, ...] = ("image", "sequence"), n
                     tables["fits"] = [fit_row()] if mode == "train" else [
                         fit_row(searched="input_size", value=700, next_value=None, next_needed_bytes=None,
                                 verified=None, next_verified=None)]  # fmt: skip
+                    ended_by = "memory" if mode == "train" else "its 256 samples"
+                    entry["passes"]["fit"] = {"status": "ok", "reason": None, "ended_by": ended_by}
                 cases.append((entry, tables))
     return publish(out, name, manifest("memory", *(NAMES[kind] for kind in kinds)) | {
         "options": {"command": "memory", "predict": True, "measure": True, "fit": ["680MB"], "seed": 0}}, *cases)

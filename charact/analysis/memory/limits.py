@@ -4,23 +4,35 @@ import pandas as pd
 
 from charact.analysis.common.row_order import in_order
 from charact.analysis.memory.by_input_size import SERIES, case_series
+from charact.record.manifest_passes import PredictionPass
 from charact.record.reader import Run
 from charact.record.schema import MEMORY_CATEGORIES, column_names
 
 _FACTS = ["phase", "composition_source", "fits_reason"]
 _LIMITS = ["requested_bytes", "free_bytes", "limit_bytes"]
+_NEEDED_PARTS = ["allocated_bytes", "context_bytes"]
+
+
+def _parts_of_needed(facts: PredictionPass) -> tuple[float | None, float | None]:
+    is_known = facts.context_high_bytes is not None
+    return (facts.peak_bytes, facts.context_high_bytes) if is_known else (None, None)
 
 
 def memory_fits(run: Run) -> pd.DataFrame:
     """Return the largest batch or input size that fits into a device's memory, one row for each search.
 
     Columns: those of the table `fits`, with `device` renamed to `target`; the `SERIES` columns and input_size of
-    the case from which the search started.
+    the case of the result; allocated_bytes and context_bytes, parts of needed_bytes (see `memory_room`); ended_by,
+    'memory' or why the search ended before a value did not fit (null in a record without it).
     """
     fits = run.fits.rename(columns={"device": "target"})
     fits = fits.merge(case_series(run)[["case", *SERIES, "input_size"]], on="case", how="left")
+    passes = [run.entry(case).passes for case in fits["case"]]
+    parts = pd.DataFrame([[*_parts_of_needed(each.prediction), each.fit.ended_by] for each in passes],
+                         index=fits.index, columns=[*_NEEDED_PARTS, "ended_by"])
+    fits = fits.join(parts.astype(dict.fromkeys(_NEEDED_PARTS, "float64") | {"ended_by": "object"}))
     columns = ["target" if name == "device" else name for name in column_names("fits")]
-    return in_order(fits, run, "case")[[*columns, *SERIES, "input_size"]]
+    return in_order(fits, run, "case")[[*columns, *SERIES, "input_size", *_NEEDED_PARTS, "ended_by"]]
 
 
 def memory_room(run: Run) -> pd.DataFrame:
@@ -29,15 +41,18 @@ def memory_room(run: Run) -> pd.DataFrame:
     Cases that do not fit are in `out_of_memory`. No rows for a search, whose result is in `memory_fits`.
 
     Columns: case; target, the name of the device; limit_bytes of its memory; needed_bytes, the upper end of the
-    estimate, on a GPU with what the allocator reserves and the CUDA context; margin_bytes, the difference.
+    estimate, on a GPU with what the allocator reserves and the CUDA context; margin_bytes, the difference;
+    allocated_bytes, the estimated peak, and context_bytes, the upper bound of the CUDA context, the parts of
+    needed_bytes on a GPU (null on a CPU). The rest of needed_bytes is what the allocator reserves in addition.
     """
     options = run.manifest.get("options", {})
     named = (options.get("device_memory_bytes") or options.get("device_like")) and not options.get("fit")
     predictions = [(entry.case, entry.passes.prediction) for entry in run.entries]
-    rows = [[case, facts.device, facts.device_memory_bytes, facts.needed_bytes]
+    rows = [[case, facts.device, facts.device_memory_bytes, facts.needed_bytes, *_parts_of_needed(facts)]
             for case, facts in predictions if named and facts.fits]
-    room = pd.DataFrame(rows, columns=["case", "target", "limit_bytes", "needed_bytes"])
-    room = room.astype({"case": "str", "target": "str", "limit_bytes": "float64", "needed_bytes": "float64"})
+    numbers = ["limit_bytes", "needed_bytes", *_NEEDED_PARTS]
+    room = pd.DataFrame(rows, columns=["case", "target", *numbers])
+    room = room.astype({"case": "str", "target": "str"} | dict.fromkeys(numbers, "float64"))
     return room.assign(margin_bytes=room["limit_bytes"] - room["needed_bytes"])
 
 

@@ -33,10 +33,12 @@ class Chosen:
     """Whether cases can run on it."""
 
 
-def chosen_device(device: str, like: str | None, limit_bytes: int | None, *, runs: bool = False) -> Chosen:
-    """Return the device for `--device`, `--device-like` and `--device-memory`.
+def chosen_device(device: str, like: str | None, limit_bytes: int | None, *, runs: bool = False,
+                  limit_option: str = "--device-memory") -> Chosen:
+    """Return the device for `--device`, `--device-like` and a memory limit.
 
-    With `runs`, cases may run on the device, which then has at least the memory of the limit.
+    With `runs`, cases may run on the device, which then has at least the memory of the limit. `limit_option` names
+    what gave the limit, for messages.
     """
     if like is not None:
         if device == "cpu":
@@ -46,7 +48,7 @@ def chosen_device(device: str, like: str | None, limit_bytes: int | None, *, run
                             f"--device cuda --device-memory {like}")
         target = target_like(like)
         present = _present(target, device)
-        target = _limited(target, limit_bytes, "choose a larger GPU, or leave --device-memory out")
+        target = _limited(target, limit_bytes, f"choose a larger GPU, or leave {limit_option} out")
         return Chosen(target, present or torch.device("cuda"), present is not None)
     if re.fullmatch(r"cuda(:.*)?", device) and not gpu_facts()[0]:
         if limit_bytes is None or device != "cuda":

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from charact.execution.case import Case
+from charact.execution.case_outcome import size
 from charact.execution.precision import PRECISIONS
 from charact.measure.memory_estimate.allocation_trace import AllocationTrace
 from charact.measure.memory_estimate.cuda_kernels import cuda_kernels
@@ -49,6 +50,15 @@ class MemoryEstimate:
     """Bounds of the peak."""
     needed_bytes: int
     """Memory that the device must have: upper bounds of reserved memory and CUDA context."""
+
+    def needed_text(self) -> str:
+        """Return the needed memory as text, on a GPU with its parts, which add up to it."""
+        context_bytes = self.facts.context_high_bytes
+        if context_bytes is None:
+            return size(self.needed_bytes)
+        unused_bytes = self.needed_bytes - context_bytes - self.peak_bytes
+        return (f"{size(self.needed_bytes)} ({size(self.peak_bytes)} allocated, {size(unused_bytes)} reserved in "
+                f"addition, {size(context_bytes)} CUDA context)")
 
 
 class Estimator:
@@ -150,7 +160,8 @@ def _estimate(trace: AllocationTrace, target: Target, started: float, *, tf32: b
         "ok", peak_bytes=peak.total_bytes, low_bytes=least, high_bytes=most,
         tensors_bytes=tensors, workspaces_bytes=workspaces, rounding_bytes=rounding,
         reserved_peak_bytes=likely.reserved_bytes, context_bytes=target.context_bytes if on_cuda else None,
-        needed_bytes=needed, device=target.name, device_memory_bytes=target.memory_bytes,
+        context_high_bytes=target.context_high_bytes if on_cuda else None, needed_bytes=needed, device=target.name,
+        device_memory_bytes=target.memory_bytes,
         fits=None if target.memory_bytes is None else needed <= target.memory_bytes,
         workspaces=known_by, uncertain=sorted(inner.uncertain), duration_s=time.perf_counter() - started),
         peak.total_bytes, least, most, needed)

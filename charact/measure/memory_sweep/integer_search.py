@@ -46,7 +46,8 @@ def _interpolated(rooms: dict[int, float], low: int, high: int, most: int, power
     """Return the value at which a line through two tried values reaches zero, rounded down.
 
     The two are those of least room, or `low` and `high`, or those of least and most room: the first pair whose line
-    reaches zero between `low` and `high`. Without such a pair, return the middle or a multiple of `low`.
+    reaches zero between `low` and `high`, or anywhere above `low` while every value fits. Without such a pair, return
+    the middle or a multiple of `low`.
     """
     known = sorted((value for value, room in rooms.items() if math.isfinite(room)), key=lambda one: abs(rooms[one]))
     is_bounded = high <= most
@@ -56,8 +57,10 @@ def _interpolated(rooms: dict[int, float], low: int, high: int, most: int, power
             at, until = first**power, last**power
             full = at + (until - at) * rooms[first] / (rooms[first] - rooms[last])
             zero = int(max(full, 0.0) ** (1 / power))
+            if not is_bounded and zero >= low:
+                return min(zero, int(_GROWTH ** (1 / power) * low), most)
             if low <= zero < high:
-                return zero if is_bounded else min(zero, round(_GROWTH ** (1 / power) * low), most)
+                return zero
     return (low + high) // 2 if is_bounded else min(round(_FIRST_GROWTH ** (1 / power) * max(low, 1)), most)
 
 

@@ -18,11 +18,13 @@ from charact.measure.memory_sweep.integer_search import largest_fitting, smalles
 from charact.measure.memory_sweep.sweep import MemoryPlan, MemoryRun, TimeLeft
 from charact.record.manifest import CaseEntry
 from charact.record.manifest_passes import FitPass
-from charact.record.schema import Rows
+from charact.record.schema import GENERATING_MODES, Rows
 from charact.record.writer import RunWriter
 
-MOST = {"batch_size": 65_536, "input_size": 16_384}
-"""Upper limits of a search."""
+_MOST_BATCH, _MOST_INPUT = 65_536, 16_384
+"""Upper limits of a search. The second is for networks without a longest input: some loop over it in Python."""
+_MOST_PROMPT = 2**20
+"""The same for prompts of such networks, which they read at once."""
 _FIRST_BATCH = 2
 _LARGEST_FIRST = 512
 """Largest start value of a search, for networks that do not support smaller values."""
@@ -86,7 +88,7 @@ class _Search:
             ended_by = "memory"
         else:
             assert largest is not None
-            ended_by = self._refusals.get(largest + 1, f"the search ends at {largest * self._unit}")
+            ended_by = self._refusals.get(largest + 1, f"the limit of a search is {self._most * self._unit:,}")
         first.entry.passes["fit"] = FitPass("ok", ended_by=ended_by, num_predictions=len(self._estimates),
                                             duration_s=duration_s)
         first.tables["fits"] = [self._row(runs)]
@@ -97,8 +99,7 @@ class _Search:
             replace(self._case, input_size=value * self._unit)
 
     def _search(self) -> None:
-        most = MOST[self._plan.axis] // self._unit
-        start = self._start()
+        most, start = self._most, self._start()
         if start is None or self._room(start) < 0:
             self._smallest = smallest_taken(self._room, self._smallest, _LARGEST_FIRST)
         start = start or self._smallest
@@ -109,6 +110,15 @@ class _Search:
         self._largest = largest_fitting(self._room, self._smallest, start, most, 2.0 if is_side else 1.0)
         if self._largest is None and self._smallest in self._refusals:
             raise UserError(self._refusals[self._smallest])
+
+    @property
+    def _most(self) -> int:
+        """Return the upper limit of the search, which is never below the longest input of the network."""
+        if self._plan.axis == "batch_size":
+            return _MOST_BATCH
+        most = _MOST_PROMPT if self._case.mode in GENERATING_MODES else _MOST_INPUT
+        longest = self._case.workload.longest_input_size
+        return max(most, 0 if longest is None else longest + 1) // self._unit  # the value after it says why it ends
 
     def _start(self) -> int | None:
         """Return a first value: two samples, which more networks support than one; None if that cannot be estimated."""

@@ -125,7 +125,7 @@ class MemoryRun:
         if estimate is not None and estimate.facts.fits is False:
             facts = estimate.facts
             self.entry.update(
-                status="oom", reason=f"predicted to need {size(estimate.needed_bytes)} of the "
+                status="oom", reason=f"predicted to need {estimate.needed_text()} of the "
                                      f"{size(facts.device_memory_bytes or 0)} of {facts.device}",
                 out_of_memory=self._with_composition(OutOfMemory(limit_bytes=self._plan.target.memory_bytes)))
 

@@ -280,7 +280,7 @@ _PARTS = {
     "out_of_memory": CasePart(out_of_memory, ("phase", "requested_bytes", "free_bytes", "limit_bytes", "held_bytes",
                                               "fits_batch_size", "fits_input_size", "fits_reason"), is_list=False),
     "largest_fit": CasePart(memory_fits, ("searched", "target", "limit_bytes", "value", "needed_bytes", "margin_bytes",
-                                          "next_value", "next_needed_bytes", "verified", "next_verified"),
+                                          "next_value", "next_needed_bytes", "verified", "next_verified", "ended_by"),
                             is_list=False),
 }  # fmt: skip
 

@@ -157,8 +157,8 @@ def share_of(value: float) -> str:
 def growth(row: Any, steps: pd.DataFrame) -> str:
     """Format a row of `growth_by_input_size`, whose steps are rows of `memory_steps`.
 
-    As in: 4.90 KiB a pixel (± 12.0 B), 612 B of a sample; fixed 133 MiB (± 1.02 MiB). Or: constant within 0.15 %. Or:
-    no line: +54.2 MiB from 48 to 64 px (temporary, backward, layer4.1.conv2, aten::convolution_backward).
+    As in: 612 B a pixel of each sample, 4.90 KiB for all 8 (± 12.0 B); fixed 133 MiB (± 1.02 MiB). Or: constant within
+    0.15 %. Or: no line: +54.2 MiB from 48 to 64 px (temporary, backward, layer4.1.conv2, aten::convolution_backward).
     """
     if row.shape == "constant":
         return f"constant within {share_of(row.spread_frac).lstrip('+')}" if row.spread_frac else "constant"
@@ -170,11 +170,12 @@ def growth(row: Any, steps: pd.DataFrame) -> str:
         return f"{row.reason}: {_largest_steps(steps)}"
     if pd.isna(row.slope_bytes):
         return fmt.missing(row.reason)
-    slope = f"{fmt.num_bytes(row.slope_bytes)} a {row.position}"
+    slope = f"{fmt.num_bytes(row.sample_slope_bytes)} a {row.position} of each sample"
+    slope += f", {fmt.num_bytes(row.slope_bytes)} for all {fmt.number(row.batch_size)}" if row.batch_size > 1 else ""
     slope += f" ({plus_minus(row.slope_low_bytes, row.slope_high_bytes)})"
-    sample, fixed = f"{fmt.num_bytes(row.sample_slope_bytes)} of a sample", fmt.num_bytes(row.fixed_bytes, row.reason)
+    fixed = fmt.num_bytes(row.fixed_bytes, row.reason)
     fixed += f" ({plus_minus(row.fixed_low_bytes, row.fixed_high_bytes)})" if pd.notna(row.fixed_bytes) else ""
-    return f"{slope}, {sample}; fixed {fixed}"
+    return f"{slope}; fixed {fixed}"
 
 
 def _largest_steps(steps: pd.DataFrame) -> str:
@@ -214,17 +215,33 @@ def fit(row: Any) -> str:
     if pd.isna(row.value):
         return f"no {what} fits the {where} at {at}"
     checked = f" ({verdict(row.verified)})" if pd.notna(row.verified) else ""
-    words = (f"{what} {fmt.number(row.value)} is the largest that fits the {where} at {at}{checked}: it needs "
-             f"{fmt.num_bytes(row.needed_bytes)}, {fmt.num_bytes(row.margin_bytes)} are left")  # fmt: skip
-    if pd.isna(row.next_value):
-        return f"{words}; the search ended there"
+    is_minimum = pd.isna(row.next_value)
+    value = f"{what} {fmt.number(row.value)}"
+    largest = f"at least {value} fits" if is_minimum else f"{value} is the largest that fits"
+    words = (f"{largest} the {where} at {at}{checked}: it needs "
+             f"{needed(row)}, {fmt.num_bytes(row.margin_bytes)} are left")  # fmt: skip
+    if is_minimum:
+        return f"{words}; the search ended there{'' if pd.isna(row.ended_by) else f': {row.ended_by}'}"
     checked = f" ({verdict(row.next_verified)})" if pd.notna(row.next_verified) else ""
     return f"{words}; {fmt.number(row.next_value)} would need {fmt.num_bytes(row.next_needed_bytes)}{checked}"
 
 
+def needed(row: Any) -> str:
+    """Format the needed memory of a row of `memory_fits` or `memory_room`, with its parts if they are recorded.
+
+    As in: 51.6 GiB (44.5 GiB allocated, 6.21 GiB reserved in addition, 884 MiB CUDA context).
+    """
+    words = fmt.num_bytes(row.needed_bytes)
+    if pd.isna(row.context_bytes):
+        return words
+    unused_bytes = row.needed_bytes - row.allocated_bytes - row.context_bytes
+    return (f"{words} ({fmt.num_bytes(row.allocated_bytes)} allocated, {fmt.num_bytes(unused_bytes)} reserved in "
+            f"addition, {fmt.num_bytes(row.context_bytes)} CUDA context)")
+
+
 def room(row: Any) -> str:
     """Format a row of `memory_room`: fits the 2.00 GiB of a device: it needs 228 MiB, 1.78 GiB are left."""
-    return (f"fits the {fmt.num_bytes(row.limit_bytes)} of {row.target}: it needs {fmt.num_bytes(row.needed_bytes)}, "
+    return (f"fits the {fmt.num_bytes(row.limit_bytes)} of {row.target}: it needs {needed(row)}, "
             f"{fmt.num_bytes(row.margin_bytes)} are left")
 
 
@@ -241,8 +258,10 @@ def fit_in_brief(row: Any) -> tuple[tuple[str, str], str]:
     what = "batch" if row.searched == "batch_size" else "input size"
     if pd.isna(row.value):
         return (f"no {what}", f"fits {row.target}"), f"its memory is {fmt.num_bytes(row.limit_bytes)}"
-    return ((f"{what} {fmt.number(row.value)}", f"is the largest that fits {row.target}"),
-            f"needs {fmt.num_bytes(row.needed_bytes)} with what the allocator reserves; "
+    value = f"{what} {fmt.number(row.value)}"
+    headline = ((f"at least {value}", f"fits {row.target}") if pd.isna(row.next_value) else
+                (value, f"is the largest that fits {row.target}"))
+    return (headline, f"needs {needed(row)}; "
             f"{fmt.num_bytes(row.margin_bytes)} of {fmt.num_bytes(row.limit_bytes)} to spare")
 
 

@@ -223,6 +223,11 @@ class TestInt8Weights:
         with pytest.raises(UserError, match=r"^int8-weights is for inference, .*: leave train out of --mode"):
             Loop(small_case(precision="int8-weights"))
 
+    def test_training_is_refused_before_torchao_is_asked_for(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+        with pytest.raises(UserError, match=r"^int8-weights is for inference, "):
+            small_case(precision="int8-weights").check()
+
     def test_memory_is_not_estimated(self) -> None:
         with pytest.raises(CannotEstimate, match=r"in int8-weights cannot be estimated: run it with --measure$"):
             Estimator(this_device(torch.device("cpu"))).estimate(small_case("infer", precision="int8-weights"))

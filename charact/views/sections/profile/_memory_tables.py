@@ -233,7 +233,7 @@ def fits(run: Run) -> Table | None:
         return "the smallest does not fit"
 
     def ended(row: Any) -> str:
-        return "the search ended"
+        return "the search ended" if pd.isna(row.ended_by) else f"the search ended: {row.ended_by}"
 
     columns = [
         Column("name", "Workload", unbroken=True), Column("what", "Largest", unbroken=True),

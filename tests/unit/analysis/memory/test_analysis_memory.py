@@ -285,6 +285,7 @@ def test_what_fits_and_what_ran_out(run: Run) -> None:
         ["rnn_lm", "train", "batch_size", 9, 10], ["rnn_lm", "infer", "input_size", 700, 10],
     ]  # fmt: skip
     assert fits.loc[0, ["target", "device", "verified"]].tolist() == ["tiny", "cpu", "ok"]
+    assert fits["ended_by"].tolist() == ["memory", "its 256 samples"] * 2
     told = next(out_of_memory(run).itertuples())
     assert (told.case, told.phase) == (RAN_OUT, "forward")
     assert (told.requested_bytes, told.free_bytes, told.held_bytes) == (1.2e8, 1.02e8, 5.78e8)
@@ -366,5 +367,8 @@ def test_cases_that_fit_the_named_memory(options: dict[str, Any], num_cases: int
         "status": "ok", "fits": fits, "device": "tiny", "device_memory_bytes": 100, "needed_bytes": 70}}}
         for size, fits in ((1, True), (2, False), (3, None))]
     run = Run(Path("none"), {"cases": entries, "options": options})
-    assert memory_room(run).to_numpy().tolist() == [[entries[0]["case"], "tiny", 100, 70, 30]][:num_cases]
+    room = memory_room(run)
+    assert room[["case", "target", "limit_bytes", "needed_bytes", "margin_bytes"]].to_numpy().tolist() == [
+        [entries[0]["case"], "tiny", 100, 70, 30]][:num_cases]
+    assert room[["allocated_bytes", "context_bytes"]].isna().all(axis=None)  # of a CPU
     assert limited_cpu(run) == limit

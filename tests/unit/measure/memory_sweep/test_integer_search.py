@@ -80,6 +80,10 @@ def test_a_line_takes_four() -> None:
     assert searched(lambda value: 100 + 10 * value, 4321, 1, 2, 65_536) == [2, 16, 422, 423]
 
 
+def test_a_line_that_fits_up_to_the_limit_takes_few() -> None:
+    assert searched(lambda value: 100 + value, 1e6, 1, 1, 131_040) == [1, 8, 512, 32_768, 131_040]
+
+
 def test_where_nothing_is_allowed_nothing_is_asked() -> None:
     def room(_: int) -> float:
         pytest.fail("asked")

@@ -1,6 +1,7 @@
 """Cases looked at for their memory: predicted, measured, not run where they cannot fit; and searches for what does."""
 
 import os
+import re
 import signal
 import sys
 from dataclasses import dataclass, replace
@@ -17,6 +18,7 @@ from torch import Tensor, nn
 
 from charact.datasets._common.request import DataRequest
 from charact.execution.case import Case, cases_of
+from charact.measure.memory_estimate.estimator import Estimator
 from charact.measure.memory_estimate.target_devices import target_of_memory
 from charact.measure.memory_sweep.largest_fit import FitPlan, run_fits
 from charact.measure.memory_sweep.sweep import MemoryPlan, run_memory_cases
@@ -57,6 +59,13 @@ class Patches(TwoLayers):
 
     smallest_input_size: int = 96
     input_size_step: int = 96
+
+
+@dataclass(kw_only=True)
+class Long(TwoLayers):
+    """Takes 40,000 features at most."""
+
+    longest_input_size: int | None = 40_000
 
 
 class Short(nn.Sequential):
@@ -137,6 +146,21 @@ def test_a_case_that_cannot_fit_is_not_run_and_names_the_search(tmp_path: Path) 
         ("pass", "prediction"), ("pass", "prediction"), ("pass", "memory")]
 
 
+def test_the_parts_of_what_a_gpu_needs_are_named_and_add_up(tmp_path: Path) -> None:
+    target = target_of_memory(800 * MIB, "cuda")
+    run = looked_at(tmp_path, [small_case()], MemoryPlan(target, measure=False))
+    (entry,) = run.manifest["cases"]
+    facts = entry["passes"]["prediction"]
+    parts = re.fullmatch(r"predicted to need (.+) MiB \((.+) MiB allocated, (.+) MiB reserved in addition, (.+) MiB "
+                         r"CUDA context\) of the 800 MiB of .*", entry["reason"])
+    assert parts is not None, entry["reason"]
+    needed, allocated, unused, context = map(float, parts.groups())
+    assert needed * MIB == pytest.approx(facts["needed_bytes"], rel=1e-3)
+    assert allocated * MIB == pytest.approx(facts["peak_bytes"], rel=1e-3)
+    assert context * MIB == pytest.approx(target.context_high_bytes, rel=1e-3)
+    assert allocated + unused + context == pytest.approx(needed, rel=1e-3)
+
+
 @pytest.mark.fresh_process
 @linux
 @pytest.mark.slow
@@ -202,6 +226,24 @@ class TestSearches:
         row, _ = searched(tmp_path, small_case(batch_size=8), plan)
         assert row["case"].startswith(f"two_layers-{row['value']}-b8-")
         assert row["needed_bytes"] <= TIGHT.memory_bytes < row["next_needed_bytes"]
+        for value, needed_bytes in ((row["value"], row["needed_bytes"]), (row["next_value"], row["next_needed_bytes"])):
+            alone = replace(small_case(batch_size=8), input_size=value)
+            assert Estimator(TIGHT).estimate(alone).needed_bytes == needed_bytes
+
+    def test_the_longest_input_of_the_network_is_reached(self, tmp_path: Path) -> None:
+        case = small_case("infer", batch_size=1, workload=Long())
+        row, run = searched(tmp_path, case, FitPlan("input_size", MemoryPlan(AMPLE, measure=False)))
+        assert (row["value"], row["next_value"]) == (40_000, None)
+        assert row["needed_bytes"] == Estimator(AMPLE).estimate(replace(case, input_size=40_000)).needed_bytes
+        fit = run.passes(row["case"])["fit"]
+        assert fit["ended_by"] == "input size 40001 is too large for two_layers (takes at most 40000)"
+        assert fit["num_predictions"] <= 8
+
+    def test_a_network_without_a_longest_input_is_searched_up_to_a_limit(self, tmp_path: Path) -> None:
+        plan = FitPlan("input_size", MemoryPlan(AMPLE, measure=False))
+        row, run = searched(tmp_path, small_case("infer", batch_size=1), plan)
+        assert (row["value"], row["next_value"]) == (16_384, None)
+        assert run.passes(row["case"])["fit"]["ended_by"] == "the limit of a search is 16,384"
 
     def test_the_largest_input_is_a_multiple_of_the_step(self, tmp_path: Path) -> None:
         plan = FitPlan("input_size", MemoryPlan(TIGHT, measure=False))

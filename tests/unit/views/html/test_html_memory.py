@@ -172,7 +172,8 @@ def test_the_tables(html: dict[str, str]) -> None:
     fit = row_of(memory, "Largest batch or input that fits", "resnet18 (imagenet), train, fp32")
     assert fit[1:] == ["batch size", "9", "input size 32", "ran", "10", "668 MiB", "ran out of memory"]
     ended = row_of(memory, "Largest batch or input that fits", "resnet18 (imagenet), infer, fp32")
-    assert ended[-4:] == ["n/a (not run)", "n/a (the search ended)", "n/a (the search ended)", "n/a (not run)"]
+    assert "[1] the search ended: its 256 samples" in memory
+    assert ended[-4:] == ["n/a (not run)", "n/a [1]", "n/a [1]", "n/a (not run)"]
     phase = row_of(
         memory, "Memory by category in each phase of resnet18, 256 px, batch 8, train", "measured", "forward")
     assert phase[2:] == ["340 MiB", "0 B", "250 MiB", "0 B"]

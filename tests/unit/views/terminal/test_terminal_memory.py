@@ -69,14 +69,14 @@ def test_a_case_that_fits_a_named_memory_says_what_is_left(tmp_path: Path) -> No
 def test_growth_the_peak_fits_and_failures_in_words(path: Path) -> None:
     text = " ".join(shown(path, width=250).split())
     for expected in (
-        "batch 8, measured: 4.78 KiB a pixel (± 0 B), 612 B of a sample; fixed 127 MiB (± 0 B)",
+        "batch 8, measured: 612 B a pixel of each sample, 4.78 KiB for all 8 (± 0 B); fixed 127 MiB (± 0 B)",
         "resnet18-256-b8-train-fp32-cpu peaks (433 MiB, measured) in backward, layer1.0.conv1, "
         "aten::convolution_backward",
         "A activations 250 MiB 57.8 %",
         "batch 9 is the largest that fits the 648 MiB of tiny at input size 32 (ran): it needs 610 MiB, 38.1 MiB are "
         "left; 10 would need 668 MiB (ran out of memory)",
-        "input size 700 is the largest that fits the 648 MiB of tiny at batch 8: it needs 610 MiB, 38.1 MiB are left; "
-        "the search ended there",
+        "at least input size 700 fits the 648 MiB of tiny at batch 8: it needs 610 MiB, 38.1 MiB are left; "
+        "the search ended there: its 256 samples",
         f"{RAN_OUT} oom: asked for 114 MiB with 97.3 MiB free of 648 MiB, in forward; held 551 MiB: "
         "activations 467 MiB, weights 42.0 MiB, optimizer state 42.0 MiB; batch 6 or input size 320 would fit, "
         "by estimate",
@@ -137,6 +137,13 @@ def test_words_of_a_search_that_found_nothing() -> None:
     row = SimpleNamespace(searched="batch_size", input_size=224, limit_bytes=1e9, target="tiny", value=None,
                           settings="", ranks="")
     assert words.fit(row) == "no batch fits the 954 MiB of tiny at input size 224"
+
+
+def test_memory_that_a_gpu_needs_is_shown_with_its_parts() -> None:
+    row = SimpleNamespace(target="tiny", limit_bytes=80 * 2**30, needed_bytes=52 * 2**30, allocated_bytes=44 * 2**30,
+                          context_bytes=2**30, margin_bytes=28 * 2**30)
+    assert words.room(row) == ("fits the 80.0 GiB of tiny: it needs 52.0 GiB (44.0 GiB allocated, 7.00 GiB reserved in "
+                               "addition, 1.00 GiB CUDA context), 28.0 GiB are left")
 
 
 def ran_out(**told: Any) -> SimpleNamespace:
