@@ -185,11 +185,12 @@ def test_a_handler_of_signals_that_was_set_before_stays() -> None:
     def own(number: int, frame: object) -> None:
         pass
 
-    before = signal.signal(signal.SIGHUP, own)
+    before = signal.signal(signal.SIGHUP, own), signal.signal(signal.SIGTERM, signal.SIG_DFL)
     try:
         with process.cleaned_up_on_signals():
             assert signal.getsignal(signal.SIGHUP) is own
             assert signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
         assert (signal.getsignal(signal.SIGHUP), signal.getsignal(signal.SIGTERM)) == (own, signal.SIG_DFL)
     finally:
-        signal.signal(signal.SIGHUP, before)
+        for number, handler in zip((signal.SIGHUP, signal.SIGTERM), before, strict=True):
+            signal.signal(number, handler)
