@@ -5,7 +5,7 @@ prefixes, as data sheets do.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 _PREFIXES = {-3: "n", -2: "µ", -1: "m", 0: "", 1: "k", 2: "M", 3: "G", 4: "T", 5: "P", 6: "E"}
 _BINARY_PREFIXES = ("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
@@ -48,3 +48,18 @@ def digits(value: float, significant: int = 3) -> str:
 def rounded(value: float, significant: int) -> float:
     """Return the nearest number with some significant digits."""
     return float(f"{value:.{significant - 1}e}")
+
+
+def needed_text(needed_bytes: float, allocated_bytes: float | None, context_bytes: float | None,
+                size_text: Callable[[float], str]) -> str:
+    """Return the needed memory (bytes), on a GPU with its parts, which add up to it; `context_bytes` is None elsewhere.
+
+    `size_text` formats a number of bytes. As in: 51.6 GiB (44.5 GiB allocated, 6.21 GiB reserved in addition, 884 MiB
+    CUDA context).
+    """
+    words = size_text(needed_bytes)
+    if context_bytes is None or allocated_bytes is None:
+        return words
+    unused_bytes = needed_bytes - allocated_bytes - context_bytes
+    return (f"{words} ({size_text(allocated_bytes)} allocated, {size_text(unused_bytes)} reserved in addition, "
+            f"{size_text(context_bytes)} CUDA context)")

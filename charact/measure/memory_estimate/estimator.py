@@ -10,7 +10,6 @@ from typing import Any
 import torch
 
 from charact.execution.case import Case
-from charact.execution.case_outcome import size
 from charact.execution.precision import PRECISIONS
 from charact.measure.memory_estimate.allocation_trace import AllocationTrace
 from charact.measure.memory_estimate.cuda_kernels import cuda_kernels
@@ -50,15 +49,6 @@ class MemoryEstimate:
     """Bounds of the peak."""
     needed_bytes: int
     """Memory that the device must have: upper bounds of reserved memory and CUDA context."""
-
-    def needed_text(self) -> str:
-        """Return the needed memory as text, on a GPU with its parts, which add up to it."""
-        context_bytes = self.facts.context_high_bytes
-        if context_bytes is None:
-            return size(self.needed_bytes)
-        unused_bytes = self.needed_bytes - context_bytes - self.peak_bytes
-        return (f"{size(self.needed_bytes)} ({size(self.peak_bytes)} allocated, {size(unused_bytes)} reserved in "
-                f"addition, {size(context_bytes)} CUDA context)")
 
 
 class Estimator:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from charact.core.observer import Observer
+from charact.core.units import needed_text
 from charact.execution.case import Case
 from charact.execution.case_outcome import case_entry, one_line, size
 from charact.execution.interrupt import Interrupt
@@ -124,8 +125,9 @@ class MemoryRun:
         self._passes["memory"] = MemoryPass("skipped", why)
         if estimate is not None and estimate.facts.fits is False:
             facts = estimate.facts
+            needed = needed_text(estimate.needed_bytes, estimate.peak_bytes, facts.context_high_bytes, size)
             self.entry.update(
-                status="oom", reason=f"predicted to need {estimate.needed_text()} of the "
+                status="oom", reason=f"predicted to need {needed} of the "
                                      f"{size(facts.device_memory_bytes or 0)} of {facts.device}",
                 out_of_memory=self._with_composition(OutOfMemory(limit_bytes=self._plan.target.memory_bytes)))
 

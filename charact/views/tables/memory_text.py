@@ -6,6 +6,7 @@ from typing import Any
 
 import pandas as pd
 
+from charact.core.units import needed_text
 from charact.record.reader import Run
 from charact.record.schema import NOT_SEARCHED
 from charact.views.tables import format as fmt
@@ -227,16 +228,9 @@ def fit(row: Any) -> str:
 
 
 def needed(row: Any) -> str:
-    """Format the needed memory of a row of `memory_fits` or `memory_room`, with its parts if they are recorded.
-
-    As in: 51.6 GiB (44.5 GiB allocated, 6.21 GiB reserved in addition, 884 MiB CUDA context).
-    """
-    words = fmt.num_bytes(row.needed_bytes)
-    if pd.isna(row.context_bytes):
-        return words
-    unused_bytes = row.needed_bytes - row.allocated_bytes - row.context_bytes
-    return (f"{words} ({fmt.num_bytes(row.allocated_bytes)} allocated, {fmt.num_bytes(unused_bytes)} reserved in "
-            f"addition, {fmt.num_bytes(row.context_bytes)} CUDA context)")
+    """Format the needed memory of a row of `memory_fits` or `memory_room`, with its parts if they are recorded."""
+    context_bytes = None if pd.isna(row.context_bytes) else row.context_bytes
+    return needed_text(row.needed_bytes, row.allocated_bytes, context_bytes, fmt.num_bytes)
 
 
 def room(row: Any) -> str:
