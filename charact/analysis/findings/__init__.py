@@ -4,7 +4,7 @@ Each public function of a file of this folder yields the findings of one kind ab
 """
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import pandas as pd
@@ -55,6 +55,14 @@ def findings(run: Run) -> pd.DataFrame:
                 ranked.append((finding.weight(case.program_s), finding.facts(name, case.name, case.program_s)))
     ranked.sort(key=lambda pair: -pair[0])
     return pd.DataFrame([facts for _, facts in ranked], columns=_COLUMNS)
+
+
+def recoverable_in_all(rows: Sequence[Any]) -> tuple[list[float] | None, list[float]]:
+    """Return recoverable_s and recoverable_frac of rows of `findings` of different cases together; None without any."""
+    known = [row for row in rows if row.recoverable_s is not None]
+    seconds, shares = ([sum(ends) for ends in zip(*ranges, strict=True)] for ranges in (
+        [row.recoverable_s for row in known], [row.recoverable_frac for row in known]))
+    return seconds or None, shares
 
 
 def has_findings(run: Run) -> bool:

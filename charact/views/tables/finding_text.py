@@ -5,7 +5,7 @@ from typing import Any
 
 import pandas as pd
 
-from charact.analysis.findings import LargestPart
+from charact.analysis.findings import LargestPart, recoverable_in_all
 from charact.core.units import quantity, share
 from charact.views.tables.format import rows as rows_of
 
@@ -17,9 +17,7 @@ def saving(row: Any, others: Sequence[Any] = ()) -> str:
 
     `others` are rows of other cases of the program with the same remedy, whose time is added.
     """
-    every = [each for each in (row, *others) if each.recoverable_s is not None]
-    seconds = [sum(ends) for ends in zip(*(each.recoverable_s for each in every), strict=True)] if every else None
-    shares = [sum(ends) for ends in zip(*(each.recoverable_frac for each in every), strict=True)]
+    seconds, shares = recoverable_in_all([row, *others])
     texts = []
     if seconds is not None:
         most = "at most " if row.basis == "bound" or not seconds[0] else ""
