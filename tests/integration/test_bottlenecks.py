@@ -119,19 +119,21 @@ def test_the_roofline_of_a_product_is_its_rate(tmp_path: Path, measured_ceilings
     workload = Bound(default_batch_size=num_rows, default_input_size=num_inner, network=network)
     run = profiled(tmp_path, small_case("infer", batch_size=num_rows, workload=workload), measured_ceilings)
     timing, operators = run.entries[0].passes.timing, run.entries[0].passes.operators
-    # The same products by a clock of their own: those that were timed, one to warm up, those under the profiler, of
-    # which the quicker half counts.
+    # The same products by a clock of their own: those that were timed, one to warm up, those under the profiler. The
+    # operator pass counts the iterations that were quicker as a whole. If other programs took the core outside of the
+    # product, these are not those with the quicker products: the mean of as many products lies between two bounds.
     first, num_timed = timing.num_warmup_iterations, timing.num_iterations
     timed_s = made[0].host_s[first : first + num_timed]
     profiled_s = made[0].host_s[first + num_timed + 1 :][: operators.num_iterations]
-    counted_s = sorted(profiled_s)[: operators.num_counted_iterations]
+    ordered_s, num_counted = sorted(profiled_s), operators.num_counted_iterations
+    quickest_s, slowest_s = mean(ordered_s[:num_counted]), mean(ordered_s[-num_counted:])
 
     by_phase = roofline(run, "phase").set_index("phase").loc["forward"]
     by_type = roofline(run, "operator_type").set_index("operator_type").loc["GEMM"]
     product_flop = 2.0 * num_rows * num_inner * num_columns
     assert by_phase["flop"] == by_type["flop"] == product_flop
     assert by_phase["flop_per_s"] == pytest.approx(product_flop / median(timed_s), rel=0.05)
-    assert by_type["flop_per_s"] == pytest.approx(product_flop / mean(counted_s), rel=0.05)
+    assert 0.95 * product_flop / slowest_s <= by_type["flop_per_s"] <= 1.05 * product_flop / quickest_s
     peak = next(row["value"] for row in measured_ceilings if (row["ceiling"], row["precision"]) == ("gemm", "fp32"))
     highest = max(peak, by_type["flop_per_s"])  # a workload that is faster than the measured ceiling raises it
     for row in (by_phase, by_type):
