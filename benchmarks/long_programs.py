@@ -12,7 +12,7 @@ from pathlib import Path
 
 from conditions import conditions
 
-from charact.measure.script.session import MAX_SLICES
+from charact.measure.script.session import FLUSH_SLICES, MAX_SLICES
 from charact.measure.script.spans.event_log import EventLogWriter
 from charact.measure.script.spans.iterations import StepCounter
 from charact.measure.script.spans.recorder import Kind, SpanRecorder
@@ -21,7 +21,7 @@ from charact.measure.script.windows.window_log import read_windows
 from charact.measure.script.windows.window_recorder import WindowRecorder
 
 SPANS = ((Kind.FETCH, 100), (Kind.FORWARD, 1), (Kind.LOSS, 0), (Kind.UPDATE, 1), (Kind.BACKWARD, 0), (Kind.STEP, 50))
-PER_FLUSH = 250
+PER_FLUSH = FLUSH_SLICES // len(SPANS)
 PARTS = 10
 
 

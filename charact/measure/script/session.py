@@ -36,8 +36,6 @@ from charact.record.manifest_program import OutOfMemory
 FLUSH_S = 0.25
 FLUSH_SLICES = 4096
 """Number of slices that are written before `FLUSH_S` has passed."""
-WINDOW_SLICES = 1024
-"""The same in windows, where a slice takes longer: each 150th iteration or so is a few milliseconds longer."""
 MAX_SLICES = 500_000
 """Limit of the event log: 500,000 slices (21 MB, some 60,000 iterations). Afterwards, windows of time are recorded."""
 MAX_INTERRUPTED = 64
@@ -332,7 +330,7 @@ class Session:
 
     def flush_if_due(self) -> None:
         """Write the finished slices at intervals; call it when no span is open."""
-        is_long = len(self.recorder.slices) > (FLUSH_SLICES if self._windows is None else WINDOW_SLICES)
+        is_long = len(self.recorder.slices) > FLUSH_SLICES
         if self.recorder.keeps and not is_long:
             return
         if is_long or monotonic() - self._flushed > FLUSH_S:

@@ -30,6 +30,19 @@ ALL_FLAGS = GRAD | TRAINING | ENDS | BEGINS | METHOD
 NO_TIME = -1
 
 
+def packed(slices: list[Slice], device_ns: Callable[[Any], int]) -> bytes:
+    """Return slices as records; `device_ns` returns the time of a CUDA event. The program waits: keep it fast."""
+    pack, indices = RECORD.pack, _INDICES
+    return b"".join([
+        pack(each.kind, each.grad * GRAD + each.training * TRAINING + each.ends * ENDS + each.begins * BEGINS
+             + each.method * METHOD,
+             indices[each.phase], each.start_ns, each.end_ns, each.owner,
+             NO_TIME if each.start_event is None else device_ns(each.start_event),
+             NO_TIME if each.end_event is None else device_ns(each.end_event))
+        for each in slices
+    ])
+
+
 class EventLogWriter:
     """Appends to an event log; all written data survives the process."""
 
@@ -41,17 +54,9 @@ class EventLogWriter:
             self._append(name, b"", os.O_CREAT)
 
     def slices(self, slices: list[Slice], device_ns: Callable[[Any], int]) -> None:
-        """Append slices; `device_ns` returns the time of a CUDA event. The program waits: keep it fast."""
-        pack, indices = RECORD.pack, _INDICES
+        """Append slices; `device_ns` returns the time of a CUDA event."""
         self.num_slices += len(slices)
-        self._append(SLICES, b"".join([
-            pack(each.kind, each.grad * GRAD + each.training * TRAINING + each.ends * ENDS + each.begins * BEGINS
-                 + each.method * METHOD,
-                 indices[each.phase], each.start_ns, each.end_ns, each.owner,
-                 NO_TIME if each.start_event is None else device_ns(each.start_event),
-                 NO_TIME if each.end_event is None else device_ns(each.end_event))
-            for each in slices
-        ]))
+        self._append(SLICES, packed(slices, device_ns))
 
     def notes(self, notes: list[dict[str, Any]]) -> None:
         """Append notes, with secrets redacted."""

@@ -67,9 +67,13 @@ class Segmenter:
         """Optimizers of the iteration before."""
 
     @property
-    def num_pending(self) -> int:
-        """Number of slices that belong to no iteration yet."""
-        return len(self._pending)
+    def pending(self) -> Sequence[Slice]:
+        """Slices that belong to no iteration yet."""
+        return self._pending
+
+    def skip_to(self, pending: list[Slice]) -> None:
+        """Replace the pending slices, a whole iteration up to its last step, by those of a later one like it."""
+        self._pending = pending
 
     def feed(self, slices: Iterable[Slice]) -> list[Iteration]:
         """Return the iterations that these slices have ended."""
@@ -83,15 +87,20 @@ class Segmenter:
         """Return the slices of the iterations that these slices have ended."""
         done: list[Segment] = []
         for each in slices:
-            done += self._take(each)
-            if self.ends_marked:
-                continue
-            if not self._any_step and not self._manual_update and self._num_backwards >= UNDECIDED:
-                done += self._replay_manual_updates()
-            elif not self._num_backwards and self._num_forwards >= UNDECIDED:
-                done += self._inference_so_far()
-            elif self._num_since_step >= UNDECIDED:
-                done += self._evaluation_so_far()
+            done += self.take(each)
+        return done
+
+    def take(self, current: Slice) -> list[Segment]:
+        """Return the slices of the iterations that a slice has ended."""
+        done = self._take(current)
+        if self.ends_marked:
+            return done
+        if not self._any_step and not self._manual_update and self._num_backwards >= UNDECIDED:
+            done += self._replay_manual_updates()
+        elif not self._num_backwards and self._num_forwards >= UNDECIDED:
+            done += self._inference_so_far()
+        elif self._num_since_step >= UNDECIDED:
+            done += self._evaluation_so_far()
         return done
 
     def last_segments(self) -> list[Segment]:

@@ -200,7 +200,7 @@ class StepCounter:
 
     def __init__(self) -> None:
         self._since = 0
-        """Number of steps since the last start."""
+        """Number of steps since the last start, one more than `MOST_STEPS` at most."""
         self._numbers: list[int] = []
         """Numbers of steps of the last cycles."""
         self.num_steps: int | None = None
@@ -227,7 +227,7 @@ class StepCounter:
     def step(self) -> bool:
         """Take a step into account; return whether it ends an iteration."""
         self._any_step = True
-        self._since += 1
+        self._since = min(self._since + 1, MOST_STEPS + 1)
         return self.num_steps is None or self._since >= self.num_steps
 
     def _start(self) -> None:

@@ -1,5 +1,7 @@
 """Cycles of several steps, joined to one iteration each while the program runs. No torch in here."""
 
+from copy import deepcopy
+
 from charact.measure.script.spans.iterations import StepCounter
 from charact.measure.script.windows.phase_times import IterationTimes
 
@@ -35,6 +37,11 @@ class CycleJoiner:
             return [*done, current]
         self._cycle.append(current)
         return done + self.rest() if len(self._cycle) > _MOST_WAITING else done
+
+    def passes_on(self, current: IterationTimes) -> bool:
+        """Return whether `take` returns an iteration like this one alone, however often it recurs."""
+        later = deepcopy(self)
+        return later.take(current) == [current] and vars(later._steps) == vars(self._steps) and not self._cycle
 
     def rest(self) -> list[IterationTimes]:
         """Return the iterations of a cycle that is not complete, joined if it has a training step."""

@@ -27,7 +27,7 @@ class IterationTimes(NamedTuple):
     fetches_first: bool
 
 
-class _Order(NamedTuple):
+class Order(NamedTuple):
     """Phases of an iteration's parts: each with the indices of its start and its end among the times of the slices."""
 
     parts: list[tuple[str, int, int]]
@@ -41,18 +41,11 @@ class PhaseTimes:
     """Computes times of iterations; remembers the orders of slices that it has seen."""
 
     def __init__(self) -> None:
-        self._orders: dict[Any, _Order] = {}
+        self._orders: dict[Any, Order] = {}
 
     def of(self, segment: Segment) -> IterationTimes:
         """Return the times of an iteration. Device times need an event at both ends of each slice."""
-        slices, after = segment.slices, segment.after
-        key = (segment.training, segment.manual_update, None if after is None else after.kind is Kind.END,
-               *[(each.kind, each.grad, each.begins, each.ends, each.phase) for each in slices])
-        order = self._orders.get(key)
-        if order is None:
-            if len(self._orders) >= _MOST_ORDERS:
-                self._orders.clear()
-            order = self._orders[key] = _order(segment)
+        slices, after, order = segment.slices, segment.after, self.order(segment)
         times: list[Any] = []
         for each in slices:
             times += (each.start_ns, each.end_ns)
@@ -75,13 +68,25 @@ class PhaseTimes:
         phase_ns["other"] = rest_ns
         return IterationTimes(segment.training, wall_ns, phase_ns, order.fetches, order.fetches_first)
 
+    def order(self, segment: Segment) -> Order:
+        """Return the order of an iteration's slices."""
+        after = segment.after
+        key = (segment.training, segment.manual_update, None if after is None else after.kind is Kind.END,
+               *[(each.kind, each.grad, each.begins, each.ends, each.phase) for each in segment.slices])
+        order = self._orders.get(key)
+        if order is None:
+            if len(self._orders) >= _MOST_ORDERS:
+                self._orders.clear()
+            order = self._orders[key] = _order(segment)
+        return order
 
-def _order(segment: Segment) -> _Order:
+
+def _order(segment: Segment) -> Order:
     """Return the order of an iteration's slices: that of an iteration whose times are 0, 1, 2 and so on."""
     slices = [replace(each, start_ns=2 * place, end_ns=2 * place + 1, start_event=None, end_event=None)
               for place, each in enumerate(segment.slices)]
     after = segment.after and replace(segment.after, start_ns=2 * len(slices), start_event=None, end_event=None)
     iteration = segment._replace(slices=slices, after=after).iteration()
     kinds = [each.kind for each in slices if each.kind in (Kind.FETCH, Kind.BACKWARD)]
-    return _Order([(each.phase, each.start_ns, each.end_ns) for each in iteration.intervals if each.phase != "other"],
+    return Order([(each.phase, each.start_ns, each.end_ns) for each in iteration.intervals if each.phase != "other"],
                   iteration.start_ns, iteration.end_ns, Kind.FETCH in kinds, kinds[:1] == [Kind.FETCH])

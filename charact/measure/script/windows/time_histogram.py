@@ -7,10 +7,13 @@ guarantees (VLDB 2019).
 """
 
 import math
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 from msgspec import Meta
+
+if TYPE_CHECKING:
+    import numpy as np
 
 RELATIVE_ERROR = 0.01
 """Largest relative error of a quantile."""
@@ -40,6 +43,18 @@ class TimeHistogram(msgspec.Struct):
             self.max_ns = time_ns
         index = int(math.log(time_ns) / _LOG_RATIO)
         self.bins[index] = self.bins.get(index, 0) + 1
+
+    def add_all(self, times_ns: "np.ndarray[Any, np.dtype[np.int64]]") -> None:
+        """Count several times."""
+        import numpy as np
+
+        times_ns = times_ns[times_ns > 0]
+        if times_ns.size:
+            self.sum_ns += int(times_ns.sum())
+            self.max_ns = max(self.max_ns, int(times_ns.max()))
+            indices, numbers = np.unique((np.log(times_ns) / _LOG_RATIO).astype(np.int64), return_counts=True)
+            for index, number in zip(indices.tolist(), numbers.tolist(), strict=True):
+                self.bins[index] = self.bins.get(index, 0) + number
 
     def merge(self, other: "TimeHistogram") -> None:
         """Count the times of another histogram, too."""

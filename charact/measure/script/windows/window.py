@@ -1,13 +1,16 @@
 """A window: an interval of a program's time, with the times of its iterations and the memory at its end."""
 
 from collections.abc import Mapping
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 from msgspec import Meta
 
 from charact.measure.script.windows.time_histogram import Count, TimeHistogram
 from charact.record.schema import PHASES
+
+if TYPE_CHECKING:
+    import numpy as np
 
 Time = Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
 
@@ -25,6 +28,14 @@ class ModeTimes(msgspec.Struct, omit_defaults=True):
         self.wall.add(wall_ns)
         for phase, time_ns in phase_ns.items():
             self._phase(phase).add(time_ns)
+
+    def add_all(self, wall_ns: "np.ndarray[Any, np.dtype[np.int64]]",
+                phase_ns: Mapping[str, "np.ndarray[Any, np.dtype[np.int64]]"]) -> None:
+        """Count several iterations, see `add`."""
+        self.num_iterations += len(wall_ns)
+        self.wall.add_all(wall_ns)
+        for phase, times_ns in phase_ns.items():
+            self._phase(phase).add_all(times_ns)
 
     def merge(self, other: "ModeTimes") -> None:
         """Count the iterations of another window, too."""

@@ -12,15 +12,18 @@ from time import perf_counter_ns
 from typing import Any
 
 from charact.measure.script.spans.iteration_segmenter import Segmenter
-from charact.measure.script.spans.iterations import StepCounter
+from charact.measure.script.spans.iterations import Segment, StepCounter
 from charact.measure.script.spans.recorder import Slice
 from charact.measure.script.windows.cycle_joiner import CycleJoiner
 from charact.measure.script.windows.phase_times import IterationTimes, PhaseTimes
+from charact.measure.script.windows.repeats import Repeats
 from charact.measure.script.windows.window import Window
 from charact.measure.script.windows.window_log import Latest, Second, WindowLog
 
 _MOST_PENDING = 100_000
 """Largest number of slices of an iteration; a longer one is not recorded."""
+_FEWEST_REPEATS = 4
+"""Smallest number of iterations that are counted at once."""
 _SECOND_NS = 1_000_000_000
 _NUM_SECONDS = 10
 
@@ -59,10 +62,19 @@ class WindowRecorder:
                 each.start_event = device_ns(each.start_event)
             if each.end_event is not None:
                 each.end_event = device_ns(each.end_event)
-        for segment in self._segmenter.segments(slices):
-            for iteration in self._joiner.take(self._times.of(segment)):
-                self._count(iteration)
-        if self._segmenter.num_pending > _MOST_PENDING:
+        place, may_repeat = 0, True
+        while place < len(slices):
+            segments = self._segmenter.take(slices[place])
+            place += 1
+            for segment in segments:
+                for iteration in self._joiner.take(self._times.of(segment)):
+                    self._count(iteration)
+            length = len(segments[0].slices) if len(segments) == 1 else len(slices)
+            if may_repeat and length <= place <= len(slices) - _FEWEST_REPEATS * length:
+                num_slices = self._count_repeats(segments[0], slices, place)
+                place += num_slices
+                may_repeat = num_slices > 0
+        if len(self._segmenter.pending) > _MOST_PENDING:
             self._segmenter, self._is_cut = Segmenter(), True
         now_ns = self._clock()
         is_long = now_ns - self._window.start_ns >= self._log.length_ns
@@ -77,6 +89,26 @@ class WindowRecorder:
         for iteration in [each for one in iterations for each in self._joiner.take(one)] + self._joiner.rest():
             self._count(iteration)
         self._end_window(self._clock())
+
+    def _count_repeats(self, ended: Segment, slices: list[Slice], place: int) -> int:
+        """Count the iterations from a place on that repeat the one that has just ended, at once.
+
+        What repeats the last two iterations leaves the segmenter and the joiner as they are. So all repeats but the
+        last are counted, and the segmenter gets the slices of the last one. Return the number of slices, 0 if none.
+        """
+        length, pending = len(ended.slices), self._segmenter.pending
+        if (not ended.training or self._is_cut or len(pending) != length
+                or any(one is not other for one, other in zip(pending, slices[place - length:place], strict=True))
+                or any(_kind(one) != _kind(other) for one, other in zip(pending, ended.slices, strict=True))
+                or not self._joiner.passes_on(self._times.of(ended))):
+            return 0
+        repeats = Repeats(slices[place - length:], length)
+        if repeats.number < _FEWEST_REPEATS:
+            return 0
+        self._window.train.add_all(*repeats.times_ns(self._times.order(ended)))
+        reached = place + repeats.number * length
+        self._segmenter.skip_to(slices[reached - length:reached])
+        return reached - place
 
     def _count(self, iteration: IterationTimes) -> None:
         if self._is_cut:
@@ -109,3 +141,9 @@ class WindowRecorder:
         self._log.append(window)
         self._num_before += window.num_iterations
         self._window, self._before = Window(now_ns, now_ns), {}
+
+
+def _kind(each: Slice) -> tuple[object, ...]:
+    """Return what a slice and its repeats have in common."""
+    return (each.kind, each.owner, each.grad, each.training, each.begins, each.ends, each.phase, each.method,
+            each.start_event is None, each.end_event is None)

@@ -1,9 +1,11 @@
 """Windows of a long program, against the iterations that the reader of its event log finds."""
 
+import copy
 import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections import Counter
 from collections.abc import Iterable
 from itertools import pairwise
@@ -19,8 +21,9 @@ from charact.measure.script.spans.event_log_reader import read_event_log
 from charact.measure.script.spans.iteration_segmenter import Segmenter
 from charact.measure.script.spans.iterations import StepCounter
 from charact.measure.script.spans.recorder import Kind, Slice, SpanRecorder
-from charact.measure.script.windows import window_log
+from charact.measure.script.windows import window_log, window_recorder
 from charact.measure.script.windows.phase_times import PhaseTimes
+from charact.measure.script.windows.repeats import Repeats
 from charact.measure.script.windows.window import Window
 from charact.measure.script.windows.window_log import read_latest, read_windows
 from charact.measure.script.windows.window_recorder import WindowRecorder
@@ -68,6 +71,11 @@ PROGRAMS = {
 }
 
 
+REPEATED = (STEP, STEP, STEP, "data fwd . bwd step tidy ", "data fwd bwd " + STEP, "fwd loss bwd step ", "last ",
+            "data9 fwd loss bwd step . ", STEP + "fwd2 loss bwd step51 ", "data eval . ", "eval ",
+            "fwd3 loss bwd step ", "data fwd bwd step fwd bwd step ", "eval eval fwd bwd step fwd bwd step ",
+            "fwd bwd . ", "end ")
+"""Parts of programs that are repeated."""
 NUM_KNOWN = {"minibatches": 60, "rollouts": 54}
 """Number of slices of programs with cycles, six of them, that the program had before."""
 
@@ -144,12 +152,44 @@ def test_the_phases_of_an_order_are_those_of_its_iteration(words: list[str], dev
             assert whole([segment.iteration()])[1:] == (times.of(segment).wall_ns, +Counter(times.of(segment).phase_ns))
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
+@given(parts=st.lists(st.tuples(st.integers(1, 30), st.sampled_from([*REPEATED])), min_size=1, max_size=6),
+       chunk=st.sampled_from([7, 50, 400]), device_factor=st.sampled_from([None, 3]))
+def test_repeats_are_counted_like_iterations_one_by_one(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch, parts: list[tuple[int, str]], chunk: int,
+        device_factor: int | None) -> None:
+    slices = slices_of("".join(number * part for number, part in parts), device_factor=device_factor)
+    for place, each in enumerate(slices):  # no two times are equal
+        each.end_ns = max(each.start_ns, each.end_ns - place % 997)
+
+    def modes(fewest: int) -> list[tuple[object, object]]:
+        monkeypatch.setattr(window_recorder, "_FEWEST_REPEATS", fewest)
+        directory = Path(tempfile.mkdtemp(dir=tmp_path))
+        return [(each.train, each.infer) for each in recorded(directory, copy.deepcopy(slices), chunk=chunk)]
+
+    assert modes(4) == modes(len(slices))
+
+
+def test_most_iterations_of_a_regular_program_are_repeats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    numbers: list[int] = []
+
+    class Counted(Repeats):
+        def __init__(self, slices: list[Slice], num_slices: int) -> None:
+            super().__init__(slices, num_slices)
+            numbers.append(self.number)
+
+    monkeypatch.setattr(window_recorder, "Repeats", Counted)
+    windows = recorded(tmp_path, slices_of(2000 * STEP), chunk=503)
+    assert totals(windows, training=True)[0] == 1999  # the first is cut
+    assert sum(numbers) > 1750
+
+
 def test_a_long_evaluation_does_not_fill_the_memory() -> None:
     segmenter = Segmenter()
     longest, ended = 0, 0
     for each in slices_of(3 * STEP + 5000 * "data eval " + 3 * STEP):
         ended += len(segmenter.segments([each]))
-        longest = max(longest, segmenter.num_pending)
+        longest = max(longest, len(segmenter.pending))
     assert longest < 600
     assert ended + len(segmenter.last_segments()) == 5006
 
@@ -202,7 +242,7 @@ def test_300_000_iterations_take_little_memory_and_disk(tmp_path: Path, monkeypa
     for _ in range(600):
         drive(recorder, 500)
         windows.take(recorder.take(), int)
-    assert windows._segmenter.num_pending < 10
+    assert len(windows._segmenter.pending) < 10
     windows.close()
     written, _, _ = read_windows(tmp_path)
     assert totals(written, True)[0] == 299_999
@@ -215,7 +255,7 @@ import sys, time
 from pathlib import Path
 from charact.measure.script.spans.iterations import StepCounter
 from charact.measure.script.spans.recorder import Kind, SpanRecorder
-from charact.measure.script.windows import window_log
+from charact.measure.script.windows import window_log, window_recorder
 from charact.measure.script.windows.window_recorder import WindowRecorder
 
 window_log.WINDOW_NS = 20_000_000
