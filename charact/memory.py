@@ -108,7 +108,8 @@ def estimate(what: "str | Workload | Callable[[], Any]", *, input_size: int | No
              batch_size: int | None = None, mode: str = "train", precision: str = "fp32", variant: str | None = None,
              device: str | int = "cpu", input_spec: str | None = None, model_args: str = "", loss: str | None = None,
              optimizer: str = "SGD", learning_rate: float = 0.01, parallel: str | None = None,
-             num_ranks: int = 1) -> Estimate:
+             num_ranks: int = 1, output_size: int | None = None, cache: str | None = None,
+             attention: str | None = None, lora_rank: int = 0) -> Estimate:
     """Estimate the memory of an iteration, without running it and without the device.
 
     Args:
@@ -117,7 +118,8 @@ def estimate(what: "str | Workload | Callable[[], Any]", *, input_size: int | No
             fake tensors, which have no values and need no memory.
         input_size: size in pixels, or sequence length; not for a function. Default: the workload's.
         batch_size: samples; not for a function. Default: the workload's.
-        mode: "train" or "infer"; not for a function.
+        mode: "train", "infer", "prefill" or "decode"; not for a function. The peak of a generation is the larger one of
+            "prefill" and "decode".
         precision: as in `charact profile`; not for a function.
         variant: variant of the workload's model.
         device: a device's name ("a100-80gb"), an amount of memory of a CUDA device ("16GiB", or bytes), or "cpu" or
@@ -131,10 +133,14 @@ def estimate(what: "str | Workload | Callable[[], Any]", *, input_size: int | No
             processes. FSDP2 shards each repeated block of the model, then the rest.
         num_ranks: ranks that train together, each with a batch of `batch_size`. On a CPU they share this process's
             threads, as those of `charact profile` do.
+        output_size: words that a generation appends to each prompt of `input_size` words. Default: 32.
+        cache: how a generation keeps keys and values: "static", "growing", "int8" or "none". Default: the workload's.
+        attention: backend of attention, as in `charact profile --attention`. Default: PyTorch's choice.
+        lora_rank: rank of the adapters that a training trains instead of the weights; 0 without adapters.
 
     Raises:
-        UserError: a name, size or number is invalid, FSDP2 cannot shard the model, or the model needs an operator that
-            fake tensors do not support (the message names it).
+        UserError: a name, size or number is invalid, options exclude each other, FSDP2 cannot shard the model, or the
+            model needs an operator that fake tensors do not support (the message names it).
     """
     from charact.measure.memory_estimate.estimator import Estimator, estimate_function
 
@@ -145,8 +151,8 @@ def estimate(what: "str | Workload | Callable[[], Any]", *, input_size: int | No
     import torch
 
     from charact.datasets._common.request import DataRequest
-    from charact.execution.case import Case
-    from charact.record.schema import MODES, PARALLEL, PRECISIONS
+    from charact.execution.case import cases_of
+    from charact.record.schema import ATTENTION, CACHES, GENERATING_MODES, MODES, PARALLEL, PRECISIONS
     from charact.workload.registry import find_workload
     from charact.workload.user_model.input_spec import parse_input_spec
     from charact.workload.user_model.model import own_model
@@ -162,11 +168,22 @@ def estimate(what: "str | Workload | Callable[[], Any]", *, input_size: int | No
     if (parallel is None) != (num_ranks == 1) or num_ranks < 1:
         raise UserError("parallel and num_ranks go together: give both, with 2 ranks or more, or neither")
     for value, known, option in ((mode, MODES, "mode"), (precision, PRECISIONS, "precision"),
-                                 (parallel or PARALLEL[0], PARALLEL, "parallel")):
+                                 (parallel or PARALLEL[0], PARALLEL, "parallel"), (cache or CACHES[0], CACHES, "cache"),
+                                 (attention, [None, *ATTENTION], "attention")):
         if value not in known:
-            raise UserError(f"{option} '{value}' is not one of {', '.join(known)}")
-    case = Case(workload, input_size or workload.default_input_size, batch_size or workload.default_batch_size, mode,
-                precision, torch.device("cpu"), DataRequest(), parallel=parallel, num_ranks=num_ranks)
+            raise UserError(f"{option} '{value}' is not one of {', '.join(map(str, known))}")
+    if mode in GENERATING_MODES and not workload.generates:
+        raise UserError(f"{workload.name} does not generate: choose mode train or infer")
+    if mode not in GENERATING_MODES and (output_size is not None or cache is not None):
+        raise UserError(f"output_size and cache are for generation: choose mode {' or '.join(GENERATING_MODES)}")
+    if mode in GENERATING_MODES and output_size is not None and output_size < (fewest := 1 + (mode == "decode")):
+        raise UserError(f"output_size {output_size} is too small: {mode} needs at least {fewest}")
+    if lora_rank < 0 or (lora_rank and (mode != "train" or parallel is not None)):
+        raise UserError("lora_rank is 0 or more, and adapters are for training without parallel")
+    (case,) = cases_of(
+        workload, [input_size or workload.default_input_size], [batch_size or workload.default_batch_size], [mode],
+        [precision], [] if output_size is None else [output_size], [] if cache is None else [cache], [attention],
+        [lora_rank], device=torch.device("cpu"), data=DataRequest(), parallel=parallel, num_ranks=num_ranks)
     case.check_size()
     return Estimate(workload.name, target.name, target, lambda target: Estimator(target).estimate(case))
 

@@ -191,6 +191,17 @@ class TestFunctions:
         assert found.fits()
         assert not found.fits("600MiB")
 
+    def test_a_generation_and_adapters(self) -> None:
+        def in_category(category: str, **options: Any) -> int:
+            found = memory.estimate("llama", variant="tiny", device="cpu", batch_size=3, input_size=16, **options)
+            rows = found.composition
+            return int(rows.loc[rows["category"] == category, "bytes"].sum())
+
+        num_layers, num_kv_heads, head_width = 4, 2, 32
+        assert in_category("kv_cache", mode="decode", output_size=10) == (
+            2 * num_layers * num_kv_heads * head_width * (16 + 10) * 3 * 4)
+        assert 0 < in_category("optimizer_state", lora_rank=4) < in_category("optimizer_state") / 20
+
     @pytest.mark.parametrize(("arguments", "message"), [
         ({"what": lambda: 3}, "returned a int: let it create"),
         ({"what": lambda: lambda: None}, "runs no operator"),
@@ -201,6 +212,12 @@ class TestFunctions:
         ({"what": "resnet18", "device": "16 GiBs"}, "not an amount of memory"),
         ({"what": "torch.nn:Linear"}, "input_spec"),
         ({"what": "vgg11", "input_size": 8}, "too small"),
+        ({"what": "vgg11", "mode": "decode"}, "does not generate"),
+        ({"what": "llama", "output_size": 8}, "for generation"),
+        ({"what": "llama", "mode": "decode", "output_size": 1}, "at least 2"),
+        ({"what": "llama", "mode": "decode", "cache": "fp8"}, "not one of static"),
+        ({"what": "llama", "attention": "fast"}, "not one of None, flash"),
+        ({"what": "llama", "mode": "infer", "lora_rank": 4}, "for training"),
     ])  # fmt: skip
     def test_bad_input(self, arguments: dict[str, Any], message: str) -> None:
         with pytest.raises(UserError, match=message) as caught:
