@@ -36,7 +36,8 @@ _CAPACITY = "memory-capacity-bound"
 _STRAGGLER = "straggler-bound"
 _LATE_FRAC = 0.5
 """Share of the communication from which waiting for another rank is the bottleneck, not the exchange itself."""
-_RULES = ((("data", "communication", "host"), BOUND_FRAC), (("compute", "bandwidth"), WORK_FRAC))
+_WAITS = ("data", "communication", "host")
+"""Limits in which the device computes nothing."""
 
 _ON_HOST = (None, "data", "host")
 """Limits of a GPU's case that programs on the host's cores can change."""
@@ -49,9 +50,9 @@ _COLUMNS = ["case", "verdict", *_NUMBERS, "prize", "evidence", "limit_evidence",
 def bottlenecks(run: Run) -> pd.DataFrame:
     """Return the bottleneck of each case, one row for each.
 
-    The limit is the largest of data, communication and host if it has `BOUND_FRAC` or more of the median iteration;
-    else the larger of compute and bandwidth if it has `WORK_FRAC` or more; else there is none. The first rule that
-    applies decides:
+    The limit is the largest known part of the median iteration, if it reaches its threshold: `BOUND_FRAC` for data,
+    communication and host, `WORK_FRAC` for compute and bandwidth. Else there is none. The first rule that applies
+    decides:
 
     1. The case ran out of memory: memory-capacity-bound.
     2. Its iterations were not timed: no verdict.
@@ -76,7 +77,7 @@ def bottlenecks(run: Run) -> pd.DataFrame:
     - prize: a sentence with this saving; for data, it adds the saving of more loader processes.
     - evidence: shares of the limits, the threshold, and `limit_evidence`, which is about the limit alone: null without
       a verdict, and for capacity.
-    - advice: one thing to try.
+    - advice: one thing to try, and another one for each further wait of `BOUND_FRAC` or more.
     - reason: why there is no verdict.
     """
     parts = dict(iter(limited_parts(run).groupby("case", sort=False)))
@@ -104,8 +105,9 @@ def bottlenecks(run: Run) -> pd.DataFrame:
 
 
 def _judged(case: Situation) -> dict[str, Any]:
-    limit, threshold_frac = next(((largest, frac) for limits, frac in _RULES
-                                  if case.share(largest := max(limits, key=case.share)) >= frac), (None, 0.0))
+    largest = max(VERDICTS, key=case.share)
+    threshold_frac = BOUND_FRAC if largest in _WAITS else WORK_FRAC
+    limit = largest if case.share(largest) >= threshold_frac else None
     disturbed = disturbance(case.run, case.name)
     if disturbed and disturbed.is_unreliable and (case.on_cpu or limit in _ON_HOST):
         return {"reason": f"unreliable: {disturbed}", "advice": words.measure_again(case)}
@@ -116,7 +118,7 @@ def _judged(case: Situation) -> dict[str, Any]:
                     f"{words.shares(case)}")
         return {"verdict": _CAPACITY, "threshold_frac": MEMORY_FRAC, "evidence": evidence,
                 "advice": words.less_memory(case.entry)}
-    if limit == "communication" and (waiting := _waiting(case, threshold_frac)) is not None:
+    if limit == "communication" and (waiting := _waiting(case)) is not None:
         return waiting
     if limit == "host" and _lacks_device(case):
         return {"reason": "the trace lacks the device’s work, so that what the host waits for is not known"}
@@ -124,9 +126,10 @@ def _judged(case: Situation) -> dict[str, Any]:
         return _bound_by(case, limit, threshold_frac)
     if case.share("other") >= BOUND_FRAC:
         return {"reason": f"the limit of {share(case.share('other'))} of the iteration is unknown: {_why_other(case)}"}
-    evidence = (f"a bottleneck is data, communication or host from {share(BOUND_FRAC)} of the iteration, compute or "
-                f"bandwidth from {share(WORK_FRAC)}")
-    return {"reason": f"no limit takes most {words.shares(case)}", "evidence": evidence, "advice": words.largest(case)}
+    evidence = (f"the largest limit is a bottleneck from {share(BOUND_FRAC)} of the iteration for data, communication "
+                f"and host, from {share(WORK_FRAC)} for compute and bandwidth")
+    return {"reason": f"no limit takes most {words.shares(case)}", "evidence": evidence,
+            "advice": words.largest(case) + _for_waits(case)}
 
 
 def _lacks_device(case: Situation) -> bool:
@@ -144,7 +147,20 @@ def _bound_by(case: Situation, limit: str, threshold_frac: float) -> dict[str, A
         if case.reached_frac(limit) > 1:  # the ceiling is no limit, so the distance to it is no saving
             prize_s = math.nan
     return _verdict(case, VERDICTS[limit], limit, threshold_frac, prize_s, words.SAVINGS[limit],
-                    words.EVIDENCE[limit](case), words.ADVICE[limit](case), more, words.ceiling_origin(case, limit))
+                    words.EVIDENCE[limit](case), words.ADVICE[limit](case) + _for_waits(case, limit), more,
+                    words.ceiling_origin(case, limit))
+
+
+def _for_waits(case: Situation, limit: str | None = None) -> str:
+    """Return what to try for waits of `BOUND_FRAC` or more, other than a limit, as the end of a sentence."""
+    texts = []
+    for wait in _WAITS:
+        if wait == limit or case.share(wait) < BOUND_FRAC or (wait == "host" and _lacks_device(case)):
+            continue
+        late = _waiting(case) if wait == "communication" else None
+        advice = late["advice"] if late else words.ADVICE[wait](case)
+        texts += [f"; for {wait}: {advice}"] if isinstance(advice, str) else []  # ranks without a verdict have none
+    return "".join(texts)
 
 
 def _verdict(case: Situation, verdict: str, limit: str, threshold_frac: float, prize_s: float, saving: str,
@@ -155,14 +171,14 @@ def _verdict(case: Situation, verdict: str, limit: str, threshold_frac: float, p
         "prize_s": prize_s, "prize_frac": prize_frac,
         "prize": None if math.isnan(prize_s) else f"{saving} could save at most {share(prize_frac)} of the iteration, "
                                                   f"{quantity(prize_s, 's')}{more}",
-        "evidence": f"{words.shares(case)}; {limit} counts as a bottleneck if it takes {share(threshold_frac)} of the "
-                    f"iteration or more; {evidence}{origin}",
+        "evidence": f"{words.shares(case)}; {limit}, the largest known limit, counts as a bottleneck if it takes "
+                    f"{share(threshold_frac)} of the iteration or more; {evidence}{origin}",
         "limit_evidence": evidence,
         "advice": advice,
     }  # fmt: skip
 
 
-def _waiting(case: Situation, threshold_frac: float) -> dict[str, Any] | None:
+def _waiting(case: Situation) -> dict[str, Any] | None:
     """Return the columns of a rank that mostly waits for another one; None if the exchange itself takes the time."""
     waited_s = late_s(case.run, case.name)
     if waited_s < _LATE_FRAC * case.spent_s("communication"):
@@ -171,7 +187,7 @@ def _waiting(case: Situation, threshold_frac: float) -> dict[str, Any] | None:
     straggler = stragglers(case.run).set_index("program").loc[program]
     cause = straggler["evidence"] or straggler["reason"]
     evidence = f"{quantity(waited_s, 's')} of it is waiting for ranks that come later: {cause}"
-    return _verdict(case, _STRAGGLER, "communication", threshold_frac, waited_s, "ranks of equal speed", evidence,
+    return _verdict(case, _STRAGGLER, "communication", BOUND_FRAC, waited_s, "ranks of equal speed", evidence,
                     straggler["advice"])
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from support.judged import ceilings_of, operator
 from support.rank_records import NUM_BYTES, TRANSFER_S, WORK_S, Work, slow, write_ranks
 
 from charact.analysis.efficiency.bottleneck import bottlenecks
@@ -199,6 +200,23 @@ def test_a_rank_that_waits_for_another_is_not_told_to_communicate_less(work: Wor
         assert found["prize_s"] == pytest.approx(0.06, rel=0.01)
     else:
         assert found["verdict"] != "communication-bound"
+
+
+def test_a_rank_that_waits_less_than_it_computes_is_told_of_the_straggler_too(tmp_path: Path) -> None:
+    run = ranks(tmp_path, slow(1, "backward", 0.02))
+    case = run.manifest["cases"][0]
+    case["passes"]["operators"] = {"status": "ok", "reason": None, "num_iterations": 3, "iteration_s": 0.1,
+                                   "phase_s": WORK_S}
+    case["precision"] = "fp32"
+    run.manifest["ceilings"] = ceilings_of("cpu")
+    work = [operator(phase, "GEMM", WORK_S[phase], flop=4e11 * WORK_S[phase], num_bytes=1.0, num_calls=0)
+            for phase in ("forward", "backward")]
+    for table in ("operators", "flop"):
+        run._tables[table] = frame_of(table, [{"case": case["case"]} | row for row in work])
+    found = bottlenecks(run).iloc[0]
+    assert found["verdict"] == "compute-bound"
+    assert "; for communication: " in found["advice"]
+    assert "communicate less" not in found["advice"]
 
 
 def test_exchange_under_the_profiler_is_not_counted_in_a_phase_again(tmp_path: Path) -> None:
