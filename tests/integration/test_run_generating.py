@@ -59,6 +59,30 @@ def test_a_loop_in_plain_torch(tmp_path: Path, server: Server, kind: str) -> Non
     assert len(named) == (kind == "recomputing")
 
 
+def test_a_decoder_with_an_encoder_in_plain_torch(tmp_path: Path, server: Server) -> None:
+    run = watched(server, tmp_path, "translating")
+    check_times(run, tmp_path)
+    row = generations(run).iloc[0]
+    assert (row["input_size"], row["cache"]) == (PROMPT, "as written")
+
+
+@pytest.mark.parametrize("kind", ["t5", "bart"])
+def test_generate_of_transformers_with_an_encoder(tmp_path: Path, server: Server, kind: str) -> None:
+    if importlib.util.find_spec("transformers") is None:
+        pytest.skip("transformers is not installed: pip install 'charact[transformers]'")
+    run = watched(server, tmp_path, kind)
+    check_times(run, tmp_path)
+    assert generations(run).iloc[0]["input_size"] == 8 * PROMPT
+
+
+def test_requests_of_an_encoder_are_counted_before_beams(tmp_path: Path, server: Server) -> None:
+    if importlib.util.find_spec("transformers") is None:
+        pytest.skip("transformers is not installed: pip install 'charact[transformers]'")
+    row = generations(watched(server, tmp_path, "t5-beams")).iloc[0]
+    assert (row["num_prompts"], row["num_tokens"]) == (NUM_REQUESTS, NUM_REQUESTS * (OUTPUTS - 1))
+    assert (row["input_size"], row["output_size"], row["batch_size"]) == (8 * PROMPT, OUTPUTS, 2)
+
+
 def test_generate_of_transformers(tmp_path: Path, server: Server) -> None:
     if importlib.util.find_spec("transformers") is None:
         pytest.skip("transformers is not installed: pip install 'charact[transformers]'")

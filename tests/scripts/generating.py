@@ -1,5 +1,6 @@
 """Programs that generate, with stopwatches of their own: `transformers`, or a loop of sleeps `cached` or `recomputing`.
 
+`t5`, `bart` and `translating` have an encoder; so have `t5-beams`.
 `classifying` calls the model of the loops with texts of mixed lengths. The file that TRUTH names then holds the times
 to the first tokens and those of the further ones.
 """
@@ -95,9 +96,68 @@ def transformers() -> None:
         print(outputs.sum().item())
 
 
+class Encoder(nn.Module):
+    """An encoder that takes a known time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(100, 8)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        time.sleep(PROMPT_S)
+        return self.words(ids).sum(1)
+
+
+@torch.no_grad()
+def translate() -> None:
+    encoder, decoder = Encoder().eval(), Sleepy().eval()
+    for _ in range(NUM_REQUESTS):
+        begin_s, ends_s = time.perf_counter(), []
+        cache = [encoder(torch.randint(0, 100, (2, PROMPT)))[:, None]]
+        read = torch.zeros(2, 1, dtype=torch.int64)
+        for _ in range(OUTPUTS):
+            read = decoder(read, cache).argmax(-1, keepdim=True)
+            time.sleep(SAMPLE_S)
+            ends_s.append(time.perf_counter())
+        note(begin_s, ends_s)
+        time.sleep(0.03)
+
+
+class EncoderStopwatch(Stopwatch):
+    """The same of a model with an encoder: a request begins with that; it is given the decoder's first word, too."""
+
+    def __init__(self, encoder: nn.Module) -> None:
+        super().__init__()
+        self.begin_s = 0.0
+        encoder.register_forward_pre_hook(lambda *_: setattr(self, "begin_s", time.perf_counter()))
+
+    def end(self) -> None:
+        note(self.begin_s, self.times_s[1:])
+        self.times_s = []
+
+
+def encoding_transformers(kind: str, num_beams: int = 1) -> None:
+    import transformers as library
+
+    shared = {"vocab_size": 200, "d_model": 256, "decoder_start_token_id": 0, "pad_token_id": 0, "eos_token_id": 1}
+    model = (library.T5ForConditionalGeneration(library.T5Config(
+        d_kv=64, d_ff=512, num_layers=3, num_heads=4, **shared)) if kind == "t5" else
+        library.BartForConditionalGeneration(library.BartConfig(
+            encoder_layers=3, decoder_layers=3, encoder_ffn_dim=512, decoder_ffn_dim=512, encoder_attention_heads=4,
+            decoder_attention_heads=4, max_position_embeddings=512, **shared))).eval()
+    stopwatch = EncoderStopwatch(model.get_encoder())
+    for _ in range(NUM_REQUESTS):
+        ids = torch.randint(3, 200, (2, 8 * PROMPT))
+        outputs = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=OUTPUTS, do_sample=False,
+                                 min_new_tokens=OUTPUTS, num_beams=num_beams,
+                                 streamer=None if num_beams > 1 else stopwatch)
+        print(outputs.sum().item())
+
+
 torch.manual_seed(0)
 torch.set_num_threads(1)
 {"transformers": transformers, "cached": lambda: loop(True), "recomputing": lambda: loop(False),
- "classifying": classify}[sys.argv[1]]()
+ "classifying": classify, "translating": translate, "t5": lambda: encoding_transformers("t5"),
+ "bart": lambda: encoding_transformers("bart"), "t5-beams": lambda: encoding_transformers("t5", 3)}[sys.argv[1]]()
 with open(os.environ["TRUTH"], "w", encoding="utf-8") as file:
     json.dump({"first_s": first_s, "token_s": token_s}, file)

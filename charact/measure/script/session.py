@@ -102,6 +102,8 @@ class Session:
         self._num_iterations = 0
         self._num_interrupted = 0
         """Number of iterations that passes have discarded because a prompt followed."""
+        self._follows_encoder = False
+        """Whether a model that does not generate ran last at such an end, such as an encoder."""
         self._steps = StepCounter()
         self._num_threads = 0
         """PyTorch's default number of threads."""
@@ -252,6 +254,8 @@ class Session:
                 begun = self._starts.take(last)
                 ended = bool(begun) and begun[-1] is last
                 self._num_iterations += len(begun)
+                if not last.method:
+                    events.inferred(last.owner, begins=ended)
                 if not ended and last.owner in events.generating:  # such as a decoder after its encoder
                     ended = True
                     self._num_iterations += 1
@@ -297,7 +301,9 @@ class Session:
         generating = self._events.generating
         if kind is Kind.FETCH or (kind is Kind.FORWARD and (
                 owner in generating or self._starts.begins(owner, is_method=is_method))):
-            decodes = kind is Kind.FORWARD and owner in generating and not self._events.begins_prompt(owner)
+            decodes = (kind is Kind.FORWARD and owner in generating and not self._follows_encoder
+                       and not self._events.begins_prompt(owner))
+            self._follows_encoder = kind is Kind.FORWARD and owner not in generating
             if generating and not decodes and self._num_interrupted < MAX_INTERRUPTED:
                 self._num_interrupted += 1
                 self._pass_scheduler.interrupt()

@@ -17,6 +17,8 @@ MAX_LOADERS = 100
 _MIN_COLLECTION_NS = 1_000_000
 MAX_TENSORS = 32
 """Largest number of tensors whose shapes are compared in a call of a model."""
+_FEWEST_DECODED = 4
+"""Number of calls with one token each, after an encoder's, after which a model decodes."""
 _FEWEST_GROWN = 8
 """Number of calls in a row, each with one token more, after which a model generates without a cache."""
 _LARGEST_POSITION = 2**31
@@ -75,7 +77,8 @@ class ProgramEvents:
         self._last_shapes: dict[int, list[Any]] = {}
         """Shapes of the inputs of each model's latest call."""
         self.generating: set[int] = set()
-        """Models that have read a prompt and then one token a call, or in each call one token more."""
+        """Models that have read a prompt, themselves or by an encoder, and then one token a call; or in each call one
+        token more."""
         self._token_inputs: dict[int, TokenInput] = {}
         """Tokens of each model's latest call."""
         self._single_tokens: dict[int, Any] = {}
@@ -84,6 +87,8 @@ class ProgramEvents:
         """Their caches, in Transformers."""
         self._num_grown: defaultdict[int, int] = defaultdict(int)
         """Number of each model's latest calls in a row with one token more than the one before."""
+        self._num_single: defaultdict[int, int] = defaultdict(int)
+        """Number of each model's calls with one token and a state since the program's iteration began."""
         self._frozen = FrozenModels()
         self._loaders: list[dict[str, Any]] = []
         self._collection_ns = 0
@@ -117,10 +122,23 @@ class ProgramEvents:
         """Return whether a model generates and its latest call read prompts, rather than decoded."""
         return owner in self.generating and self._token_inputs[owner].length > 1 and not self._num_grown[owner]
 
+    def inferred(self, owner: int, *, begins: bool) -> None:
+        """Notice the end of a forward of a program that only infers; it begins an iteration, or follows in one.
+
+        So an iteration may begin with an encoder, which reads a prompt for a decoder.
+        """
+        if begins:
+            if self._num_single:
+                self._num_single.clear()
+        elif owner in self._single_tokens and owner not in self.generating and self._token_inputs[owner].keeps:
+            self._num_single[owner] += 1
+            if self._num_single[owner] > _FEWEST_DECODED:
+                self.generating.add(owner)
+
     def _tokens(self, owner: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Record the size of a model's input tokens if it differs from that of the last call."""
         tensor, types = self.tensor_class, self.index_types
-        first: Any = args[0] if args else kwargs.get("input_ids")
+        first: Any = args[0] if args else kwargs.get("input_ids", kwargs.get("decoder_input_ids"))
         if type(first) is tensor and self._single_tokens.get(owner) == first.shape:
             return  # nearly all calls of a generation
         tokens = next((each for name, each in _named(args, kwargs) if isinstance(each, tensor) and each.dim() == 2
@@ -139,6 +157,8 @@ class ProgramEvents:
         if new == last or (last is not None and new.length == 1 == last.length and new.rows == last.rows):
             return
         self._token_inputs[owner] = new
+        if new.length == 1 and new.keeps and kwargs.get("encoder_outputs") is not None:
+            self.generating.add(owner)
         if last is not None:
             self._num_grown[owner] = self._num_grown[owner] + 1 if new.is_longer_by_one(last) else 0
             if (new.length == 1 < last.length and new.keeps) or self._num_grown[owner] >= _FEWEST_GROWN:

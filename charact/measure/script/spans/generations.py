@@ -1,14 +1,16 @@
 """Generations in a program that only infers: iterations that read prompts, and that decode. No torch in here.
 
 A model with a cache is called with the tokens of the prompts, then with one token of each request at a time. A model
-without one is called with all tokens, and in each further call with one token more.
+without one is called with all tokens, and in each further call with one token more. A decoder whose encoder reads the
+prompts is called with one token of each request from the beginning.
 """
 
 from bisect import bisect_right
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from statistics import median
+from itertools import pairwise
+from statistics import median, median_low
 from typing import Any, NamedTuple
 
 from charact.core.timeline import Interval, Iteration, Mode, TokenStep
@@ -20,6 +22,7 @@ _FEWEST_GROWN = 8
 """The same of a model without a cache, whose calls might be those of inputs in order of their length."""
 _DECODING_FRAC = 0.5
 """Least share of a model's calls that decode."""
+_NO_TOKENS = TokenInput(0, 0, False, 0)
 _MOST_GROUPS = 6
 """Largest number of different sizes of generations that are cases of their own."""
 
@@ -29,7 +32,7 @@ TokenRow = tuple[int, int, int, int, bool, int]
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """Call of a model with tokens: the indices of its iteration and of its first interval in that."""
+    """Call of a model, with its tokens if any: the indices of its iteration and of its first interval in that."""
 
     iteration: int
     interval: int
@@ -42,12 +45,25 @@ class _Call:
 class _Generation:
     """Calls that read a prompt, of which there are several if it is read in chunks, and calls that decode.
 
-    None decode if a single token is generated, by which the time to the first token is often measured.
+    None decode if a single token is generated, by which the time to the first token is often measured. `encoders`: the
+    calls of other models that read the prompt for a decoder, whose own prompt is its first token.
     """
 
     prompt: list[_Call]
     has_cache: bool
     decoded: list[_Call] = field(default_factory=list)
+    encoders: list[_Call] = field(default_factory=list)
+
+
+class _Cut(NamedTuple):
+    """Step of a generation and the interval at which it begins.
+
+    `last`: the interval of the last call of the generation, if this is its last step.
+    """
+
+    place: int
+    step: TokenStep
+    last: int | None
 
 
 class StepGroup(NamedTuple):
@@ -90,7 +106,8 @@ def step_groups(iterations: Sequence[Iteration]) -> list[StepGroup]:
 def with_generations(iterations: Sequence[Iteration], rows: Sequence[TokenRow]) -> list[Iteration]:
     """Return the iterations of a program; those of inference in which a model generates become prefills and decodings.
 
-    A prefill begins with what precedes the forward in its iteration, such as the fetch of the prompts. A decoding ends
+    A prefill begins with what precedes the forward in its iteration, such as the fetch of the prompts. The prefill of a
+    decoder that follows an encoder has both. A decoding ends
     where the next one begins, and the last step of a generation with its forward: what follows is not part of it. A
     program that trains is left as it is: its generations may be part of its training.
 
@@ -100,17 +117,19 @@ def with_generations(iterations: Sequence[Iteration], rows: Sequence[TokenRow]) 
     """
     if not rows or any(each.training for each in iterations):
         return list(iterations)
-    calls = _calls(iterations, rows)
+    forwards = _calls(iterations, rows)
+    calls = [call for call in forwards if call.tokens.length]
     by_owner: dict[int, list[_Call]] = defaultdict(list)
     for call in calls:
         by_owner[call.owner].append(call)
-    generations = [each for own in by_owner.values() for each in _generations_of(own, calls)]
+    generations = [each for own in by_owner.values() for each in (
+        _generations_of(list(_runs(own)), own, calls) or _generations_of(_encoded_runs(own, forwards), own, calls))]
     generations.sort(key=lambda each: each.prompt[0].start_ns)
     return _split(iterations, generations) if generations else list(iterations)
 
 
 def _calls(iterations: Sequence[Iteration], rows: Sequence[TokenRow]) -> list[_Call]:
-    """Return the calls with tokens of known size, in order."""
+    """Return the calls of all models, in order; those without tokens, or whose size is not known, have none."""
     changes: dict[int, list[tuple[int, TokenInput]]] = defaultdict(list)
     for time_ns, owner, num_rows, length, keeps, reach in rows:
         changes[owner].append((time_ns, TokenInput(num_rows, length, keeps, reach)))
@@ -118,21 +137,22 @@ def _calls(iterations: Sequence[Iteration], rows: Sequence[TokenRow]) -> list[_C
     calls: list[_Call] = []
     for number, iteration in enumerate(iterations):
         for place, each in enumerate(iteration.intervals):
-            if each.phase != "forward" or not each.begins or each.mode is Mode.METHOD or each.owner not in changes:
+            if each.phase != "forward" or not each.begins or each.mode is Mode.METHOD:
                 continue
-            of_owner = changes[each.owner]
+            of_owner, tokens = changes.get(each.owner, ()), _NO_TOKENS
             index = bisect_right(of_owner, each.start_ns, key=lambda change: change[0]) - 1
             if index >= 0 and (known_until_ns is None or each.start_ns <= known_until_ns):
-                calls.append(_Call(number, place, each.start_ns, each.owner, of_owner[index][1]))
+                tokens = of_owner[index][1]
+            calls.append(_Call(number, place, each.start_ns, each.owner, tokens))
     return calls
 
 
-def _generations_of(own: Sequence[_Call], every: Sequence[_Call]) -> list[_Generation]:
-    """Return the generations of a model from its calls; none if it is not clear that it generates.
+def _generations_of(candidates: Sequence[_Generation], own: Sequence[_Call], every: Sequence[_Call]
+                    ) -> Sequence[_Generation]:
+    """Return the candidates for a model's generations; none if it is not clear from its calls that it generates.
 
     Another model that reads tokens between two decodings, such as one that verifies drafts, makes it unclear.
     """
-    candidates = list(_runs(own))
     num_decoded = sum(len(each.decoded) for each in candidates)
     if not num_decoded or num_decoded < _DECODING_FRAC * len(own):
         return []
@@ -142,6 +162,35 @@ def _generations_of(own: Sequence[_Call], every: Sequence[_Call]) -> list[_Gener
     num_apart = sum(places[id(after)] - places[id(before)] > 1 for each in candidates
                     for before, after in zip([each.prompt[-1], *each.decoded], each.decoded, strict=False))
     return [] if num_apart else candidates
+
+
+def _encoded_runs(own: Sequence[_Call], forwards: Sequence[_Call]) -> list[_Generation]:
+    """Return the calls of a decoder, one token each, in runs that follow calls of its encoders.
+
+    The encoders are the models that run before the decoder's first call, and then before at most half of its calls. In
+    a run, the latest calls of each belong to the prompt, as many as are usual.
+    """
+    if any(call.tokens.length != 1 or not call.tokens.keeps for call in own):
+        return []
+    before: list[list[_Call]] = [[]]
+    """Calls of other models before each of the decoder's calls."""
+    for each in forwards:
+        if each.owner == own[0].owner:
+            before.append([])
+        else:
+            before[-1].append(each)
+    num_gaps = Counter(owner for gap in before for owner in {each.owner for each in gap})
+    encoders = {each.owner for each in before[0] if 2 * num_gaps[each.owner] <= len(before)}
+    begins = [number for number, gap in enumerate(before[:-1]) if any(each.owner in encoders for each in gap)]
+    usual = {owner: median_low(sum(each.owner == owner for each in before[begin]) for begin in begins)
+             for owner in encoders}
+    result = []
+    for begin, end in pairwise([*begins, len(own)]):
+        of_encoders = [call for owner in encoders
+                       for call in [each for each in before[begin] if each.owner == owner][-max(usual[owner], 1):]]
+        result.append(_Generation([own[begin]], has_cache=True, decoded=list(own[begin + 1:end]),
+                                  encoders=sorted(of_encoders, key=lambda call: call.start_ns)))
+    return result
 
 
 def _runs(calls: Sequence[_Call]) -> Iterator[_Generation]:
@@ -190,62 +239,73 @@ def _continues(before: TokenInput, after: TokenInput) -> bool:
 
 def _split(iterations: Sequence[Iteration], generations: Sequence[_Generation]) -> list[Iteration]:
     """Return the iterations, cut at the calls of generations."""
-    cuts: dict[int, list[tuple[int, TokenStep, bool]]] = defaultdict(list)
-    """Interval, step, and whether it is the last of its generation, by iteration."""
+    cuts: dict[int, list[_Cut]] = defaultdict(list)
     joined: set[int] = set()
     """Iterations of a prompt's further chunks, which belong to the iteration before."""
+    ends: dict[int, int] = {}
+    """Index of the interval after a generation of a single token, by the last of these iterations."""
     for number, each in enumerate(generations):
-        first = each.prompt[0]
-        size = sum(call.tokens.length for call in each.prompt)
-        step = TokenStep("prefill", number, size, first.tokens.rows, size, 1 + len(each.decoded), each.has_cache)
-        cuts[first.iteration].append((first.interval, step, not each.decoded))
-        joined |= {call.iteration for call in each.prompt[1:]} - {first.iteration}
+        reading = [*each.encoders, *each.prompt]
+        first, read = reading[0], [call.tokens for call in each.encoders if call.tokens.length] or [
+            call.tokens for call in each.prompt]
+        size = sum(tokens.length for tokens in read)
+        step = TokenStep("prefill", number, size, read[0].rows, size, 1 + len(each.decoded), each.has_cache)
+        last = max(call.interval for call in reading if call.iteration == first.iteration)
+        cuts[first.iteration].append(_Cut(first.interval, step, None if each.decoded else last))
+        joined |= {call.iteration for call in reading[1:]} - {first.iteration}
+        if not each.decoded and reading[-1].iteration != first.iteration:
+            ends[reading[-1].iteration] = reading[-1].interval + 1
         for index, call in enumerate(each.decoded, 1):
-            cuts[call.iteration].append((call.interval, replace(step, mode="decode", context=size + index),
-                                         call is each.decoded[-1]))
+            cuts[call.iteration].append(_Cut(call.interval, replace(step, mode="decode", context=size + index),
+                                             call.interval if call is each.decoded[-1] else None))
     result: list[Iteration] = []
     followers: dict[int, set[int]] = defaultdict(set)
     """Models that ran after the forward of a step, such as a head, by generation."""
     for number, iteration in enumerate(iterations):
         if number in joined and result:
-            chunk = iteration if number not in cuts else _piece(iteration, 0, cuts[number][0][0])
-            before = result[-1]
-            result[-1] = replace(before, end_ns=chunk.end_ns, end_device_ns=chunk.end_device_ns,
+            following = cuts[number][0].place if number in cuts else len(iteration.intervals)
+            end = ends.get(number, following)
+            before, chunk = result[-1], _piece(iteration, 0, end)
+            final: Iteration | Interval = chunk.intervals[-1] if number in ends else chunk
+            result[-1] = replace(before, end_ns=final.end_ns, end_device_ns=final.end_device_ns,
                                  intervals=[*before.intervals, *chunk.intervals])
+            if any(each.phase == "forward" for each in iteration.intervals[end:following]):
+                result.append(_piece(iteration, end, following))
         elif number not in cuts:
             result.append(iteration)
         if number in cuts:
-            cuts[number].sort(key=lambda cut: cut[0])
+            cuts[number].sort(key=lambda cut: cut.place)
             result += _cut(iteration, cuts[number], followers, is_begun=number in joined)
     return result
 
 
-def _cut(iteration: Iteration, cuts: Sequence[tuple[int, TokenStep, bool]], followers: dict[int, set[int]], *,
-         is_begun: bool) -> Iterator[Iteration]:
+def _cut(iteration: Iteration, cuts: Sequence[_Cut], followers: dict[int, set[int]], *, is_begun: bool
+         ) -> Iterator[Iteration]:
     """Yield the parts of an iteration: each begins with a step of a generation, and the first one with the iteration.
 
     `is_begun`: what precedes the first step belongs to another iteration.
     """
     intervals = iteration.intervals
-    begin = cuts[0][0] if is_begun else 0
-    owner = intervals[cuts[0][0]].owner
-    if any(each.owner == owner and each.phase == "forward" for each in intervals[begin:cuts[0][0]]):
-        yield _piece(iteration, 0, cuts[0][0])  # such as a call that scores the prompt
-        begin = cuts[0][0]
-    ends = [*(place for place, _, _ in cuts[1:]), len(intervals)]
-    for (place, step, is_last), end in zip(cuts, ends, strict=True):
+    first = cuts[0].place
+    begin = first if is_begun else 0
+    owner = intervals[first].owner
+    if any(each.owner == owner and each.phase == "forward" for each in intervals[begin:first]):
+        yield _piece(iteration, 0, first)  # such as a call that scores the prompt
+        begin = first
+    ends = [*(cut.place for cut in cuts[1:]), len(intervals)]
+    for (place, step, last), end in zip(cuts, ends, strict=True):
         own = intervals[place].owner
-        if is_last:
-            stop = place + 1
-            for index in range(place + 1, end):
+        if last is not None:
+            own, stop = intervals[last].owner, last + 1
+            for index in range(last + 1, end):
                 each = intervals[index]
                 if each.phase == "forward":
                     if (each.begins if each.owner == own else each.owner not in followers[step.number]):
                         break
                     stop = index + 1
             part = _piece(iteration, begin, stop)
-            last = part.intervals[-1]
-            yield replace(part, end_ns=last.end_ns, end_device_ns=last.end_device_ns, step=step)
+            final = part.intervals[-1]
+            yield replace(part, end_ns=final.end_ns, end_device_ns=final.end_device_ns, step=step)
             if any(each.phase == "forward" for each in intervals[stop:end]):
                 yield _piece(iteration, stop, end)
         else:

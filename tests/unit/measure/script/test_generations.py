@@ -133,6 +133,9 @@ def test_chunks_of_a_prompt_are_one_prefill_and_calls_before_it_are_none() -> No
     assert found[0].host_ns == 3 * 15
     assert [each.phase for each in found[0].intervals] == 3 * ["forward"]
     assert with_generations(*logged([*chunks, *decoded(6)], one_iteration=True))[0].host_ns == 3 * 15 + 10
+    chunks[0] = call(4, keeps=True, reach=4)
+    alone = with_generations(*logged([*chunks, *decoded(6), *chunks, call(9, owner=OTHER)]))
+    assert (modes(alone), alone[-2].host_ns) == ("PddddddPi", 3 * 15 - GAP_NS)
     scored = [call(4, reach=4), call(4, keeps=True, reach=4), *decoded(6)]
     assert modes(with_generations(*logged(scored))) == "iPdddddd"
     assert modes(with_generations(*logged(scored, one_iteration=True))) == "iPdddddd"
@@ -180,6 +183,62 @@ def test_models_after_each_forward_belong_to_it_and_others_do_not(one_iteration:
     assert modes(found) == "Pdddddi"
     owners = [[each.owner for each in one.intervals if each.owner > 0] for one in found]
     assert owners == [*6 * [[MODEL, HEAD]], [OTHER]]
+
+
+def encoded(number: int, *, rows: int = 2, length: int = 8) -> list[tuple[int, TokenInput]]:
+    """Calls of an encoder with tokens, and of its decoder."""
+    return [call(length, owner=OTHER), *decoded(number, rows=rows)]
+
+
+@pytest.mark.parametrize("one_iteration", [False, True])
+@pytest.mark.parametrize("num_encoders", [1, 2])
+def test_an_encoder_and_the_first_token_of_its_decoder_are_a_prefill(one_iteration: bool, num_encoders: int) -> None:
+    image = [(HEAD, TokenInput(0, 0, False, 0))] * (num_encoders - 1)
+    iterations, rows = logged([*image, *encoded(5), *image, *encoded(7), *image, *encoded(1)],
+                              one_iteration=one_iteration)
+    found = with_generations(iterations, [row for row in rows if row[1] != HEAD])
+    assert modes(found) == "Pdddd" + "Pdddddd" + "P"
+    assert contexts(found) == [8, 9, 10, 11, 12, 8, 9, 10, 11, 12, 13, 14, 8]
+    assert {each.step.output_size for each in found if each.step} == {5, 7, 1}
+    prefills = [each for each in found if each.step and each.step.mode == "prefill"]
+    assert [len([one for one in each.intervals if one.phase == "forward"]) for each in prefills] == (
+        3 * [1 + num_encoders])
+    until_next_ns = (1 + num_encoders) * (FORWARD_NS + GAP_NS)
+    # A single token ends with its forward.
+    assert [each.host_ns for each in prefills] == [
+        until_next_ns + (10 if one_iteration else 0), until_next_ns, until_next_ns - GAP_NS]
+    assert [each.host_ns for each in found[1:5]] == [15, 15, 15, 10]
+
+
+def test_requests_of_an_encoder_are_those_before_beams() -> None:
+    found = with_generations(*logged([*encoded(5, rows=6), *encoded(5, rows=6)]))
+    assert modes(found) == 2 * "Pdddd"
+    assert {each.step.num_requests for each in found if each.step} == {2}
+
+
+def test_calls_of_an_encoder_that_precede_a_prompt_belong_to_it_as_many_as_usual() -> None:
+    part = call(8, owner=OTHER)
+    found = with_generations(*logged([part, part, part, *decoded(5), part, part, *decoded(5), part, part, *decoded(5)]))
+    assert modes(found) == "i" + 3 * "Pdddd"  # such as a call to warm up
+    assert contexts(found)[:3] == [None, 16, 17]
+
+
+def test_a_model_after_a_translation_is_no_encoder() -> None:
+    judge = call(9, owner=HEAD)
+    found = with_generations(*logged([each for _ in range(3) for each in (*encoded(6), judge)]))
+    assert modes(found) == 3 * ("P" + 5 * "d" + "i")
+
+
+@pytest.mark.parametrize("calls", [
+    encoded(5)[:-1], [each for _ in range(20) for each in encoded(1)], [each for _ in range(20) for each in encoded(2)],
+    [call(8, owner=OTHER), *[call(1)] * 20],  # nothing that could be a state
+    [call(8, owner=OTHER), *decoded(9), call(2, keeps=True), *[call(2, keeps=True)] * 5],
+    [*decoded(9), call(8, owner=OTHER), *decoded(9)],  # the first tokens had none
+    [each for _ in range(6) for each in (*encoded(4), call(5, owner=HEAD), *decoded(4))],  # another one verifies
+], ids=["short", "one token", "two tokens", "without state", "other lengths", "no encoder", "verified"])
+def test_other_single_tokens_are_left_alone(calls: list[tuple[int, TokenInput]]) -> None:
+    iterations, rows = logged(calls)
+    assert with_generations(iterations, rows) == iterations
 
 
 def test_a_model_whose_tokens_another_one_verifies_is_left_alone() -> None:
@@ -357,6 +416,54 @@ def test_an_encoder_before_the_prompt_is_part_of_the_prefill(tmp_path: Path) -> 
     assert calls == 1  # an iteration of the passes decodes one token, too
 
 
+class Decoder(nn.Module):
+    """A decoder with a state that its encoder begins."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.state = nn.Embedding(NUM_WORDS, WIDTH), nn.GRU(WIDTH, WIDTH, batch_first=True)
+
+    def forward(self, ids: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        outputs, state = self.state(self.words(ids), state)
+        return outputs[:, -1] @ self.words.weight.T, state
+
+
+class Translator(nn.Module):
+    """An encoder and a decoder, and a method that translates."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder, self.decoder = Model(), Decoder()
+
+    @torch.no_grad()
+    def translate(self, ids: Tensor, number: int) -> Tensor:
+        state = self.encoder(ids)[None, :, :WIDTH].contiguous()
+        read = torch.zeros(len(ids), 1, dtype=torch.int64)
+        for _ in range(number):
+            logits, state = self.decoder(read, state)
+            read = logits.argmax(-1, keepdim=True)
+        return read
+
+
+@pytest.mark.parametrize("times_first_token", [False, True])
+def test_a_translator_generates(tmp_path: Path, times_first_token: bool) -> None:
+    def translate() -> nn.Module:
+        model = Translator().eval()
+        for _ in range(12):
+            for number in (1, 10) if times_first_token else (10,):
+                model.translate(prompts(), number)
+        return model
+
+    log = watched(tmp_path / "log", translate, "operators")
+    assert modes(log.iterations) == 12 * (times_first_token * "P" + "P" + 9 * "d")
+    (decode, tables), _ = cases(log, "operators")
+    assert (decode.mode, decode.input_size, decode.output_size, decode.batch_size) == ("decode", 12, 10, 3)
+    assert decode.passes.operators.status == "ok"
+    embeddings = {(row["input_shapes"], row["num_calls"]) for row in tables["operators"]
+                  if row["operator"] == "aten::embedding"}
+    assert embeddings == {(f"[[{NUM_WORDS},{WIDTH}],[3,1]]", 1)}  # passes measure no encoder
+
+
 class State:
     """A cache of its own class."""
 
@@ -396,6 +503,9 @@ def test_sizes_of_tokens_are_recorded_when_they_change() -> None:
     at = [((prompts(4), 0), {}), ((prompts(3), 4), {}), ((prompts(1), 7), {}), ((prompts(1), 8), {})]
     assert tokens_of(*at) == ([(3, 4, True, 4), (3, 3, True, 7), (3, 1, True, 8)], True)
     assert tokens_of(((torch.ones(3, 8),), {}), ((torch.ones(3, 1),), {})) == ([], False)
+    of_decoder = [((), {"encoder_outputs": {"states": torch.ones(3, 8, 2)}, "decoder_input_ids": prompts(1),
+                        "attention_mask": prompts(8)})] * 2
+    assert tokens_of(*of_decoder) == ([(3, 1, True, 8)], True)
 
 
 def test_a_generation_in_a_training_is_a_part_of_it(tmp_path: Path) -> None:
