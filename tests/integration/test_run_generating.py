@@ -20,6 +20,7 @@ pytestmark = pytest.mark.clock
 SCRIPT = Path(__file__).parents[1] / "scripts" / "generating.py"
 TOLERANCE_FRAC = 0.1
 NUM_REQUESTS, PROMPT, OUTPUTS = 6, 40, 10
+PROMPT_S, SAMPLE_S = 0.02, 0.002
 
 
 def watched(server: Server, directory: Path, kind: str) -> Run:
@@ -64,6 +65,19 @@ def test_a_decoder_with_an_encoder_in_plain_torch(tmp_path: Path, server: Server
     check_times(run, tmp_path)
     row = generations(run).iloc[0]
     assert (row["input_size"], row["cache"]) == (PROMPT, "as written")
+
+
+def test_a_forward_that_is_called_by_itself(tmp_path: Path, server: Server) -> None:
+    check_times(watched(server, tmp_path, "by_forward"), tmp_path)
+
+
+def test_a_single_request_by_a_forward_that_is_called_by_itself(tmp_path: Path, server: Server) -> None:
+    row = generations(watched(server, tmp_path, "once")).iloc[0]
+    assert (row["num_prompts"], row["num_tokens"], row["input_size"]) == (1, OUTPUTS - 1, PROMPT)
+    truth = json.loads((tmp_path / "truth.json").read_text())
+    # The search for the method is in the script's own time only.
+    assert PROMPT_S + SAMPLE_S < row["first_s"] <= truth["first_s"][0]
+    assert row["token_s"] == pytest.approx(median(truth["token_s"]), rel=TOLERANCE_FRAC)
 
 
 @pytest.mark.parametrize("kind", ["t5", "bart"])

@@ -1,5 +1,7 @@
 """Programs that generate, with stopwatches of their own: `transformers`, or a loop of sleeps `cached` or `recomputing`.
 
+`by_forward` calls `model.forward` by itself, and `once` for a single request.
+
 `t5`, `bart` and `translating` have an encoder; so have `t5-beams`.
 `classifying` calls the model of the loops with texts of mixed lengths. The file that TRUTH names then holds the times
 to the first tokens and those of the further ones.
@@ -35,8 +37,8 @@ class Sleepy(nn.Module):
         self.words = nn.Embedding(100, 8)
 
     def forward(self, ids: Tensor, cache: list[Tensor] | None = None) -> Tensor:
-        time.sleep(TOKEN_S if ids.shape[1] == 1 else PROMPT_S)
         x = self.words(ids)
+        time.sleep(TOKEN_S if ids.shape[1] == 1 else PROMPT_S)
         if cache is not None:
             cache.append(x)
             x = torch.cat(cache, 1)
@@ -44,15 +46,16 @@ class Sleepy(nn.Module):
 
 
 @torch.no_grad()
-def loop(has_cache: bool) -> None:
+def loop(has_cache: bool, num_requests: int = NUM_REQUESTS, *, by_forward: bool = False) -> None:
     model = Sleepy().eval()
-    for _ in range(NUM_REQUESTS):
+    for _ in range(num_requests):
         ids = torch.randint(0, 100, (2, PROMPT))
         cache: list[Tensor] | None = [] if has_cache else None
         read, ends_s = ids, []
         begin_s = time.perf_counter()
         for _ in range(OUTPUTS):
-            new = model(read, cache).argmax(-1, keepdim=True)
+            logits = model.forward(read, cache) if by_forward else model(read, cache)
+            new = logits.argmax(-1, keepdim=True)
             time.sleep(SAMPLE_S)
             ends_s.append(time.perf_counter())
             ids = torch.cat([ids, new], 1)
@@ -157,6 +160,7 @@ def encoding_transformers(kind: str, num_beams: int = 1) -> None:
 torch.manual_seed(0)
 torch.set_num_threads(1)
 {"transformers": transformers, "cached": lambda: loop(True), "recomputing": lambda: loop(False),
+ "by_forward": lambda: loop(True, by_forward=True), "once": lambda: loop(True, 1, by_forward=True),
  "classifying": classify, "translating": translate, "t5": lambda: encoding_transformers("t5"),
  "bart": lambda: encoding_transformers("bart"), "t5-beams": lambda: encoding_transformers("t5", 3)}[sys.argv[1]]()
 with open(os.environ["TRUTH"], "w", encoding="utf-8") as file:

@@ -322,9 +322,23 @@ def by_hand(model: Model) -> None:
                 read = model(read, cache).argmax(-1, keepdim=True)
 
 
+class Server:
+    """Calls the forward of its model, which is a module, by itself."""
+
+    def __init__(self, model: Model) -> None:
+        self.model = model
+
+    @torch.inference_mode()
+    def generate(self, ids: Tensor, number: int) -> None:
+        cache: list[Tensor] = []
+        for _ in range(number):
+            ids = self.model.forward(ids, cache).argmax(-1, keepdim=True)
+
+
 PROGRAMS: dict[str, Callable[[Model], Any]] = {
     "by hand": by_hand, "by a method": lambda model: [model.generate(prompts(), 10) for _ in range(5)],
     "without a cache": lambda model: [model.generate(prompts(), 10, has_cache=False) for _ in range(5)],
+    "by its forward": lambda model: [Server(model).generate(prompts(), 10) for _ in range(5)],
 }
 
 

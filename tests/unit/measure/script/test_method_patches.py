@@ -1,5 +1,6 @@
 """Which methods of modules become forwards when a program calls them by themselves."""
 
+import sys
 from collections.abc import Callable, Iterator
 from itertools import groupby
 
@@ -88,7 +89,7 @@ def forwards(recorder: SpanRecorder, call: Callable[[Tensor], object]) -> list[i
 
 
 @pytest.mark.parametrize(("name", "counts"), [
-    ("forward", [2, 1, 1, 1]),
+    ("forward", [1, 1, 1, 1]),
     ("encode", [2, 2, 1, 1]),
     ("encode_twice", [4, 3, 2, 1]),
     ("embed", [2, 2, 1, 1]),
@@ -129,8 +130,39 @@ def test_functions_are_no_methods_and_a_forward_called_by_a_module_stays_one(rec
     net = Net()
     assert forwards(recorder, lambda x: net.second(net.first(x))) == [2, 2, 2, 2]
     assert forwards(recorder, net) == [1, 1, 1, 1]
-    assert forwards(recorder, lambda x: net.forward(x)) == [2, 1, 1, 1]
+    assert forwards(recorder, lambda x: net.forward(x)) == [1, 1, 1, 1]
     assert forwards(recorder, net) == [1, 1, 1, 1]
+
+
+class Fails(Net):
+    def forward(self, x: Tensor) -> Tensor:
+        raise ValueError(self.first(x).shape)
+
+
+def test_a_first_forward_that_is_called_by_itself_is_one_span_until_it_returns(recorder: SpanRecorder) -> None:
+    def slices(net: nn.Module) -> list[tuple[bool, bool]]:
+        net.forward(torch.ones(2, 2))
+        torch.ones(2).to("cpu")
+        assert sys.getprofile() is None
+        assert recorder.idle
+        return [(each.begins, each.ends) for each in recorder.take() if each.kind is Kind.FORWARD]
+
+    assert slices(Net()) == [(True, True)]
+    with pytest.raises(ValueError, match="2"):
+        slices(Fails())
+    assert (sys.getprofile(), recorder.idle, len(recorder.take())) == (None, True, 1)
+
+
+def test_a_program_keeps_its_profile_function(recorder: SpanRecorder) -> None:
+    events = []
+    sys.setprofile(lambda frame, event, _: events.append(event))
+    try:
+        Net().forward(torch.ones(2, 2))
+        assert sys.getprofile() is not None
+    finally:
+        sys.setprofile(None)
+    assert "return" in events
+    assert [each.begins for each in recorder.take() if each.kind is Kind.FORWARD] == [True, True]
 
 
 @pytest.mark.parametrize(("name", "grad", "kinds"), [
