@@ -1,4 +1,4 @@
-"""A small network for images of any size."""
+"""A small network for images of any size, and a small language model."""
 
 from torch import Tensor, nn
 
@@ -18,3 +18,12 @@ class Net(nn.Module):
         """Return logits of shape (batch, 10) for images of shape (batch, 3, height, width)."""
         logits: Tensor = self.layers(images)
         return logits
+
+
+def tiny_llama() -> nn.Module:
+    """Return a Llama of Hugging Face's Transformers with 2.5 million random weights, for 500 tokens."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    return LlamaForCausalLM(LlamaConfig(
+        vocab_size=500, hidden_size=256, intermediate_size=512, num_hidden_layers=4, num_attention_heads=8,
+        num_key_value_heads=2, max_position_embeddings=64))
