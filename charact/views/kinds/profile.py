@@ -449,8 +449,10 @@ def _of_generations(run: Run) -> list[str]:
     rows = generations(run)
     whole = [f"The first token takes {_from_to(rows['first_s'])}", f"each further one {_from_to(rows['token_s'])}"]
     verdicts = bottlenecks(run).merge(run.cases[["case", "mode"]], on="case")
-    common = verdicts.loc[verdicts["mode"] == "decode", "verdict"].dropna().mode()
-    bound = f"; decoding is {common.iloc[0]}" if len(common) else ""
+    decoding = verdicts.loc[verdicts["mode"] == "decode", "verdict"]
+    counts = decoding.value_counts().head(1)
+    bound = "".join(f"; decoding is {verdict}{'' if num == len(decoding) else f' in {num} of {len(decoding)} cases'}"
+                    for verdict, num in counts.items())
     nothing = f". {finding_text.nothing(None)}" if has_findings(run) and findings(run).empty else ""
     return [f"{', '.join(whole)}: {_from_to(rows['all_tokens_per_s'], fmt.number)} tokens/s in all{bound}{nothing}"]
 

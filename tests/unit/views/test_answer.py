@@ -2,6 +2,7 @@
 
 import shlex
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pandas as pd
@@ -12,6 +13,7 @@ from support.records import watched_entry
 from charact.record.reader import Run
 from charact.views import answer as answer_file
 from charact.views.answer import _of_program, answer
+from charact.views.kinds import profile
 
 
 def host_bound(out: Path, *command_line: str) -> Run:
@@ -53,3 +55,19 @@ def test_a_remedy_of_several_cases_saves_their_sum(monkeypatch: pytest.MonkeyPat
     action, = _of_program(run)
     assert action.saving == f"{saving} (modelled)"
     assert action.cases == ["a", "b"]
+
+
+@pytest.mark.parametrize(("verdicts", "text"), [
+    (["host-bound", "host-bound"], "; decoding is host-bound"), ([None, None], ""),
+    (["host-bound", None, "memory-bandwidth-bound", "host-bound"], "; decoding is host-bound in 2 of 4 cases"),
+])  # fmt: skip
+def test_a_verdict_of_some_decodings_has_their_number(verdicts: list[str | None], text: str,
+                                                      monkeypatch: pytest.MonkeyPatch) -> None:
+    cases = pd.DataFrame({"case": [f"decode{number}" for number in range(len(verdicts))], "mode": "decode"})
+    monkeypatch.setattr(profile, "generations", lambda run: pd.DataFrame({
+        "first_s": [0.2], "token_s": [0.01], "all_tokens_per_s": [95.0]}))
+    monkeypatch.setattr(profile, "bottlenecks", lambda run: cases[["case"]].assign(verdict=verdicts))
+    monkeypatch.setattr(profile, "has_findings", lambda run: False)
+    run: Any = SimpleNamespace(cases=cases)
+    assert profile._of_generations(run) == [
+        f"The first token takes 200 ms, each further one 10.0 ms: 95 tokens/s in all{text}"]
