@@ -75,7 +75,7 @@ def _of_bottlenecks(run: Run) -> list[Action]:
 
 def _no_verdict(reason: str) -> str:
     """Return why there is no verdict, without the numbers of one case."""
-    return reason if reason.startswith("unreliable") else "no limit takes most of the time"
+    return reason if reason.startswith("unreliable") else "no limit takes much of the time"
 
 
 def _command(run: Run, advice: str) -> str:

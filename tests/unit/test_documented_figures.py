@@ -7,7 +7,7 @@ from support.documents import ROOT
 
 from charact.analysis.common.significance import _MAX_BLOCKS
 from charact.analysis.compare.turns import SAME_FRAC
-from charact.analysis.efficiency.bottleneck import MEMORY_FRAC, VERDICTS, WORK_FRAC
+from charact.analysis.efficiency.bottleneck import MEMORY_FRAC, VERDICTS
 from charact.analysis.findings._watched_case import LEAST_FRAC
 from charact.analysis.profile.case_summary import MIN_SPREAD_ITERATIONS
 from charact.analysis.profile.core_use import DISTURBED_FRAC, UNRELIABLE_FRAC
@@ -45,7 +45,6 @@ DEFAULTS = [
     ("docs/concepts.md", f"took {percent(DISTURBED_FRAC)} or more of the processor time that the case wanted. From "
                          f"{percent(UNRELIABLE_FRAC)} on there is no verdict."),
     ("docs/concepts.md", f"communication-bound, host-bound | that part takes {percent(BOUND_FRAC)} or more"),
-    ("docs/concepts.md", f"memory-bandwidth-bound | that part takes {percent(WORK_FRAC)} or more |"),
     ("docs/concepts.md", f"has no verdict and uses {percent(MEMORY_FRAC)} of the memory |"),
     ("docs/concepts.md", f"every k-th step (k up to {MOST_STEPS})"),
     ("docs/concepts.md", f"every {1000 * SPARSE_INTERVAL_S:g} ms ({1000 * INTERVAL_S:g} ms with `--sample`)"),

@@ -22,8 +22,6 @@ from charact.analysis.ranks.waiting import late_s
 from charact.core.units import quantity, share
 from charact.record.reader import Run
 
-WORK_FRAC = 0.5
-"""Share of the time from which work at a ceiling bounds a case."""
 MEMORY_FRAC = 0.9
 """Share of the memory from which a much larger batch does not fit."""
 
@@ -50,9 +48,8 @@ _COLUMNS = ["case", "verdict", *_NUMBERS, "prize", "evidence", "limit_evidence",
 def bottlenecks(run: Run) -> pd.DataFrame:
     """Return the bottleneck of each case, one row for each.
 
-    The limit is the largest known part of the median iteration, if it reaches its threshold: `BOUND_FRAC` for data,
-    communication and host, `WORK_FRAC` for compute and bandwidth. Else there is none. The first rule that applies
-    decides:
+    The limit is the largest known part of the median iteration, if it has `BOUND_FRAC` or more, and, for compute and
+    bandwidth, no less than the part with an unknown limit. Else there is none. The first rule that applies decides:
 
     1. The case ran out of memory: memory-capacity-bound.
     2. Its iterations were not timed: no verdict.
@@ -106,8 +103,8 @@ def bottlenecks(run: Run) -> pd.DataFrame:
 
 def _judged(case: Situation) -> dict[str, Any]:
     largest = max(VERDICTS, key=case.share)
-    threshold_frac = BOUND_FRAC if largest in _WAITS else WORK_FRAC
-    limit = largest if case.share(largest) >= threshold_frac else None
+    is_known = largest in _WAITS or case.share(largest) >= case.share("other")
+    limit = largest if is_known and case.share(largest) >= BOUND_FRAC else None
     disturbed = disturbance(case.run, case.name)
     if disturbed and disturbed.is_unreliable and (case.on_cpu or limit in _ON_HOST):
         return {"reason": f"unreliable: {disturbed}", "advice": words.measure_again(case)}
@@ -123,13 +120,10 @@ def _judged(case: Situation) -> dict[str, Any]:
     if limit == "host" and _lacks_device(case):
         return {"reason": "the trace lacks the device’s work, so that what the host waits for is not known"}
     if limit is not None:
-        return _bound_by(case, limit, threshold_frac)
+        return _bound_by(case, limit)
     if case.share("other") >= BOUND_FRAC:
         return {"reason": f"the limit of {share(case.share('other'))} of the iteration is unknown: {_why_other(case)}"}
-    evidence = (f"the largest limit is a bottleneck from {share(BOUND_FRAC)} of the iteration for data, communication "
-                f"and host, from {share(WORK_FRAC)} for compute and bandwidth")
-    return {"reason": f"no limit takes most {words.shares(case)}", "evidence": evidence,
-            "advice": words.largest(case) + _for_waits(case)}
+    return {"reason": f"no limit takes {share(BOUND_FRAC)} {words.shares(case)}", "advice": words.largest(case)}
 
 
 def _lacks_device(case: Situation) -> bool:
@@ -139,19 +133,19 @@ def _lacks_device(case: Situation) -> bool:
             and bool(case.run.iterations.loc[of_case, "device_s"].isna().all()))
 
 
-def _bound_by(case: Situation, limit: str, threshold_frac: float) -> dict[str, Any]:
+def _bound_by(case: Situation, limit: str) -> dict[str, Any]:
     prize_s, more = case.spent_s(limit), words.saving_by_processes(case) if limit == "data" else ""
     if limit in ("compute", "bandwidth"):
         parts = case.of(limit)
         prize_s = float((parts["time_s"] - parts["bound_s"]).clip(lower=0.0).sum())
         if case.reached_frac(limit) > 1:  # the ceiling is no limit, so the distance to it is no saving
             prize_s = math.nan
-    return _verdict(case, VERDICTS[limit], limit, threshold_frac, prize_s, words.SAVINGS[limit],
+    return _verdict(case, VERDICTS[limit], limit, prize_s, words.SAVINGS[limit],
                     words.EVIDENCE[limit](case), words.ADVICE[limit](case) + _for_waits(case, limit), more,
                     words.ceiling_origin(case, limit))
 
 
-def _for_waits(case: Situation, limit: str | None = None) -> str:
+def _for_waits(case: Situation, limit: str) -> str:
     """Return what to try for waits of `BOUND_FRAC` or more, other than a limit, as the end of a sentence."""
     texts = []
     for wait in _WAITS:
@@ -163,16 +157,16 @@ def _for_waits(case: Situation, limit: str | None = None) -> str:
     return "".join(texts)
 
 
-def _verdict(case: Situation, verdict: str, limit: str, threshold_frac: float, prize_s: float, saving: str,
-             evidence: str, advice: str, more: str = "", origin: str = "") -> dict[str, Any]:
+def _verdict(case: Situation, verdict: str, limit: str, prize_s: float, saving: str, evidence: str, advice: str,
+             more: str = "", origin: str = "") -> dict[str, Any]:
     prize_frac = prize_s / case.median_s
     return {
-        "verdict": verdict, "share_frac": case.share(limit), "threshold_frac": threshold_frac,
+        "verdict": verdict, "share_frac": case.share(limit), "threshold_frac": BOUND_FRAC,
         "prize_s": prize_s, "prize_frac": prize_frac,
         "prize": None if math.isnan(prize_s) else f"{saving} could save at most {share(prize_frac)} of the iteration, "
                                                   f"{quantity(prize_s, 's')}{more}",
         "evidence": f"{words.shares(case)}; {limit}, the largest known limit, counts as a bottleneck if it takes "
-                    f"{share(threshold_frac)} of the iteration or more; {evidence}{origin}",
+                    f"{share(BOUND_FRAC)} of the iteration or more; {evidence}{origin}",
         "limit_evidence": evidence,
         "advice": advice,
     }  # fmt: skip
@@ -187,7 +181,7 @@ def _waiting(case: Situation) -> dict[str, Any] | None:
     straggler = stragglers(case.run).set_index("program").loc[program]
     cause = straggler["evidence"] or straggler["reason"]
     evidence = f"{quantity(waited_s, 's')} of it is waiting for ranks that come later: {cause}"
-    return _verdict(case, _STRAGGLER, "communication", BOUND_FRAC, waited_s, "ranks of equal speed", evidence,
+    return _verdict(case, _STRAGGLER, "communication", waited_s, "ranks of equal speed", evidence,
                     straggler["advice"])
 
 

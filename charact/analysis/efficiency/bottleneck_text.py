@@ -341,7 +341,7 @@ def _move_less(case: Situation) -> str:
 
 
 def largest(case: Situation) -> str:
-    """Return the advice for a case that no limit dominates: its largest limit, where it occurs, and what reduces it."""
+    """Return the advice for a case without a large limit: its largest limit, where it occurs, and what reduces it."""
     first = max(LIMITS, key=case.share)
     if first == "other":
         return f"the limit of {share(case.share(first))} of the iteration is not known"
