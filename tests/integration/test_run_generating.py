@@ -19,7 +19,7 @@ pytestmark = pytest.mark.clock
 
 SCRIPT = Path(__file__).parents[1] / "scripts" / "generating.py"
 TOLERANCE_FRAC = 0.1
-NUM_REQUESTS, PROMPT, OUTPUTS = 6, 40, 10
+NUM_REQUESTS, NUM_STEPS, PROMPT, OUTPUTS = 6, 4, 40, 10
 PROMPT_S, SAMPLE_S = 0.02, 0.002
 
 
@@ -32,18 +32,22 @@ def watched(server: Server, directory: Path, kind: str) -> Run:
 
 
 def check_times(run: Run, directory: Path) -> None:
-    truth = json.loads((directory / "truth.json").read_text())
     assert [entry.case for entry in run.entries] == ["generating-decode", "generating-prefill"]
+    check_generations(run, directory)
+    assert set(phase_times(run)["phase"]) == {"forward", "other"}
+    rows = run.program_iterations
+    assert (rows["forward_s"] + rows["other_s"] - rows["wall_s"]).abs().max() < 1e-6
+    assert answer(run).sentence.startswith("The first token takes")
+
+
+def check_generations(run: Run, directory: Path) -> None:
+    truth = json.loads((directory / "truth.json").read_text())
     row = generations(run).iloc[0]
     assert (row["num_prompts"], row["num_tokens"]) == (NUM_REQUESTS, NUM_REQUESTS * (OUTPUTS - 1))
     assert (row["output_size"], row["batch_size"]) == (OUTPUTS, 2)
     assert row["first_s"] == pytest.approx(median(truth["first_s"]), rel=TOLERANCE_FRAC)
     assert row["token_s"] == pytest.approx(median(truth["token_s"]), rel=TOLERANCE_FRAC)
     assert token_times(run)["context"].tolist() == [row["input_size"] + number for number in range(OUTPUTS - 1)]
-    assert set(phase_times(run)["phase"]) == {"forward", "other"}
-    rows = run.program_iterations
-    assert (rows["forward_s"] + rows["other_s"] - rows["wall_s"]).abs().max() < 1e-6
-    assert "The first token takes" in answer(run).sentence
 
 
 @pytest.mark.parametrize("kind", ["cached", "recomputing"])
@@ -65,6 +69,18 @@ def test_a_decoder_with_an_encoder_in_plain_torch(tmp_path: Path, server: Server
     check_times(run, tmp_path)
     row = generations(run).iloc[0]
     assert (row["input_size"], row["cache"]) == (PROMPT, "as written")
+
+
+def test_a_training_that_generates_after_each_epoch(tmp_path: Path, server: Server) -> None:
+    run = watched(server, tmp_path, "training")
+    assert [(entry.case, entry.passes.timing.num_iterations) for entry in run.entries] == [
+        ("generating-train", NUM_REQUESTS * NUM_STEPS), ("generating-decode", NUM_REQUESTS * (OUTPUTS - 1)),
+        ("generating-prefill", NUM_REQUESTS)]
+    check_generations(run, tmp_path)
+    sentence = answer(run).sentence
+    assert sentence.startswith("generating-train takes")
+    assert "; The first token takes" in sentence
+    assert sentence.count("No cause") <= 1
 
 
 def test_a_forward_that_is_called_by_itself(tmp_path: Path, server: Server) -> None:

@@ -2,7 +2,7 @@
 
 `by_forward` calls `model.forward` by itself, and `once` for a single request.
 
-`t5`, `bart` and `translating` have an encoder; so have `t5-beams`.
+`t5`, `bart` and `translating` have an encoder; so have `t5-beams`. `training` generates after each epoch.
 `classifying` calls the model of the loops with texts of mixed lengths. The file that TRUTH names then holds the times
 to the first tokens and those of the further ones.
 """
@@ -16,8 +16,10 @@ from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
+from torch.utils.data import DataLoader
 
 NUM_REQUESTS, PROMPT, OUTPUTS = 6, 40, 10
+NUM_STEPS = 4
 PROMPT_S, TOKEN_S, SAMPLE_S = 0.02, 0.006, 0.002
 first_s: list[float] = []
 token_s: list[float] = []
@@ -46,8 +48,9 @@ class Sleepy(nn.Module):
 
 
 @torch.no_grad()
-def loop(has_cache: bool, num_requests: int = NUM_REQUESTS, *, by_forward: bool = False) -> None:
-    model = Sleepy().eval()
+def loop(has_cache: bool, num_requests: int = NUM_REQUESTS, *, by_forward: bool = False, model: Sleepy | None = None
+         ) -> None:
+    model = (model or Sleepy()).eval()
     for _ in range(num_requests):
         ids = torch.randint(0, 100, (2, PROMPT))
         cache: list[Tensor] | None = [] if has_cache else None
@@ -63,6 +66,19 @@ def loop(has_cache: bool, num_requests: int = NUM_REQUESTS, *, by_forward: bool 
         note(begin_s, ends_s)
         print(ids.sum().item())
         time.sleep(0.03)  # such as for showing the answer
+
+
+def train() -> None:
+    model = Sleepy()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    batches = DataLoader(torch.randint(0, 100, (2 * NUM_STEPS, PROMPT)), batch_size=2)
+    for _ in range(NUM_REQUESTS):
+        model.train()
+        for ids in batches:
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(ids), ids[:, -1]).backward()
+            optimizer.step()
+        loop(True, 1, model=model)
 
 
 @torch.no_grad()
@@ -161,7 +177,7 @@ torch.manual_seed(0)
 torch.set_num_threads(1)
 {"transformers": transformers, "cached": lambda: loop(True), "recomputing": lambda: loop(False),
  "by_forward": lambda: loop(True, by_forward=True), "once": lambda: loop(True, 1, by_forward=True),
- "classifying": classify, "translating": translate, "t5": lambda: encoding_transformers("t5"),
+ "classifying": classify, "translating": translate, "training": train, "t5": lambda: encoding_transformers("t5"),
  "bart": lambda: encoding_transformers("bart"), "t5-beams": lambda: encoding_transformers("t5", 3)}[sys.argv[1]]()
 with open(os.environ["TRUTH"], "w", encoding="utf-8") as file:
     json.dump({"first_s": first_s, "token_s": token_s}, file)

@@ -431,11 +431,14 @@ _PARTS = {
 def _answer(run: Run, cases: pd.DataFrame) -> str:
     """Return how long iterations take, in which phase and why; of a watched program, what the first remedy saves.
 
-    Of an inference server's trace, the sentence is on its steps; of a generation, on its tokens.
+    Of an inference server's trace, the sentence is on its steps; of a generation, on its tokens. A training comes
+    before its generations.
     """
     if is_generation(run):
         rest = cases[~cases["mode"].isin(GENERATING_MODES)]
-        return "; ".join([*_of_generations(run), *([_answer_of_iterations(run, rest)] if len(rest) else [])])
+        sentences = [_of_generations(run, any_others=not rest.empty),
+                     *([_answer_of_iterations(run, rest)] if len(rest) else [])]
+        return "; ".join(reversed(sentences) if (rest["mode"] == "train").any() else sentences)
     served = serving_limits(run)
     if len(served):
         sentences = [f"{row.case}: {serving_text.limit(row)}" for row in fmt.rows(served)]
@@ -444,7 +447,7 @@ def _answer(run: Run, cases: pd.DataFrame) -> str:
     return _answer_of_iterations(run, cases)
 
 
-def _of_generations(run: Run) -> list[str]:
+def _of_generations(run: Run, *, any_others: bool) -> str:
     """Return how long first and further tokens take, over all generations, and what most of the cases are bound by."""
     rows = generations(run)
     whole = [f"The first token takes {_from_to(rows['first_s'])}", f"each further one {_from_to(rows['token_s'])}"]
@@ -453,8 +456,9 @@ def _of_generations(run: Run) -> list[str]:
     counts = decoding.value_counts().head(1)
     bound = "".join(f"; decoding is {verdict}{'' if num == len(decoding) else f' in {num} of {len(decoding)} cases'}"
                     for verdict, num in counts.items())
-    nothing = f". {finding_text.nothing(None)}" if has_findings(run) and findings(run).empty else ""
-    return [f"{', '.join(whole)}: {_from_to(rows['all_tokens_per_s'], fmt.number)} tokens/s in all{bound}{nothing}"]
+    is_free = not any_others and has_findings(run) and findings(run).empty
+    nothing = f". {finding_text.nothing(None)}" if is_free else ""
+    return f"{', '.join(whole)}: {_from_to(rows['all_tokens_per_s'], fmt.number)} tokens/s in all{bound}{nothing}"
 
 
 def _from_to(values: "pd.Series[float]", text: Callable[[float], object] = fmt.seconds) -> str:
@@ -469,7 +473,8 @@ def _answer_of_iterations(run: Run, cases: pd.DataFrame) -> str:
     rows = cases.merge(bottlenecks(run)[["case", "verdict"]], on="case", how="left")
     largest = largest_part(run) if has_findings(run) else None
     if len(rows) == 1:
-        phases = phase_breakdown(run).sort_values("share_frac", ascending=False, kind="stable").head(1)
+        phases = phase_breakdown(run).merge(rows[["case"]]).sort_values(
+            "share_frac", ascending=False, kind="stable").head(1)
         what = "".join(f", {fmt.share(row.share_frac)} of it in {row.phase}" for row in fmt.rows(phases))
         verdicts = [f"it is {verdict}" for verdict in rows["verdict"].dropna()]
     else:

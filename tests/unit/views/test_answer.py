@@ -69,5 +69,5 @@ def test_a_verdict_of_some_decodings_has_their_number(verdicts: list[str | None]
     monkeypatch.setattr(profile, "bottlenecks", lambda run: cases[["case"]].assign(verdict=verdicts))
     monkeypatch.setattr(profile, "has_findings", lambda run: False)
     run: Any = SimpleNamespace(cases=cases)
-    assert profile._of_generations(run) == [
-        f"The first token takes 200 ms, each further one 10.0 ms: 95 tokens/s in all{text}"]
+    assert profile._of_generations(run, any_others=False) == (
+        f"The first token takes 200 ms, each further one 10.0 ms: 95 tokens/s in all{text}")

@@ -105,11 +105,13 @@ class LoaderPatches:
                 batch = original(iterator)
             except StopIteration:
                 recorder.leave_as(Kind.EXHAUSTED)
+                self._context.events.has_batch = False
                 raise
             except BaseException:
                 recorder.drop()
                 raise
             recorder.leave()
+            self._context.events.has_batch = True
             if started is not None:
                 self._context.events.epoch(*started, number, fetch_ns, recorder.changed_ns)
             if recorder.idle:

@@ -105,9 +105,8 @@ class MethodPatches:
                     or get_ident() != context.thread):
                 return original(module, *args, **kwargs)
             owner = context.owner_id(module)
-            if name != "forward" and owner in context.events.generating and not context.events.any_optimizer:
-                state = _State.UNCHANGED  # its calls so far may all have read a prompt only
-                return original(module, *args, **kwargs)
+            if name != "forward" and owner in context.events.generating and not context.events.trains_batch:
+                return original(module, *args, **kwargs)  # each call inside is a forward
             if state is _State.OBSERVED:
                 slices, was_kept, recorder.keeps = recorder.slices, recorder.keeps, True
                 first = len(slices)

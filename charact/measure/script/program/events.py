@@ -67,6 +67,8 @@ class ProgramEvents:
         """Types of tensors of tokens."""
         self.any_optimizer = False
         """Whether the program has created an optimizer."""
+        self.has_batch = False
+        """Whether a batch was fetched since the latest step of an optimizer, from a loader that has more."""
         self.memory = MemorySamples()
         self.graph_place: dict[str, Any] | None = None
         """File and line of the first backward with `create_graph=True`."""
@@ -117,6 +119,11 @@ class ProgramEvents:
             return
         if self._add("input shapes", perf_counter_ns(), owner, shapes):
             self._last_shapes[owner] = shapes
+
+    @property
+    def trains_batch(self) -> bool:
+        """Whether what follows may be part of the training of a batch, such as a generation from its prompts."""
+        return self.any_optimizer and self.has_batch
 
     def begins_prompt(self, owner: int) -> bool:
         """Return whether a model generates and its latest call read prompts, rather than decoded."""

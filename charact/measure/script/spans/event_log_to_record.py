@@ -90,7 +90,8 @@ def script_cases(log: EventLog, name: str, source: str, skip: int | None, limit:
                 in_windows = [window.of(training) for window in log.windows]
                 entry.passes.timing.update(num_window_iterations=sum(each.num_iterations for each in in_windows),
                                            window_s=sum(each.wall.sum_ns for each in in_windows) / 1e9)
-            add_passes(log, entry, tables, None if cases else passes, kind.iterations)
+            if not cases or kind.mode == "infer":
+                add_passes(log, entry, tables, None if cases else passes, kind.iterations)
             cases.append((entry, tables))
         elif cases and not kind.iterations and kind.has_windows and (
                 late := sum(window.infer.num_iterations for window in log.windows)):
@@ -115,7 +116,7 @@ def _kinds(log: EventLog) -> list[_Kind]:
     """Return the kinds of iterations of a program, one of which may have none.
 
     Of generations, a decoding comes first: of the group of which passes measured most, or else of the longest. Windows
-    do not distinguish modes of a generation, and nearly all of their iterations decode.
+    do not distinguish modes of a generation: without a training, nearly all of their iterations decode.
     """
     windows = [window for note in log.pass_notes("train").values() for window in note["windows"]]
 
@@ -127,16 +128,17 @@ def _kinds(log: EventLog) -> list[_Kind]:
     groups = sorted(step_groups(log.iterations), key=rank)
     num_sizes = len({(*group[1:3], group.has_cache) for group in groups})
     kinds = [_Kind("train", [each for each in log.iterations if each.training])]
+    trains = bool(kinds[0].iterations)
     for group in groups:
         parts = [group.mode, *([] if num_sizes == 1 else [
             *([] if group.prompt_size is None else [str(group.prompt_size)]),
             *([] if group.num_requests is None else [f"b{group.num_requests}"]),
             *([] if group.has_cache else ["no-cache"])])]
-        kinds.append(_Kind(group.mode, group.iterations, len(kinds) == 1, "-".join(parts), {
+        kinds.append(_Kind(group.mode, group.iterations, len(kinds) == 1 and not trains, "-".join(parts), {
             "input_kind": "sequence", "input_size": group.prompt_size, "output_size": group.output_size,
             "batch_size": group.num_requests, "cache": "as written" if group.has_cache else NO_CACHE}))
     rest = [each for each in log.iterations if not each.training and each.step is None]
-    return [*kinds, *([_Kind("infer", rest, not groups)] if rest or not groups else [])]
+    return [*kinds, *([_Kind("infer", rest, trains or not groups)] if rest or trains or not groups else [])]
 
 
 def _num_warmup(log: EventLog, kind: _Kind, undisturbed: Sequence[Iteration], skip: int | None) -> int:

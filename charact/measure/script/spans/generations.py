@@ -1,4 +1,4 @@
-"""Generations in a program that only infers: iterations that read prompts, and that decode. No torch in here.
+"""Generations of a program, outside of its training: iterations that read prompts, and that decode. No torch in here.
 
 A model with a cache is called with the tokens of the prompts, then with one token of each request at a time. A model
 without one is called with all tokens, and in each further call with one token more. A decoder whose encoder reads the
@@ -107,23 +107,29 @@ def with_generations(iterations: Sequence[Iteration], rows: Sequence[TokenRow]) 
     """Return the iterations of a program; those of inference in which a model generates become prefills and decodings.
 
     A prefill begins with what precedes the forward in its iteration, such as the fetch of the prompts. The prefill of a
-    decoder that follows an encoder has both. A decoding ends
-    where the next one begins, and the last step of a generation with its forward: what follows is not part of it. A
-    program that trains is left as it is: its generations may be part of its training.
+    decoder that follows an encoder has both. A decoding ends where the next one begins, and the last step of a
+    generation with its forward: what follows is not part of it. Iterations of training are left as they are:
+    generations in them are part of the training.
 
     *Error*: beams and requests in a batch are not distinguished. A model whose calls have no argument besides tokens
     and masks is taken for one without a state. Generations after the first 10,000 changes of the inputs' size are left
     as they are.
     """
-    if not rows or any(each.training for each in iterations):
+    if not rows:
         return list(iterations)
-    forwards = _calls(iterations, rows)
-    calls = [call for call in forwards if call.tokens.length]
+    every = _calls(iterations, rows)
+    forwards = [call for call in every if not iterations[call.iteration].training]
+    any_training = len(forwards) < len(every)
     by_owner: dict[int, list[_Call]] = defaultdict(list)
-    for call in calls:
-        by_owner[call.owner].append(call)
-    generations = [each for own in by_owner.values() for each in (
-        _generations_of(list(_runs(own)), own, calls) or _generations_of(_encoded_runs(own, forwards), own, calls))]
+    for call in forwards:
+        if call.tokens.length:
+            by_owner[call.owner].append(call)
+    with_tokens = [call for call in every if call.tokens.length]
+    generations: list[_Generation] = []
+    for own in by_owner.values():
+        num_others = sum(_is_validation(iterations[call.iteration]) for call in own) if any_training else 0
+        generations += (_generations_of(list(_runs(own)), len(own) - num_others, with_tokens)
+                        or _generations_of(_encoded_runs(own, forwards), len(own) - num_others, with_tokens))
     generations.sort(key=lambda each: each.prompt[0].start_ns)
     return _split(iterations, generations) if generations else list(iterations)
 
@@ -147,14 +153,21 @@ def _calls(iterations: Sequence[Iteration], rows: Sequence[TokenRow]) -> list[_C
     return calls
 
 
-def _generations_of(candidates: Sequence[_Generation], own: Sequence[_Call], every: Sequence[_Call]
+def _is_validation(iteration: Iteration) -> bool:
+    """Return whether an iteration of a training program infers a batch by a single forward."""
+    intervals = iteration.intervals
+    return intervals[0].phase == "data" and sum(each.phase == "forward" and each.begins for each in intervals) == 1
+
+
+def _generations_of(candidates: Sequence[_Generation], num_calls: int, every: Sequence[_Call]
                     ) -> Sequence[_Generation]:
     """Return the candidates for a model's generations; none if it is not clear from its calls that it generates.
 
-    Another model that reads tokens between two decodings, such as one that verifies drafts, makes it unclear.
+    A training, or another model that reads tokens, between two decodings makes it unclear, such as one that verifies
+    drafts. `num_calls`: the model's calls outside of training and validation.
     """
     num_decoded = sum(len(each.decoded) for each in candidates)
-    if not num_decoded or num_decoded < _DECODING_FRAC * len(own):
+    if not num_decoded or num_decoded < _DECODING_FRAC * num_calls:
         return []
     if all(len(each.decoded) < (_FEWEST_DECODED if each.has_cache else _FEWEST_GROWN) for each in candidates):
         return []
@@ -176,7 +189,8 @@ def _encoded_runs(own: Sequence[_Call], forwards: Sequence[_Call]) -> list[_Gene
     """Calls of other models before each of the decoder's calls."""
     for each in forwards:
         if each.owner == own[0].owner:
-            before.append([])
+            if each.tokens.length:
+                before.append([])
         else:
             before[-1].append(each)
     num_gaps = Counter(owner for gap in before for owner in {each.owner for each in gap})

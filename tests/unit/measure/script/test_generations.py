@@ -11,6 +11,7 @@ import torch
 from support.records import run_of
 from support.watched import cases, watched
 from torch import Tensor, nn
+from torch.utils.data import DataLoader
 
 from charact.analysis.findings import findings
 from charact.analysis.profile.generation import generations, is_generation, token_times
@@ -120,10 +121,43 @@ def test_other_inference_is_left_alone(calls: list[tuple[int, TokenInput]]) -> N
     assert step_groups(iterations) == []
 
 
-def test_a_program_that_trains_is_left_alone() -> None:
-    iterations, rows = logged([call(8, keeps=True), *decoded(9)])
-    trained = [*iterations, Iteration(10_000, 10_100)]
-    assert with_generations(trained, rows) == trained
+def trained(iteration: Iteration) -> Iteration:
+    return replace(iteration, training=True)
+
+
+def test_a_generation_between_iterations_of_training_is_one() -> None:
+    generation = [call(8, keeps=True), *decoded(9)]
+    iterations, rows = logged([call(8), *generation, call(8), *generation, call(8)])
+    iterations = [trained(each) if number % 11 == 0 else each for number, each in enumerate(iterations)]
+    found = with_generations(iterations, rows)
+    assert modes(found) == 2 * ("i" + "P" + 9 * "d") + "i"
+    assert [each for each in found if each.training] == iterations[::11]
+    assert [each.host_ns for each in found[1:11]] == [*9 * [15], 10]
+
+
+def test_a_generation_in_an_iteration_of_training_is_left_alone() -> None:
+    iterations, rows = logged([call(8, keeps=True), *decoded(9)], one_iteration=True)
+    iterations = [trained(each) for each in iterations]
+    assert with_generations(iterations, rows) == iterations
+
+
+@pytest.mark.parametrize("owner", [MODEL, OTHER])
+def test_tokens_between_which_a_model_trains_are_no_generation(owner: int) -> None:
+    iterations, rows = logged([call(8, keeps=True), *decoded(4), call(8, owner=owner), *decoded(4)])
+    iterations[5] = trained(iterations[5])
+    assert with_generations(iterations, rows) == iterations
+
+
+def test_batches_of_a_validation_do_not_hide_a_generation() -> None:
+    iterations, rows = logged([*(call(8) for _ in range(30)), call(8, keeps=True), *decoded(9)])
+
+    def fetched(each: Iteration) -> Iteration:
+        return replace(each, intervals=[Interval("data", each.start_ns - 3, each.start_ns - 1, -1), *each.intervals])
+
+    validation = [fetched(each) for each in iterations[:30]]
+    assert modes(with_generations([*validation, *iterations[30:]], rows)) == 40 * "i"  # a classifier's, perhaps
+    validation[0] = trained(validation[0])
+    assert modes(with_generations([*validation, *iterations[30:]], rows)) == 30 * "i" + "P" + 9 * "d"
 
 
 def test_chunks_of_a_prompt_are_one_prefill_and_calls_before_it_are_none() -> None:
@@ -522,17 +556,57 @@ def test_sizes_of_tokens_are_recorded_when_they_change() -> None:
     assert tokens_of(*of_decoder) == ([(3, 1, True, 8)], True)
 
 
-def test_a_generation_in_a_training_is_a_part_of_it(tmp_path: Path) -> None:
-    def train(model: Model) -> None:
+@pytest.mark.parametrize("has_loader", [False, True])
+@pytest.mark.parametrize("by_method", [False, True])
+def test_a_training_generates_apart_from_its_iterations(tmp_path: Path, by_method: bool, has_loader: bool) -> None:
+    """After each epoch, or before each step without a batch of a loader."""
+    def train(model: Model) -> Any:
         optimizer = torch.optim.SGD(model.parameters())
-        for _ in range(8):
-            model.generate(prompts(), 10)
-            model(prompts()).sum().backward()
-            optimizer.step()
+        loader = DataLoader([row for _ in range(8) for row in prompts()], batch_size=3)
+        for _ in range(3):
+            for ids in loader if has_loader else [prompts()]:
+                model(ids).sum().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+            for _ in range(2):
+                if by_method:
+                    model.generate(prompts(6), 10)
+                else:
+                    generate(model)
+        return optimizer
 
-    modes_of = [entry.mode for entry, _ in cases(watched(tmp_path / "log", program(train)))]
-    assert modes_of[0] == "train"
-    assert set(modes_of) <= {"train", "infer"}
+    @torch.no_grad()
+    def generate(model: Model) -> None:
+        cache: list[Tensor] = []
+        read = prompts(6)
+        for _ in range(10):
+            read = model(read, cache).argmax(-1, keepdim=True)
+
+    found = cases(watched(tmp_path / "log", program(train)))
+    assert [(entry.mode, entry.passes.timing.num_iterations) for entry, _ in found] == [
+        ("train", 24 if has_loader else 3), ("decode", 54), ("prefill", 6)]
+    assert (found[1][0].input_size, found[1][0].output_size, found[1][0].batch_size) == (6, 10, 3)
+
+
+@pytest.mark.parametrize("by_method", [False, True])
+def test_a_generation_from_the_batch_of_a_training_is_a_part_of_it(tmp_path: Path, by_method: bool) -> None:
+    def train(model: Model) -> Any:
+        optimizer = torch.optim.SGD(model.parameters())
+        for ids in DataLoader([row for _ in range(8) for row in prompts()], batch_size=3):
+            if by_method:
+                model.generate(ids, 10)
+            else:
+                with torch.no_grad():
+                    cache: list[Tensor] = []
+                    read = ids
+                    for _ in range(10):
+                        read = model(read, cache).argmax(-1, keepdim=True)
+            model(ids).sum().backward()
+            optimizer.step()
+        return optimizer
+
+    assert [(entry.mode, entry.passes.timing.num_iterations)
+            for entry, _ in cases(watched(tmp_path / "log", program(train)))] == [("train", 8)]
 
 
 def classifiers() -> Iterator[Any]:
