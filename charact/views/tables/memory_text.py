@@ -224,7 +224,8 @@ def fit(row: Any) -> str:
     if is_minimum:
         return f"{words}; the search ended there{'' if pd.isna(row.ended_by) else f': {row.ended_by}'}"
     checked = f" ({verdict(row.next_verified)})" if pd.notna(row.next_verified) else ""
-    return f"{words}; {fmt.number(row.next_value)} would need {fmt.num_bytes(row.next_needed_bytes)}{checked}"
+    return (f"{words}; {fmt.number(row.next_value)} would need {fmt.num_bytes(row.next_needed_bytes)}, "
+            f"{fmt.num_bytes(row.next_needed_bytes - row.limit_bytes)} too much{checked}")
 
 
 def needed(row: Any) -> str:

@@ -74,7 +74,7 @@ def test_growth_the_peak_fits_and_failures_in_words(path: Path) -> None:
         "aten::convolution_backward",
         "A activations 250 MiB 57.8 %",
         "batch 9 is the largest that fits the 648 MiB of tiny at input size 32 (ran): it needs 610 MiB, 38.1 MiB are "
-        "left; 10 would need 668 MiB (ran out of memory)",
+        "left; 10 would need 668 MiB, 19.1 MiB too much (ran out of memory)",
         "at least input size 700 fits the 648 MiB of tiny at batch 8: it needs 610 MiB, 38.1 MiB are left; "
         "the search ended there: its 256 samples",
         f"{RAN_OUT} oom: asked for 114 MiB with 97.3 MiB free of 648 MiB, in forward; held 551 MiB: "
