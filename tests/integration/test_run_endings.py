@@ -267,3 +267,11 @@ def test_a_signal_while_the_record_is_written_does_not_prevent_it(tmp_path: Path
     while not has_views(run.path):
         assert time.monotonic() < until
         time.sleep(0.1)
+
+
+def test_a_failure_before_the_first_iteration_is_the_reason_why_there_is_no_record(tmp_path: Path) -> None:
+    path = script(tmp_path, "import torch\nraise ValueError('no data')")
+    watched = run_watched([str(path)], tmp_path)
+    assert watched.status == 1
+    assert watched.ours == [f"error: {path} ended before its first iteration did, so there is nothing to report: "
+                            "ValueError: no data"]

@@ -24,6 +24,8 @@ _BLIND = ("called no model of PyTorch outside of fully compiled functions, so th
 _NO_MODEL = "called no model of PyTorch in the watched thread, so there is nothing to report"
 _ELSEWHERE = (f"{_NO_MODEL}. charact.Profiler watches another thread, charact run another process (torchrun "
               "--no-python charact run train.py)")
+_WITHOUT_FAILURE = ("to its end", "sys.exit(0)", "sys.exit(None)")
+"""Endings of programs that did all that they were to do."""
 
 
 def _facts(hostname: str, devices: list[str], of_torch: dict[str, Any] | None, ranks: set[tuple[int, str]],
@@ -94,6 +96,8 @@ def add_cases_of_program(writer: RunWriter, options: ScriptOptions, nothing: str
     if watched.iterations:
         nothing = (f"{options.script} ended after {len(watched.iterations)} iterations, which --skip leaves out: "
                    "give a smaller number")
+    elif ending not in _WITHOUT_FAILURE:
+        nothing = f"{options.script} ended before its first iteration did, so there is nothing to report: {ending}"
     else:
         elsewhere = "; ".join(unwatched(
             watched.total("unwatched", "children"), watched.total("unwatched", "threads")))
