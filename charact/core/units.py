@@ -27,7 +27,9 @@ def scale(values: Sequence[float], unit: str) -> tuple[float, str]:
     """Return the factor and unit, such as (1e3, "ms"), that scale the largest value to between 1 and 1000 (B: 1024)."""
     largest = max((abs(value) for value in values), default=0.0)
     if unit == "B":
-        power = min(max(math.frexp(largest)[1] - 1, 0) // 10, len(_BINARY_PREFIXES) - 1)
+        power = max(math.frexp(largest)[1] - 1, 0) // 10
+        power += round(largest / 1024.0**power) == 1024  # 1.00 GiB, not 1,024 MiB
+        power = min(power, len(_BINARY_PREFIXES) - 1)
         return 1024.0**-power, f"{_BINARY_PREFIXES[power]}{unit}"
     power = math.floor(math.log10(rounded(largest, 3)) / 3 + 1e-12) if largest else 0
     # Long times stay in seconds; there are no parts of a byte or of an operation.
