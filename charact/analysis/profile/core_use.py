@@ -47,7 +47,8 @@ class Disturbance(NamedTuple):
         return self.lost_frac >= UNRELIABLE_FRAC
 
     def __str__(self) -> str:
-        return f"other programs held {self.others_cores:.1f} of {self.num_usable_cores:.0f} cores"
+        held = f"{self.others_cores:.1f}" if self.others_cores >= 0.05 else "less than 0.1"
+        return f"other programs held {held} of {self.num_usable_cores:.0f} cores"
 
 
 def disturbance(run: Run, case: str) -> Disturbance | None:

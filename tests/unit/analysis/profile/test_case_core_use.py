@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from support.judged import judged
 
-from charact.analysis.profile.core_use import core_use, disturbance
+from charact.analysis.profile.core_use import Disturbance, core_use, disturbance
 from charact.record.reader import Run
 
 CASE = "net-32-b8-train-fp32-cpu"
@@ -49,3 +49,8 @@ def test_an_older_record_and_a_system_that_does_not_count_waiting(tmp_path: Path
     run = judged(tmp_path, {"forward": 0.1})
     assert core_use(run).empty
     assert disturbance(run, CASE) is None
+
+
+@pytest.mark.parametrize(("others_cores", "text"), [(0.04, "less than 0.1"), (0.05, "0.1"), (1.44, "1.4")])
+def test_a_small_disturbance_is_not_zero(others_cores: float, text: str) -> None:
+    assert str(Disturbance(others_cores, 2, 0.06)) == f"other programs held {text} of 2 cores"
