@@ -12,7 +12,7 @@ from threading import get_ident
 from types import CodeType, FrameType
 from typing import Any
 
-from charact.measure.script.hooks.patch_context import PatchContext, subclasses
+from charact.measure.script.hooks.patch_context import PatchContext
 from charact.measure.script.spans.recorder import Kind, Slice
 
 
@@ -56,17 +56,15 @@ class MethodPatches:
         """
         code = frame.f_code
         self.seen.add(code)
-        if code.co_varnames[:1] != ("self",):  # no method: walking all classes takes tens of milliseconds
-            return False
-        for each in subclasses(self._module_class):
-            for base in each.__mro__:
-                for name, function in list(vars(base).items()) if code.co_name in vars(base) else ():
-                    if inspect.isfunction(function) and getattr(inspect.unwrap(function), "__code__", None) is code:
-                        self._context.replacements.wrap(base, name, self._method)
-                        return name == "forward" and self._enter(frame)
+        module = _argument(frame, "self") if code.co_varnames[:1] == ("self",) else None
+        for base in type(module).__mro__ if isinstance(module, self._module_class) else ():
+            for name, function in list(vars(base).items()) if code.co_name in vars(base) else ():
+                if inspect.isfunction(function) and getattr(inspect.unwrap(function), "__code__", None) is code:
+                    self._context.replacements.wrap(base, name, self._method)
+                    return name == "forward" and self._enter(frame, module)
         return False
 
-    def _enter(self, frame: FrameType) -> bool:
+    def _enter(self, frame: FrameType, module: Any) -> bool:
         """Open the span of a `forward` that runs already; return False if its end cannot be seen.
 
         A profile function sees it, unless the program has one. It costs some 0.1 µs for each call until then.
@@ -74,9 +72,7 @@ class MethodPatches:
         *Error*: what `forward` does before its first call of a module is not part of the span.
         """
         context, recorder = self._context, self._context.recorder
-        arguments = frame.f_locals
-        module = arguments.get("self")
-        if sys.getprofile() is not None or not isinstance(module, self._module_class):
+        if sys.getprofile() is not None:
             return False
 
         def on_event(current: FrameType, event: str, _: Any) -> None:
@@ -88,7 +84,7 @@ class MethodPatches:
 
         names = frame.f_code.co_varnames[1:frame.f_code.co_argcount]
         owner = context.owner_id(module)
-        context.events.inputs(owner, module, tuple(arguments.get(name) for name in names), {})
+        context.events.inputs(owner, module, tuple(_argument(frame, name) for name in names), {})
         recorder.enter(Kind.FORWARD, owner, grad=self._is_grad_enabled(), training=module.training)
         sys.setprofile(on_event)
         return True
@@ -155,3 +151,12 @@ class MethodPatches:
         if not events.any_optimizer and any(each.owner in events.generating for each in forwards):
             return False
         return not any(each.grad for each in forwards) or all(each.owner != model or each.method for each in forwards)
+
+
+def _argument(frame: FrameType, name: str) -> Any:
+    """Return an argument of a running function; None if the function has deleted it."""
+    variables = frame.f_locals
+    value = variables.get(name)
+    if isinstance(variables, dict):  # before Python 3.13, a copy that lives as long as the frame, with all tensors
+        variables.clear()
+    return value

@@ -1,6 +1,7 @@
 """Which methods of modules become forwards when a program calls them by themselves."""
 
 import sys
+import weakref
 from collections.abc import Callable, Iterator
 from itertools import groupby
 
@@ -151,6 +152,19 @@ def test_a_first_forward_that_is_called_by_itself_is_one_span_until_it_returns(r
     with pytest.raises(ValueError, match="2"):
         slices(Fails())
     assert (sys.getprofile(), recorder.idle, len(recorder.take())) == (None, True, 1)
+
+
+def test_tensors_of_a_method_are_not_kept(recorder: SpanRecorder) -> None:
+    class Later(Net):
+        def fit(self, x: Tensor) -> bool:
+            outputs = x * 2
+            alive = weakref.ref(outputs)
+            self.first(outputs)  # the method is found here
+            del outputs
+            return alive() is not None
+
+    with torch.no_grad():
+        assert not Later().fit(torch.ones(2, 2))
 
 
 def test_a_program_keeps_its_profile_function(recorder: SpanRecorder) -> None:
