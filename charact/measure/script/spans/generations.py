@@ -180,30 +180,32 @@ def _generations_of(candidates: Sequence[_Generation], num_calls: int, every: Se
 def _encoded_runs(own: Sequence[_Call], forwards: Sequence[_Call]) -> list[_Generation]:
     """Return the calls of a decoder, one token each, in runs that follow calls of its encoders.
 
-    The encoders are the models that run before the decoder's first call, and then before at most half of its calls. In
-    a run, the latest calls of each belong to the prompt, as many as are usual.
+    The encoders are the models that run before the decoder's first token, and then before at most half of its tokens.
+    In a run, the latest calls of each belong to the prompt, as many as are usual. Other calls of the decoder, such as
+    those of a validation, end a run.
     """
-    if any(call.tokens.length != 1 or not call.tokens.keeps for call in own):
-        return []
+    singles = [call for call in own if call.tokens.length == 1 and call.tokens.keeps]
     before: list[list[_Call]] = [[]]
-    """Calls of other models before each of the decoder's calls."""
+    """Other calls before each of the tokens."""
+    is_single = set(map(id, singles))
     for each in forwards:
-        if each.owner == own[0].owner:
-            if each.tokens.length:
-                before.append([])
+        if id(each) in is_single:
+            before.append([])
         else:
             before[-1].append(each)
     num_gaps = Counter(owner for gap in before for owner in {each.owner for each in gap})
-    encoders = {each.owner for each in before[0] if 2 * num_gaps[each.owner] <= len(before)}
-    begins = [number for number, gap in enumerate(before[:-1]) if any(each.owner in encoders for each in gap)]
-    usual = {owner: median_low(sum(each.owner == owner for each in before[begin]) for begin in begins)
+    encoders = {each.owner for each in before[0] if 2 * num_gaps[each.owner] <= len(before)} - {own[0].owner}
+    begins = [number for number, gap in enumerate(before[:-1])
+              if any(each.owner in encoders or each.owner == own[0].owner for each in gap)]
+    usual = {owner: median_low(num for begin in begins if (num := sum(each.owner == owner for each in before[begin])))
              for owner in encoders}
     result = []
-    for begin, end in pairwise([*begins, len(own)]):
+    for begin, end in pairwise([*begins, len(singles)]):
         of_encoders = [call for owner in encoders
-                       for call in [each for each in before[begin] if each.owner == owner][-max(usual[owner], 1):]]
-        result.append(_Generation([own[begin]], has_cache=True, decoded=list(own[begin + 1:end]),
-                                  encoders=sorted(of_encoders, key=lambda call: call.start_ns)))
+                       for call in [each for each in before[begin] if each.owner == owner][-usual[owner]:]]
+        if of_encoders:
+            result.append(_Generation([singles[begin]], has_cache=True, decoded=singles[begin + 1:end],
+                                      encoders=sorted(of_encoders, key=lambda call: call.start_ns)))
     return result
 
 

@@ -257,6 +257,12 @@ def test_calls_of_an_encoder_that_precede_a_prompt_belong_to_it_as_many_as_usual
     assert contexts(found)[:3] == [None, 16, 17]
 
 
+def test_other_calls_of_a_decoder_are_none_of_its_generations() -> None:
+    whole = call(8, keeps=True)
+    found = with_generations(*logged([whole, *encoded(6), whole, *encoded(6), *decoded(2), whole, *decoded(6)]))
+    assert modes(found) == "i" + "Pddddd" + "i" + "Pddddddd" + 7 * "i"
+
+
 def test_a_model_after_a_translation_is_no_encoder() -> None:
     judge = call(9, owner=HEAD)
     found = with_generations(*logged([each for _ in range(3) for each in (*encoded(6), judge)]))
@@ -266,7 +272,7 @@ def test_a_model_after_a_translation_is_no_encoder() -> None:
 @pytest.mark.parametrize("calls", [
     encoded(5)[:-1], [each for _ in range(20) for each in encoded(1)], [each for _ in range(20) for each in encoded(2)],
     [call(8, owner=OTHER), *[call(1)] * 20],  # nothing that could be a state
-    [call(8, owner=OTHER), *decoded(9), call(2, keeps=True), *[call(2, keeps=True)] * 5],
+    [call(8, owner=OTHER), *decoded(9), *[call(2, keeps=True)] * 20],  # most calls score texts
     [*decoded(9), call(8, owner=OTHER), *decoded(9)],  # the first tokens had none
     [each for _ in range(6) for each in (*encoded(4), call(5, owner=HEAD), *decoded(4))],  # another one verifies
 ], ids=["short", "one token", "two tokens", "without state", "other lengths", "no encoder", "verified"])
