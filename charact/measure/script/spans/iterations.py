@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import pairwise
+from itertools import dropwhile, pairwise
 from typing import NamedTuple
 
 from charact.core.gap_phases import gap_phases
@@ -50,6 +50,8 @@ def iteration_of(slices: list[Slice], after: Slice | None, *, training: bool, ma
         training: whether it trains.
         manual_update: whether the program updates its weights without an optimizer.
     """
+    if not manual_update:  # a block without gradients is no part of what follows, such as the model's initialization
+        slices = list(dropwhile(lambda each: each.kind is Kind.UNTRACKED, slices)) or slices
     first, last = slices[0], slices[-1]
     begins_at_mark = first.kind is Kind.END
     start_ns, start_event = (first.end_ns, first.end_event) if begins_at_mark else (first.start_ns, first.start_event)

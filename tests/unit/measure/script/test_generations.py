@@ -1,6 +1,7 @@
 """Which forwards of a program that only infers read prompts, and which decode."""
 
 import random
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -436,6 +437,22 @@ def test_prompts_of_many_lengths_have_a_range(tmp_path: Path) -> None:
         ("mine-decode", None, 6), ("mine-prefill", None, 6)]
     row = generations(run_of(tmp_path / "run", *found, options={"script": "mine.py"})).iloc[0]
     assert (row["input_low"], row["input_high"]) == (5, 14)
+
+
+@torch.no_grad()
+def initialize(model: Model) -> None:
+    time.sleep(0.05)
+    model.words.weight.zero_()
+
+
+def test_a_first_prefill_begins_after_the_initialization_of_its_model(tmp_path: Path) -> None:
+    def body(model: Model) -> None:
+        initialize(model)
+        model.generate(prompts(), 10)
+
+    log = watched(tmp_path / "log", program(body))
+    assert modes(log.iterations) == "P" + 9 * "d"
+    assert log.iterations[0].start_ns == log.iterations[0].intervals[0].start_ns
 
 
 def test_passes_measure_decoding_only(tmp_path: Path) -> None:
