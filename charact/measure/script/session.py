@@ -248,7 +248,7 @@ class Session:
             return
         last, events, plan = self.recorder.slices[-1], self._events, self._plan
         if kind is Kind.STEP:
-            events.has_batch = False
+            events.step()
         if kind is Kind.STEP or not events.any_optimizer:
             if self._counted is None or (kind is Kind.STEP and self._counted[0] is not Kind.STEP):
                 self._counted, self._num_iterations = (kind, owner), 0

@@ -33,6 +33,8 @@ class LoaderPatches:
         self._times = memoryview(mmap.mmap(-1, _MOST_LOADERS * _MOST_WORKERS * _WORD_BYTES)).cast("q")
         """Times (ns) of each worker of each loader."""
         self._noted: list[tuple[int, int]] = []
+        self._loader_of: dict[int, int] = {}
+        """Numbers of loaders by the owner ID of their iterators."""
         self._started: dict[int, tuple[int, int, int]] = {}
         """Loader, and begin and end of the start, of each iterator whose first batch was not fetched, by its `id`."""
 
@@ -105,15 +107,16 @@ class LoaderPatches:
                 batch = original(iterator)
             except StopIteration:
                 recorder.leave_as(Kind.EXHAUSTED)
-                self._context.events.has_batch = False
+                self._context.events.batch_loader = 0
                 raise
             except BaseException:
                 recorder.drop()
                 raise
             recorder.leave()
-            self._context.events.has_batch = True
             if started is not None:
+                self._loader_of[number] = started[0]
                 self._context.events.epoch(*started, number, fetch_ns, recorder.changed_ns)
+            self._context.events.batch_loader = self._loader_of.get(number, 0)
             if recorder.idle:
                 self._context.on_span_end(Kind.FETCH, number)
             return batch

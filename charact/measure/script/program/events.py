@@ -67,8 +67,10 @@ class ProgramEvents:
         """Types of tensors of tokens."""
         self.any_optimizer = False
         """Whether the program has created an optimizer."""
-        self.has_batch = False
-        """Whether a batch was fetched since the latest step of an optimizer, from a loader that has more."""
+        self.batch_loader = 0
+        """Number of the loader of the batch that was fetched since the latest step of an optimizer; 0 without one."""
+        self._training_loaders: set[int] = set()
+        """Loaders whose batches a step followed."""
         self.memory = MemorySamples()
         self.graph_place: dict[str, Any] | None = None
         """File and line of the first backward with `create_graph=True`."""
@@ -123,7 +125,13 @@ class ProgramEvents:
     @property
     def trains_batch(self) -> bool:
         """Whether what follows may be part of the training of a batch, such as a generation from its prompts."""
-        return self.any_optimizer and self.has_batch
+        return self.batch_loader in self._training_loaders
+
+    def step(self) -> None:
+        """Notice an optimizer's step."""
+        if self.batch_loader:
+            self._training_loaders.add(self.batch_loader)
+            self.batch_loader = 0
 
     def begins_prompt(self, owner: int) -> bool:
         """Return whether a model generates and its latest call read prompts, rather than decoded."""

@@ -28,6 +28,7 @@ from charact.record.schema import NO_CACHE, PHASES, SAMPLED_PHASES, Rows
 from charact.traces.counters import SOURCE, outcome
 
 _NO_GPU = "kernels run on GPUs only"
+_GENERATED = "the evaluations that this pass measured generate"
 _COMPILED = "compiled code has no operators to count: run charact profile --compile on the model"
 
 
@@ -215,7 +216,8 @@ def add_passes(log: EventLog, entry: CaseEntry, tables: dict[str, Rows], names: 
     `names` are those of the requested passes, None for the passes on evaluations inside of a training; `iterations` are
     all of the case, timed or not.
     """
-    notes, passes = log.pass_notes("infer" if names is None else "train"), entry.passes
+    of_evaluation = names is None
+    notes, passes = log.pass_notes("infer" if of_evaluation else "train"), entry.passes
     names = list(notes) if names is None else names
     for name in names:
         note = notes.get(name)
@@ -225,6 +227,9 @@ def add_passes(log: EventLog, entry: CaseEntry, tables: dict[str, Rows], names: 
             continue
         indices = [number for number, each in enumerate(iterations)
                    if any(start_ns <= each.start_ns < end_ns for start_ns, end_ns in note["windows"])]
+        if of_evaluation and note["windows"] and not indices:
+            passes.end(name, "skipped", _GENERATED)
+            continue
         passes[name] = msgspec.convert({"status": note["status"], "reason": note["reason"], "iterations": indices,
                                         **note.get("facts", {})}, PASSES[name])
         for table, rows in note.get("tables", {}).items():

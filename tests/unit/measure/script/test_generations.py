@@ -611,11 +611,38 @@ def test_a_training_generates_apart_from_its_iterations(tmp_path: Path, by_metho
     assert (found[1][0].input_size, found[1][0].output_size, found[1][0].batch_size) == (6, 10, 3)
 
 
+def test_a_validation_generates_apart_from_the_training(tmp_path: Path) -> None:
+    def train(model: Model) -> Any:
+        optimizer = torch.optim.SGD(model.parameters())
+        texts, held_out, scored = (DataLoader([row for _ in range(8) for row in prompts()], batch_size=3)
+                                   for _ in range(3))
+        for _ in range(6):
+            for ids in texts:
+                model(ids).sum().backward()
+                optimizer.step()
+            for ids in held_out:
+                model.generate(ids, 6)
+            with torch.no_grad():
+                for ids in scored:
+                    model(ids)
+        return optimizer
+
+    log = watched(tmp_path / "log", program(train), "operators")
+    assert modes([each for each in log.iterations if not each.training]) == 6 * (8 * "Pddddd" + 8 * "i")
+    assert sum(each.training for each in log.iterations) == 48
+    found = cases(log, "operators")
+    assert [entry.mode for entry, _ in found] == ["train", "decode", "prefill", "infer"]
+    operators = [entry.passes.operators for entry, _ in found]
+    assert (operators[0].status, operators[3].status) == ("ok", "skipped")  # it measured batches of the generations
+    assert "generate" in (operators[3].reason or "")
+
+
 @pytest.mark.parametrize("by_method", [False, True])
 def test_a_generation_from_the_batch_of_a_training_is_a_part_of_it(tmp_path: Path, by_method: bool) -> None:
     def train(model: Model) -> Any:
         optimizer = torch.optim.SGD(model.parameters())
-        for ids in DataLoader([row for _ in range(8) for row in prompts()], batch_size=3):
+        loader = DataLoader([row for _ in range(8) for row in prompts()], batch_size=3)
+        for ids in (each for _ in range(2) for each in loader):
             if by_method:
                 model.generate(ids, 10)
             else:
@@ -628,8 +655,10 @@ def test_a_generation_from_the_batch_of_a_training_is_a_part_of_it(tmp_path: Pat
             optimizer.step()
         return optimizer
 
-    assert [(entry.mode, entry.passes.timing.num_iterations)
-            for entry, _ in cases(watched(tmp_path / "log", program(train)))] == [("train", 8)]
+    log = watched(tmp_path / "log", program(train))
+    assert [(entry.mode, entry.passes.timing.num_iterations) for entry, _ in cases(log)] == [("train", 16)]
+    num_forwards = [sum(interval.phase == "forward" for interval in each.intervals) for each in log.iterations]
+    assert num_forwards == ([11, 11, *[2] * 14] if by_method else [11] * 16)  # the method is observed first
 
 
 def classifiers() -> Iterator[Any]:
