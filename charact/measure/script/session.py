@@ -256,8 +256,11 @@ class Session:
                 begun = self._starts.take(last)
                 ended = bool(begun) and begun[-1] is last
                 self._num_iterations += len(begun)
-                if not last.method:
-                    events.inferred(last.owner, begins=ended)
+                if ended:
+                    if events.num_single:
+                        events.num_single.clear()
+                elif not last.method:
+                    events.follow(last.owner)
                 if not ended and last.owner in events.generating:  # such as a decoder after its encoder
                     ended = True
                     self._num_iterations += 1

@@ -91,7 +91,7 @@ class ProgramEvents:
         """Their caches, in Transformers."""
         self._num_grown: defaultdict[int, int] = defaultdict(int)
         """Number of each model's latest calls in a row with one token more than the one before."""
-        self._num_single: defaultdict[int, int] = defaultdict(int)
+        self.num_single: defaultdict[int, int] = defaultdict(int)
         """Number of each model's calls with one token and a state since the program's iteration began."""
         self._frozen = FrozenModels()
         self._loaders: list[dict[str, Any]] = []
@@ -137,17 +137,11 @@ class ProgramEvents:
         """Return whether a model generates and its latest call read prompts, rather than decoded."""
         return owner in self.generating and self._token_inputs[owner].length > 1 and not self._num_grown[owner]
 
-    def inferred(self, owner: int, *, begins: bool) -> None:
-        """Notice the end of a forward of a program that only infers; it begins an iteration, or follows in one.
-
-        So an iteration may begin with an encoder, which reads a prompt for a decoder.
-        """
-        if begins:
-            if self._num_single:
-                self._num_single.clear()
-        elif owner in self._single_tokens and owner not in self.generating and self._token_inputs[owner].keeps:
-            self._num_single[owner] += 1
-            if self._num_single[owner] > _FEWEST_DECODED:
+    def follow(self, owner: int) -> None:
+        """Notice a forward in an iteration of inference that another model began, such as a decoder's encoder."""
+        if owner in self._single_tokens and owner not in self.generating and self._token_inputs[owner].keeps:
+            self.num_single[owner] += 1
+            if self.num_single[owner] > _FEWEST_DECODED:
                 self.generating.add(owner)
 
     def _tokens(self, owner: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
