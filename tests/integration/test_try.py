@@ -250,6 +250,7 @@ def test_a_first_run_that_hangs_is_ended_after_half_of_the_time(tmp_path: Path) 
     (["--profile", "--nproc", "2", "resnet18"], "--nproc"),
     (["--profile", "resnet18", "--parallel=ddp"], "--parallel"),
     (["--only", "threads", "--profile", "--model", "nets:Net"], "charact profile: --model needs its inputs"),
+    (["--profile", "mlp", "--max-minutes=1"], "--max-minutes: give it before the workload"),
     (["--mode", "train", "--profile", "mlp"], "--mode"),
 ])
 def test_bad_input(tmp_path: Path, arguments: list[str], reason: str) -> None:

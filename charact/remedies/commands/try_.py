@@ -34,9 +34,13 @@ _FIRST_LIMIT_FRAC = 0.5
 """Share of the time that each of these runs may take."""
 _LEAST_EXPECTED_FRAC = 0.02
 """Smallest expected saving of a setting that is tried by default, as a share of the time."""
-_NOT_OF_TRIALS = {"--parallel": "remedies do not reach its ranks: leave it out", "--out": "give it before the workload",
-                  "--name": "leave it out", "--passes": "the first run takes all, and trials none: leave it out"}
-"""Options of `charact profile` that a workload to try remedies on cannot have."""
+_NOT_OF_TRIALS = {
+    **dict.fromkeys(("--only", "--max-minutes", "--allow-numerics", "--scratch", "--write-patch", "--out"),
+                    "give it before the workload"),
+    "--parallel": "remedies do not reach its ranks: leave it out", "--name": "leave it out",
+    "--passes": "the first run takes all, and trials none: leave it out",
+}  # fmt: skip
+"""Options that the words of a workload to try remedies on cannot have, and what to do instead."""
 
 
 class CLASS(run.CLASS):
