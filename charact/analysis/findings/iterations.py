@@ -11,7 +11,7 @@ import pandas as pd
 from charact.analysis.findings._finding import Finding, Place, Saving
 from charact.analysis.findings._line_text import advice_for
 from charact.analysis.findings._series import Trend, is_gradual, num_elements, steady_growth
-from charact.analysis.findings._watched_case import LEAST_FRAC, WatchedCase
+from charact.analysis.findings._watched_case import LEAST_FRAC, WatchedCase, watched_cases
 from charact.analysis.profile.compilations import counts_text
 from charact.core.units import quantity, share
 from charact.record.manifest_program import Compilations, CompileEvent
@@ -95,18 +95,23 @@ _OFTEN_FRAC = 0.2
 
 
 def evaluation(case: WatchedCase) -> Iterator[Finding]:
-    """Yield a finding if the program trains, and inference takes a tenth or more of its loop.
+    """Yield a finding if the program trains, and inference takes a tenth or more of its loop, generations included.
 
     Inference before many of the training's iterations is no evaluation, but a part of them: the choice of an action, or
-    the outputs of a teacher.
+    the outputs of a teacher. Of several cases of inference, the longest has the finding.
     """
     rows = case.run.program_iterations.sort_values("index")
-    is_before_training = (rows["case"].shift() == case.name)[rows["case"].isin(case.trainings)]
-    if case.trains or not case.trainings or is_before_training.mean() > _OFTEN_FRAC:
+    trains = rows["case"].isin(case.trainings)
+    if case.trains or not case.trainings or (~trains).shift(fill_value=False)[trains].mean() > _OFTEN_FRAC:
         return
-    own = rows[rows["case"] == case.name]
-    times_s = own.loc[own["kind"] != "pass", "wall_s"]
-    spent_s = float(times_s.sum() + (len(own) - len(times_s)) * times_s.median()) if len(times_s) else 0.0
+    inferred = rows[~trains]
+    times_s = inferred["wall_s"].where(inferred["kind"] != "pass")
+    by_case = times_s.fillna(times_s.groupby(inferred["case"]).transform("median")).groupby(inferred["case"]).sum()
+    if by_case.empty or by_case.idxmax() != case.name:
+        return
+    spent_s = float(by_case.sum())
+    others = [each for each in watched_cases(case.run) if each.name not in (case.name, *case.trainings)]
+    num_batches = sum(each.num_iterations for each in (case, *others) if each.entry.mode != "decode")
     if spent_s < _EVALUATION_FRAC * case.loop_s:
         return
     saving = case.saving_in_all(0.4 * spent_s, 0.9 * spent_s, "bound")
@@ -116,7 +121,7 @@ def evaluation(case: WatchedCase) -> Iterator[Finding]:
     yield Finding(
         f"evaluation takes {share(spent_s / case.loop_s)} of the loop",
         "evaluate less often, on a part of the data, or with larger batches", saving,
-        (f"{case.num_iterations:,} evaluation batches take {quantity(spent_s, 's')} of {quantity(case.loop_s, 's')}",),
+        (f"{num_batches:,} evaluation batches take {quantity(spent_s, 's')} of {quantity(case.loop_s, 's')}",),
         "medium", place=line and line.place, phase="forward", setting="evaluation")
 
 

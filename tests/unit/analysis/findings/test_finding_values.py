@@ -125,6 +125,16 @@ EVALUATIONS = {"mode": "infer", "facts": {"trainings": {"t"}}, "rows": {
 FROZEN = {"name": "vae", "num_frozen_rows": 1000, "num_repeated_rows": 300}
 
 
+@pytest.mark.parametrize(("mode", "num_found"), [("decode", 1), ("prefill", 0)])
+def test_all_cases_of_a_generation_are_one_evaluation(mode: str, num_found: int) -> None:
+    own, other = "train.py-train", "train.py-other"
+    prefill, decode = (other, own) if mode == "decode" else (own, other)
+    names = ["t"] * 2 + [prefill] + [decode] * 4 + ["t"] * 3
+    facts = EVALUATED | {"tables": {"program_iterations": pd.DataFrame(TRAINS | {"case": names})}, "mode": mode}
+    findings = list(found("evaluation", case_of(**facts)))
+    assert [each.cause for each in findings] == num_found * ["evaluation takes 10.0 % of the loop"]
+
+
 @pytest.mark.parametrize(("name", "facts", "saving", "texts", "fields"), [
     ("attention_weights", {"attention_weights": [layer(time_s=0.0625), layer("b", 0.0625)], "frames": {"forward": [
         frame("net.py:8", 9, library="torch.matmul"), frame("net.py:9", 5, library=f"x, {ATTENTION}")]}},
