@@ -87,7 +87,8 @@ def _is_long(case: WatchedCase, phase: str, line: SampledLine) -> bool:
 def _by_function(lines: list[SampledLine]) -> list[list[SampledLine]]:
     functions: dict[tuple[str, str], list[SampledLine]] = {}
     for line in lines:
-        functions.setdefault((line.place.file, line.function), []).append(line)
+        outermost = line.function.partition(".<locals>")[0]  # a lambda belongs to the function that makes it
+        functions.setdefault((line.place.file, outermost), []).append(line)
     return [group for group in functions.values() if is_enough(group)]
 
 

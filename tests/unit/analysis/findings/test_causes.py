@@ -338,6 +338,70 @@ def test_weights_that_each_call_of_an_inference_computes(mode: str, batch: int, 
         assert finding["recoverable_s"] == pytest.approx([0.7 * 3, 3], rel=0.02)
 
 
+PAIRS = "[[512,1024,128]]"
+
+
+@pytest.mark.parametrize(("later", "num_found"), [
+    ([("aten::pow", "elementwise", PAIRS), ("aten::sum", "reduction", PAIRS)], 1),
+    ([("aten::sum", "reduction", PAIRS)], 1),
+    ([("aten::pow", "elementwise", PAIRS)], 0),  # the pairs are the result
+    ([("aten::tanh", "activation", PAIRS), ("aten::sum", "reduction", PAIRS)], 0),  # no matrix product computes it
+    ([("aten::pow", "elementwise", PAIRS), ("aten::amax", "reduction", PAIRS)], 0)])
+def test_pairs_that_are_expanded_and_reduced(later: list[tuple[str, str, str]], num_found: int, tmp_path: Path) -> None:
+    run = watched_program(tmp_path, {"forward": 0.02, "loss": 0.05}, operators=[
+        operator("loss", "aten::sub", 0.01, operator_type="elementwise", input_shapes="[[512,1,128],[1,1024,128]]"),
+        *(operator("loss", name, 0.01, operator_type=kind, input_shapes=shapes) for name, kind, shapes in later)])
+    rows = named(run, "expanded_pairs")
+    assert len(rows) == num_found
+    for finding in rows:
+        assert "512 × 1,024 × 128" in finding["cause"]
+        spent_s = 0.01 * (1 + len(later)) * 100
+        assert finding["recoverable_s"] == pytest.approx([0.5 * spent_s, 1.15 * spent_s], rel=0.02)
+
+
+@pytest.mark.parametrize(("shapes", "num_found"), [
+    ("[[512,1,16],[1,1024,16]]", 1), ("[[512,1024,16],[1,1024,16]]", 0), ("[[512,1],[1,1024]]", 0),
+    ("[[32,1,16],[1,64,16]]", 0), ("[[16],[512,1024,16]]", 0)])
+def test_only_large_expansions_of_rows_are_pairs(shapes: str, num_found: int, tmp_path: Path) -> None:
+    run = watched_program(tmp_path, {"forward": 0.05}, operators=[
+        operator("forward", "aten::mul", 0.02, operator_type="elementwise", input_shapes=shapes),
+        operator("forward", "aten::sum", 0.02, operator_type="reduction", input_shapes="[[512,1024,16]]")])
+    assert len(named(run, "expanded_pairs")) == num_found
+
+
+@pytest.mark.parametrize(("words", "indices", "product", "num_found"), [
+    (6000, "[32,48,1]", "[1536,6000],[6000,128]", 1), (6000, "[32,48,1]", "[1536,128],[128,6000]", 0),
+    (16, "[32,48,1]", "[1536,16],[16,128]", 0), (6000, "[32,48,6000]", "[1536,6000],[6000,128]", 0)])
+def test_one_hot_rows_times_a_matrix(words: int, indices: str, product: str, num_found: int, tmp_path: Path) -> None:
+    run = watched_program(tmp_path, {"forward": 0.05, "backward": 0.05}, operators=[
+        operator("forward", "aten::scatter_", 0.001, operator_type="data movement",
+                 input_shapes=f"[[32,48,{words}],{indices}]"),
+        operator("forward", "aten::copy_", 0.009, operator_type="data movement", input_shapes=f"[[32,48,{words}]]"),
+        operator("forward", "aten::mm", 0.01, operator_type="GEMM", layer="project", input_shapes=f"[{product}]"),
+        operator("backward", "aten::mm", 0.01, operator_type="GEMM", layer="project",
+                 input_shapes=f"[[128,1536],[1536,{words}]]")])
+    rows = named(run, "one_hot_product")
+    assert [row["layer"] for row in rows] == ["project"] * num_found
+    for finding in rows:
+        assert finding["recoverable_s"] == pytest.approx([0.6 * 3, 1.25 * 3], rel=0.02)
+        assert "nn.Embedding" in finding["remedy"]
+
+
+@pytest.mark.parametrize(("name", "spent_s", "what"), [
+    ("aten::_linalg_svd", 0.02, "singular value decomposition of a matrix of 256 × 256"),
+    ("aten::_linalg_eigh", 0.02, "eigendecomposition"), ("aten::_linalg_svd", 0.0005, None),
+    ("aten::linalg_cholesky_ex", 0.02, None)])
+def test_matrices_that_are_decomposed(name: str, spent_s: float, what: str | None, tmp_path: Path) -> None:
+    run = watched_program(tmp_path, {"forward": 0.05}, operators=[
+        operator("forward", name, spent_s, layer="0", operator_type="other", input_shapes="[[256,256]]")])
+    rows = named(run, "decomposition")
+    assert len(rows) == (what is not None)
+    for finding in rows:
+        assert what in finding["cause"]
+        assert ("spectral_norm" in finding["remedy"]) == ("svd" in name)
+        assert finding["recoverable_s"] == pytest.approx([50 * spent_s, 100 * spent_s], rel=0.02)
+
+
 @pytest.mark.parametrize(("reads", "num_used"), [
     ([("aten::index", "[[4,16000],[5]]")], 4),
     ([("aten::index", "[[4,16000],[5]]"), ("aten::view", "[[32,16000]]")], 4),  # a view reads nothing
