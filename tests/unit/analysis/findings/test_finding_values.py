@@ -372,6 +372,9 @@ def test_all_cases_of_a_generation_are_one_evaluation(mode: str, num_found: int)
        {"confidence": "high"})
       for count, spent_s, text in ((1, 3.75, "line 0 in net.py computes|30 samples at net.py:0|!more"), (
           2, 7.375, "59 samples at net.py:0 and 1 more line\n"), (3, 10.875, "87 samples|and 2 more lines"))],
+    ("line", {"frames": {"other": [frame("net.py:9", 30, function="f"), frame("net.py:8", 20, function="g"),
+                                   frame("net.py:7", 20, function="f.<locals>.<lambda>")]}}, (0.4 * 6.25, 6.25),
+     "50 samples at net.py:9 and 1 more line\n", {}),
     *[("line", {"phases": {"loss": 0.25, "backward": 0.75}, "frames": {"loss": [frame("net.py:9", 50, "x = y")]},
                 "operators": operators}, (5, 12.5 + more_s), "125 ms", {}) for operators, more_s in (
           ([], 37.5), ([operator("backward", "aten::mm", 0.5, layer="a"), operator("backward", "aten::mm", 0.1),
