@@ -146,6 +146,41 @@ def float64(case: WatchedCase) -> Iterator[Finding]:
         operator=str(longest["operator"]), setting="dtype=float64")
 
 
+_PRODUCTS = frozenset({"GEMM", "convolution", "attention", "recurrent"})
+_EMULATED_FLOP_PER_S, _LONG_CALL_S = 3e9, 1e-4
+"""Most FLOP/s of a core that emulates products in half precision, and the shortest call (s) that is judged.
+
+*Source*: a product of 512 × 512 matrices and a convolution of 32 channels, PyTorch 2.13, 2 cores: 1 to 2 GFLOP/s per
+core in float16, and in bfloat16 with AVX2, 30 to 140 in float32.
+"""
+
+
+def half_precision(case: WatchedCase) -> Iterator[Finding]:
+    """Yield a finding if a CPU emulates products in half precision, because it has no instructions for them."""
+    operators = case.operators
+    if not case.on_cpu or "dtype" not in operators:
+        return
+    products = operators[operators["operator_type"].isin(_PRODUCTS) & operators["dtype"].isin(("float16", "bfloat16"))]
+    flop_per_s = products["flop"] / products["time_s"] / (case.num_threads or 1)
+    emulated = products[(flop_per_s < _EMULATED_FLOP_PER_S)
+                        & (products["time_s"] > _LONG_CALL_S * products["num_calls"])]
+    products = products[products["dtype"].isin(emulated["dtype"])]
+    spent_s = float(products["time_s"].sum())
+    saving = case.saving(0.5 * spent_s, spent_s, "modelled")
+    if saving is None:
+        return
+    longest = emulated.sort_values("time_s", ascending=False).iloc[0]
+    dtype, layer = str(longest["dtype"]), longest["layer"] if isinstance(longest["layer"], str) else None
+    rate = quantity(longest["flop"] / longest["time_s"], "FLOP/s")
+    yield Finding(
+        f"the model computes in {dtype} on a CPU that has no instructions for products in it",
+        "use float32 on this CPU: .float(), or dtype=torch.float32 where the model is loaded", saving,
+        (f"such products take {case.takes(spent_s)}",
+         f"{longest['operator']}{f' in {layer}' if layer else ''} computes {rate}"),
+        phase=str(products.groupby("phase")["time_s"].sum().idxmax()), layer=layer, operator=str(longest["operator"]),
+        setting=f"dtype={dtype}")
+
+
 def hooks(case: WatchedCase) -> Iterator[Finding]:
     """Yield a finding if a model has many more hooks at the end than at its first call."""
     for model in case.settings.models:

@@ -208,6 +208,12 @@ def test_all_cases_of_a_generation_are_one_evaluation(mode: str, num_found: int)
     ("float64", {"operators": DOUBLES, "settings": {"models": [{"name": "m", "dtypes": {"float64": 2000}}, {}]}},
      (5.625, 14.0625), "take 188 ms, 18.8 %|longest is aten::mul|m has 2,000 float64",
      {"layer": None, "phase": "backward", "operator": "aten::mul"}),
+    *[("half_precision", {"operators": [
+        operator("forward", "aten::addmm", 0.25, dtype=dtype, layer="head", operator_type="GEMM", flop=0.7e9),
+        operator("backward", "aten::mm", 0.125, dtype=dtype, operator_type="GEMM", flop=3e9),
+        operator("backward", "aten::mm", 0.125, dtype="float32", operator_type="GEMM", flop=1e9)]}, (18.75, 37.5),
+       "take 375 ms, 37.5 %|addmm in head computes 2.80 GFLOP/s|dtype=torch.float32", {
+           "layer": "head", "setting": f"dtype={dtype}"}) for dtype in ("float16", "bfloat16")],
     ("float64", {"operators": DOUBLES[::2]}, (1.875, 4.6875), "aten::mm in head", {"layer": "head"}),
     ("hooks", {"settings": {"models": [{"name": "a", "num_hooks_first": 5, "num_hooks_last": 29},
                                        {"name": "m", "num_hooks_first": 5, "num_hooks_last": 30}]}}, (0, 12.5),
@@ -423,6 +429,11 @@ def test_the_saving_and_the_numbers_of_a_finding(name: str, facts: Row, saving: 
     *[("dense_embedding", {"embeddings": [EMBEDDING | change]}) for change in (
         {"num_used_rows": 101}, {"sparse": True})],
     ("float64", {"operators": [operator("forward", "aten::mm", 0.0399, dtype="float64")]}), ("float64", {}),
+    *[("half_precision", {"device": device, "operators": [operator(
+        "forward", "aten::addmm", 0.25, dtype=dtype, operator_type="GEMM", flop=flop, num_calls=num_calls)]})
+      for device, dtype, flop, num_calls in (
+          ("cpu", "float16", 0.8e9, 1), ("cpu", "float32", 0.7e9, 1), ("cpu", "float16", 0.7e9, 2501),
+          ("cpu", "float16", None, 1), ("cuda:0", "float16", 0.7e9, 1))],
     *[("optimizer_loop", {"settings": {"optimizers": [OPTIMIZER | change]}, "mode": mode}) for change, mode in
       (({"class": "RMSprop"}, "train"), ({"implementation": "fused"}, "train"), ({}, "infer"),
        ({"num_groups": 3000, "class": "RMSprop"}, "train"))],
