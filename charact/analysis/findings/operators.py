@@ -31,14 +31,14 @@ def decomposition(case: WatchedCase) -> Iterator[Finding]:
     """Yield a finding for each kind of matrix decomposition that takes much of an iteration."""
     rows = case.operators
     rows = rows[rows["operator"].isin(_DECOMPOSITIONS)]
-    for what, same in rows.groupby(rows["operator"].map(_DECOMPOSITIONS)):
-        spent_s = float(same["time_s"].sum())
+    for what, calls in rows.groupby(rows["operator"].map(_DECOMPOSITIONS)):
+        spent_s = float(calls["time_s"].sum())
         saving = case.saving(0.5 * spent_s, spent_s, "modelled")
         if saving is None:
             continue
-        longest = same.sort_values("time_s", ascending=False).iloc[0]
+        longest = calls.sort_values("time_s", ascending=False).iloc[0]
         sizes = " × ".join(map(str, (_shapes(longest) or [[]])[0][-2:]))
-        number = float(same["num_calls"].sum())
+        number = float(calls["num_calls"].sum())
         power = ("; for the largest singular value alone, use a few steps of power iteration, as "
                  "torch.nn.utils.parametrizations.spectral_norm does" if what.startswith("singular") else "")
         yield Finding(
@@ -58,18 +58,16 @@ def one_hot_product(case: WatchedCase) -> Iterator[Finding]:
     rows = case.operators
     rows = rows[rows["input_shapes"].notna()]
     forward = rows[rows["phase"].isin(_FORWARD)]
-    filled = forward[forward["operator"].isin(("aten::scatter", "aten::scatter_"))]
-    for shapes in filled["input_shapes"].map(json.loads):
+    scatters = forward[forward["operator"].isin(("aten::scatter", "aten::scatter_"))]
+    for shapes in scatters["input_shapes"].map(json.loads):
         if len(shapes) < 2 or not _is_one_hot(*shapes[:2]):
             continue
         whole, matrix = shapes[0], [math.prod(shapes[0][:-1]), shapes[0][-1]]
-        has_shape = rows["input_shapes"].map(lambda text, both=(whole, matrix): any(
-            each in both or each == both[1][::-1] for each in json.loads(text)))
-        own = rows[has_shape]
-        products = own[(own["operator_type"] == "GEMM") & own["phase"].isin(_FORWARD)]
+        on_matrix = rows[_have_input(rows, whole, matrix, matrix[::-1])]
+        products = on_matrix[(on_matrix["operator_type"] == "GEMM") & on_matrix["phase"].isin(_FORWARD)]
         if products.empty:
             continue  # such as the targets of a loss
-        spent_s = float(own["time_s"].sum())
+        spent_s = float(on_matrix["time_s"].sum())
         saving = case.saving(0.6 * spent_s, 1.25 * spent_s, "modelled")
         if saving is None:
             continue
@@ -86,6 +84,7 @@ def one_hot_product(case: WatchedCase) -> Iterator[Finding]:
 
 
 def _is_one_hot(whole: list[int], indices: list[int]) -> bool:
+    """Return whether a scatter writes one element into each row of a tensor, as one-hot vectors have."""
     return (len(whole) > 1 and whole[:-1] == indices[:-1] and indices[-1:] == [1] and whole[-1] >= _FEWEST_WORDS)
 
 
@@ -108,7 +107,7 @@ def expanded_pairs(case: WatchedCase) -> Iterator[Finding]:
         pairs = shapes and _expanded(*shapes[:2]) if len(shapes) > 1 else None
         if not pairs:
             continue
-        on_pairs = rows["input_shapes"].map(lambda text, shape=pairs: shape in json.loads(text))
+        on_pairs = _have_input(rows, pairs)
         later = forward[on_pairs.reindex(forward.index) & (forward["time_s"] > _PASS_FRAC * row["time_s"])]
         names = set(later["operator"].str.removeprefix("aten::").str.rstrip("_"))
         if not names & _SUMS or not names <= _PAIRWISE | _SUMS:
@@ -127,15 +126,20 @@ def expanded_pairs(case: WatchedCase) -> Iterator[Finding]:
         return
 
 
-def _expanded(one: list[int], other: list[int]) -> list[int] | None:
+def _expanded(first: list[int], second: list[int]) -> list[int] | None:
     """Return the shape to which two shapes are broadcast if it is much larger than both; None if it is not."""
-    if len(one) != len(other) or any(a != b and 1 not in (a, b) for a, b in zip(one, other, strict=True)):
+    if len(first) != len(second) or any(a != b and 1 not in (a, b) for a, b in zip(first, second, strict=True)):
         return None
-    result = [max(sizes) for sizes in zip(one, other, strict=True)]
-    num_elements, num_inputs = math.prod(result), math.prod(one) + math.prod(other)
-    shares_rows = any(a == b > 1 for a, b in zip(one, other, strict=True))
-    large = num_elements >= max(_FEWEST_ELEMENTS, _LEAST_GROWTH * num_inputs)
-    return result if large and shares_rows else None
+    result = [max(sizes) for sizes in zip(first, second, strict=True)]
+    num_elements, num_inputs = math.prod(result), math.prod(first) + math.prod(second)
+    shares_rows = any(a == b > 1 for a, b in zip(first, second, strict=True))
+    is_large = num_elements >= max(_FEWEST_ELEMENTS, _LEAST_GROWTH * num_inputs)
+    return result if is_large and shares_rows else None
+
+
+def _have_input(rows: pd.DataFrame, *shapes: list[int]) -> "pd.Series[bool]":
+    """Return whether each operator has an input of one of the shapes."""
+    return rows["input_shapes"].map(lambda text: any(each in shapes for each in json.loads(text))).astype(bool)
 
 
 def _shapes(row: "pd.Series[Any]") -> list[list[int]]:

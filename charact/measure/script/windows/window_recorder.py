@@ -98,8 +98,8 @@ class WindowRecorder:
         """
         length, pending = len(ended.slices), self._segmenter.pending
         if (not ended.training or self._is_cut or len(pending) != length
-                or any(one is not other for one, other in zip(pending, slices[place - length:place], strict=True))
-                or any(_kind(one) != _kind(other) for one, other in zip(pending, ended.slices, strict=True))
+                or any(each is not taken for each, taken in zip(pending, slices[place - length:place], strict=True))
+                or list(map(_kind, pending)) != list(map(_kind, ended.slices))
                 or not self._joiner.passes_on(self._times.of(ended))):
             return 0
         repeats = Repeats(slices[place - length:], length)
