@@ -46,7 +46,7 @@ def decomposition(case: WatchedCase) -> Iterator[Finding]:
             f"compute it in every n-th iteration and keep the result, or of smaller matrices{power}", saving,
             (f"{longest['operator']} takes {case.takes(spent_s)}, in {number:g} call{'s' if number != 1 else ''}",),
             "medium", place=_place(case, str(longest["phase"]), _CALLS[str(what)]), phase=str(longest["phase"]),
-            layer=_layer(longest), operator=str(longest["operator"]), explains_line=True)
+            layer=_layer(longest), operator=str(longest["operator"]))
 
 
 _FEWEST_WORDS = 64
@@ -79,7 +79,7 @@ def one_hot_product(case: WatchedCase) -> Iterator[Finding]:
             "a product with one-hot rows selects rows of the matrix: index it by the numbers, as nn.Embedding does",
             saving, (f"operators on the one-hot matrix of {matrix[0]:,} × {matrix[1]:,} take {case.takes(spent_s)}",),
             "high", place=_place(case, str(first["phase"]), "one_hot|scatter"), phase=str(first["phase"]), layer=layer,
-            operator=str(first["operator"]), explains_line=True)
+            operator=str(first["operator"]))
         return
 
 
@@ -122,7 +122,7 @@ def expanded_pairs(case: WatchedCase) -> Iterator[Finding]:
             "matrix product or torch.einsum for sums of products", saving,
             (f"operators on the expanded tensor take {case.takes(spent_s)}",), "high",
             place=_place(case, str(row["phase"]), r"None|unsqueeze|expand|\.view\(|reshape"), phase=str(row["phase"]),
-            layer=_layer(row), operator=str(row["operator"]), explains_line=True)
+            layer=_layer(row), operator=str(row["operator"]))
         return
 
 
