@@ -59,9 +59,9 @@ def findings(run: Run) -> pd.DataFrame:
 
 def recoverable_in_all(rows: Sequence[Any]) -> tuple[list[float] | None, list[float]]:
     """Return recoverable_s and recoverable_frac of rows of `findings` of different cases together; None without any."""
-    known = [row for row in rows if row.recoverable_s is not None]
+    with_saving = [row for row in rows if row.recoverable_s is not None]
     seconds, shares = ([sum(ends) for ends in zip(*ranges, strict=True)] for ranges in (
-        [row.recoverable_s for row in known], [row.recoverable_frac for row in known]))
+        [row.recoverable_s for row in with_saving], [row.recoverable_frac for row in with_saving]))
     return seconds or None, shares
 
 

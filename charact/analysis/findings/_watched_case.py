@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import final
+from typing import Any, final
 
 import pandas as pd
 
@@ -255,6 +255,11 @@ def _line(frames: list[Frame], num_samples: int) -> SampledLine:
     file, _, line = first.place.rpartition(":")
     return SampledLine(Place(file, int(line), first.text), first.function, ", ".join(list(libraries)[:2]) or None,
                        total, total / num_samples, waiting_frac, bool(first.in_loop))
+
+
+def layer_of(row: "pd.Series[Any]") -> str | None:
+    """Return the layer of a row of `operators`; None outside of layers."""
+    return row["layer"] if isinstance(row["layer"], str) else None
 
 
 def watched_cases(run: Run) -> list[WatchedCase]:

@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from charact.analysis.findings._finding import Finding, Place
-from charact.analysis.findings._watched_case import WatchedCase
+from charact.analysis.findings._watched_case import WatchedCase, layer_of
 
 _FORWARD = ("forward", "loss", "other")
 """Phases in which the program calls operators itself."""
@@ -37,7 +37,7 @@ def decomposition(case: WatchedCase) -> Iterator[Finding]:
         if saving is None:
             continue
         longest = calls.sort_values("time_s", ascending=False).iloc[0]
-        sizes = " × ".join(map(str, (_shapes(longest) or [[]])[0][-2:]))
+        sizes = " × ".join(map(str, (_shapes(longest["input_shapes"]) or [[]])[0][-2:]))
         number = float(calls["num_calls"].sum())
         power = ("; for the largest singular value alone, use a few steps of power iteration, as "
                  "torch.nn.utils.parametrizations.spectral_norm does" if what.startswith("singular") else "")
@@ -46,11 +46,11 @@ def decomposition(case: WatchedCase) -> Iterator[Finding]:
             f"compute it in every n-th iteration and keep the result, or of smaller matrices{power}", saving,
             (f"{longest['operator']} takes {case.takes(spent_s)}, in {number:g} call{'s' if number != 1 else ''}",),
             "medium", place=_place(case, str(longest["phase"]), _CALLS[str(what)]), phase=str(longest["phase"]),
-            layer=_layer(longest), operator=str(longest["operator"]))
+            layer=layer_of(longest), operator=str(longest["operator"]))
 
 
 _FEWEST_WORDS = 64
-"""Smallest number of columns of a one-hot matrix whose product is slower than reading rows."""
+"""Smallest number of columns of a one-hot matrix that is reported."""
 
 
 def one_hot_product(case: WatchedCase) -> Iterator[Finding]:
@@ -59,7 +59,7 @@ def one_hot_product(case: WatchedCase) -> Iterator[Finding]:
     rows = rows[rows["input_shapes"].notna()]
     forward = rows[rows["phase"].isin(_FORWARD)]
     scatters = forward[forward["operator"].isin(("aten::scatter", "aten::scatter_"))]
-    for shapes in scatters["input_shapes"].map(json.loads):
+    for shapes in scatters["input_shapes"].map(_shapes):
         if len(shapes) < 2 or not _is_one_hot(*shapes[:2]):
             continue
         whole, matrix = shapes[0], [math.prod(shapes[0][:-1]), shapes[0][-1]]
@@ -72,7 +72,7 @@ def one_hot_product(case: WatchedCase) -> Iterator[Finding]:
         if saving is None:
             continue
         first = products.sort_values("time_s", ascending=False).iloc[0]
-        layer = _layer(first)
+        layer = layer_of(first)
         factor = f"the weights of {layer}" if layer else "a matrix"
         yield Finding(
             f"one-hot rows of {whole[-1]:,} columns are multiplied by {factor}",
@@ -85,7 +85,7 @@ def one_hot_product(case: WatchedCase) -> Iterator[Finding]:
 
 def _is_one_hot(whole: list[int], indices: list[int]) -> bool:
     """Return whether a scatter writes one element into each row of a tensor, as one-hot vectors have."""
-    return (len(whole) > 1 and whole[:-1] == indices[:-1] and indices[-1:] == [1] and whole[-1] >= _FEWEST_WORDS)
+    return len(whole) > 1 and indices == [*whole[:-1], 1] and whole[-1] >= _FEWEST_WORDS
 
 
 _LEAST_GROWTH, _FEWEST_ELEMENTS = 8, 1_000_000
@@ -103,9 +103,9 @@ def expanded_pairs(case: WatchedCase) -> Iterator[Finding]:
     rows = rows[rows["input_shapes"].notna()]
     forward = rows[rows["phase"].isin(_FORWARD) & (rows["operator_type"] != "view")]
     for _, row in forward[forward["operator_type"] == "elementwise"].sort_values("time_s", ascending=False).iterrows():
-        shapes = _shapes(row)
-        pairs = shapes and _expanded(*shapes[:2]) if len(shapes) > 1 else None
-        if not pairs:
+        shapes = _shapes(row["input_shapes"])
+        pairs = _expanded(*shapes[:2]) if len(shapes) > 1 else None
+        if pairs is None:
             continue
         on_pairs = _have_input(rows, pairs)
         later = forward[on_pairs.reindex(forward.index) & (forward["time_s"] > _PASS_FRAC * row["time_s"])]
@@ -122,7 +122,7 @@ def expanded_pairs(case: WatchedCase) -> Iterator[Finding]:
             "matrix product or torch.einsum for sums of products", saving,
             (f"operators on the expanded tensor take {case.takes(spent_s)}",), "high",
             place=_place(case, str(row["phase"]), r"None|unsqueeze|expand|\.view\(|reshape"), phase=str(row["phase"]),
-            layer=_layer(row), operator=str(row["operator"]))
+            layer=layer_of(row), operator=str(row["operator"]))
         return
 
 
@@ -139,17 +139,12 @@ def _expanded(first: list[int], second: list[int]) -> list[int] | None:
 
 def _have_input(rows: pd.DataFrame, *shapes: list[int]) -> "pd.Series[bool]":
     """Return whether each operator has an input of one of the shapes."""
-    return rows["input_shapes"].map(lambda text: any(each in shapes for each in json.loads(text))).astype(bool)
+    return rows["input_shapes"].map(lambda text: any(each in shapes for each in _shapes(text))).astype(bool)
 
 
-def _shapes(row: "pd.Series[Any]") -> list[list[int]]:
-    """Return the shapes of an operator's inputs, without those that are not known."""
-    text = row["input_shapes"]
+def _shapes(text: Any) -> list[list[int]]:
+    """Return the shapes of an operator's inputs from their text, without those of lists; none if they are not known."""
     return [each for each in json.loads(text) if isinstance(each, list)] if isinstance(text, str) else []
-
-
-def _layer(row: "pd.Series[Any]") -> str | None:
-    return row["layer"] if isinstance(row["layer"], str) else None
 
 
 def _place(case: WatchedCase, phase: str, pattern: str) -> Place | None:

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator
 
 from charact.analysis.findings._finding import Finding, Place
-from charact.analysis.findings._watched_case import WatchedCase
+from charact.analysis.findings._watched_case import WatchedCase, layer_of
 from charact.core.units import quantity, share
 
 _TRACE_S = 150e-6
@@ -133,7 +133,7 @@ def float64(case: WatchedCase) -> Iterator[Finding]:
     if saving is None:
         return
     longest = doubles.sort_values("time_s", ascending=False).iloc[0]
-    layer = longest["layer"] if isinstance(longest["layer"], str) else None
+    layer = layer_of(longest)
     evidence = [f"operators with float64 inputs take {case.takes(spent_s)}; the longest is {longest['operator']}"
                 + (f" in {layer}" if layer else "")]
     evidence += [f"{model.name} has {model.dtypes['float64']:,} float64 values among its parameters and buffers"
@@ -170,7 +170,7 @@ def half_precision(case: WatchedCase) -> Iterator[Finding]:
     if saving is None:
         return
     longest = emulated.sort_values("time_s", ascending=False).iloc[0]
-    dtype, layer = str(longest["dtype"]), longest["layer"] if isinstance(longest["layer"], str) else None
+    dtype, layer = str(longest["dtype"]), layer_of(longest)
     rate = quantity(longest["flop"] / longest["time_s"], "FLOP/s")
     yield Finding(
         f"the model computes in {dtype} on a CPU that has no instructions for products in it",
