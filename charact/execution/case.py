@@ -117,7 +117,7 @@ class Case:
                             f"{self.data.name}: choose a smaller --batch-sizes")
 
     def check_trainable(self) -> None:
-        """Check that a training has a precision whose weights have gradients."""
+        """Check that the weights of a training have gradients in its precision."""
         if self.training and PRECISIONS[self.precision].quantized:
             raise UserError(f"{self.precision} is for inference, since integers have no gradients: leave train out of "
                             "--mode, or use another --precision")

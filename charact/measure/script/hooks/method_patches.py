@@ -50,7 +50,7 @@ class MethodPatches:
             torch.is_grad_enabled, torch.nn.Module, torch.Tensor)
 
     def find(self, frame: FrameType) -> bool:
-        """Patch the method, if any, of a module's class whose frame has called a module or a patched method.
+        """Patch the method that a frame runs, if it is one of a module's class.
 
         Return whether a span is open now, since the method is `forward`.
         """

@@ -70,7 +70,7 @@ class ProgramEvents:
         self.batch_loader = 0
         """Number of the loader of the batch that was fetched since the latest step of an optimizer; 0 without one."""
         self._training_loaders: set[int] = set()
-        """Loaders whose batches a step followed."""
+        """Loaders of batches that were followed by an optimizer's step."""
         self.memory = MemorySamples()
         self.graph_place: dict[str, Any] | None = None
         """File and line of the first backward with `create_graph=True`."""

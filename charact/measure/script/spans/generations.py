@@ -46,7 +46,7 @@ class _Generation:
     """Calls that read a prompt, of which there are several if it is read in chunks, and calls that decode.
 
     None decode if a single token is generated, by which the time to the first token is often measured. `encoders`: the
-    calls of other models that read the prompt for a decoder, whose own prompt is its first token.
+    calls of the models that read the prompt for a decoder. The decoder's own prompt is then its first token.
     """
 
     prompt: list[_Call]
@@ -135,7 +135,7 @@ def with_generations(iterations: Sequence[Iteration], rows: Sequence[TokenRow]) 
 
 
 def _calls(iterations: Sequence[Iteration], rows: Sequence[TokenRow]) -> list[_Call]:
-    """Return the calls of all models, in order; those without tokens, or whose size is not known, have none."""
+    """Return the calls of all models, in order; calls without tokens, or of unknown size, have `_NO_TOKENS`."""
     changes: dict[int, list[tuple[int, TokenInput]]] = defaultdict(list)
     for time_ns, owner, num_rows, length, keeps, reach in rows:
         changes[owner].append((time_ns, TokenInput(num_rows, length, keeps, reach)))
